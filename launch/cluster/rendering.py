@@ -19,9 +19,9 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from evaluator.core.errors import InputError, unknown
-from launch.sweep.jobs import Part
 
 RAY_PORT = 6379
+Parts = tuple[tuple[str, ...], ...]  # the models of each independent part of a sweep
 _LABEL = (
     re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?"),  # of Kubernetes, with room for what is added to it
     "small letters, digits and hyphens only, as Kubernetes has them",
@@ -132,12 +132,12 @@ class Format:
 
     name: str
     help: str
-    render: Callable[[ClusterSettings, tuple[Part, ...], str], dict[str, str]]
+    render: Callable[[ClusterSettings, Parts, str], dict[str, str]]
     uses: frozenset[str]
 
 
-def render(format: str, settings: ClusterSettings, parts: tuple[Part, ...]) -> dict[str, str]:
-    """The files of a format: text by name. `parts`: the independent parts of the sweep.
+def render(format: str, settings: ClusterSettings, parts: Parts) -> dict[str, str]:
+    """The files of a format: text by name. `parts`: as `parts_of` finds them.
 
     Raises InputError for an unknown format, a missing setting, and a setting that the format does not use.
     """
@@ -152,7 +152,7 @@ def render(format: str, settings: ClusterSettings, parts: tuple[Part, ...]) -> d
     return chosen.render(settings, parts, command)
 
 
-def _slurm(settings: ClusterSettings, parts: tuple[Part, ...], command: str) -> dict[str, str]:
+def _slurm(settings: ClusterSettings, parts: Parts, command: str) -> dict[str, str]:
     if settings.memory and settings.memory.endswith("i"):
         raise InputError(f"--memory: {settings.memory!r}: Slurm has K, M, G and T only")
     values = {**asdict(settings), "file": "sweep.sbatch", "command": command}
@@ -164,7 +164,7 @@ def _slurm(settings: ClusterSettings, parts: tuple[Part, ...], command: str) -> 
     what = "the sweep has one part only (a model, with what is compared with it)"
     _need(len(parts) >= 2, "mode", settings.mode, what)
     out = str(settings.out)
-    values["parts"] = [{"models": ",".join(part.models), "out": f"{out}.parts/{part.name}"} for part in parts]
+    values["parts"] = [{"models": ",".join(models), "out": f"{out}.parts/{models[0]}"} for models in parts]
     array = {"command": shlex.join(["resurface", "sweep", settings.sweep]), "join": "join.sbatch"}
     join = {"command": shlex.join(["resurface", "report", out]), "file": "join.sbatch", "out": out}
     return {
@@ -173,7 +173,7 @@ def _slurm(settings: ClusterSettings, parts: tuple[Part, ...], command: str) -> 
     }
 
 
-def _kuberay(settings: ClusterSettings, _: tuple[Part, ...], command: str) -> dict[str, str]:
+def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
     settings.need(
         image="the image that all pods run, with Resurface and Ray in it",
         claim="the PersistentVolumeClaim that holds run directory and models",
@@ -240,7 +240,7 @@ def _pod(settings: ClusterSettings) -> dict[str, Any]:
     }
 
 
-def _job(settings: ClusterSettings, _: tuple[Part, ...], command: str) -> dict[str, str]:
+def _job(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
     settings.need(address="the address of the cluster's dashboard, as http://HOST:8265")
     settings.need_plain_paths()
     slug = re.sub(r"[^A-Za-z0-9]+", "-", settings.out.name).strip("-")[:40]
@@ -249,7 +249,7 @@ def _job(settings: ClusterSettings, _: tuple[Part, ...], command: str) -> dict[s
     return {"submit.sh": _TEMPLATES.get_template("job.sh.j2").render(values)}
 
 
-def _up(settings: ClusterSettings, _: tuple[Part, ...], command: str) -> dict[str, str]:
+def _up(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
     settings.need(head="the host of the cluster's head", user="who ssh is on the hosts")
     hosts = [settings.head, *settings.workers]
     for host in hosts:  # Ray accepts one node per host

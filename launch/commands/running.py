@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from evaluator.core.errors import InputError, one_line
@@ -20,19 +22,20 @@ from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import tasks_help
 from launch.commands.options import DTYPES, Out, Prompts, Seed, Track, described, eval_sweep, listed
-from launch.commands.terminal import console, errors
+from launch.commands.terminal import console, empty_table, errors
 from launch.process import stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
 from launch.run.directory.location import need_place
 from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, find_recipe, load_sweep
+from launch.sweep.jobs import check_screening, screened_groups
 from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
     from evaluator.store.failures import Failure
+    from launch.sweep.estimate import JobEstimate, Work
     from launch.sweep.preflight import Prepared
     from launch.trackers.tracking import Tracker, Tracking
-
 
 WITH_FAILURES = 3  # exit code
 _NAMED = 3  # checkpoints
@@ -52,7 +55,12 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
         tracker = tracker_of(track)
     stop_in_order()
     need_place(out)
-    check_this_machine(config)
+    if not os.environ.get("RAY_ADDRESS"):  # a remote cluster has other machines
+        ENGINES[config.engine.kind].check_here(config.engine)
+        gpus = count_gpus()
+        if gpus is not None:
+            node = Node(node_id="", name=platform.node(), cpus=usable_cores(), gpus=gpus, driver=True)
+            place_engines([node], config.engine.tensor_parallel, config.resources.engines, spare=1)
     from launch.run.work.progress import Progress
     from launch.sweep.preflight import prepare
 
@@ -163,8 +171,6 @@ def sweep(
     if only is not None:
         config = config.model_copy(update={"only": tuple(listed("only", only))})
     if dry_run:
-        from launch.commands.dry_run import print_estimate
-
         print_estimate(console, config)
     elif out is None:
         raise InputError("Missing option '--out': the directory where everything is written")
@@ -177,12 +183,79 @@ def demo(out: Out = Path("runs/demo")) -> None:
     run_and_report(load_sweep(RECIPES / "demo.yaml"), out)
 
 
-def check_this_machine(config: SweepConfig) -> None:
-    """Raises InputError if this machine cannot run the engines. A remote cluster needs no check here."""
-    if os.environ.get("RAY_ADDRESS"):
+def print_estimate(console: Console, config: SweepConfig) -> None:
+    """Print a sweep's cost and the assumptions. Raises InputError as `estimate` does."""
+    from launch.sweep.estimate import Work, assumptions, estimate
+
+    estimates = estimate(config)
+    total = reduce(Work.plus, (each.work for each in estimates), Work())
+    sized = [each for each in estimates if each.evaluation_hours is not None]
+    pruning = sum(each.compress_hours or 0.0 for each in sized)
+    evaluation = sum(each.evaluation_hours or 0.0 for each in sized)
+    numbers = ("items", "requests", "prompt tok", "gen. tok", "compress h", "eval h")
+    costs = empty_table(("checkpoint", *numbers), {"checkpoint"})
+    for each in estimates:
+        cells = _cells(each.work, each.compress_hours, each.evaluation_hours)
+        costs.add_row(escape(each.job.name), *(cells if each.job.is_made else (*cells[:4], "", cells[5])))
+    costs.add_section()
+    costs.add_row("total", *_cells(total, pruning, evaluation))
+    console.print(costs)
+    asked: dict[str, list[str]] = {}  # by task and settings: the checkpoints
+    for each in estimates:
+        for name, task in each.job.tasks.items():
+            how = ", ".join(PROBES[probe].describe(task) for probe in task.probes)
+            how += f" (options: {task.options})" if task.wanted.draws else ""
+            how += " (chat template)" if task.chat else ""
+            asked.setdefault(f"{name}: {how}", []).append(each.job.name)
+    lines = [f"{what}; {len(names)} checkpoints: {', '.join(names)}" for what, names in asked.items()]
+    jobs = sum(len(each.job.tasks) for each in estimates)
+    lines.append(
+        f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task), {total.requests:,} requests, "
+        f"{total.prompt_tokens:,} prompt and {total.generated_tokens:,} generated tokens, "
+        f"about {pruning + evaluation:.1f} GPU hours"
+    )
+    unsized = sorted({each.job.model for each in estimates if each.evaluation_hours is None})
+    if unsized:
+        lines.append(f"not in the hours, because their size is unknown here: {', '.join(unsized)}")
+    for text in (*lines, *_screened(config, estimates), *_disk_space(estimates), *assumptions()):
+        console.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def _cells(work: Work, *hours: float | None) -> tuple[str, ...]:
+    """Items, requests, tokens of prompts, generated tokens, and hours, as the table shows them."""
+    counts = (work.prompt_tokens, work.generated_tokens)
+    tokens = (f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k" for count in counts)
+    shown = ("?" if each is None else f"{each:.2f}" for each in hours)
+    return (f"{work.items:,}", f"{work.requests:,}", *tokens, *shown)
+
+
+def _screened(config: SweepConfig, estimates: Sequence[JobEstimate]) -> Iterator[str]:
+    """The fewest and the most items of a screened sweep. Raises InputError if nothing can stop early."""
+    if config.screen is None:
         return
-    ENGINES[config.engine.kind].check_here(config.engine)
-    gpus = count_gpus()
-    if gpus is not None:
-        node = Node(node_id="", name=platform.node(), cpus=usable_cores(), gpus=gpus, driver=True)
-        place_engines([node], config.engine.tensor_parallel, config.resources.engines, spare=1)
+    jobs = [each.job for each in estimates]
+    check_screening(jobs, config.screen)
+    items = {name: count for each in estimates for name, count in each.items.items()}
+    most = fewest = sum(each.work.items for each in estimates)
+    for (_, task), names in screened_groups(jobs).items():
+        fewest -= len(names) * max(0, items[task] - config.screen.items)
+    yield (
+        f"screening: the sweep evaluates from {fewest:,} to {most:,} items; the table and the hours show the most. "
+        f"The gate's first look has {config.screen.items:,} items"
+    )
+
+
+def _disk_space(estimates: Sequence[JobEstimate]) -> Iterator[str]:
+    """The disk space of compressed checkpoints, and of the bases' distributions."""
+    sizes = [each.disk for each in estimates if each.job.is_made]
+    if sizes:
+        unknown = sum(size is None for size in sizes)
+        more = f", and {unknown} of unknown size" if unknown else ""
+        known = sum(filter(None, sizes)) / 2**30
+        yield f"compressed checkpoints in RUN/checkpoints, weights in bfloat16: about {known:.2f} GiB{more}"
+    kept = {each.job.name: each.references for each in estimates if each.references != 0}
+    if kept:
+        unsized = sorted(name for name, size in kept.items() if size is None)
+        more = f", and those of {', '.join(unsized)} (vocabulary unknown here)" if unsized else ""
+        known = sum(filter(None, kept.values())) / 2**30
+        yield f"distributions of bases in RUN/references until the run is finished: about {known:.2f} GiB{more}"

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # Control characters except the end of a line; lone surrogates, which have no encoding; and the marks that override or
 # isolate the direction of text in Unicode.
@@ -45,9 +49,27 @@ errors = SafeConsole(stderr=True, soft_wrap=True)
 
 def printed(text: str) -> None:
     """Print a foreign text. Spells out the characters that would control the terminal."""
-    spelled = (character if _harmless(character) else ascii(character)[1:-1] for character in text)
+    safe = "\n\t" + _JOINERS
+    spelled = (
+        each if each in safe or not unicodedata.category(each).startswith("C") else ascii(each)[1:-1] for each in text
+    )
     print("".join(spelled))
 
 
-def _harmless(character: str) -> bool:
-    return character in "\n\t" or not unicodedata.category(character).startswith("C") or character in _JOINERS
+def print_plain(text: str) -> None:
+    """Print one line as it is, however long: without markup, colours and wrapping."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def empty_table(columns: Iterable[str], texts: Collection[str], between: int = 0) -> Table:
+    """An empty table that fits into 80 characters. Columns in `texts` may wrap; others are numbers on one line.
+
+    `between` is the number of additional spaces between two columns.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, padding=(0, between), pad_edge=False)
+    for name in columns:
+        made.add_column(name, overflow="fold", justify="left" if name in texts else "right", no_wrap=name not in texts)
+    return made

@@ -30,17 +30,27 @@ from quantising.schemes import SCHEMES
 _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store it
 
 
-def check_quantisations(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]) -> None:
-    """Raises InputError for an impossible quantisation, or if its calibration text contains a context of the tasks."""
+def check_compression(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]) -> None:
+    """Raises InputError for an impossible pruning or quantisation, or if its calibration text contains a context of the
+    tasks. That also holds for a checkpoint that exists before the run.
+    """
+    paths = {job.name: job.path for job in jobs}
     for job in jobs:
-        if job.quantise is None:
-            continue
-        from quantising.run import check  # torch
-
-        dense = next(each for each in jobs if each.name == job.model)
-        config = job.quantise.model_copy(update={"source": dense.path})
         try:
-            check(config, job.path, sources=SOURCES, held_out=held_out, source_to_come=job.after is not None)
+            if job.prune is not None:
+                from pruning.run import check  # imports torch: earlier errors must not wait for it
+
+                check(job.prune, job.path, sources=SOURCES, held_out=held_out)
+            elif job.quantise is not None:
+                from quantising.run import check as check_quantisation  # torch
+
+                config = job.quantise.model_copy(update={"source": paths[job.model]})
+                to_come = job.after is not None
+                check_quantisation(config, job.path, sources=SOURCES, held_out=held_out, source_to_come=to_come)
+            else:
+                manifest = read_prune_manifest(job.path)
+                if manifest is not None and manifest.calibration is not None:
+                    manifest.calibration.check_disjoint(held_out)
         except InputError as error:
             raise InputError(f"{job.name}: {error}") from error
 
@@ -61,14 +71,10 @@ def bytes_of(job: CheckpointJob, dense: int) -> int:
         return dense
     if job.quantise.method == ONLINE:
         return 0
-    return int(dense * bits_of(job.quantise) / _WIDTH)
-
-
-def bits_of(config: QuantiseConfig) -> float:
-    """The bits of a quantised weight, with its share of a scale."""
-    scheme = SCHEMES[config.scheme]
-    group = config.group_size or scheme.group
-    return scheme.bits + (_WIDTH / group if group else 0.0)
+    scheme = SCHEMES[job.quantise.scheme]
+    group = job.quantise.group_size or scheme.group
+    bits = scheme.bits + (_WIDTH / group if group else 0.0)  # with the weight's share of a scale
+    return int(dense * bits / _WIDTH)
 
 
 def served_here(
@@ -138,8 +144,12 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
     """Raises InputError if the engine's GPUs or a scheme's groups do not divide a size."""
     prunings = {job.name: job.prune for job in jobs}
     for job in jobs:
-        if not job.is_made and (reason := next(_among_gpus(engine, _sizes(job.path)), None)):
-            raise InputError(f"{job.path / 'config.json'}: {job.name} has {reason}")
+        if not job.is_made:
+            named = text_model(read_config(job.path))
+            heads = {name: named.get(name) for name in ("num_attention_heads", "num_key_value_heads")}
+            sizes = {name: count for name, count in heads.items() if isinstance(count, int) and count > 0}
+            if reason := next(_among_gpus(engine, sizes), None):
+                raise InputError(f"{job.path / 'config.json'}: {job.name} has {reason}")
         prune = job.prune or prunings.get(job.after or "")
         if prune is None or prune.pattern not in ("heads", "channels"):
             continue
@@ -149,16 +159,6 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
         reasons = [*_among_gpus(engine, settings), *_in_groups(job.quantise, settings)]
         if reasons:
             raise InputError(f"{job.name}: {prune.method}: sparsity: {prune.sparsity} leaves {reasons[0]}")
-
-
-def _sizes(checkpoint: Path) -> dict[str, int]:
-    """The numbers of heads in a model's configuration."""
-    named = text_model(read_config(checkpoint))
-    return {
-        name: value
-        for name in ("num_attention_heads", "num_key_value_heads")
-        if isinstance(value := named.get(name), int) and value > 0
-    }
 
 
 def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[str]:
@@ -212,22 +212,17 @@ def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
     found = {}
     for job in jobs:
         try:
-            _check_whole(job)
+            manifest = read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
+            if manifest is None:  # it is written last
+                continue
+            for name in manifest.files:
+                if not (job.path / name).is_file():
+                    raise InputError(f"{job.path / name}: the manifest lists this file, but it is missing")
+            read_config(job.path)
+            read_tensors(job.path)
         except InputError as error:
             found[job.name] = f"{error}; remove {job.path}, and the same command makes it again"
     return found
-
-
-def _check_whole(job: CheckpointJob) -> None:
-    """Raises InputError for an incomplete checkpoint."""
-    manifest = read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
-    if manifest is None:  # it is written last
-        return
-    for name in manifest.files:
-        if not (job.path / name).is_file():
-            raise InputError(f"{job.path / name}: the manifest lists this file, but it is missing")
-    read_config(job.path)
-    read_tensors(job.path)
 
 
 def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:

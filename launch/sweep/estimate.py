@@ -14,8 +14,9 @@ whether one takes a morning or a week.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,10 @@ from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import DEEP_ITEMS, UNKNOWN_SIZE, items_by_language, load_task
 from launch.sweep.checks import bytes_of
-from launch.sweep.compress import given
 from launch.sweep.config import SweepConfig
-from launch.sweep.jobs import CheckpointJob, expand
+from launch.sweep.jobs import CheckpointJob, expand, models_of
 from launch.sweep.models import local_directory
-from launch.sweep.tasks import PreparedTask
-from pruning.config import CalibrationConfig, PruneConfig
+from pruning.config import PruneConfig
 from pruning.methods import METHODS
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS as QUANTISING
@@ -72,14 +71,10 @@ class Work:
     generated_tokens: int = 0  # with forced ones, which are scored
     compared: int = 0  # positions with a compared distribution; the base keeps one for each
 
-    def __add__(self, other: Work) -> Work:
-        return Work(
-            items=self.items + other.items,
-            requests=self.requests + other.requests,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            generated_tokens=self.generated_tokens + other.generated_tokens,
-            compared=self.compared + other.compared,
-        )
+    def plus(self, more: Work | Cost, count: int = 1) -> Work:
+        """This and `count` times `more`."""
+        names = [each.name for each in fields(self)]
+        return Work(**{name: getattr(self, name) + count * getattr(more, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,83 +89,72 @@ class JobEstimate:
     references: int | None = 0  # bytes of distributions that it keeps for others; None: its vocabulary is unknown
     items: Mapping[str, int] = field(default_factory=dict)  # by task
 
-    @property
-    def hours(self) -> float | None:
-        if self.evaluation_hours is None or self.compress_hours is None:
-            return None
-        return self.evaluation_hours + self.compress_hours
-
 
 def estimate(config: SweepConfig) -> list[JobEstimate]:
     """One estimate for each checkpoint, in the order of the jobs. Raises InputError as expanding the sweep does."""
-    values: dict[str, str] = {}
-    for grid in (config, *_included(config)):
-        values |= grid.models | {label: path for label, path, _ in given(grid)}
+    values = models_of(config)
     works: dict[str, Work] = {}
     estimates = []
     jobs = expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value))
     for job in jobs:
-        for task in job.tasks.values():
-            if task.model_dump_json() not in works:
-                works[task.model_dump_json()] = work_of(task)
-        work = sum((works[task.model_dump_json()] for task in job.tasks.values()), Work())
+        own: dict[str, Work] = {}  # by task
+        for name, task in job.tasks.items():
+            key = task.model_dump_json()
+            own[name] = works[key] if key in works else works.setdefault(key, work_of(task))
+        work = reduce(Work.plus, own.values(), Work())
         size = _parameters(values[job.model])
+        made = job.quantise or job.prune
+        hours: float | None = 0.0
+        disk: int | None = 0
+        if made is not None:
+            hours = None if size is None else compress_hours(size, made)
+            disk = None if size is None else bytes_of(job, int(2 * size))  # of a bfloat16 model
+        references: int | None = 0
+        for name, task in job.tasks.items() if keeps(job, jobs) else ():
+            if own[name].compared and references is not None:
+                known = job.path.is_dir()
+                vocabulary = vocabulary_of(job.path) if known else 0
+                more = reference_bytes(task, own[name].compared, vocabulary, config.engine.dtype)
+                references = references + more if known else None
         estimates.append(
             JobEstimate(
                 job=job,
                 work=work,
                 evaluation_hours=None if size is None else evaluation_hours(size, work),
-                compress_hours=None if size is None and job.is_made else _compress_hours(size or 0.0, job),
-                disk=None if size is None and job.is_made else _disk(size or 0.0, job),
-                references=_references(job, works, config.engine.dtype) if keeps(job, jobs) else 0,
-                items={name: works[task.model_dump_json()].items for name, task in job.tasks.items()},
+                compress_hours=hours,
+                disk=disk,
+                references=references,
+                items={name: each.items for name, each in own.items()},
             )
         )
     return estimates
 
 
-def _references(job: CheckpointJob, works: Mapping[str, Work], dtype: str) -> int | None:
-    """The bytes of the distributions that a base keeps; None if its vocabulary is unknown."""
-    needed = 0
-    for task in job.tasks.values():
-        positions = works[task.model_dump_json()].compared
-        if positions:
-            if not job.path.is_dir():
-                return None
-            needed += reference_bytes(task, positions, vocabulary_of(job.path), dtype)
-    return needed
-
-
 def work_of(task: EvalConfig) -> Work:
     """The load of one task on one checkpoint. Reads local data only. Raises InputError as loading the task does."""
+    work = Work()
     if task.is_text:
         text = load_task(task.task, task.languages).text
         assert text is not None
         tokens = max(1, len(text.encode()) // _BYTES_PER_TOKEN)
-        return sum((_work(1, probe.cost(tokens, task)) for probe in task.text_probes), Work())
+        for text_probe in task.text_probes:
+            work = work.plus(text_probe.cost(tokens, task))
+        return work
     asked = [min(task.items or size, size) for size in items_by_language(task.task, task.languages, task.said).values()]
     items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
-    costs = [(deep if probe.deep else items, probe.cost(task)) for probe in task.item_probes]
-    answers = len(frozenset[str]().union(*(cost.scored for _, cost in costs)))
-    formats = {format for probe in task.item_probes for format in probe.formats(task)}
+    formats, scored = {"open"}, set[str]()
+    for probe in task.item_probes:
+        cost = probe.cost(task)
+        work = work.plus(cost, deep if probe.deep else items)
+        formats |= set(probe.formats(task))
+        scored |= cost.scored
     shared = Work(
         items=items,
-        requests=items * answers,
-        prompt_tokens=items * sum(_prompt_tokens(format, task) for format in {"open", *formats}),
-        generated_tokens=items * answers * _OPTION,
+        requests=items * len(scored),
+        prompt_tokens=items * sum(_prompt_tokens(format, task) for format in formats),
+        generated_tokens=items * len(scored) * _OPTION,
     )
-    return sum((_work(count, cost) for count, cost in costs), shared)
-
-
-def _work(count: int, cost: Cost) -> Work:
-    """The load of `count` items, or of one text."""
-    return Work(
-        items=count * cost.items,
-        requests=count * cost.requests,
-        prompt_tokens=count * cost.prompt_tokens,
-        generated_tokens=count * cost.generated_tokens,
-        compared=count * cost.compared,
-    )
+    return work.plus(shared)
 
 
 def _prompt_tokens(format: str, task: EvalConfig) -> int:
@@ -186,36 +170,21 @@ def evaluation_hours(parameters: float, work: Work) -> float:
     return (operations / PEAK + REQUEST * work.requests + LOAD) / 3600
 
 
-def pruning_hours(parameters: float, prune: PruneConfig) -> float:
-    """Hours on one GPU, by the module's formula."""
-    passes = METHODS[prune.method].passes
-    if prune.repair != "none":
-        passes = max(passes, METHODS["sparsegpt"].passes) + 1  # it needs the same Hessians, and products with them
-    return _made_hours(parameters, passes, prune.calibration)
-
-
-def quantising_hours(parameters: float, config: QuantiseConfig) -> float:
+def compress_hours(parameters: float, config: PruneConfig | QuantiseConfig) -> float:
     """Hours on one GPU, by the module's formula. vLLM's online quantisation is part of a load."""
     if config.method == ONLINE:
         return 0.0
-    return _made_hours(parameters, QUANTISING[config.method].passes, config.calibration)
-
-
-def _made_hours(parameters: float, passes: float, calibration: CalibrationConfig | None) -> float:
+    if isinstance(config, QuantiseConfig):
+        passes = QUANTISING[config.method].passes
+    else:
+        passes = METHODS[config.method].passes
+        if config.repair != "none":
+            # It needs the same Hessians, and products with them.
+            passes = max(passes, METHODS["sparsegpt"].passes) + 1
+    calibration = config.calibration
     tokens = 0 if calibration is None else calibration.samples * calibration.sequence_length
     operations = 2 * parameters * passes * tokens / PREFILL
     return (operations / PEAK + 4 * parameters / DISK) / 3600
-
-
-def _compress_hours(parameters: float, job: CheckpointJob) -> float:
-    if job.quantise is not None:
-        return quantising_hours(parameters, job.quantise)
-    return 0.0 if job.prune is None else pruning_hours(parameters, job.prune)
-
-
-def _disk(parameters: float, job: CheckpointJob) -> int:
-    """The bytes of a checkpoint that the run makes from a bfloat16 model."""
-    return bytes_of(job, int(2 * parameters)) if job.is_made else 0
 
 
 def _parameters(value: str) -> float | None:
@@ -233,12 +202,6 @@ def _parameters(value: str) -> float | None:
         return sum(file.stat().st_size for file in files) / width
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
-
-
-def _included(config: SweepConfig) -> Iterator[SweepConfig]:
-    for each in config.include:
-        yield each
-        yield from _included(each)
 
 
 def assumptions() -> tuple[str, ...]:
@@ -265,13 +228,6 @@ def reference_bytes(task: EvalConfig, positions: int, vocabulary: int, dtype: st
     if task.fidelity_top:
         return positions * _LISTED_BYTES * min(task.fidelity_top, vocabulary)
     return positions * vocabulary * (2 if dtype == "bfloat16" else 4)
-
-
-def positions_prepared(task: PreparedTask) -> int:
-    """The most distributions that a base keeps for a task: every answer runs to its token cap."""
-    if task.config.is_text:
-        return sum(len(window.token_ids) for window in task.windows)
-    return sum(probe.cost(task.config).compared for probe in task.config.item_probes) * len(task.questions)
 
 
 def vocabulary_of(checkpoint: Path) -> int:

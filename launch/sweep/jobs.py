@@ -229,19 +229,11 @@ def _check_bases(jobs: Iterable[CheckpointJob]) -> None:
                 raise InputError(f"base: joined sweeps compare models in a circle: {' -> '.join(trail)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Models of a sweep that share bases and must run together. `name` is the first model's."""
+def parts_of(config: SweepConfig) -> tuple[tuple[str, ...], ...]:
+    """The independent parts of a sweep, in the order of its models: the models that share bases and must run together.
 
-    models: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.models[0]
-
-
-def parts_of(config: SweepConfig) -> tuple[Part, ...]:
-    """The parts of a sweep, in the order of its models. Fetches nothing. Raises InputError as `expand` does."""
+    The first model names the part. Fetches nothing. Raises InputError as `expand` does.
+    """
     jobs = expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value))
     dense = {job.name: job.model for job in jobs if not job.is_made}
     home = {model: model for model in dict.fromkeys(job.model for job in jobs)}
@@ -252,23 +244,28 @@ def parts_of(config: SweepConfig) -> tuple[Part, ...]:
             home = {model: first if at in (ours, theirs) else at for model, at in home.items()}
     named = {name for grid in _grids(config) for name in grid.models}  # a given compressed one goes with its base
     groups = ([model for model, at in home.items() if at == first and model in named] for first in home.values())
-    return tuple(Part(models) for models in dict.fromkeys(map(tuple, groups)))
+    return tuple(dict.fromkeys(map(tuple, groups)))
 
 
 Group = tuple[str, str]  # base, task
 
 
 def screened_groups(jobs: Sequence[CheckpointJob]) -> dict[Group, tuple[str, ...]]:
-    """The checkpoints that the gate may decide early, by base and task. Bases are never decided early."""
-    bases = {job.name: job for job in jobs if any(other.base == job.name for other in jobs)}
+    """The checkpoints that the gate may decide early, by base and task. Bases are never decided early.
+
+    The gate can judge a task if it has open answers.
+    """
+    by_name = {job.name: job for job in jobs}
+    bases = {job.base for job in jobs}
     found: dict[Group, tuple[str, ...]] = {}
     for job in jobs:
-        base = bases.get(job.base or "")
-        if base is None or job.name in bases:
+        if job.base not in by_name or job.name in bases:
             continue
         for name, task in job.tasks.items():
-            if name in base.tasks and _is_judged(task) and _is_judged(base.tasks[name]):
-                found[base.name, name] = (*found.get((base.name, name), ()), job.name)
+            both = [task, *filter(None, [by_name[job.base].tasks.get(name)])]
+            judged = [each for each in both if "greedy" in each.probes and "open" in each.formats and not each.is_text]
+            if len(judged) == 2:
+                found[job.base, name] = (*found.get((job.base, name), ()), job.name)
     return found
 
 
@@ -279,13 +276,3 @@ def check_screening(jobs: Sequence[CheckpointJob], rule: Screen | None) -> None:
             "screen: there is nothing to screen: no compressed checkpoint and its base share a task with open answers "
             "(probe greedy, format open)"
         )
-
-
-def most_saved(groups: Mapping[Group, Sequence[str]], items: Mapping[str, int], rule: Screen) -> int:
-    """The most items that a screened sweep can save. `items`: by task."""
-    return sum(len(names) * max(0, items[task] - rule.items) for (_, task), names in groups.items())
-
-
-def _is_judged(task: EvalConfig) -> bool:
-    """Whether the gate can judge a task: it needs open answers."""
-    return not task.is_text and "greedy" in task.probes and "open" in task.formats

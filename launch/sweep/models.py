@@ -26,9 +26,8 @@ def local_directory(value: str) -> Path | None:
     """A model's directory, without network; None for a hub id outside RESURFACE_MODELS."""
     if value == BUNDLED:
         return BUNDLED_MODEL
-    path = Path(os.path.expanduser(value))
-    if path.exists() or not _HUB_ID.fullmatch(value):
-        return path
+    if not is_hub_id(value):
+        return Path(os.path.expanduser(value))
     mirrored = _mirrored(value)
     return mirrored if mirrored is not None and mirrored.is_dir() else None
 
@@ -40,7 +39,25 @@ def is_hub_id(value: str) -> bool:
 
 def resolve_model(value: str) -> Path:
     """A model's checkpoint directory. Fetches it from the hub if necessary. Raises InputError if that fails."""
-    return local_directory(value) or _fetch(value)
+    directory = local_directory(value)
+    if directory is not None:
+        return directory
+    from huggingface_hub import snapshot_download
+
+    repository, _, revision = value.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                repository, revision=revision or None, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
+            )
+        )
+    # No network, an unknown name, a gated model: each raises another library's exceptions.
+    except Exception as error:
+        mirrored = _mirrored(value) or Path(f"${MIRROR}", value)
+        raise InputError(
+            f"model {value!r}: no such directory here, none at {mirrored}, and it cannot be fetched from the hub "
+            f"({one_line(error, 160)}); name a local directory, or set {MIRROR}=DIR where DIR/{value} is one"
+        ) from error
 
 
 def model_name(value: str) -> str:
@@ -50,9 +67,9 @@ def model_name(value: str) -> str:
     """
     if value == BUNDLED:
         return BUNDLED
-    path = Path(os.path.expanduser(value))
-    local = path.exists() or not _HUB_ID.fullmatch(value)
-    name = path.resolve().name if local else value.partition("@")[0].partition("/")[2]
+    name = Path(os.path.expanduser(value)).resolve().name
+    if is_hub_id(value):
+        name = value.partition("@")[0].partition("/")[2]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._").rstrip("-") or "checkpoint"
 
 
@@ -87,22 +104,3 @@ def same_model(one: str, other: str) -> bool:
 def _mirrored(value: str) -> Path | None:
     mirror = os.environ.get(MIRROR)
     return Path(os.path.expanduser(mirror)) / value if mirror else None
-
-
-def _fetch(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    repository, _, revision = hub_id.partition("@")
-    try:
-        return Path(
-            snapshot_download(
-                repository, revision=revision or None, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
-            )
-        )
-    # No network, an unknown name, a gated model: each raises another library's exceptions.
-    except Exception as error:
-        mirrored = _mirrored(hub_id) or Path(f"${MIRROR}", hub_id)
-        raise InputError(
-            f"model {hub_id!r}: no such directory here, none at {mirrored}, and it cannot be fetched from the hub "
-            f"({one_line(error, 160)}); name a local directory, or set {MIRROR}=DIR where DIR/{hub_id} is one"
-        ) from error

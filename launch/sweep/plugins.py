@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from functools import cache
 
 from evaluator.core.errors import InputError, one_line
 
@@ -29,14 +28,9 @@ def load_plugins() -> None:
 
     Raises InputError naming the module that cannot be imported, and why.
     """
-    for name in os.environ.get(VARIABLE, "").split(","):
-        if name.strip():
-            _load(name.strip())
-
-
-@cache
-def _load(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a plugin is anybody's code
-        raise InputError(f"{VARIABLE}: cannot import {name!r}: {type(error).__name__}: {one_line(error)}") from error
+    for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:  # a plugin is anybody's code
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise InputError(f"{VARIABLE}: cannot import {name!r}: {reason}") from error

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections import Counter
+import threading
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from evaluator.asking.questions import Question
-from evaluator.checkpoints.info import CheckpointInfo, read_positions
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
@@ -20,26 +23,24 @@ from evaluator.engine.config import EngineConfig
 from evaluator.store.failures import Failure
 from launch.sweep.checks import (
     bytes_of,
+    check_compression,
     check_distinct,
     check_divided,
     check_dtypes,
     check_environments,
-    check_quantisations,
     check_references,
     damaged,
     served_here,
 )
-from launch.sweep.compress import SOURCES
 from launch.sweep.config import SweepConfig
-from launch.sweep.estimate import keeps, positions_prepared, reference_bytes, vocabulary_of
-from launch.sweep.inspection import Inspections
+from launch.sweep.estimate import keeps, reference_bytes, vocabulary_of
 from launch.sweep.jobs import CheckpointJob, check_screening, expand
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration.passages import text_digest
-from pruning.output.manifest import read_manifest
 
 _BYTES_PER_RECORD = 400  # a generous measured size of one record in a part, for the estimate of disk space
 _RECORDS_PER_ITEM = 25
+_AT_ONCE = 8  # inspections; some 40 MB each
 _NO_LIMIT = 2**20  # positions of a model whose configuration names none
 _OTHER_BYTES = 32 * 2**20  # logs, tables, report
 
@@ -86,14 +87,65 @@ class Prepared:
         return notes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Models:
-    """The checkpoints that exist before the run, by name."""
+class Inspections:
+    """Inspects several checkpoints at a time in the background, in order. The end of its block starts no more.
 
-    infos: Mapping[str, CheckpointInfo]  # usable ones only, as in `tokenizers`
-    tokenizers: Mapping[str, Any]
-    positions: int  # the fewest of any checkpoint, refused ones included
-    refused: Mapping[str, str]  # the reason by name
+    One thread digests at most a few GB a second. With a hundred checkpoints of 16 GB, every GPU would wait for half an
+    hour at each start. The threads are daemons, so a process that must stop does not wait for them. It would wait for a
+    pool's threads.
+    """
+
+    def __init__(self, jobs: Sequence[CheckpointJob] = (), *, trust: bool) -> None:
+        self._trust = trust
+        self._lock = threading.Lock()
+        self._waiting: deque[CheckpointJob] = deque()
+        self._ended: deque[CheckpointJob] = deque()
+        self._found: dict[str, Future[CheckpointInfo]] = {}  # by name
+        self._threads = 0
+        self.begin(*jobs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._waiting.clear()
+
+    def begin(self, *jobs: CheckpointJob) -> None:
+        """Inspect these after the earlier ones."""
+        if any(job.path.is_dir() for job in jobs):
+            # transformers imports lazily, which several threads must not do at once.
+            importlib.import_module("transformers").CONFIG_MAPPING  # noqa: B018
+        with self._lock:
+            self._found |= {job.name: Future() for job in jobs}
+            self._waiting.extend(jobs)
+            more = min(len(self._waiting), _AT_ONCE - self._threads, len(os.sched_getaffinity(0)) - self._threads)
+            self._threads += max(0, more)
+        for _ in range(more):
+            threading.Thread(target=self._inspect, name="inspection", daemon=True).start()
+
+    def result(self, name: str) -> CheckpointInfo:
+        """Wait for a checkpoint's result. Raises InputError as `inspect_checkpoint` does."""
+        return self._found[name].result()
+
+    def ended(self) -> list[CheckpointJob]:
+        """The checkpoints that ended since the last call."""
+        return [self._ended.popleft() for _ in range(len(self._ended))]
+
+    def _inspect(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                job = self._waiting.popleft()
+            try:
+                info = inspect_checkpoint(job.path, job.name, trust_remote_code=self._trust)
+            except BaseException as error:  # `result` raises it
+                self._found[job.name].set_exception(error)
+            else:
+                self._found[job.name].set_result(info)
+            self._ended.append(job)
 
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
@@ -103,37 +155,53 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
 
     Raises InputError for the first mistake.
     """
+    trust = config.engine.trust_remote_code
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
-    models = _inspected([job for job in jobs if not job.is_made], trust=config.engine.trust_remote_code)
-    refused = {**models.refused, **damaged(job for job in jobs if job.is_made and job.model not in models.refused)}
+    dense: dict[str, CheckpointInfo] = {}
+    tokenizers: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    positions = _NO_LIMIT  # the fewest of any checkpoint
+    existing = [job for job in jobs if not job.is_made]
+    with Inspections(existing, trust=trust) as inspections:
+        for job in existing:
+            try:
+                info = inspections.result(job.name)
+                tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
+                dense[job.name] = info
+            except InputError as error:
+                refused[job.name] = str(error)
+                with suppress(InputError, ValueError):  # its limit counts too: a repair must not change windows
+                    positions = min(positions, read_positions(job.path, unknown=_NO_LIMIT))
+                continue
+            positions = min(positions, read_positions(job.path, unknown=_NO_LIMIT))
+    refused |= damaged(job for job in jobs if job.is_made and job.model not in refused)
     unusable = _unusable(jobs, refused)
-    jobs = _without(jobs, unusable)
-    preparation = TaskPreparation(models.positions, models.tokenizers)
+    lost = {each.checkpoint for each in unusable}
+    jobs = tuple(job for job in jobs if job.name not in lost)
+    preparation = TaskPreparation(positions, tokenizers)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}
     tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
     held_out = _contexts(tasks)
-    for job in jobs:
-        _check_pruning(job, held_out)
+    check_compression(jobs, held_out)
     check_distinct(jobs)
     check_divided(config.engine, jobs)
-    check_dtypes(config.engine, jobs, models.infos)
-    check_quantisations(jobs, held_out)
+    check_dtypes(config.engine, jobs, dense)
     check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
     # These two may take minutes, so they come last. A cluster's engines run on other machines.
-    served = served_here(config.engine, jobs, models.infos, here=not os.environ.get("RAY_ADDRESS"))
+    served = served_here(config.engine, jobs, dense, here=not os.environ.get("RAY_ADDRESS"))
     check_environments(jobs)
     return Prepared(
         config=config,
         jobs=jobs,
-        dense=models.infos,
+        dense=dense,
         tasks=tasks,
         asked=asked,
         held_out=held_out,
-        engine=config.engine.model_copy(update={"max_model_len": min(longest, models.positions)}),
-        identity=_identity(config, jobs, models, asked),
-        disk_bytes=_disk_bytes(jobs, models, asked, config.engine.dtype),
+        engine=config.engine.model_copy(update={"max_model_len": min(longest, positions)}),
+        identity=_identity(config, jobs, dense, asked),
+        disk_bytes=_disk_bytes(jobs, dense, asked, config.engine.dtype),
         served=served,
         unusable=unusable,
         other_tokenizer=frozenset(
@@ -143,29 +211,9 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
             if not job.is_made
             and job.base is not None
             and any(task.after_base for task in job.tasks.values())
-            and not tokenise_alike(models.tokenizers[job.name], models.tokenizers[job.base])
+            and not tokenise_alike(tokenizers[job.name], tokenizers[job.base])
         ),
     )
-
-
-def _inspected(dense: Sequence[CheckpointJob], *, trust: bool) -> _Models:
-    infos: dict[str, CheckpointInfo] = {}
-    tokenizers: dict[str, Any] = {}
-    refused: dict[str, str] = {}
-    positions = [_NO_LIMIT]
-    with Inspections(dense, trust=trust) as inspections:
-        for job in dense:
-            try:
-                info = inspections.result(job.name)
-                tokenizer = load_tokenizer(job.path, trust_remote_code=trust)
-            except InputError as error:
-                refused[job.name] = str(error)
-                with suppress(InputError, ValueError):  # its limit counts too: a repair must not change windows
-                    positions.append(read_positions(job.path, unknown=_NO_LIMIT))
-                continue
-            infos[job.name], tokenizers[job.name] = info, tokenizer
-            positions.append(read_positions(job.path, unknown=_NO_LIMIT))
-    return _Models(infos=infos, tokenizers=tokenizers, positions=min(positions), refused=refused)
 
 
 def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tuple[Failure, ...]:
@@ -181,7 +229,8 @@ def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tupl
         elif job.is_made and source in refused:
             reason = f"{source}, its source, cannot be used"
             found.append(Failure(checkpoint=job.name, stage="prune", reason=reason))
-    left = _without(jobs, found)
+    gone = {each.checkpoint for each in found}
+    left = [job for job in jobs if job.name not in gone]
     needed = {job.base for job in left}
     blocking = [name for name in refused if name in needed or not left]
     if blocking:
@@ -189,20 +238,15 @@ def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tupl
     return tuple(found)
 
 
-def _without(jobs: Sequence[CheckpointJob], unusable: Sequence[Failure]) -> tuple[CheckpointJob, ...]:
-    names = {each.checkpoint for each in unusable}
-    return tuple(job for job in jobs if job.name not in names)
-
-
 def _identity(
     config: SweepConfig,
     jobs: Sequence[CheckpointJob],
-    models: _Models,
+    dense: Mapping[str, CheckpointInfo],
     asked: Mapping[str, Sequence[PreparedTask]],
 ) -> Mapping[str, Any]:
     """All that records depend on. A run directory accepts only sweeps with this identity's digest."""
     return {
-        "models": {name: info.weights_digest for name, info in models.infos.items()},
+        "models": {name: info.weights_digest for name, info in dense.items()},
         "bases": {job.name: job.base for job in jobs},
         "checkpoints": [
             {"name": job.name, "prune": job.prune.model_dump(mode="json", exclude={"source", "device"})}
@@ -226,17 +270,21 @@ def _identity(
 
 
 def _disk_bytes(
-    jobs: Sequence[CheckpointJob], models: _Models, asked: Mapping[str, Sequence[PreparedTask]], dtype: str
+    jobs: Sequence[CheckpointJob],
+    dense: Mapping[str, CheckpointInfo],
+    asked: Mapping[str, Sequence[PreparedTask]],
+    dtype: str,
 ) -> int:
     """The approximate bytes of a new run directory."""
-    checkpoints = sum(bytes_of(job, models.infos[job.model].bytes) for job in jobs if job.is_made)
+    checkpoints = sum(bytes_of(job, dense[job.model].bytes) for job in jobs if job.is_made)
     items = sum(len(task.questions) for tasks in asked.values() for task in tasks)
-    references = sum(
-        reference_bytes(task.config, positions_prepared(task), vocabulary_of(job.path), dtype)
-        for job in jobs
-        for task in asked[job.name]
-        if task.config.references and not job.is_made and keeps(job, jobs)
-    )
+    references = 0
+    for job in jobs:
+        for task in asked[job.name] if not job.is_made and keeps(job, jobs) else ():
+            if task.config.references:  # as many as there are if every answer runs to its token cap
+                each = sum(probe.cost(task.config).compared for probe in task.config.item_probes)
+                count = sum(len(window.token_ids) for window in task.windows) or each * len(task.questions)
+                references += reference_bytes(task.config, count, vocabulary_of(job.path), dtype)
     return checkpoints + items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES + references
 
 
@@ -253,20 +301,3 @@ def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
         for digest, item in digests.items()
         if digest
     }
-
-
-def _check_pruning(job: CheckpointJob, held_out: Mapping[str, str]) -> None:
-    """Raises InputError for an impossible pruning, or if its calibration text contains a context of the tasks."""
-    try:
-        if job.prune is not None:
-            from pruning.run import check  # imports torch: earlier errors must not wait for it
-
-            check(job.prune, job.path, sources=SOURCES, held_out=held_out)
-            return
-        if job.quantise is not None:
-            return
-        manifest = read_manifest(job.path)
-        if manifest is not None and manifest.calibration is not None:
-            manifest.calibration.check_disjoint(held_out)
-    except InputError as error:
-        raise InputError(f"{job.name}: {error}") from error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evaluator.asking.prompt_trial import try_prompts
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
-from evaluator.asking.questions import Posed, Question, Window, questions_of
+from evaluator.asking.questions import Posed, Window, questions_of
 from evaluator.asking.template_trial import try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
@@ -61,21 +61,20 @@ class TaskPreparation:
 
     def tasks_of(self, job: CheckpointJob) -> tuple[PreparedTask, ...]:
         """The tasks of one checkpoint. Raises InputError for data and settings that do not fit."""
-        return tuple(self._task(job.model, name, config) for name, config in job.tasks.items())
-
-    def _task(self, model: str, name: str, given: EvalConfig) -> PreparedTask:
-        """A task of a checkpoint. The dense model's tokenizer determines a text's windows."""
-        config = self._fitting(given)
-        if config.chat:
-            self._check_chat(model)
-        data = self._load(config, name)
-        if config.languages is not None:  # the data's spelling, so that "sw" and "swahili" are one task
-            languages = spelled(name, config.languages, data.every_pool)
-            config = config.model_copy(update={"languages": languages})
-        key = (name + config.model_dump_json(), model if config.is_text else None)
-        if key not in self._tasks:
-            self._tasks[key] = self._windows(data, config, model) if config.is_text else _questions(data, config)
-        return self._tasks[key]
+        tasks = []
+        for name, given in job.tasks.items():
+            config = self._fitting(given)
+            if config.chat:
+                self._check_chat(job.model)
+            data = self._load(config, name)
+            if config.languages is not None:  # the data's spelling, so that "sw" and "swahili" are one task
+                languages = spelled(name, config.languages, data.every_pool)
+                config = config.model_copy(update={"languages": languages})
+            key = (name + config.model_dump_json(), job.model if config.is_text else None)
+            if key not in self._tasks:
+                self._tasks[key] = self._prepared(data, config, job.model)
+            tasks.append(self._tasks[key])
+        return tuple(tasks)
 
     def _check_chat(self, model: str) -> None:
         """Raises InputError if the model's chat template is missing or changes a turn's text."""
@@ -106,34 +105,24 @@ class TaskPreparation:
                 )
         return given.model_copy(update=changes)
 
-    def _windows(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
-        assert data.text is not None
-        windows = windows_of(data.name, data.text, self._tokenizers[model], config.window, self._positions)
-        ids = hashlib.sha256()
-        for window in windows:
-            ids.update(window.token_ids.tobytes() + b"|")
-        return _prepared(data, config, windows, ids.hexdigest())
-
-
-def _questions(data: TaskData, config: EvalConfig) -> PreparedTask:
-    """Raises InputError for a template that cannot pose one of the questions."""
-    questions = questions_of(data, config.wanted)
-    if config.template is not None:
-        examples = {each.exemplar for each in questions if each.exemplar} if "one_shot" in config.formats else ()
-        solved: list[tuple[Item, Sequence[str]]] = [(each, ()) for each in examples]
-        try_prompts(config.template, solved + [each for question in questions for each in _rendered(question)])
-    return _prepared(data, config, questions)
-
-
-def _rendered(question: Question) -> Iterator[tuple[Item, Sequence[str]]]:
-    """A question's item with each list of candidates that its template renders."""
-    if question.excluded or (question.lists_options and not question.candidates):
-        return
-    for options in dict.fromkeys(question.candidates.values()) if question.candidates else ((),):
-        yield question.item, options
-
-
-def _prepared(data: TaskData, config: EvalConfig, questions: Sequence[Posed], *more: str) -> PreparedTask:
-    """`more` identifies the questions further than data and settings do."""
-    key = digest([data.name, data.digest, config.identifying(), *more])
-    return PreparedTask(name=data.name, key=key, config=config, questions=tuple(questions))
+    def _prepared(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
+        """The dense model's tokenizer determines a text's windows. Raises InputError for a template that cannot pose a
+        question.
+        """
+        identity: list[object] = [data.name, data.digest, config.identifying()]
+        if config.is_text:
+            assert data.text is not None
+            windows = windows_of(data.name, data.text, self._tokenizers[model], config.window, self._positions)
+            ids = hashlib.sha256(b"".join(window.token_ids.tobytes() + b"|" for window in windows))
+            identity.append(ids.hexdigest())
+            return PreparedTask(name=data.name, key=digest(identity), config=config, questions=tuple(windows))
+        questions = questions_of(data, config.wanted)
+        if config.template is not None:
+            examples = {each.exemplar for each in questions if each.exemplar} if "one_shot" in config.formats else ()
+            rendered: list[tuple[Item, Sequence[str]]] = [(each, ()) for each in examples]
+            for question in questions:
+                if not question.excluded and (question.candidates or not question.lists_options):
+                    lists = dict.fromkeys(question.candidates.values()) if question.candidates else ((),)
+                    rendered += [(question.item, options) for options in lists]
+            try_prompts(config.template, rendered)
+        return PreparedTask(name=data.name, key=digest(identity), config=config, questions=tuple(questions))

@@ -39,9 +39,8 @@ from launch.run.work.progress import Progress
 from launch.run.work.prune_tasks import PruneTasks
 from launch.run.work.screening import Screening
 from launch.run.work.workers import EngineWorker
-from launch.sweep.inspection import Inspections
 from launch.sweep.jobs import CheckpointJob
-from launch.sweep.preflight import Prepared
+from launch.sweep.preflight import Inspections, Prepared
 from launch.sweep.tasks import PreparedTask
 from pruning.output.manifest import read_manifest
 from quantising.config import read_manifest as read_quantise_manifest

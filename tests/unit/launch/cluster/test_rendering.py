@@ -17,10 +17,9 @@ import yaml
 
 from evaluator.core.errors import InputError
 from launch.cluster.rendering import ClusterSettings, _seconds, render
-from launch.sweep.jobs import Part
 
 SHARED = Path('/shared/my runs/it\'s $(touch owned); "x" `id`')  # the worst directory
-PARTS = (Part(("small", "small-int8")), Part(("large",)))
+PARTS = (("small", "small-int8"), ("large",))
 KUBERAYS_OWN = Path(__file__).parent / "kuberay" / "ray.io_rayjobs.yaml.xz"
 
 

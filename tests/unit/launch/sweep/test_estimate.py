@@ -10,11 +10,11 @@ from rich.console import Console
 
 from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
-from launch.commands.dry_run import print_estimate
+from launch.commands.running import print_estimate
 from launch.sweep import estimate
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.document import validated
-from launch.sweep.estimate import Work, evaluation_hours, pruning_hours, work_of
+from launch.sweep.estimate import Work, compress_hours, evaluation_hours, work_of
 from pruning.config import PruneConfig
 
 
@@ -73,7 +73,7 @@ def test_hours_follow_the_formula():
     assert evaluation_hours(16e9, work) > evaluation_hours(8e9, work)
     c4 = {"source": "c4", "samples": 128, "sequence_length": 2048}
     hours = [
-        pruning_hours(8e9, PruneConfig(source=".", method=method, sparsity=0.5, calibration=c4))
+        compress_hours(8e9, PruneConfig(source=".", method=method, sparsity=0.5, calibration=c4))
         for method in ("magnitude", "wanda", "sparsegpt")
     ]
     assert hours == sorted(hours)

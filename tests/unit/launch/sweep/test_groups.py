@@ -11,10 +11,10 @@ from rich.console import Console
 
 from evaluator.core.errors import InputError
 from evaluator.deciding.thresholds import Screen
-from launch.commands.dry_run import print_estimate
+from launch.commands.running import print_estimate
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import validated
-from launch.sweep.jobs import check_screening, expand, most_saved, parts_of, screened_groups
+from launch.sweep.jobs import check_screening, expand, parts_of, screened_groups
 
 
 def sweep(**more):
@@ -38,17 +38,17 @@ def jobs(config):
 
 
 def test_each_model_is_a_part():
-    assert [part.models for part in parts_of(sweep())] == [("a",), ("b",), ("c",)]
+    assert parts_of(sweep()) == (("a",), ("b",), ("c",))
 
 
 def test_what_is_compared_belongs_together():
     config = sweep(models={"a": "org/a", "b": "org/b", "c": "org/c"}, base="b", prune=[])
-    assert [part.models for part in parts_of(config)] == [("a", "b", "c")]
+    assert parts_of(config) == (("a", "b", "c"),)
 
 
 def test_a_compressed_checkpoint_that_is_given_goes_with_its_base():
     config = sweep(compress=[{"checkpoint": "org/a-int8", "label": "a-int8", "base": "a"}])
-    assert [part.models for part in parts_of(config)] == [("a",), ("b",), ("c",)]
+    assert parts_of(config) == (("a",), ("b",), ("c",))
     assert [name for name, job in jobs(config.model_copy(update={"only": ("a",)}))[0].items() if not job.is_made] == [
         "a",
         "a-int8",
@@ -57,15 +57,15 @@ def test_a_compressed_checkpoint_that_is_given_goes_with_its_base():
 
 def test_joined_sweeps_have_the_parts_of_all_of_them():
     inner = sweep().model_copy(update={"models": {"d": "org/d"}})
-    assert [part.name for part in parts_of(sweep(include=[inner]))] == ["d", "a", "b", "c"]
+    assert [part[0] for part in parts_of(sweep(include=[inner]))] == ["d", "a", "b", "c"]
 
 
 def test_the_parts_together_are_the_whole():
     whole, _ = jobs(sweep())
     parts = {}
     for part in parts_of(sweep()):
-        some, fetched = jobs(sweep(only=part.models))
-        assert fetched == [f"org/{name}" for name in part.models]  # no other model is needed
+        some, fetched = jobs(sweep(only=part))
+        assert fetched == [f"org/{name}" for name in part]  # no other model is needed
         assert not parts.keys() & some.keys()
         parts |= some
     assert parts == whole
@@ -136,7 +136,7 @@ def test_a_dry_run_says_the_fewest_and_the_most_items():
     said = _said(screen={"items": 10})
     assert said.startswith("screening: the sweep evaluates from 70 to 160 items; ")
     assert said.endswith("The gate's first look has 10 items")
-    assert most_saved({("dense", "t"): ("a", "b")}, {"t": 20}, Screen(items=100)) == 0
+    assert _said(screen={"items": 100}).startswith("screening: the sweep evaluates from 160 to 160 items; ")
 
 
 def _said(**changes: Any) -> str:

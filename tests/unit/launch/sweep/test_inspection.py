@@ -8,9 +8,9 @@ import pytest
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
-from launch.sweep import inspection
-from launch.sweep.inspection import Inspections
+from launch.sweep import preflight
 from launch.sweep.jobs import CheckpointJob
+from launch.sweep.preflight import Inspections
 from tests.support.models import save_tiny_model
 
 
@@ -40,7 +40,7 @@ def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeyp
         go_on.wait()
         return name
 
-    monkeypatch.setattr(inspection, "inspect_checkpoint", inspect)
+    monkeypatch.setattr(preflight, "inspect_checkpoint", inspect)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     before = set(threading.enumerate())
     with Inspections([job(name, tmp_path) for name in "abcd"], trust=False):
@@ -71,7 +71,7 @@ def test_those_that_come_later_are_given_once_when_they_have_ended(tmp_path):
 
 
 def test_a_reader_that_has_nothing_left_makes_place_for_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(inspection, "inspect_checkpoint", lambda path, name, *, trust_remote_code: name)
+    monkeypatch.setattr(preflight, "inspect_checkpoint", lambda path, name, *, trust_remote_code: name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     with Inspections(trust=False) as found:
         for number in range(200):  # the only reader ends between some of them

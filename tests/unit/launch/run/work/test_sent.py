@@ -17,8 +17,7 @@ from launch.run.decide.nodes import FreeGpus, Node, Place
 from launch.run.work import driver, prune_tasks
 from launch.run.work.prune_tasks import PruneTasks
 from launch.sweep.config import Resources, load_sweep
-from launch.sweep.inspection import Inspections
-from launch.sweep.preflight import prepare
+from launch.sweep.preflight import Inspections, prepare
 from tests.support import pruning as tiny
 from tests.support.models import save_tiny_model
 
