@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ from evaluator.judging.matcher import Claim, Matcher, Verdict
 from evaluator.store.controls import ControlStore, key_of, read_posed, unanswered, write_fit_only
 from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
-from launch.run.decide.assignments import EngineSetup, Matched
+from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import place_engines
-from launch.run.directory.damaged import set_verdicts_aside
 from launch.run.directory.lock import RunLock
+from launch.run.directory.rundir import set_verdicts_aside
 from launch.run.work.actors import enter_engine_process, start_actor
 from launch.run.work.cluster import Cluster, cluster
 from launch.sweep.models import names_of, resolve_model
@@ -59,6 +60,18 @@ class MatchActor:
         assert self._engine is not None, "load comes before verdicts"
         tokenizer = load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code)
         return Matcher(tokenizer, prompt_tokens=prompt_tokens).verdicts(self._engine, claims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """The result of one matcher in this call."""
+
+    matcher: str
+    asked: int  # distinct pairs of an item and a response
+    verdicts: int  # current ones, over all checkpoints
+    yes: int
+    too_long: int  # responses that do not fit the matcher's prompt
+    failed: int  # responses on which the engine failed: the same command repeats them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +117,26 @@ def match_run(
     try:
         RecordStore(run_dir).clean()
         answered = responses(run_dir, asked.probes, everything=asked.everything)
-        work = _Work(run_dir, answered, controls_by_task(run_dir, asked.controls))
+        controls = controls_by_task(run_dir, asked.controls)
         for info in infos:
             set_verdicts_aside(run_dir, info.name, warn)
         write_fit_only(run_dir, asked.fit_only)
+        logs, found = run_dir / "logs", []
         with contextlib.ExitStack() as stack:
-            ray_of = _Lazily(stack, run_dir / "logs")
-            return [_match(work, info, _MatcherEngine(info, engine, ray_of, tell), tell) for info in infos]
+
+            @cache
+            def machines() -> Cluster:  # only if a response has no verdict: else a run needs no Ray
+                return stack.enter_context(cluster(logs))
+
+            for info in infos:
+                matcher = _MatcherEngine(info, engine, machines, logs, tell)
+                try:
+                    found.append(_match(run_dir, info, matcher.verdicts, answered, controls, tell))
+                finally:  # an engine frees its memory only when its process ends
+                    if matcher.actor is not None:
+                        with contextlib.suppress(RayError):
+                            ray.kill(matcher.actor)
+        return found
     finally:
         lock.release()
 
@@ -161,89 +187,62 @@ def match_parts(
     return asked, verdicts
 
 
-class _Lazily:
-    """Ray, started for the first response without a verdict: a run with all verdicts needs no Ray."""
-
-    def __init__(self, stack: contextlib.ExitStack, log_dir: Path) -> None:
-        self._stack = stack
-        self._cluster: Cluster | None = None
-        self.log_dir = log_dir
-
-    def machines(self) -> Cluster:
-        if self._cluster is None:
-            self._cluster = self._stack.enter_context(cluster(self.log_dir))
-        return self._cluster
-
-
 class _MatcherEngine:
     """The engine of one matcher, started for the first response without a verdict."""
 
-    def __init__(self, info: CheckpointInfo, config: EngineConfig, ray_of: _Lazily, tell: Tell) -> None:
+    def __init__(
+        self, info: CheckpointInfo, config: EngineConfig, machines: Callable[[], Cluster], logs: Path, tell: Tell
+    ) -> None:
         self._info = info
         self._prompt_tokens = _prompt_tokens(info)
         self._config = config.model_copy(update={"max_model_len": self._prompt_tokens + _VERDICT_TOKENS})
-        self._ray_of = ray_of
-        self._log = (ray_of.log_dir / f"matcher-{info.name}.log").absolute()
+        self._machines = machines
+        self._log = (logs / f"matcher-{info.name}.log").absolute()
         self._tell = tell
-        self._actor: Any = None
+        self.actor: Any = None
 
     def verdicts(self, claims: Sequence[Claim]) -> list[Verdict]:
         """Judge each comparison. Raises ResurfaceError if the engine or Ray fails."""
-        machines = self._ray_of.machines()
+        machines = self._machines()
         path = self._info.path.absolute()
         try:
-            if self._actor is None:
-                self._actor = self._start(machines)
-                ray.get(self._actor.load.remote(path))
-            verdicts: list[Verdict] = ray.get(self._actor.verdicts.remote(path, claims, self._prompt_tokens))
+            if self.actor is None:
+                (place,) = place_engines(machines.nodes(), self._config.tensor_parallel, 1, spare=0)
+                needs = f", as soon as {place.gpus} of one node's GPUs are free" if place.gpus else ""
+                self._tell(f"starting the engine{needs}")
+                setup = EngineSetup(config=self._config, log_path=self._log, place=place)
+                self.actor = start_actor(MatchActor, setup)
+                ray.get(self.actor.load.remote(path))
+            verdicts: list[Verdict] = ray.get(self.actor.verdicts.remote(path, claims, self._prompt_tokens))
         except RayError as error:
             machines.check()
-            raise self._failure(error) from error
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
+                raise cause from error
+            raise EngineError(
+                f"matcher {self._info.name!r} failed: {one_line(cause)}; see {self._log}; the same command resumes"
+            ) from error
         return verdicts
 
-    def close(self) -> None:
-        """Kill the actor: an engine frees its memory only when its process ends."""
-        if self._actor is not None:
-            with contextlib.suppress(RayError):
-                ray.kill(self._actor)
 
-    def _start(self, machines: Cluster) -> Any:
-        (place,) = place_engines(machines.nodes(), self._config.tensor_parallel, 1, spare=0)
-        needs = f", as soon as {place.gpus} of one node's GPUs are free" if place.gpus else ""
-        self._tell(f"starting the engine{needs}")
-        return start_actor(MatchActor, EngineSetup(config=self._config, log_path=self._log, place=place))
+def _match(
+    run_dir: Path,
+    info: CheckpointInfo,
+    ask: Ask,
+    answered: Mapping[Part, Sequence[Answered]],
+    controls: Mapping[str, Sequence[Control]],
+    tell: Tell,
+) -> Matched:
+    """One matcher's work on a run."""
 
-    def _failure(self, error: RayError) -> ResurfaceError:
-        cause = error.cause if isinstance(error, RayTaskError) else error
-        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
-            return cause
-        return EngineError(
-            f"matcher {self._info.name!r} failed: {one_line(cause)}; see {self._log}; the same command resumes"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """The work of every matcher."""
-
-    run_dir: Path
-    answered: Mapping[Part, Sequence[Answered]]
-    controls: Mapping[str, Sequence[Control]]
-
-
-def _match(work: _Work, info: CheckpointInfo, engine: _MatcherEngine, tell: Tell) -> Matched:
     def tell_of(what: str) -> None:
         tell(f"{info.name}: {what}")
 
-    try:
-        store = VerdictStore(work.run_dir, info.name, info.weights_digest)
-        for part in work.answered:  # find verdicts of another matcher with that name before the first request
-            store.read(part)
-        control_store = ControlStore(work.run_dir, info.name, info.weights_digest)
-        match_controls(control_store, work.controls, engine.verdicts, tell_of)
-        asked, verdicts = match_parts(store, work.answered, engine.verdicts, tell_of)
-    finally:
-        engine.close()
+    store = VerdictStore(run_dir, info.name, info.weights_digest)
+    for part in answered:  # find verdicts of another matcher with that name before the first request
+        store.read(part)
+    match_controls(ControlStore(run_dir, info.name, info.weights_digest), controls, ask, tell_of)
+    asked, verdicts = match_parts(store, answered, ask, tell_of)
     return Matched(
         matcher=info.name,
         asked=asked,

@@ -12,14 +12,14 @@ import csv
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluator.core.errors import InputError, one_line, parse
-from evaluator.core.liveness import LeaseClaim, Pace, sight
+from evaluator.core.errors import InputError, mapping_at, one_line, parse, rows_at
+from evaluator.core.liveness import Pace, sight
 from evaluator.store.screening import screened_of
 from launch.run.directory.live import NAME as LIVE
 from launch.run.directory.lock import FOLDER, PACE, beats_of, latest_claim
@@ -105,11 +105,15 @@ def read_status(run_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -
     if not isinstance(document, dict):
         raise InputError(f"{file}: must be a JSON object, is {type(document).__name__}")
     driver = driver_of(run_dir, sleep=sleep) if document.get("state") == "running" else None
+    live: dict[str, Any] = {}
+    if (run_dir / LIVE).is_file():  # reading a pipe would never end
+        with suppress(OSError, ValueError, RecursionError):
+            live = dict(mapping_at(json.loads((run_dir / LIVE).read_bytes())))
     return summarise(
         str(run_dir),
         document,
         done=finished_items(run_dir / "records"),
-        live=_live(run_dir / LIVE),
+        live=live,
         failures=_failures(document, run_dir / "tables" / "failures.csv"),
         driver=driver,
     )
@@ -126,7 +130,7 @@ def summarise(
 ) -> RunStatus:
     """Combine the contents of the files; any of them may be missing, damaged or of another version. Pure."""
     running = driver is not None and driver.alive
-    engines = tuple(_engines(live)) if running else ()
+    engines = _engines(rows_at(live, "engines")) if running else ()
     state, why = str(document.get("state") or "unknown"), str(document.get("error") or "")
     if driver is not None and not driver.alive:
         state, why = "stale", f"{driver.why}; the same command resumes"
@@ -134,8 +138,16 @@ def summarise(
     totals = [part.total for part in parts]
     total = None if None in totals else sum(filter(None, totals))
     rate = _number(live.get("items_per_second")) if running else None
-    pruning = live.get("pruning")
-    pruning = pruning if running and isinstance(pruning, dict) else {}
+    left = sum((part.total or 0) - part.done for part in parts if part.state in ("running", "waiting"))
+    pruning = mapping_at(live, "pruning") if running else {}
+    if not engines:  # for a run without a driver: each engine with its last evaluated checkpoint
+        last = {_whole(row.get("engine")): row for row in rows_at(document, "engine_stats")}
+        ended = {"state": "ended", "task": None, "items": 0, "done": 0, "seconds": 0}
+        engines = _engines({**row, **ended} for row in last.values())
+    errors = [one_line(str(each)) for each in live["errors"]] if isinstance(live.get("errors"), list) else []
+    for row in failures:
+        where = " ".join(row[name] for name in ("checkpoint", "task", "item") if row.get(name))
+        errors.append(f"{where}: {row.get('stage', '')}: {one_line(row.get('reason', ''))}")
     return RunStatus(
         run=run,
         state=state,
@@ -145,18 +157,13 @@ def summarise(
         total=total,
         checkpoints=len({part.checkpoint for part in parts}),
         items_per_second=rate,
-        seconds_left=_seconds_left(parts, rate) if total is not None else None,
+        seconds_left=_number(left / rate) if rate and total is not None else None,
         pruned=_whole(pruning.get("done")),
         to_prune=_whole(pruning.get("total")),
         parts=parts,
-        engines=engines or tuple(_engines_before(document)),
-        errors=_errors(live, failures),
+        engines=engines,
+        errors=tuple(errors[-_ERRORS:]),
     )
-
-
-def _seconds_left(parts: Iterable[PartStatus], rate: float | None) -> float | None:
-    left = sum((part.total or 0) - part.done for part in parts if part.state in ("running", "waiting"))
-    return _number(left / rate) if rate else None
 
 
 def _parts(
@@ -165,63 +172,53 @@ def _parts(
     busy: Collection[tuple[str | None, str | None]],
     failures: Sequence[Mapping[str, str]],
 ) -> tuple[PartStatus, ...]:
-    """Planned parts first, then parts with records only, then checkpoints without a plan."""
-    planned = _planned(document)
+    """Planned parts first, then parts with records only, then checkpoints without a plan.
+
+    - A part that the gate decided early has no further questions; an earlier call may have evaluated more of it.
+    - A checkpoint that was unusable when the run began is not in the plan.
+    """
+    planned = {
+        (str(checkpoint), str(task)): count
+        for checkpoint, tasks in mapping_at(document, "planned").items()
+        for task, items in mapping_at(tasks).items()
+        if (count := _whole(items)) is not None
+    }
     screened = {(each.checkpoint, each.task): each.asked for each in screened_of(document) if each.early}
-    parts = [
-        _screened(part, done.get(part, 0), screened[part])
-        if part in screened
-        else _part(part, done.get(part, 0), planned.get(part), part in busy, failures)
-        for part in [*planned, *(part for part in done if part not in planned)]
-    ]
-    return (*parts, *_lost({part.checkpoint for part in parts}, failures))
-
-
-def _part(part: Part, done: int, total: int | None, busy: bool, failures: Sequence[Mapping[str, str]]) -> PartStatus:
-    checkpoint, task = part
-    failed = any(
-        each.get("checkpoint") == checkpoint and each.get("task") in (task, "", None) and each.get("stage") != "item"
-        for each in failures
-    )
-    state: PartState = "waiting"
-    if busy and not (total is not None and done >= total):
-        state = "running"
-    elif failed:  # also if all its records exist
-        state = "failed"
-    elif total is not None and done >= total:
-        state = "done"
-    return PartStatus(checkpoint=checkpoint, task=task, state=state, done=done, total=total)
-
-
-def _lost(known: Collection[str], failures: Sequence[Mapping[str, str]]) -> Iterator[PartStatus]:
-    """The checkpoints that were unusable when the run began: the plan does not contain them."""
-    named = [each.get("checkpoint", "") for each in failures if each.get("stage") != "item"]
-    for name in dict.fromkeys(named):
-        if name and name not in known:
-            yield PartStatus(checkpoint=name, task="", state="failed", done=0, total=0)
-
-
-def _screened(part: Part, done: int, asked: int) -> PartStatus:
-    """A part without further questions; an earlier call may have evaluated more than its anchors."""
-    return PartStatus(checkpoint=part[0], task=part[1], state="decided early", done=done, total=max(done, asked))
+    lost = [(row.get("checkpoint", ""), row.get("task")) for row in failures if row.get("stage") != "item"]
+    parts = []
+    for part in [*planned, *(part for part in done if part not in planned)]:
+        (checkpoint, task), items, total = part, done.get(part, 0), planned.get(part)
+        complete = total is not None and items >= total
+        state: PartState = "done" if complete else "waiting"
+        if part in screened:
+            state, total = "decided early", max(items, screened[part])
+        elif part in busy and not complete:
+            state = "running"
+        elif any(name == checkpoint and of in (task, "", None) for name, of in lost):  # also if all its records exist
+            state = "failed"
+        parts.append(PartStatus(checkpoint=checkpoint, task=task, state=state, done=items, total=total))
+    known = {part.checkpoint for part in parts}
+    unusable = dict.fromkeys(name for name, _ in lost if name and name not in known)
+    return (*parts, *(PartStatus(checkpoint=name, task="", state="failed", done=0, total=0) for name in unusable))
 
 
 def finished_items(records: Path) -> dict[Part, int]:
     """The number of items with records, by checkpoint and task. Opens only files whose name lacks the number."""
     found: dict[Part, int] = {}
-    for checkpoint in _folders(records):
-        for task in _folders(records / checkpoint):
-            folder = records / checkpoint / task
-            found[checkpoint, task] = sum(_items(folder / name) for name in _names(folder) if name.endswith(".parquet"))
+    for folder, folders, names in os.walk(records, followlinks=True):  # leaves out folders that cannot be read
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        parts = [Path(folder, name) for name in names if name.endswith(".parquet") and not name.startswith(".")]
+        place = Path(folder).relative_to(records).parts
+        if len(place) == 2:
+            folders.clear()
+            found[place[0], place[1]] = sum(map(_items, parts))
     return found
 
 
 def _items(part: Path) -> int:
     """The items of one part: from its name, else from its rows; 0 if they are unreadable."""
-    count = part.stem.rpartition("-")[2]
-    if part.name.startswith("."):
-        return 0
-    if "-" in part.stem and count.isdecimal():
+    name, _, count = part.stem.rpartition("-")
+    if name and count.isdecimal():
         return int(count)
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -231,55 +228,29 @@ def _items(part: Path) -> int:
     return 0
 
 
-def _folders(path: Path) -> list[str]:
-    with suppress(OSError), os.scandir(path) as found:
-        return sorted(each.name for each in found if each.is_dir() and not each.name.startswith("."))
-    return []
-
-
-def _names(path: Path) -> list[str]:
-    with suppress(OSError):
-        return os.listdir(path)
-    return []
-
-
 def driver_of(run_dir: Path, *, pace: Pace = PACE, sleep: Callable[[float], None] = time.sleep) -> Driver:
     """Check whether the driver of a run in state "running" still lives."""
     claim = latest_claim(run_dir)
     if claim is None:
         return Driver(name="an unknown process", alive=False, why="its driver is gone")
     name = "an unknown process" if claim.owner is None else str(claim.owner)
-    if claim.released:
-        return Driver(name=name, alive=False, why=f"its driver ({name}) is gone")
     seen = "elsewhere" if claim.owner is None else sight(claim.owner)
-    if seen == "running":
+    if seen == "running" and not claim.released:
         return Driver(name=name, alive=True)
-    if seen == "gone":
+    if seen == "gone" or claim.released:
         return Driver(name=name, alive=False, why=f"its driver ({name}) is gone")
-    why = f"its driver ({name}) is stopped" if seen == "stopped" else f"no sign of life of its driver ({name})"
-    return Driver(name=name, alive=seen == "elsewhere" and _beats(run_dir, claim, pace, sleep), why=why)
-
-
-def _beats(run_dir: Path, claim: LeaseClaim, pace: Pace, sleep: Callable[[float], None]) -> bool:
+    if seen == "stopped":
+        return Driver(name=name, alive=False, why=f"its driver ({name}) is stopped")
+    alive = False
     with suppress(OSError):
         file = run_dir / FOLDER / f"{claim.number:06d}.beat"
-        if abs(time.time() - file.stat().st_mtime) <= pace.silence:
-            return True
-    first = beats_of(run_dir, claim)
-    for _ in range(5):
+        alive = abs(time.time() - file.stat().st_mtime) <= pace.silence
+    first, tries = beats_of(run_dir, claim), 0
+    while not alive and tries < 5:
+        tries += 1
         sleep(pace.beat_seconds / 2)
-        if beats_of(run_dir, claim) != first:
-            return True
-    return False
-
-
-def _live(file: Path) -> dict[str, Any]:
-    """The contents of `live.json`; empty if unreadable. Skips a pipe, because reading it would never end."""
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(file.read_bytes()) if file.is_file() else None
-        if isinstance(found, dict):
-            return found
-    return {}
+        alive = beats_of(run_dir, claim) != first
+    return Driver(name=name, alive=alive, why=f"no sign of life of its driver ({name})")
 
 
 def _failures(document: Mapping[str, Any], file: Path) -> list[dict[str, str]]:
@@ -293,49 +264,21 @@ def _failures(document: Mapping[str, Any], file: Path) -> list[dict[str, str]]:
     return [{str(name): str(value or "") for name, value in row.items()} for row in rows if isinstance(row, dict)]
 
 
-def _planned(document: Mapping[str, Any]) -> dict[Part, int]:
-    planned = document.get("planned")
-    return {
-        (str(checkpoint), str(task)): count
-        for checkpoint, tasks in (planned.items() if isinstance(planned, dict) else ())
-        if isinstance(tasks, dict)
-        for task, items in tasks.items()
-        if (count := _whole(items)) is not None
-    }
-
-
-def _engines(live: Mapping[str, Any]) -> Iterator[EngineStatus]:
-    rows = live.get("engines")
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict):
-            yield EngineStatus(
-                engine=_whole(row.get("engine")) or 0,
-                state=str(row.get("state") or "unknown"),
-                checkpoint=_text(row.get("checkpoint")),
-                task=_text(row.get("task")),
-                items=_whole(row.get("items")) or 0,
-                done=_whole(row.get("done")) or 0,
-                seconds=_number(row.get("seconds")) or 0.0,
-                idle_share=_number(row.get("idle_share")),
-                waiting_share=_number(row.get("waiting_share")),
-            )
-
-
-def _engines_before(document: Mapping[str, Any]) -> Iterator[EngineStatus]:
-    """For a run without a driver: each engine with its last evaluated checkpoint."""
-    rows = document.get("engine_stats")
-    last = {_whole(row.get("engine")): row for row in (rows if isinstance(rows, list) else []) if isinstance(row, dict)}
-    for row in last.values():
-        yield from _engines({"engines": [{**row, "state": "ended", "task": None, "items": 0, "done": 0, "seconds": 0}]})
-
-
-def _errors(live: Mapping[str, Any], failures: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    said = live.get("errors")
-    told = [one_line(str(each)) for each in said] if isinstance(said, list) else []
-    for each in failures:
-        where = " ".join(each[name] for name in ("checkpoint", "task", "item") if each.get(name))
-        told.append(f"{where}: {each.get('stage', '')}: {one_line(each.get('reason', ''))}")
-    return tuple(told[-_ERRORS:])
+def _engines(rows: Iterable[Mapping[str, Any]]) -> tuple[EngineStatus, ...]:
+    return tuple(
+        EngineStatus(
+            engine=_whole(row.get("engine")) or 0,
+            state=str(row.get("state") or "unknown"),
+            checkpoint=_text(row.get("checkpoint")),
+            task=_text(row.get("task")),
+            items=_whole(row.get("items")) or 0,
+            done=_whole(row.get("done")) or 0,
+            seconds=_number(row.get("seconds")) or 0.0,
+            idle_share=_number(row.get("idle_share")),
+            waiting_share=_number(row.get("waiting_share")),
+        )
+        for row in rows
+    )
 
 
 def _number(value: Any) -> float | None:

@@ -15,7 +15,7 @@ from evaluator.core.errors import InputError, unknown
 from evaluator.engine.config import ENGINES, EngineConfig
 from launch.commands.options import DTYPES
 from launch.commands.terminal import console, errors
-from launch.run.directory.location import nearest_existing
+from launch.run.directory.lock import nearest_existing
 from launch.sweep.models import BUNDLED_MODEL
 
 if TYPE_CHECKING:

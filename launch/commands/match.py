@@ -15,7 +15,7 @@ from launch.commands.report import need_records
 from launch.commands.terminal import console
 
 if TYPE_CHECKING:
-    from launch.run.decide.assignments import Matched
+    from launch.matching import Matched
 
 CONTROLS = 30
 

@@ -26,7 +26,7 @@ from launch.commands.terminal import console, empty_table, errors
 from launch.process import stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
-from launch.run.directory.location import need_place
+from launch.run.directory.lock import need_place
 from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, find_recipe, load_sweep
 from launch.sweep.jobs import check_screening, screened_groups
 from launch.sweep.models import BUNDLED

@@ -25,7 +25,7 @@ from evaluator.store.screening import screened_of
 from launch.status import finished_items
 
 if TYPE_CHECKING:
-    from launch.run.decide.events import Event
+    from launch.run.decide.assignments import Event
     from launch.sweep.preflight import Prepared
 
 NAME = "tracking.json"

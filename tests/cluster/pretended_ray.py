@@ -32,7 +32,7 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.files import parquet_bytes
 from evaluator.store.records import failed_throughout
-from launch.run.decide.assignments import EngineSetup, EvalJob, Shard, ShardResult, Where
+from launch.run.decide.assignments import Assignment, EngineSetup, Shard, ShardResult, Where
 from tests.cluster.answers import Answers
 
 _NO_PROCESS = 2**23  # process ids begin here: Linux gives none that is so high
@@ -126,10 +126,10 @@ class _Place(_Pending):
 class _Stream:
     """What an actor yields: a shard after another, as long as some wait."""
 
-    def __init__(self, actor: _Actor, job: EvalJob, shards: Sequence[Shard]) -> None:
-        self.actor, self._job = actor, job
+    def __init__(self, actor: _Actor, assignment: Assignment) -> None:
+        self.actor, self._assignment = actor, assignment
         with actor.lock:
-            actor.waiting = deque(shards)
+            actor.waiting = deque(assignment.shards)
         self._next: _Pending | None = None
         self._over = False
 
@@ -164,7 +164,7 @@ class _Stream:
         actor = self.actor
         actor.requests += len(shard.questions)
         actor.steps += 1
-        return actor.ray.made(self._job, shard)
+        return actor.ray.made(self._assignment, shard)
 
 
 class _Calls:
@@ -186,8 +186,8 @@ class _Calls:
         return _Pending(actor, lambda: report, actor.ray.load_seconds)
 
     @staticmethod
-    def evaluate(actor: _Actor, job: EvalJob, shards: Sequence[Shard], *_: Any) -> _Stream:
-        return _Stream(actor, job, shards)
+    def evaluate(actor: _Actor, assignment: Assignment, *_: Any) -> _Stream:
+        return _Stream(actor, assignment)
 
     @staticmethod
     def give_up(actor: _Actor, count: int) -> _Pending:
@@ -339,12 +339,12 @@ class PretendedRay:
         """How long an engine takes for some items."""
         return 0.0 if self._pace is None else items / self._pace
 
-    def made(self, job: EvalJob, shard: Shard) -> ShardResult:
+    def made(self, assignment: Assignment, shard: Shard) -> ShardResult:
         """What an engine's process sends."""
 
         def make() -> ShardResult:
             with self.off_the_clock():
-                table = self.answers.table(job.stamp, shard.questions)
+                table = self.answers.table(assignment.stamp, shard.questions)
                 return ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
 
         return self._maker.submit(make).result()

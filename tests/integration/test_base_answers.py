@@ -24,7 +24,7 @@ from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.aligned_rank import NOT_SAID
 from evaluator.tasks import load_task
-from launch.run.decide.base_answers import NO_BASE
+from launch.run.decide.assignments import NO_BASE
 from tests.support.engines import TOLERANCE, needs_vllm, oracle_of
 from tests.support.rounding import rank_bounds
 from tests.support.runs import records, resurface, start

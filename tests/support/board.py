@@ -7,8 +7,7 @@ from pathlib import Path
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.config import EvalConfig
-from launch.run.decide.assignments import Assignment, EvalJob, Shard
-from launch.run.decide.base_answers import BaseSource
+from launch.run.decide.assignments import Assignment, BaseSource, Shard
 from tests.support.stamps import STAMP
 
 
@@ -23,11 +22,13 @@ def make_assignment(
     name: str, shards: int, architecture: str = "qwen3", task: str = "gazetteer", base: str | None = None
 ) -> Assignment:
     source = None if base is None else BaseSource(name=base)
-    job = EvalJob(checkpoint=Path(name), task_key=task, config=EvalConfig(task=task), stamp=STAMP, base=source)
     return Assignment(
         checkpoint=_checkpoint(name, architecture),
         task=task,
-        job=job,
+        task_key=task,
+        config=EvalConfig(task=task),
+        stamp=STAMP,
+        base=source,
         shards=tuple(Shard(name=f"{name}-{number}", questions=(number,)) for number in range(shards)),
     )
 

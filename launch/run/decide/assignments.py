@@ -1,20 +1,41 @@
-"""Units of work in a run, and their results: plain records, without Ray or an engine."""
+"""Units of work in a run, their results, and the events that report them: plain records, without Ray or an engine.
+
+A task is cut into shards. An engine finishes a shard's items in any order; `ShardCollector` puts them together again.
+
+Some probes read the answers of the checkpoint's base. When an engine begins shards that need them, the driver reads one
+task's answers from the base's records and sends them along. So memory holds only the answers of tasks in evaluation.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.records import Item, Record
 from evaluator.engine.config import EngineConfig
-from evaluator.probes.base import References
+from evaluator.probes.base import BaseAnswer, ItemPlan, References
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.recording import Stamp
 from evaluator.store.failures import Failure
-from launch.run.decide.base_answers import BaseSource
 from launch.run.decide.nodes import Place
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from evaluator.probes.planning import Plan
+    from launch.sweep.tasks import PreparedTask
+
 Part = tuple[str, str]  # checkpoint, task
+Key = tuple[str, str]  # language, item id
+
+# The texts of excluded records: why a checkpoint has no answer of its base.
+NO_BASE = "a compressed checkpoint whose base is not part of this run: name it with --base"
+OTHER_TOKENIZER = "its base has another tokenizer"
+_NOT_ASKED = "its base has no greedy answer to the open prompt in this run"
+_FAILED = "the engine failed on its base's greedy answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,27 +47,27 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalJob:
-    """One task on one checkpoint."""
+class BaseSource:
+    """The source of the base's answers: the records of checkpoint `name`, or why there are none."""
 
-    checkpoint: Path
-    task_key: str  # identifies questions + config: the key for tokenised plans
-    config: EvalConfig
-    stamp: Stamp  # without the engine's columns
-    # The source of the greedy answers that its probes read; None: no probe reads any, or it is its own base.
-    base: BaseSource | None = None
-    references: References | None = None  # the distributions of its base; None: no probe compares any
-    refusal: str | None = None  # the error of every request, without the engine; the records contain it
+    name: str | None = None
+    missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Shards of one task on one checkpoint."""
+    """Shards of one task on one checkpoint. The board assigns them to an engine, and its process evaluates them."""
 
     checkpoint: CheckpointInfo
     task: str
-    job: EvalJob
+    task_key: str  # identifies questions + config: the key for tokenised plans
+    config: EvalConfig
+    stamp: Stamp  # without the engine's columns
     shards: tuple[Shard, ...]
+    # The source of the greedy answers that its probes read; None: no probe reads any, or it is its own base.
+    base: BaseSource | None = None
+    references: References | None = None  # the distributions of its base; None: no probe compares any
+    refusal: str | None = None  # the error of every request, without the engine; the records contain it
     suspect: bool = False  # it may have killed an engine: all other work goes first
     doubted_by: int | None = None  # the engine on which every answer failed: another engine tries
 
@@ -57,8 +78,7 @@ class Assignment:
     @property
     def after(self) -> Part | None:
         """The part that must have all its records before this one begins."""
-        base = self.job.base
-        return None if base is None or base.name is None else (base.name, self.task)
+        return None if self.base is None or self.base.name is None else (self.base.name, self.task)
 
     @property
     def items(self) -> int:
@@ -112,13 +132,110 @@ class Outcome:
     failures: tuple[Failure, ...] = ()  # work that the run gave up
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
-    """The result of one matcher in this call."""
+Kind = Literal[
+    "loading",  # an engine loads `checkpoint`
+    "loaded",  # in `seconds`; `swapped` in place, or by a new engine
+    "began",  # an engine begins `items` items of `task` on `checkpoint`
+    "advanced",  # `items` of them are finished
+    "ended",  # an engine has ended its turn: a checkpoint may be done
+    "unplaced",  # an engine waits for `gpus` GPUs; 0: for a process
+    "died",  # an engine's process ended; `text`: why
+    "left",  # an engine is gone for good
+    "made",  # `items` of `total` checkpoints are pruned or quantised
+    "warned",  # `text`
+]
 
-    matcher: str
-    asked: int  # distinct pairs of an item and a response
-    verdicts: int  # current ones, over all checkpoints
-    yes: int
-    too_long: int  # responses that do not fit the matcher's prompt
-    failed: int  # responses on which the engine failed: the same command repeats them
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event of a run: a kind and its fields; the other fields keep their defaults."""
+
+    kind: Kind
+    engine: int = -1
+    checkpoint: str = ""
+    task: str = ""
+    items: int = 0
+    total: int = 0
+    gpus: int = 0
+    swapped: bool = False
+    seconds: float = 0.0
+    text: str = ""
+
+
+Listener = Callable[[Event], None]  # the terminal, `live.json`, a tracker
+
+
+def key_of(item: Item) -> Key:
+    return item.language, item.item_id
+
+
+def shards_of(task: PreparedTask, finished: Collection[Key], size: int) -> tuple[Shard, ...]:
+    """The questions without records, cut into shards of at most `size`."""
+    left = [position for position, question in enumerate(task.questions) if key_of(question.item) not in finished]
+    return tuple(shard_of(tuple(left[start : start + size])) for start in range(0, len(left), size))
+
+
+def shard_of(questions: tuple[int, ...]) -> Shard:
+    """Some questions as a shard. Its name begins with its first question, which is in no other shard."""
+    return Shard(name=f"{questions[0]:06d}-{len(questions)}", questions=questions)
+
+
+def begun(shards: Sequence[Shard], items: int) -> tuple[Shard, ...]:
+    """The unfinished shards that an engine with `items` items in flight may have begun.
+
+    An engine begins shards in order. If slow items kept many shards open, these are the first ones.
+    """
+    found: list[Shard] = []
+    for shard in shards:
+        if sum(len(each.questions) for each in found) >= items + len(shard.questions):
+            break
+        found.append(shard)
+    return tuple(found)
+
+
+class ShardCollector:
+    """Gathers the records of items that finish in any order until a shard is complete."""
+
+    def __init__(self) -> None:
+        # By unfinished item: its shard, the keys of the shard's items in order, and the records of the finished ones.
+        self._begun: dict[Key, tuple[Shard, list[Key], dict[Key, Sequence[Record]]]] = {}
+
+    def begin(self, shard: Shard, items: Sequence[Item]) -> None:
+        """Expect the records of `items`: those of the shard's questions, in the same order."""
+        order = [key_of(item) for item in items]
+        self._begun |= dict.fromkeys(order, (shard, order, {}))
+
+    def add(self, item: Item, records: Sequence[Record]) -> tuple[Shard, list[Record]] | None:
+        """Store one item's records. If the item was its shard's last, returns the shard with all records, in order."""
+        key = key_of(item)
+        shard, order, finished = self._begun.pop(key)
+        finished[key] = records
+        if len(finished) < len(order):
+            return None
+        return shard, [record for each in order for record in finished[each]]
+
+
+class BaseAnswers:
+    """The greedy answers of one base to the open prompts of one task."""
+
+    def __init__(self, source: BaseSource, table: pa.Table | None) -> None:
+        """`table`: the result of `RecordStore.greedy_answers`; None if the source names no checkpoint."""
+        self._missing = source.missing
+        self._table = table
+        keys = [] if table is None else zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True)
+        self._rows = {key: row for row, key in enumerate(keys)}
+
+    def beside(self, plan: Plan) -> Plan:
+        """A plan with the base's answer to its item."""
+        return replace(plan, base=self.of(plan.question.item)) if isinstance(plan, ItemPlan) else plan
+
+    def of(self, item: Item) -> BaseAnswer:
+        if self._missing is not None:
+            return BaseAnswer(missing=self._missing)
+        row = self._rows.get(key_of(item))
+        if row is None or self._table is None:
+            return BaseAnswer(missing=_NOT_ASKED)
+        status, ids = self._table["status"][row].as_py(), self._table["token_ids"][row].as_py()
+        if ids is None:
+            return BaseAnswer(missing=_FAILED if status == "engine_error" else _NOT_ASKED)
+        return BaseAnswer(token_ids=tuple(ids))

@@ -10,6 +10,10 @@ at fault. Counts decide which:
 An engine that dies has many items in flight. All shards that may have killed it become suspects. A shard that is
 suspected often enough is evaluated alone. If it kills again, it is halved, until one item is left. That item's records
 get `engine_error`, and all other work continues.
+
+GPUs of another type round differently, which alone can flip an item. With `same_device: true`, a base and its
+compressed checkpoints form a family. The family is bound to the type of device that makes its first records. Before
+that, it is bound to the type of the engines that work on it.
 """
 
 from __future__ import annotations
@@ -17,13 +21,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.errors import InputError
+from evaluator.probes.stream import IN_FLIGHT
 from evaluator.store.failures import Stage
-from launch.run.decide.assignments import Part, Shard
-from launch.run.decide.devices import Devices
-from launch.run.decide.shards import halved
+from launch.run.decide.assignments import Part, Shard, begun, shard_of
 
 Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure
 Guilty = Literal["unknown", "a shard", "an item"]
@@ -36,7 +40,7 @@ _DEADLY_ITEMS = 8  # limit for one checkpoint: each costs several engines
 class Trouble:
     """The report of an engine's worker on a failure."""
 
-    stage: Literal["load", "evaluate"]
+    stage: Literal["start", "load", "evaluate"]  # start: its process ended before its first work
     reason: str  # one line
     mendable: bool = False  # the input is at fault: the same engine would fail again
 
@@ -56,14 +60,68 @@ class Setback:
 
 
 @dataclass(slots=True)
+class Devices:
+    """The engines with a process, their types of device, and the families that are bound to one type."""
+
+    engines: dict[int, str] = field(default_factory=dict)
+    _families: dict[str, str] = field(default_factory=dict)  # by checkpoint
+    _bound: dict[str, str] = field(default_factory=dict)  # the type of device, by family
+    _recorded: set[str] = field(default_factory=set)  # families that have records, and so are bound for good
+    _at: dict[int, str] = field(default_factory=dict)  # the family that an engine works on
+
+    def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
+        """A checkpoint belongs to a family, and has records from `devices`. Raises InputError if these differ."""
+        self._families[checkpoint] = family
+        for device in sorted(devices):
+            self._recorded.add(family)
+            bound = self._bound.setdefault(family, device)
+            if bound != device:
+                raise InputError(
+                    f"resources.same_device: {family!r} and its compressed checkpoints have records of {bound!r} and, "
+                    f"{checkpoint!r}, of {device!r}; set it to false, or use a new --out"
+                )
+
+    def begin(self, engine: int, checkpoint: str) -> None:
+        """An engine receives a checkpoint that it fits. A family without a type is now bound to the engine's."""
+        if engine in self.engines and checkpoint in self._families:
+            self._at[engine] = self._families[checkpoint]
+            self._bound.setdefault(self._at[engine], self.engines[engine])
+
+    def record(self, checkpoint: str) -> None:
+        """There are records of a checkpoint now."""
+        if checkpoint in self._families:
+            self._recorded.add(self._families[checkpoint])
+
+    def end(self, engine: int) -> None:
+        """An engine has ended its work. If its family has no records, another type may now try."""
+        family = self._at.pop(engine, None)
+        if family is not None and family not in self._recorded and family not in self._at.values():
+            self._bound.pop(family, None)
+
+    def wanted(self, checkpoint: str) -> str | None:
+        """The type of device that a checkpoint is bound to."""
+        return self._bound.get(self._families.get(checkpoint, ""))
+
+    def fits(self, engine: int, checkpoint: str) -> bool:
+        """Whether an engine has the type of device that a checkpoint is bound to."""
+        wanted = self.wanted(checkpoint)
+        return wanted is None or self.engines.get(engine) == wanted
+
+    def others(self, engine: int | None, checkpoint: str) -> set[int]:
+        """The other engines that fit a checkpoint."""
+        return {other for other in self.engines if other != engine and self.fits(other, checkpoint)}
+
+
+@dataclass(slots=True)
 class Ledger:
     """The counts, and the decisions from them."""
 
     attempts: int = 3
     known: CheckpointInfo | None = None  # a checkpoint that has loaded
     devices: Devices = field(default_factory=Devices)
+    # Checkpoints that failed to load and have finished no shard since: others go first.
+    doubtful: set[str] = field(default_factory=set)
     _row: Counter[str] = field(default_factory=Counter)  # failures of a checkpoint in a row
-    _not_loaded: set[str] = field(default_factory=set)
     _lost_items: Counter[str] = field(default_factory=Counter)
     _failed_on: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # in that row
     _between: Counter[tuple[str, int]] = field(default_factory=Counter)  # failures in a row, by checkpoint and engine
@@ -71,35 +129,28 @@ class Ledger:
     _streak: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     _starts: Counter[int] = field(default_factory=Counter)  # failures of an engine's process to start, in a row
 
-    @property
-    def patience(self) -> int:
-        """The number of deaths after which a suspected shard is evaluated alone, or halved."""
-        return max(1, self.attempts - 1)
+    def may_take(self, engine: int, checkpoint: str, doubted_by: int | None = None) -> bool:
+        """Whether an engine may try a checkpoint. After a failure, engines that have not failed with it go first.
 
-    def may_take(self, engine: int, checkpoint: str) -> bool:
-        """Whether an engine may try a checkpoint. After a failure, engines that have not failed with it go first."""
+        `doubted_by`: the engine on which every answer failed; any other goes first.
+        """
         if not self.devices.fits(engine, checkpoint):
             return False
-        return not self._unfit(engine, checkpoint) or all(
-            self._unfit(other, checkpoint) for other in self.devices.others(engine, checkpoint)
-        )
+        if engine != doubted_by and not self._unfit(engine, checkpoint):
+            return True
+        others = self.devices.others(engine, checkpoint)
+        return not others if engine == doubted_by else all(self._unfit(other, checkpoint) for other in others)
 
     def _unfit(self, engine: int, checkpoint: str) -> bool:
         return engine in self._failed_on[checkpoint] or self._between[checkpoint, engine] >= self.attempts
 
-    def doubtful(self, checkpoint: str) -> bool:
-        """Whether a checkpoint failed to load and has finished no shard since: others go first."""
-        return checkpoint in self._not_loaded
-
-    def engines_of(self, checkpoint: str) -> tuple[int, ...]:
-        """The engines on which a checkpoint has failed."""
-        return tuple(
-            sorted({engine for (name, engine), count in self._between.items() if name == checkpoint and count})
+    def setback(self, checkpoint: str, stage: Stage, reason: str, **more: Any) -> Setback:
+        """A setback with the engines on which the checkpoint has failed, and the number of its failures in a row."""
+        engines = {engine for (name, engine), count in self._between.items() if name == checkpoint and count}
+        attempts = max(1, self._row[checkpoint])
+        return Setback(
+            checkpoint=checkpoint, stage=stage, reason=reason, engines=tuple(sorted(engines)), attempts=attempts, **more
         )
-
-    def failures_of(self, checkpoint: str) -> int:
-        """The number of a checkpoint's failures in a row."""
-        return self._row[checkpoint]
 
     def failed(self, engine: int, checkpoint: str, trouble: Trouble) -> bool:
         """Count a failure; returns whether to set the checkpoint aside."""
@@ -111,7 +162,7 @@ class Ledger:
         if trouble.mendable:  # another engine may be on another machine
             return tries >= 2 or not (self.devices.others(engine, checkpoint) - self._failed_on[checkpoint])
         if trouble.stage == "load":
-            self._not_loaded.add(checkpoint)
+            self.doubtful.add(checkpoint)
             return tries >= self.attempts
         return tries >= self.attempts + _MORE_DEATHS
 
@@ -128,43 +179,39 @@ class Ledger:
 
     def loaded(self, engine: int, checkpoint: CheckpointInfo) -> None:
         """A checkpoint was loaded. It may still fail in the evaluation."""
+        if self.remedy(engine) == "probe":  # it was the probe: so the failures were the checkpoints' fault
+            self._streak[engine].clear()
         self.known = checkpoint
         self._starts[engine] = 0
 
-    def proved(self, engine: int) -> None:
-        """An engine has loaded the known checkpoint again, so its failures were the checkpoints' fault."""
-        self._streak[engine].clear()
-
     def went_well(self, engine: int, checkpoint: str) -> None:
         """A shard was finished."""
+        self.devices.record(checkpoint)
         self._row[checkpoint] = 0
-        self._not_loaded.discard(checkpoint)
+        self.doubtful.discard(checkpoint)
         self._failed_on.pop(checkpoint, None)
         self._between[checkpoint, engine] = 0
         self._streak[engine].clear()
 
-    def suspicion(self, part: Part, shard: Shard) -> int:
-        return self._suspected[part, shard.name]
+    def examine(self, part: Part, left: Sequence[Shard]) -> tuple[Guilty, tuple[Shard, ...]]:
+        """Count a death with the unfinished shards `left`. Returns its proven cause and the shards to evaluate alone.
 
-    def suspect(self, part: Part, shards: Iterable[Shard]) -> None:
-        """Count shards that may have killed an engine."""
-        for shard in shards:
+        The cause is proven only if a single shard was left. It is then halved, unless it is one item.
+        """
+        for shard in begun(left, IN_FLIGHT):
             self._suspected[part, shard.name] += 1
-
-    def guilty(self, part: Part, left: Sequence[Shard], suspects: Sequence[Shard]) -> Guilty:
-        """The proven cause of a death: the only shard or item that was left; else unknown."""
+        patience = max(1, self.attempts - 1)  # deaths after which a suspect is evaluated alone, or halved
+        suspects = tuple(shard for shard in left if self._suspected[part, shard.name] >= patience)
         if len(left) > 1 or not suspects:
-            return "unknown"
-        if len(suspects[0].questions) > 1:
-            return "a shard"
-        return "an item" if self.suspicion(part, suspects[0]) >= self.attempts else "unknown"
-
-    def halve(self, part: Part, shard: Shard) -> tuple[Shard, Shard]:
-        """Halve a shard that kills engines. After one more death, the guilty half is halved in turn."""
-        halves = halved(shard)
-        for half in halves:
-            self._suspected[part, half.name] = self.patience - 1
-        return halves
+            return "unknown", suspects
+        questions = left[0].questions
+        if len(questions) > 1:
+            middle = len(questions) // 2
+            halves = shard_of(questions[:middle]), shard_of(questions[middle:])
+            for half in halves:  # after one more death, the guilty half is halved in turn
+                self._suspected[part, half.name] = patience - 1
+            return "a shard", halves
+        return "an item" if self._suspected[part, left[0].name] >= self.attempts else "unknown", suspects
 
     def lost_item(self, checkpoint: str) -> bool:
         """Count an item that kills engines; returns whether it was one too many for the checkpoint."""

@@ -119,7 +119,8 @@ class FreeGpus:
     """The GPUs of each node that no prune task and no engine of this run has."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._free = {node.node_id: node.gpus for node in nodes}
+        self._free: dict[str, int] = {}
+        self.follow(nodes)
 
     def follow(self, nodes: Sequence[Node]) -> None:
         """Adapt to the current nodes."""
@@ -145,12 +146,8 @@ class FreeGpus:
         self._free[node_id] -= 1
         return node_id
 
-    def move(self, source: str, target: str, count: int) -> None:
-        """Count GPUs on `target` that were taken from `source`. The free count of `target` may become negative."""
-        self.give_back(source, count)
-        self._free[target] -= count
-
     def give_back(self, node_id: str, count: int = 1) -> None:
+        """Free GPUs. A negative `count` takes some that may not be free."""
         if node_id in self._free:  # else its node is gone
             self._free[node_id] += count
 

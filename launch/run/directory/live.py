@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.store.files import write_atomically
-from launch.run.decide.events import Event
+
+if TYPE_CHECKING:
+    from launch.run.decide.assignments import Event
 
 NAME = "live.json"
 _EVERY_SECONDS = 3.0
@@ -60,8 +62,6 @@ class LiveState:
             match event.kind:
                 case "loading":
                     self._engines[event.engine] = _Doing("loading", now, event.checkpoint)
-                case "loaded":
-                    pass  # an engine begins its work at once
                 case "began":
                     if not self._pace:
                         self._pace.append((now, 0))
@@ -97,12 +97,14 @@ class LiveState:
     def document(self, stats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """The content of the file. The shares of each engine are those of its last ended checkpoint."""
         shares = {row["engine"]: {name: row[name] for name in ("idle_share", "waiting_share")} for row in stats}
-        now = self._clock()
+        now, rate = self._clock(), None  # the pace of the last minutes; None before the first shard
         with self._lock:
+            if len(self._pace) > 1 and now > self._pace[0][0]:
+                rate = (self._pace[-1][1] - self._pace[0][1]) / (now - self._pace[0][0])
             return {
                 "seconds": round(now - self._started, 1),
                 "items": self._items,
-                "items_per_second": self._items_per_second(now),
+                "items_per_second": rate,
                 "pruning": self._pruning,
                 "engines": [
                     {
@@ -119,9 +121,3 @@ class LiveState:
                 ],
                 "errors": list(self._errors),
             }
-
-    def _items_per_second(self, now: float) -> float | None:
-        """The pace of the last minutes; None before the first shard."""
-        if len(self._pace) < 2 or now <= self._pace[0][0]:
-            return None
-        return (self._pace[-1][1] - self._pace[0][1]) / (now - self._pace[0][0])

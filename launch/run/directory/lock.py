@@ -22,7 +22,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
@@ -63,15 +63,12 @@ class RunLock:
         except BaseException:
             self._file.close()
             raise
+        # This process makes each file here before the file gets its name. The folder is gone once the lease is lost.
+        self.folder = _folder(run_dir, self._claim)
         fence(run_dir, self)
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="lease-beat", daemon=True)
         self._beating.start()
-
-    @property
-    def folder(self) -> Path:
-        """The folder where this process makes each file before the file gets its name; gone once the lease is lost."""
-        return _folder(self._run_dir, self._claim)
 
     def check(self) -> None:
         """Raises LeaseLost if another driver has taken over the directory."""
@@ -109,7 +106,7 @@ class RunLock:
         """`locked`: whether this process has the file lock; None: the file system has none."""
         while True:
             last = latest_claim(self._run_dir)
-            seen = _sight(last)
+            seen: Sight = "elsewhere" if last is None or last.owner is None else sight(last.owner)
             decision = decide(last, seen, locked_by_another=locked is False)
             if decision == "watch" and last is not None:
                 decision = self._watched(last, seen)
@@ -151,7 +148,13 @@ class RunLock:
         try:
             unseen.write_text(text, encoding="utf-8")
             with contextlib.suppress(FileExistsError):  # ours after all, if a file server's answer was lost; see below
-                _link(unseen, named, text)
+                try:
+                    os.link(unseen, named)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    with named.open("x", encoding="utf-8") as file:  # for a moment the file exists and is empty
+                        file.write(text)
         finally:
             unseen.unlink(missing_ok=True)
         last = latest_claim(self._run_dir)
@@ -200,8 +203,38 @@ class RunLock:
         )
 
 
+def need_place(path: Path) -> None:
+    """Raises InputError if a path can never be a run directory: a file, a path below one, or a foreign directory.
+
+    Commands call it before they read models and tasks, so this module imports nothing heavy.
+    """
+    nearest = nearest_existing(path)
+    if not nearest.is_dir():
+        raise InputError(f"{path}: --out: {nearest} is a file, not a directory")
+    # A driver that ended before its first result leaves the files of its lease. If its directory was removed meanwhile,
+    # it leaves folders without files.
+    if path.is_dir() and not (path / "run.json").exists() and not _is_empty(path, {LOCK, FOLDER}):
+        raise InputError(f"{path}: --out exists and is not a run directory (it has no run.json)")
+
+
+def _is_empty(folder: Path, but: Collection[str] = ()) -> bool:
+    """Whether a folder holds only empty folders and the names in `but`. False if that cannot be read."""
+    try:
+        return all(
+            each.name in but or (each.is_dir() and not each.is_symlink() and _is_empty(each))
+            for each in folder.iterdir()
+        )
+    except OSError:
+        return False
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself, or its nearest parent that exists."""
+    return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+
+
 def latest_claim(run_dir: Path) -> LeaseClaim | None:
-    """The claim with the highest number; None if there is none."""
+    """The claim with the highest number, without an owner if it cannot be read; None if there is none."""
     for _ in range(_LISTINGS):
         try:
             names = [name for name in os.listdir(run_dir / FOLDER) if name.endswith(".json") and name[:-5].isdecimal()]
@@ -211,22 +244,15 @@ def latest_claim(run_dir: Path) -> LeaseClaim | None:
             return None
         number = max(int(name[:-5]) for name in names)
         try:
-            return _read(number, _file(run_dir, number).read_bytes())
+            found = json.loads(_file(run_dir, number).read_bytes())
+            token, locked, released = str(found["token"]), bool(found["locked"]), bool(found["released"])
+            owner = Owner(**found["owner"])
+            return LeaseClaim(number=number, token=token, owner=owner, locked=locked, released=released)
         except FileNotFoundError:  # a higher one has just replaced it
             time.sleep(0.05)
-        except IsADirectoryError:
+        except (IsADirectoryError, ValueError, TypeError, KeyError):  # half-written, on a file system without links
             break
     return LeaseClaim(number=number, token="", owner=None, locked=False)
-
-
-def _read(number: int, text: bytes) -> LeaseClaim:
-    """Parse a claim. An unreadable claim is half-written, on a file system without links."""
-    try:
-        found = json.loads(text)
-        token, locked, released = str(found["token"]), bool(found["locked"]), bool(found["released"])
-        return LeaseClaim(number=number, token=token, owner=Owner(**found["owner"]), locked=locked, released=released)
-    except (ValueError, TypeError, KeyError):
-        return LeaseClaim(number=number, token="", owner=None, locked=False)
 
 
 def beats_of(run_dir: Path, claim: LeaseClaim) -> int | None:
@@ -234,10 +260,6 @@ def beats_of(run_dir: Path, claim: LeaseClaim) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int((run_dir / FOLDER / f"{claim.number:06d}.beat").read_text(encoding="ascii"))
     return None
-
-
-def _sight(claim: LeaseClaim | None) -> Sight:
-    return "elsewhere" if claim is None or claim.owner is None else sight(claim.owner)
 
 
 def _file(run_dir: Path, number: int) -> Path:
@@ -255,17 +277,6 @@ def _locked(file: IO[str]) -> bool | None:
     except OSError as error:
         return None if error.errno in _NO_LOCKS else False
     return True
-
-
-def _link(unseen: Path, named: Path, text: str) -> None:
-    """Give a finished file a new name. Raises FileExistsError if another file has it."""
-    try:
-        os.link(unseen, named)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        with named.open("x", encoding="utf-8") as file:  # for a moment the file exists and is empty
-            file.write(text)
 
 
 def _remove_folder(folder: Path) -> None:

@@ -1,32 +1,40 @@
-"""A run directory as a whole: its sweep and its state."""
+"""A run directory as a whole: its sweep and its state, and the damaged files that are moved aside."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, mapping_at, redacted, rows_at
 from evaluator.probes.base import References
 from evaluator.store.failures import failures_of
-from evaluator.store.files import need_unfenced, write_atomically
+from evaluator.store.files import move_into, need_unfenced, write_atomically
+from evaluator.store.reading import damage_of
+from evaluator.store.records import RecordStore
+from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
-from launch.run.decide.base_answers import BaseSource
-from launch.run.directory.location import nearest_existing, need_place
-from launch.run.directory.lock import RunLock
+from launch.run.decide.assignments import BaseSource, Part
+from launch.run.directory.lock import RunLock, nearest_existing, need_place
 from launch.sweep.config import SCHEMA_VERSION
 from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
 
+if TYPE_CHECKING:
+    from launch.sweep.preflight import Prepared
+
+REFERENCES = "references"
+_NAMED = 3  # damaged parts in a warning
 State = Literal["running", "finished", "finished_with_failures", "failed", "interrupted"]
 
 
-class RunDirectory:
+class RunDirectory(AbstractContextManager["RunDirectory"]):
     """The directory of one sweep, created or reopened; a context manager, or else `close` frees its lock."""
 
     def __init__(
@@ -68,12 +76,15 @@ class RunDirectory:
         existing = _read(path)
         self.mended: tuple[str, ...] = ()
         if existing is not None:
-            failed = {name for name in _failed(existing) if not measured(name)}
-            self.mended = _mended(existing, identity, failed)
+            failed = {name for name in {each.checkpoint for each in failures_of(existing)} if not measured(name)}
+            models, earlier = mapping_at(identity, "models"), mapping_at(existing, "identity", "models")
+            changed = (name for name in models if name in earlier and earlier[name] != models[name])
+            self.mended = tuple(name for name in changed if name in failed)
             kept = _need_same_sweep(path / "run.json", existing, self._document, self.mended, failed | {*unusable})
             self._document |= {"digest": digest(kept), "identity": kept}
-        else:
-            _need_space(path, needed_bytes)
+        elif (free := shutil.disk_usage(nearest_existing(path)).free) < needed_bytes:
+            has, needs = f"{free / 2**20:,.0f} MiB", f"{needed_bytes / 2**20:,.0f} MiB"
+            raise InputError(f"{path}: --out: the disk has {has} free, the run needs about {needs}")
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = RunLock(path, tell=tell)
@@ -84,28 +95,29 @@ class RunDirectory:
         except BaseException:
             self._lock.release()
             raise
-        if decided := [] if before is None else before.screening_by(config):
-            self._document["screening"] = decided  # until this call decides again
-        self._earlier = [] if before is None else before.engines
-        self.earlier_failures = [] if before is None else failures_of(before.model_dump())
-        self.was_ended = before is not None and before.state == "finished_with_failures"
+        self._earlier = [] if before is None else rows_at(before, "engine_stats")
+        self.earlier_failures = [] if before is None else failures_of(before)
+        self.was_ended = before is not None and before["state"] == "finished_with_failures"
+        if before is not None and (decided := rows_at(before, "screening")):
+            settings = mapping_at(before, "config")
+            if all(settings.get(name) == config.get(name) for name in ("screen", "gate")):
+                self._document["screening"] = decided  # until this call decides again
 
-    def __enter__(self) -> RunDirectory:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def mark(self, state: State, *, engine_stats: Sequence[Mapping[str, Any]] = (), **more: Any) -> None:
-        """Write run.json with this state and `more` fields.
+        """Write run.json with this state and `more` fields. Dataclasses in these become objects.
 
         This call's `engine_stats` come after those of earlier calls, whose records still exist.
         """
+
+        def plain(value: Any) -> Any:
+            return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
         told = {name: redacted(value) if isinstance(value, str) else value for name, value in more.items()}
         self._document |= {"state": state, "engine_stats": [*self._earlier, *engine_stats]} | told
-        write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=str).encode())
+        write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=plain).encode())
 
     def check(self) -> None:
         """Raises LeaseLost once this process knows that another driver has taken over the directory. Cheap."""
@@ -114,14 +126,6 @@ class RunDirectory:
     def close(self) -> None:
         """Free the lock."""
         self._lock.release()
-
-
-def _need_space(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(nearest_existing(path)).free
-    if free < needed:
-        raise InputError(
-            f"{path}: --out: the disk has {free / 2**20:,.0f} MiB free, the run needs about {needed / 2**20:,.0f} MiB"
-        )
 
 
 class _RunFile(BaseModel):
@@ -136,24 +140,13 @@ class _RunFile(BaseModel):
     screening: Any = None
     config: Any = None
 
-    @property
-    def engines(self) -> list[Mapping[str, Any]]:
-        """The valid rows of `engine_stats`."""
-        return rows_at(self.model_dump(), "engine_stats")
 
-    def screening_by(self, config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """The rows of `screening`, if `config` has the same settings for these decisions."""
-        before = mapping_at(self.model_dump(), "config")
-        same = all(before.get(name) == config.get(name) for name in ("screen", "gate"))
-        return rows_at(self.model_dump(), "screening") if same else []
-
-
-def _read(path: Path) -> _RunFile | None:
+def _read(path: Path) -> dict[str, Any] | None:
     file = path / "run.json"
     if not file.exists():
         return None
     try:
-        return _RunFile.model_validate_json(file.read_bytes())
+        return _RunFile.model_validate_json(file.read_bytes()).model_dump()
     except OSError as error:
         raise InputError(f"{file}: not a readable run file: {error}") from error
     except ValidationError as error:
@@ -165,39 +158,28 @@ def _read(path: Path) -> _RunFile | None:
         raise InputError(f"{file}: {field}: {what}; this is not a run directory of Resurface") from error
 
 
-def _failed(existing: _RunFile) -> set[str]:
-    return {each.checkpoint for each in failures_of(existing.model_dump())}
-
-
-def _mended(existing: _RunFile, identity: Mapping[str, Any], failed: Collection[str]) -> tuple[str, ...]:
-    """The failed models whose weights have changed. No record depends on them."""
-    before, now = existing.identity.get("models"), identity.get("models")
-    if not isinstance(before, dict) or not isinstance(now, Mapping):
-        return ()
-    return tuple(name for name in now if name in before and before[name] != now[name] and name in failed)
-
-
 def _need_same_sweep(
-    file: Path, existing: _RunFile, wanted: Mapping[str, Any], mended: Collection[str], aside: Collection[str]
+    file: Path, existing: Mapping[str, Any], wanted: Mapping[str, Any], mended: Collection[str], aside: Collection[str]
 ) -> Mapping[str, Any]:
     """The identity of both calls together. Checkpoints in `aside` may be missing in one of them."""
-    if existing.schema_version != wanted["schema_version"]:
+    if existing["schema_version"] != wanted["schema_version"]:
         raise InputError(
-            f"{file}: schema_version: {existing.schema_version} was written by another version of Resurface "
+            f"{file}: schema_version: {existing['schema_version']} was written by another version of Resurface "
             f"(this one writes {wanted['schema_version']}); use a new --out"
         )
     identity: Mapping[str, Any] = wanted["identity"]
-    if existing.digest == wanted["digest"]:
+    if existing["digest"] == wanted["digest"]:
         return identity
-    stored, now = existing.identity, json.loads(json.dumps(identity, default=str))
+    stored, now = existing["identity"], json.loads(json.dumps(identity, default=str))
     if mended:
         stored = stored | {"models": stored["models"] | {name: now["models"][name] for name in mended}}
-    gone, come = known_to_one(stored, now, aside), known_to_one(now, stored, aside)
-    one, other = without(stored, gone), without(now, come)
+    tasks, known = mapping_at(now, "tasks"), mapping_at(stored, "tasks")
+    new_or_gone = {name for name in aside if (name in tasks) != (name in known)}
+    one, other = _joined(stored, stored, without=new_or_gone), _joined(now, now, without=new_or_gone)
     if one != other:
         difference = _first_difference(one, other)
         raise InputError(f"{file}: digest: the directory belongs to another sweep ({difference}); use a new --out")
-    return joined(stored, now)
+    return _joined(stored, now)
 
 
 def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
@@ -212,55 +194,26 @@ def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
     return f"{field} is {json.dumps(stored)[:60]} there, {json.dumps(wanted)[:60]} here"
 
 
-_BY_NAME = ("models", "bases", "tasks", "task_settings")  # the sections of an identity that are keyed by checkpoint
+def _joined(one: Mapping[str, Any], other: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
+    """An identity with the checkpoints of both, but not those in `without`; `other` prevails for shared ones.
 
-Identity = Mapping[str, Any]
-
-
-def known_to_one(one: Identity, other: Identity, among: Collection[str]) -> set[str]:
-    """The checkpoints of `among` that are in `one` and not in `other`."""
-    return {name for name in among if name in _section(one, "tasks") and name not in _section(other, "tasks")}
-
-
-def without(identity: Identity, names: Collection[str]) -> dict[str, Any]:
-    """An identity without some checkpoints; its made checkpoints are sorted by name."""
-    left = dict(identity)
-    for section in _BY_NAME:
-        if isinstance(left.get(section), Mapping):
-            left[section] = {name: told for name, told in left[section].items() if name not in names}
-    made = _made(identity)
+    Some sections are keyed by checkpoint. `checkpoints` is a list of made ones, sorted by name here.
+    """
+    joined = dict(other)
+    for section in ("models", "bases", "tasks", "task_settings"):
+        if section in {*one, *other}:
+            both = {**mapping_at(one, section), **mapping_at(other, section)}
+            joined[section] = {name: value for name, value in both.items() if name not in without}
+    made = {str(row.get("name")): row for each in (one, other) for row in rows_at(each, "checkpoints")}
     if made:
-        left["checkpoints"] = [made[name] for name in sorted(made) if name not in names]
-    return left
+        joined["checkpoints"] = [made[name] for name in sorted(made) if name not in without]
+    return joined
 
 
-def joined(one: Identity, other: Identity) -> dict[str, Any]:
-    """An identity with the checkpoints of both; `other` prevails for shared ones."""
-    both: dict[str, Any] = {
-        section: {**_section(one, section), **_section(other, section)}
-        for section in _BY_NAME
-        if section in {*one, *other}
-    }
-    made = {**_made(one), **_made(other)}
-    return {**other, **both} | ({"checkpoints": [made[name] for name in sorted(made)]} if made else {})
-
-
-def _section(identity: Identity, name: str) -> Mapping[str, Any]:
-    section = identity.get(name)
-    return section if isinstance(section, Mapping) else {}
-
-
-def _made(identity: Identity) -> dict[str, Any]:
-    rows = identity.get("checkpoints")
-    return {str(row.get("name")): row for row in rows if isinstance(row, dict)} if isinstance(rows, list) else {}
-
-
-Jobs = Sequence[CheckpointJob]
-REFERENCES = "references"
-
-
-def references_of(run_dir: Path, job: CheckpointJob, task: str, base: BaseSource | None, jobs: Jobs) -> References:
-    """The distributions of a checkpoint on one task. `base` as in EvalJob; `jobs`: all of the run."""
+def references_of(
+    run_dir: Path, job: CheckpointJob, task: str, base: BaseSource | None, jobs: Sequence[CheckpointJob]
+) -> References:
+    """The distributions of a checkpoint on one task. `base` as in Assignment; `jobs`: all of the run."""
 
     def folder(name: str) -> str:
         return str((run_dir / REFERENCES / name / task).absolute())
@@ -278,3 +231,64 @@ def drop_references(run_dir: Path) -> None:
     """
     need_unfenced(run_dir / REFERENCES)
     shutil.rmtree(run_dir / REFERENCES, ignore_errors=True)
+
+
+def set_damaged_aside(
+    prepared: Prepared, store: RecordStore, run_dir: Path, warn: Callable[[str], None] = lambda text: None
+) -> None:
+    """Move the unreadable parts aside; `warn` receives one line about them.
+
+    Raises InputError if the system refuses to read or move a file, ResurfaceError if another driver has taken over
+    the directory.
+    """
+    damaged = store.damaged()
+    if not damaged:
+        return
+    parts = {(path.parent.parent.name, path.parent.name) for path in damaged}
+    again = _bases(prepared, parts, run_dir)
+    # Bases first: if the driver is killed in between, the next call finds the damaged parts again.
+    for part in again:
+        for path in store.parts(*part):
+            if path not in damaged:
+                store.set_aside(path)
+    for path in damaged:
+        store.set_aside(path)
+    named = [f"{path} ({why})" for path, why in list(damaged.items())[:_NAMED]]
+    more = f", and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
+    bases = "".join(f"; all of {task} on {name} too, whose distributions are gone" for name, task in again)
+    one = len(damaged) == 1
+    warn(
+        f"{len(damaged)} part{' is' if one else 's are'} damaged, and moved to {run_dir / 'damaged'}: "
+        f"{', '.join(named)}{more}; {'its' if one else 'their'} items are evaluated again{bases}"
+    )
+
+
+def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None]) -> None:
+    """Move aside a matcher's unreadable verdicts on responses and control pairs, so that it judges those again.
+
+    `warn` receives one line for each file. Raises InputError if the system refuses to read or move a file.
+    """
+    kinds = (("verdicts", VERDICT_COLUMNS), ("controls", CONTROL_COLUMNS))
+    for kind, columns in kinds:
+        needed = [name for name, column in columns.items() if not column.meaning.later]
+        for path in sorted((run_dir / kind / matcher).rglob("*.parquet")):
+            if (why := damage_of(path, columns, needed)) is not None:
+                target = move_into(run_dir / "damaged" / path.relative_to(run_dir).parent, path)
+                warn(f"{path} is damaged ({why}), and moved to {target}; this command judges again")
+
+
+def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:
+    """The bases and tasks to evaluate again, because damaged checkpoints need their distributions.
+
+    A finished run has removed these distributions. A base may need its own base's.
+    """
+    bases = {job.name: job.base for job in prepared.jobs if job.base is not None}
+    compared = {(name, task.name) for name in bases for task in prepared.asked[name] if task.config.references}
+    found: set[Part] = set()
+    left = parts & compared
+    while left:
+        bases_of = {(bases[name], task) for name, task in left}
+        gone = {part for part in bases_of - found if not (run_dir / REFERENCES / part[0] / part[1]).is_dir()}
+        found |= gone
+        left = gone & compared
+    return sorted(found)

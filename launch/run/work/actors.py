@@ -7,6 +7,8 @@ that the actor has not begun, for an idle engine.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import platform
 import signal
@@ -14,7 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +27,19 @@ from evaluator.asking.questions import Posed
 from evaluator.checkpoints.files import FileStates, changed_file, file_states
 from evaluator.checkpoints.info import WRITTEN, CheckpointInfo, recognise
 from evaluator.core.errors import EngineError
+from evaluator.core.liveness import HEARTBEAT
 from evaluator.engine.config import build_engine
 from launch.provenance import device, machine
-from launch.run.decide.assignments import EngineSetup, EvalJob, Shard, ShardResult, Where
-from launch.run.decide.base_answers import BaseAnswers
+from launch.run.decide.assignments import (
+    Assignment,
+    BaseAnswers,
+    EngineSetup,
+    Shard,
+    ShardCollector,
+    ShardResult,
+    Where,
+)
 from launch.run.decide.nodes import NO_GPUS
-from launch.run.decide.shards import ShardCollector
-from launch.run.work.prune_watch import telling
 from launch.sweep.plugins import load_plugins
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
@@ -44,6 +52,10 @@ if TYPE_CHECKING:
 # The concurrency groups of calls that are answered during a stream; reading ahead may take minutes.
 CONTROL, AHEAD = "control", "ahead"
 GROUPS = {CONTROL: 1, AHEAD: 1}
+_BEAT_SECONDS = 2.0  # between two checks of a prune task's progress
+# Equal for checkpoints with the same tokenizer: a pruned one has exact copies of its source's files.
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+                    "chat_template.jinja", "generation_config.json")  # fmt: skip
 
 
 class EngineActor:
@@ -72,32 +84,40 @@ class EngineActor:
         return report
 
     def evaluate(
-        self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Posed], base: BaseAnswers | None
+        self, assignment: Assignment, questions: Sequence[Posed], base: BaseAnswers | None
     ) -> Iterator[ShardResult]:
-        """Stream `shards` through the engine; yields each shard when its last item is done.
+        """Stream the assignment's shards through the engine; yields each shard when its last item is done.
 
-        `base`: the answers of the checkpoint's base, if `job` has probes that read them.
+        `base`: the answers of the checkpoint's base, if some probes read them.
         """
+        from evaluator.asking.prompts import Prompter
+        from evaluator.checkpoints.tokenizer import load_tokenizer
         from evaluator.engine.admission import Refusing
         from evaluator.probes.stream import evaluate
         from evaluator.store.files import parquet_bytes
         from evaluator.store.records import failed_throughout, to_table
 
         self._need_one_thread()
-        engine = self._engine
+        engine, config, checkpoint = self._engine, assignment.config, assignment.checkpoint.path
         assert engine is not None, "load comes before evaluate"
-        prompter = self._prompter(job)
+        prompter = Prompter(
+            load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code),
+            chat=config.chat,
+            prompt_tokens=config.prompt_tokens,
+            one_shot_prompt_tokens=config.one_shot_prompt_tokens,
+            template=config.template,
+        )
         with self._lock:
-            self._waiting = deque(shards)
+            self._waiting = deque(assignment.shards)
         collector = ShardCollector()
-        plans = self._begin(job, questions, prompter, collector)
-        if job.references is not None:
-            plans = (replace(plan, references=job.references) for plan in plans)
+        plans = self._begin(assignment, questions, prompter, collector)
+        if assignment.references is not None:
+            plans = (replace(plan, references=assignment.references) for plan in plans)
         for item, records in evaluate(
-            engine if job.refusal is None else Refusing(engine.name, job.refusal),
+            engine if assignment.refusal is None else Refusing(engine.name, assignment.refusal),
             plans if base is None else map(base.beside, plans),
-            config=job.config,
-            stamp=replace(job.stamp.served_by(engine), device=device()),
+            config=config,
+            stamp=replace(assignment.stamp.served_by(engine), device=device()),
             decode=prompter.decode,
             eos_ids=prompter.eos_ids,
         ):
@@ -122,31 +142,26 @@ class EngineActor:
             )
 
     def _begin(
-        self, job: EvalJob, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector
+        self, assignment: Assignment, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector
     ) -> Iterator[Plan]:
         """The plans of the waiting shards. A shard begins when the stream has room for it."""
         from evaluator.probes.planning import Planner
 
-        planner = Planner(prompter, job.config)
-        plans = self._plans.setdefault((job.task_key, _tokenizer_key(job.checkpoint)), {})
-        while (shard := self._next_shard()) is not None:
+        planner = Planner(prompter, assignment.config)
+        files = hashlib.sha256()
+        for path in (assignment.checkpoint.path / name for name in _TOKENIZER_FILES):
+            files.update(path.read_bytes() if path.exists() else b"-")
+        plans = self._plans.setdefault((assignment.task_key, files.hexdigest()), {})
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return
+                shard = self._waiting.popleft()
             collector.begin(shard, [questions[position].item for position in shard.questions])
             for position in shard.questions:
                 if position not in plans:
                     plans[position] = planner.plan(questions[position])
                 yield plans[position]
-
-    def _prompter(self, job: EvalJob) -> Prompter:
-        from evaluator.asking.prompts import Prompter
-        from evaluator.checkpoints.tokenizer import load_tokenizer
-
-        return Prompter(
-            load_tokenizer(job.checkpoint, trust_remote_code=self._config.trust_remote_code),
-            chat=job.config.chat,
-            prompt_tokens=job.config.prompt_tokens,
-            one_shot_prompt_tokens=job.config.one_shot_prompt_tokens,
-            template=job.config.template,
-        )
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def give_up(self, count: int) -> list[Shard]:
@@ -176,10 +191,6 @@ class EngineActor:
         stats = None if self._engine is None else self._engine.stats()
         counted = () if stats is None else (stats.steps, stats.requests, stats.generated_tokens)
         return self._items, *counted
-
-    def _next_shard(self) -> Shard | None:
-        with self._lock:
-            return self._waiting.popleft() if self._waiting else None
 
 
 def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
@@ -215,6 +226,38 @@ def _kill(pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def showing_life(path: Path) -> Iterator[None]:
+    """Within the block, a thread writes this process's place and the count of its heartbeats to `path`.
+
+    A Ray task cannot be queried while it runs. The driver reads the file instead (`TaskWatch`). The work raises the
+    count.
+    """
+    node_id = ray.get_runtime_context().get_node_id()
+    where = asdict(Where(node=platform.node(), node_id=node_id, device="", pid=os.getpid()))
+    ended = threading.Event()
+
+    def write() -> None:
+        written = None
+        while True:
+            if written != (beats := HEARTBEAT.beats):
+                with contextlib.suppress(OSError):  # a file server may be unreachable for a moment
+                    path.write_text(json.dumps({"where": where, "beats": beats}), encoding="utf-8")
+                    written = beats
+            if ended.wait(_BEAT_SECONDS):
+                return
+
+    writer = threading.Thread(target=write, name="prune-pulse", daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def make_checkpoint(
     config: PruneConfig | QuantiseConfig,
     out: Path,
@@ -228,7 +271,7 @@ def make_checkpoint(
     `provenance` is the driver's. The driver reads `pulse_path` to check this task's progress.
     """
     _log_to(log_path)
-    with telling(pulse_path):
+    with showing_life(pulse_path):
         from launch.sweep.compress import SOURCES
 
         load_plugins()
@@ -242,18 +285,6 @@ def make_checkpoint(
 
             prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
     return WRITTEN.pop(out.absolute(), None)
-
-
-def _tokenizer_key(checkpoint: Path) -> str:
-    """Equal for checkpoints with the same tokenizer: a pruned one has exact copies of its source's tokenizer files."""
-    import hashlib
-
-    content = hashlib.sha256()
-    for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-                 "chat_template.jinja", "generation_config.json"):  # fmt: skip
-        path = checkpoint / name
-        content.update(path.read_bytes() if path.exists() else b"-")
-    return content.hexdigest()
 
 
 def enter_engine_process(setup: EngineSetup) -> None:

@@ -44,7 +44,7 @@ class Cluster:
         self._answered = time.monotonic()
         self._listing: list[dict[str, Any]] = ray.nodes()
         self._raylet_died = False
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
 
     @property
@@ -75,23 +75,17 @@ class Cluster:
         if (how := self.lost) is not None:
             raise ClusterError(f"{self._name} died ({how}); finished work is kept, the same command resumes")
 
-    def close(self) -> None:
-        self._closed.set()
-
     def _watch(self) -> None:
-        while not self._closed.wait(_LOOK_SECONDS):
+        while not self.closed.wait(_LOOK_SECONDS):
             with contextlib.suppress(Exception):  # `lost` decides what Ray's silence means
-                self._raylet_died = self._raylet_died or self._raylet_ended()
+                # Ray notices a dead raylet after some ten seconds, then ends this process. No public call shows it
+                # sooner.
+                if self._local and "raylet" in dict(ray._private.worker._global_node.dead_processes()):
+                    self._raylet_died = True
                 self._listing = ray.nodes()
                 alive = {node["NodeID"]: node["Alive"] for node in self._listing}
                 self._answered = time.monotonic()
                 self._raylet_died = self._raylet_died or not alive.get(self._node, True)
-
-    def _raylet_ended(self) -> bool:
-        """Ray notices a dead raylet after some ten seconds, then ends this process. No public call shows it sooner."""
-        if not self._local:
-            return False
-        return any(kind == "raylet" for kind, _ in ray._private.worker._global_node.dead_processes())
 
 
 def lives(node_id: str) -> bool:
@@ -110,7 +104,13 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
     address = os.environ.get("RAY_ADDRESS")
     try:
         with noting_stop():  # Ray has a handler of its own
-            context = _connect(address)
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+            if not address:
+                # "local" starts our own Ray even if another user's Ray runs on this machine.
+                quiet |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+            elif sent := _sent_environment(os.environ):
+                quiet["runtime_env"] = {"env_vars": sent}
+            context = ray.init(address=address or "local", **quiet)
         connected = Cluster(local=not address)
     except Exception as error:
         where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"
@@ -119,7 +119,7 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
         check_stop()
         yield connected
     finally:
-        connected.close()
+        connected.closed.set()
         session = None if address else context.address_info.get("session_dir")
         if connected.lost is None:  # else Ray's C++ code could end this process before the error is reported
             with contextlib.suppress(Exception):
@@ -128,16 +128,6 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
             _keep_logs(Path(session) / "logs", log_dir / "ray")
             if connected.lost is None:
                 shutil.rmtree(session, ignore_errors=True)  # Ray leaves one behind for every run
-
-
-def _connect(address: str | None) -> Any:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
-    if not address:
-        # "local" starts our own Ray even if another user's Ray runs on this machine.
-        return ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
-    if sent := _sent_environment(os.environ):
-        quiet["runtime_env"] = {"env_vars": sent}
-    return ray.init(address=address, **quiet)
 
 
 def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,28 @@ import ray
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
-from evaluator.probes.base import References
 from evaluator.probes.recording import Stamp
-from evaluator.store.records import ItemKey, RecordStore
+from evaluator.store.records import RecordStore
 from launch.process import captured
-from launch.run.decide.assignments import Assignment, EngineSetup, EvalJob, Outcome, Shard
-from launch.run.decide.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
+from launch.run.decide.assignments import (
+    NO_BASE,
+    OTHER_TOKENIZER,
+    Assignment,
+    BaseSource,
+    EngineSetup,
+    Event,
+    Listener,
+    Outcome,
+    Shard,
+    shards_of,
+)
 from launch.run.decide.board import Board
-from launch.run.decide.events import Event, Listener
 from launch.run.decide.failures import Ledger
-from launch.run.decide.fleet import Fleet, TimeLimits
+from launch.run.decide.fleet import Fleet
 from launch.run.decide.nodes import Place
-from launch.run.decide.shards import shards_of
-from launch.run.directory.damaged import set_damaged_aside
 from launch.run.directory.live import LiveState
 from launch.run.directory.lock import LeaseLost
-from launch.run.directory.rundir import RunDirectory, State, drop_references, references_of
+from launch.run.directory.rundir import RunDirectory, State, drop_references, references_of, set_damaged_aside
 from launch.run.work.cluster import Cluster, cluster
 from launch.run.work.failure_log import FailureLog, try_again
 from launch.run.work.progress import Progress
@@ -41,7 +47,6 @@ from launch.run.work.screening import Screening
 from launch.run.work.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
-from launch.sweep.tasks import PreparedTask
 from pruning.output.manifest import read_manifest
 from quantising.config import read_manifest as read_quantise_manifest
 
@@ -86,23 +91,22 @@ def run_sweep(
         set_damaged_aside(prepared, store, run_dir, progress.warned)
         planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
         log = FailureLog(prepared, directory, progress, try_again(prepared, directory, store))
-        directory.mark("running", planned=planned, failures=log.rows)
+        directory.mark("running", planned=planned, failures=log.failures)
         run = _Run(prepared, directory, store, progress, log, listeners)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
-            directory.mark("interrupted", engine_stats=run.engine_stats, failures=log.rows)
+            directory.mark("interrupted", engine_stats=run.engine_stats, failures=log.failures)
             raise
         except LeaseLost:
             raise
         except BaseException as error:
             said = str(error) or type(error).__name__
-            directory.mark("failed", error=said, engine_stats=run.engine_stats, failures=log.rows)
+            directory.mark("failed", error=said, engine_stats=run.engine_stats, failures=log.failures)
             raise
-        infos = [dataclasses.asdict(info) for info in run.infos]
         state: State = "finished_with_failures" if outcome.failures else "finished"
-        directory.mark(state, checkpoints=infos, engine_stats=run.engine_stats, failures=log.rows)
+        directory.mark(state, checkpoints=run.infos, engine_stats=run.engine_stats, failures=log.failures)
         if not outcome.failures and not prepared.config.resources.keep_references:
             drop_references(run_dir)
         return outcome
@@ -123,13 +127,14 @@ class _Run:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self._prepared = prepared
+        self._resources = prepared.config.resources
         self._directory = directory
         self._run_dir = directory.path
         self._store = store
         self._progress = progress
         self._live = LiveState(directory.path)
         self._listeners = (progress.on, self._live.on, *listeners)
-        self._board = Board(Ledger(attempts=prepared.config.resources.attempts))
+        self._board = Board(Ledger(attempts=self._resources.attempts))
         self._log = log
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
@@ -144,9 +149,9 @@ class _Run:
         for lost in self._prepared.unusable:
             self._board.abandon(lost.checkpoint, lost.reason, stage=lost.stage, attempts=1, mendable=True, expected=0)
         self._log.look(self._board.setbacks, ())
-        to_prune = [job for job in self._prepared.jobs if _is_to_make(job)]
-        to_make = {job.name for job in to_prune}
-        there = [job for job in self._prepared.jobs if job.name not in to_make]
+        to_make = [job for job in self._prepared.jobs if _is_to_make(job)]
+        names = {job.name for job in to_make}
+        there = [job for job in self._prepared.jobs if job.name not in names]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
             self._progress.stage(f"reading the weights of existing checkpoints: {len(made)}")
@@ -155,51 +160,52 @@ class _Run:
             for job in there:  # preflight has compared existing checkpoints with their manifests and settings
                 self._add(job, inspected)
         self._screen()
-        if to_prune or self._board.has_work:
+        if to_make or self._board.has_work:
             self._progress.stage("starting Ray")
             with cluster(self._run_dir / "logs") as machines, Inspections(trust=trust) as inspected:
-                self._on(machines, to_prune, inspected)
+                self._on(machines, to_make, inspected)
         self._store.need_kept()
         self._log.look(self._board.setbacks, ())
         self._log.need_something(self._store)
         items = self._items + self._screening.items
         return Outcome(items=items, seconds=time.monotonic() - started, failures=self._log.failures)
 
-    def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob], inspected: Inspections) -> None:
-        config = self._prepared.config
+    def _on(self, machines: Cluster, to_make: Sequence[CheckpointJob], inspected: Inspections) -> None:
+        """Make and evaluate checkpoints until nothing is left."""
+        resources, questions = self._resources, {task.key: ray.put(task.questions) for task in self._prepared.tasks}
         fleet = Fleet(
             machines.nodes(),
             self._board,
-            self._workers(),
-            tensor_parallel=config.engine.tensor_parallel,
-            wanted=config.resources.engines,
+            lambda number, place: self._worker(number, place, questions),
+            tensor_parallel=self._prepared.config.engine.tensor_parallel,
+            wanted=resources.engines,
         )
-        self._board.expect(len(to_prune))
+        self._board.expected += len(to_make)
         pruning = PruneTasks(
-            to_prune,
+            to_make,
             log_dir=self._run_dir / "logs",
             held_out=self._prepared.held_out,
             free=fleet.free if fleet.on_gpus else None,
-            resources=config.resources,
+            resources=resources,
             warn=lambda text: self._report(Event(kind="warned", text=text)),
         )
         looked = time.monotonic()
         try:
-            self._report(Event(kind="made", total=len(to_prune)))
+            self._report(Event(kind="made", total=len(to_make)))
             while pruning.left or fleet.working or not self._board.over:
                 self._directory.check()
                 self._live.look(lambda: _stats(fleet.workers, latest=True))
                 fleet.start_first()
                 pruning.start()
                 fleet.start()
-                self._board.short(pruning.short)
+                self._board.short = pruning.short
                 if pruning.left:
                     inspected.begin(*pruning.done(_LOOK_SECONDS))
                     for lost in pruning.given_up():
                         self._board.abandon(
                             lost.job.name, lost.reason, attempts=lost.attempts, mendable=lost.mendable, expected=1
                         )
-                    self._report(Event(kind="made", items=len(to_prune) - pruning.left, total=len(to_prune)))
+                    self._report(Event(kind="made", items=len(to_make) - pruning.left, total=len(to_make)))
                 else:
                     fleet.join(_LOOK_SECONDS)
                 for job in inspected.ended():
@@ -207,16 +213,13 @@ class _Run:
                 self._screen()
                 self._log.look(self._board.setbacks, fleet.workers)
                 machines.check()
-                fleet.check(
-                    config.resources.placement_seconds,
-                    pruning=pruning.running,
-                    short=pruning.short and not pruning.running,
-                )
+                short = pruning.short and not pruning.running
+                fleet.check(resources.placement_seconds, pruning=pruning.running, short=short)
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
                     for node in fleet.follow(machines.nodes()):
                         self._progress.noted(f"node {node.name} has joined")
-            fleet.check(config.resources.placement_seconds)  # the last engine may have failed meanwhile
+            fleet.check(resources.placement_seconds)  # the last engine may have failed meanwhile
         except BaseException:
             self._board.stop()  # before Ray shuts down: else a worker takes the shutdown for a death and tries again
             raise
@@ -228,32 +231,23 @@ class _Run:
         for listener in self._listeners:
             listener(event)
 
-    def _workers(self) -> Callable[[int, Place], EngineWorker]:
-        """Return a function that makes the worker of an engine, not started."""
-        resources = self._prepared.config.resources
-        questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
-        limits = TimeLimits(
-            placement_seconds=resources.placement_seconds,
-            load_seconds=resources.load_seconds,
-            stall_seconds=resources.stall_seconds,
+    def _worker(self, number: int, place: Place, questions: Mapping[str, Any]) -> EngineWorker:
+        """The worker of an engine, not started. `questions`: task key -> object reference of its questions."""
+        log = (self._run_dir / "logs").absolute() / f"engine-{number}.log"
+        return EngineWorker(
+            number,
+            EngineSetup(config=self._prepared.engine, log_path=log, place=place),
+            board=self._board,
+            store=self._store,
+            questions=questions,
+            report=self._report,
+            resources=self._resources,
         )
 
-        def make(number: int, place: Place) -> EngineWorker:
-            return EngineWorker(
-                number,
-                EngineSetup(
-                    config=self._prepared.engine,
-                    log_path=(self._run_dir / "logs").absolute() / f"engine-{number}.log",
-                    place=place,
-                ),
-                board=self._board,
-                store=self._store,
-                questions=questions,
-                report=self._report,
-                limits=limits,
-            )
-
-        return make
+    def _screen(self) -> None:
+        """Put the screened items that are due on the board, and store the decisions."""
+        if self._screening.look():
+            self._directory.mark("running", screening=self._screening.rows)
 
     def _add(self, job: CheckpointJob, inspected: Inspections, expected: int = 0) -> None:
         """Put a checkpoint's remaining work on the board.
@@ -265,14 +259,9 @@ class _Run:
             info = info or inspected.result(job.name)
             self._board.add(self._left(job, info), expected)
         except InputError as error:
-            if (job.prune is None and job.quantise is None) or (info is not None and not expected):
+            if not job.is_made or (info is not None and not expected):
                 raise
             self._board.abandon(job.name, str(error), attempts=1, mendable=True, expected=expected)
-
-    def _screen(self) -> None:
-        """Put the screened items that are due on the board, and store the decisions."""
-        if self._screening.look():
-            self._directory.mark("running", screening=[dataclasses.asdict(row) for row in self._screening.rows])
 
     def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
         """The remaining work on a checkpoint, without the tasks that are screened first.
@@ -281,48 +270,42 @@ class _Run:
         """
         info = dataclasses.replace(info, path=info.path.absolute())  # engines run in other directories
         self.infos.append(info)
-        base = self._base_of(job, info)
-        if self._prepared.config.resources.same_device:
+        # The source of the base's answers for probes that read them; None: the checkpoint is its own base.
+        base: BaseSource | None = BaseSource(name=job.base)
+        if job.base is None:
+            base = None if info.method is None else BaseSource(missing=NO_BASE)
+        elif job.name in self._prepared.other_tokenizer:
+            base = BaseSource(missing=OTHER_TOKENIZER)
+        if self._resources.same_device:
             self._board.bind(job.name, job.base or job.name, self._store.devices(job.name))
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
-            shards = self._shards_of(task, finished)
+            # Checkpoints without finished items share their shards: there may be 1,000 checkpoints of 100 shards each.
+            shards = None if finished else self._whole.get(task.key)
+            if shards is None:
+                shards = shards_of(task, finished, self._resources.shard_items)
+                if not finished:
+                    self._whole[task.key] = shards
             if not shards:
-                self._progress.already_done(job.name, task.name, len(task.questions))
-            eval_job = EvalJob(
-                checkpoint=info.path,
+                self._progress.stage(f"{job.name} {task.name}: {len(task.questions)} items already done")
+            references = None
+            if task.config.references:
+                references = references_of(self._run_dir, job, task.name, base, self._prepared.jobs)
+            assignment = Assignment(
+                checkpoint=info,
+                task=task.name,
                 task_key=task.key,
                 config=task.config,
                 stamp=Stamp.of(info, job.base),
+                shards=shards,
                 base=base if task.config.after_base else None,
-                references=self._references_of(job, task.name, base) if task.config.references else None,
+                references=references,
             )
-            assignment = Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards)
             if not self._screening.hold(assignment, task, finished):
                 assignments.append(assignment)
                 self._items += assignment.items
         return assignments
-
-    def _shards_of(self, task: PreparedTask, finished: Collection[ItemKey]) -> tuple[Shard, ...]:
-        """Checkpoints without finished items share their shards: there may be 1,000 checkpoints of 100 shards each."""
-        if finished or task.key not in self._whole:
-            shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
-            if finished:
-                return shards
-            self._whole[task.key] = shards
-        return self._whole[task.key]
-
-    def _base_of(self, job: CheckpointJob, info: CheckpointInfo) -> BaseSource | None:
-        """The source of the base's answers for probes that read them; None: the checkpoint is its own base."""
-        if job.base is None:
-            return None if info.method is None else BaseSource(missing=NO_BASE)
-        if job.name in self._prepared.other_tokenizer:
-            return BaseSource(missing=OTHER_TOKENIZER)
-        return BaseSource(name=job.base)
-
-    def _references_of(self, job: CheckpointJob, task: str, base: BaseSource | None) -> References:
-        return references_of(self._run_dir, job, task, base, self._prepared.jobs)
 
 
 def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dict[str, Any]]:
@@ -345,6 +328,5 @@ def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dic
 
 def _is_to_make(job: CheckpointJob) -> bool:
     """Whether a checkpoint still has to be pruned or quantised: its manifest is written last."""
-    if job.quantise is not None:
-        return read_quantise_manifest(job.path) is None
-    return job.prune is not None and read_manifest(job.path) is None
+    read = read_quantise_manifest if job.quantise is not None else read_manifest
+    return job.is_made and read(job.path) is None

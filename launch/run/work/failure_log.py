@@ -1,21 +1,40 @@
-"""The failures of a run: written to run.json at once, shown on the terminal, and read by a later call."""
+"""The failures of a run: written to run.json at once, shown on the terminal, and read by a later call.
+
+The cause of a process's death is in the last lines of its log: the only information if the process is gone.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
-from evaluator.core.errors import EngineError, InputError
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+
+from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
+from evaluator.core.liveness import Hung
 from evaluator.store.csv_files import csv_bytes
 from evaluator.store.failures import Failure, failure_frame
 from evaluator.store.files import need_unfenced, write_atomically
 from evaluator.store.records import RecordStore
 from launch.run.decide.failures import Setback
+from launch.run.decide.fleet import Worker
 from launch.run.directory.rundir import RunDirectory
 from launch.run.work.progress import Progress
-from launch.run.work.workers import EngineWorker
 from launch.sweep.preflight import Prepared
+
+_TAIL_BYTES = 2**16
+_MOST_BYTES = 2**25  # above this size, only the end of a log is kept
+_ERROR = re.compile(
+    r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"  # Python: the last line of a traceback
+    r"|Fatal Python error: .*|SIG[A-Z]+ received at .*|Segmentation fault.*|Bus error.*|Illegal instruction.*"
+    r"|terminate called .*|Check failed: .*|(?:CUDA|NCCL|HIP) error.*"
+    r"|Worker proc .* died unexpectedly.*)"  # vLLM: a process of one of an engine's GPUs
+)
+_EMPTY = re.compile(r"\b(?:RuntimeError|CancelledError): cancell?ed\s*$")  # in a caller of an ended process
 
 
 class FailureLog:
@@ -27,31 +46,35 @@ class FailureLog:
         self._prepared = prepared
         self._directory = directory
         self._progress = progress
-        self._earlier = tuple(earlier)
-        self._setbacks: tuple[Setback, ...] = ()
-        self._new: tuple[Failure, ...] = ()
+        self._setbacks: list[Setback] = []
+        self._first = len(earlier)  # the position of this call's first failure
+        self.failures = tuple(earlier)
         self._write()
 
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        return (*self._earlier, *self._new)
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The failures as run.json stores them."""
-        return [asdict(each) for each in self.failures]
-
-    def look(self, setbacks: Sequence[Setback], workers: Sequence[EngineWorker]) -> None:
+    def look(self, setbacks: Sequence[Setback], workers: Sequence[Worker]) -> None:
         """Record the setbacks that are new since the last call."""
-        if len(setbacks) == len(self._setbacks):
+        new = setbacks[len(self._setbacks) :]
+        if not new:
             return
         nodes = {worker.number: worker.nodes for worker in workers}
-        for setback in setbacks[len(self._setbacks) :]:
-            failure = self._named(setback, nodes)
-            self._new += (failure,)
+        for setback in new:
+            failure = Failure(
+                checkpoint=setback.checkpoint,
+                stage=setback.stage,
+                task=setback.task,
+                engine=", ".join(map(str, setback.engines)),
+                node=", ".join(sorted({name for number in setback.engines for name in nodes.get(number, ())})),
+                attempts=setback.attempts,
+                reason=setback.reason,
+            )
+            if setback.question is not None:
+                task = next(each for each in self._prepared.asked[setback.checkpoint] if each.name == setback.task)
+                item = task.questions[setback.question].item
+                failure = replace(failure, language=item.language, item=item.item_id)
+            self.failures += (failure,)
             self._progress.warned(told(failure))
-        self._setbacks = tuple(setbacks)
-        self._directory.mark("running", failures=self.rows)
+        self._setbacks += new
+        self._directory.mark("running", failures=self.failures)
         self._write()
 
     def _write(self) -> None:
@@ -68,23 +91,7 @@ class FailureLog:
         if not self._setbacks or any(store.tables()):
             return
         kind = InputError if all(each.mendable for each in self._setbacks) else EngineError
-        raise kind(f"nothing could be evaluated: {told(self._new[0])}; the same command tries again")
-
-    def _named(self, setback: Setback, nodes: dict[int, set[str]]) -> Failure:
-        found = Failure(
-            checkpoint=setback.checkpoint,
-            stage=setback.stage,
-            task=setback.task,
-            engine=", ".join(map(str, setback.engines)),
-            node=", ".join(sorted({name for number in setback.engines for name in nodes.get(number, ())})),
-            attempts=setback.attempts,
-            reason=setback.reason,
-        )
-        if setback.question is None:
-            return found
-        task = next(each for each in self._prepared.asked[setback.checkpoint] if each.name == setback.task)
-        item = task.questions[setback.question].item
-        return replace(found, language=item.language, item=item.item_id)
+        raise kind(f"nothing could be evaluated: {told(self.failures[self._first])}; the same command tries again")
 
 
 def told(failure: Failure) -> str:
@@ -127,3 +134,59 @@ def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -
                     if asked.name == task and asked.config.after_base:
                         store.drop(job.name, task, item)
     return kept
+
+
+def last_words(error: Exception, log: Path, start: int) -> str:
+    """The cause of an error in one line. If Ray only knows that the process is gone, the cause comes from its log.
+
+    `start`: the byte of the log at which the search begins.
+    """
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    said = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
+    if said and not _EMPTY.search(said):
+        return one_line(said, 300)
+    if isinstance(cause, OutOfMemoryError):
+        return "its process was ended by Ray, as its node was running out of memory"
+    if said or isinstance(cause, RayError):
+        said = last_error(tail(log, start)) or said
+        return one_line(said or "its process ended without a word: it was killed, or out of memory", 300)
+    return f"{type(cause).__name__}: {one_line(cause, 300)}"
+
+
+def last_error(log: str) -> str | None:
+    """The last error in a log, without the logger's prefix; None without one."""
+    for line in reversed(log.splitlines()):
+        found = _ERROR.search(line)
+        if found is not None and not _EMPTY.search(found[0]):
+            return " ".join(found[0].split())
+    return None
+
+
+def size(path: Path) -> int:
+    """The size of a log in bytes; 0 if it does not exist."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def cut(path: Path) -> bool:
+    """Shorten a log that has grown too long to its end; returns whether it had. Its process appends to the rest."""
+    if size(path) <= _MOST_BYTES:
+        return False
+    kept = tail(path, 0)
+    with contextlib.suppress(OSError):
+        os.truncate(path, 0)
+        with path.open("a", encoding="utf-8") as log:
+            log.write(f"(what came before was dropped at {_MOST_BYTES >> 20} MiB)\n{kept}")
+    return True
+
+
+def tail(path: Path, start: int) -> str:
+    """The end of a log, from byte `start` at the earliest; empty if unreadable, as on another node's disk."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(start, size(path) - _TAIL_BYTES))
+            return log.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
-from launch.run.decide.events import Event
+from launch.run.decide.assignments import Event
 
 
 @dataclass(slots=True)
@@ -70,72 +70,52 @@ class Progress:
         if not self._ended:
             self.console.print(markup, highlight=False, soft_wrap=True)
 
-    def already_done(self, checkpoint: str, task: str, items: int) -> None:
-        self.stage(f"{checkpoint} {task}: {items} items already done")
-
     def on(self, event: Event) -> None:
         """Receives the events of a run."""
-        match event.kind:
-            case "loading":
-                with self._lock:
+        engine = event.engine
+        with self._lock:
+            if event.kind in ("loaded", "died", "left") and engine in self._loading:
+                self._bars.remove_task(self._loading.pop(engine))
+            match event.kind:
+                case "loading":
                     text = escape(f"{event.checkpoint}: loading")
-                    self._loading[event.engine] = self._bars.add_task(text, total=None, pace="")
-            case "loaded":
-                self._not_loading(event.engine)
-                how = "swapped in place" if event.swapped else "engine started"
-                self.stage(f"{event.checkpoint}: {how} in {event.seconds:.2f} s (engine {event.engine})")
-            case "began":
-                with self._lock:
+                    self._loading[engine] = self._bars.add_task(text, total=None, pace="")
+                case "loaded":
+                    how = "swapped in place" if event.swapped else "engine started"
+                    self.stage(f"{event.checkpoint}: {how} in {event.seconds:.2f} s (engine {engine})")
+                case "began":
                     name = f"{event.checkpoint} {event.task}"
                     bar = self._bars.add_task(escape(name), total=event.items, pace="")
-                    self._engines[event.engine] = _Stage(bar, name, event.items)
-            case "advanced":
-                self._advanced(event)
-            case "ended":
-                self._turn_ended(event)
-            case "unplaced":
-                gpus = f"{event.gpus} free GPU{'s' if event.gpus > 1 else ''} on one node"
-                self.warned(f"engine {event.engine} waits for {gpus if event.gpus else 'a process'}")
-            case "died":
-                self._not_loading(event.engine)
-                self.warned(f"engine {event.engine} died ({event.text}); starting it again")
-            case "left":
-                self._not_loading(event.engine)
-            case "made":
-                self._made(event)
-            case "warned":
-                self.warned(event.text)
+                    self._engines[engine] = _Stage(bar, name, event.items)
+                case "advanced":
+                    stage = self._engines[engine]
+                    stage.done += event.items
+                    seconds = time.monotonic() - stage.started
+                    left = timedelta(seconds=round((stage.items - stage.done) * seconds / stage.done))
+                    pace = f"{stage.done / seconds:.1f} items/s, {left} left"
+                    self._bars.update(stage.bar, completed=stage.done, pace=pace)
+                case "ended":
+                    stage = self._engines.pop(engine)
+                    self._bars.remove_task(stage.bar)
+                    seconds, done = time.monotonic() - stage.started, stage.done
+                    if done:
+                        self.stage(f"{stage.name}: {done} items in {seconds:.1f} s, {done / seconds:.1f} items/s")
+                case "unplaced":
+                    gpus = f"{event.gpus} free GPU{'s' if event.gpus > 1 else ''} on one node"
+                    self.warned(f"engine {engine} waits for {gpus if event.gpus else 'a process'}")
+                case "died":
+                    self.warned(f"engine {engine} died ({event.text}); starting it again")
+                case "made":
+                    self._made(event.items, event.total)
+                case "warned":
+                    self.warned(event.text)
 
-    def _not_loading(self, engine: int) -> None:
-        with self._lock:
-            if engine in self._loading:
-                self._bars.remove_task(self._loading.pop(engine))
-
-    def _advanced(self, event: Event) -> None:
-        with self._lock:
-            stage = self._engines[event.engine]
-            stage.done += event.items
-            seconds = time.monotonic() - stage.started
-            left = timedelta(seconds=round((stage.items - stage.done) * seconds / stage.done))
-            pace = f"{stage.done / seconds:.1f} items/s, {left} left"
-            self._bars.update(stage.bar, completed=stage.done, pace=pace)
-
-    def _turn_ended(self, event: Event) -> None:
-        with self._lock:
-            stage = self._engines.pop(event.engine)
-            self._bars.remove_task(stage.bar)
-            seconds = time.monotonic() - stage.started
-            if stage.done:
-                self.stage(f"{stage.name}: {stage.done} items in {seconds:.1f} s, {stage.done / seconds:.1f} items/s")
-
-    def _made(self, event: Event) -> None:
-        done, total = event.items, event.total
+    def _made(self, done: int, total: int) -> None:
         if not total:
             return
-        with self._lock:
-            if self._prune is None:
-                self._prune = self._bars.add_task("compressing", total=total, pace="")
-            self._bars.update(self._prune, completed=done)
-            if done == total:
-                self._bars.remove_task(self._prune)
-                self.stage(f"compressed {total} checkpoints")
+        if self._prune is None:
+            self._prune = self._bars.add_task("compressing", total=total, pace="")
+        self._bars.update(self._prune, completed=done)
+        if done == total:
+            self._bars.remove_task(self._prune)
+            self.stage(f"compressed {total} checkpoints")

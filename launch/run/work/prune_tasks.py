@@ -6,6 +6,7 @@ A failed task is tried again. A task without progress is ended, and then counts 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.checkpoints.info import WRITTEN
 from evaluator.core.errors import InputError
-from evaluator.core.liveness import Hung
+from evaluator.core.liveness import HangWatch, Hung
 from launch.provenance import provenance
+from launch.run.decide.assignments import Where
 from launch.run.decide.nodes import FreeGpus, prune_options
 from launch.run.work.actors import end_process, make_checkpoint
-from launch.run.work.engine_log import last_words, size
-from launch.run.work.prune_watch import TaskWatch
+from launch.run.work.failure_log import last_words, size
 from launch.sweep.config import Resources
 from launch.sweep.jobs import CheckpointJob
 
@@ -39,6 +40,42 @@ class GivenUp:
     reason: str
     attempts: int
     mendable: bool  # the input is at fault
+
+
+class TaskWatch:
+    """Checks by a file whether a task makes progress or hangs: its process writes the file (`showing_life`)."""
+
+    def __init__(self, path: Path, load_seconds: float, stall_seconds: float) -> None:
+        """`load_seconds`: from the first sign of life until the first step: the task reads the configuration.
+
+        `stall_seconds`: between two steps; more after longer pauses that ended well.
+        """
+        self.path = path
+        self.where: Where | None = None  # None: it waits for its place, or has shown no sign of life yet
+        self.hang = HangWatch(load_seconds)
+        self.beats = 0
+        self._stall_seconds: float | None = stall_seconds  # None: this limit holds already
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the file of a killed process."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    def check(self, now: float) -> None:
+        """Read the current state. Raises Hung."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # it is missing, or just being written
+            read = json.loads(self.path.read_bytes())
+            where, beats = Where(**read["where"]), int(read["beats"])
+            if self.where is None:
+                self.where, self.beats = where, beats
+                self.hang.begin(now)
+            elif beats != self.beats:
+                if self._stall_seconds is not None:
+                    self.hang, self._stall_seconds = HangWatch(self._stall_seconds), None
+                self.beats = beats
+                self.hang.moved(now)
+        self.hang.check(now)
 
 
 @dataclass(slots=True)
@@ -130,27 +167,20 @@ class PruneTasks:
         ended = []
         for pending in done:
             task = self._running.pop(pending)
-            if self._ended(pending, task):
+            error: Exception | None = None
+            try:
+                if (written := ray.get(pending)) is not None:
+                    WRITTEN[task.job.path.absolute()] = written
                 ended.append(task.job)
+            except RayError as failure:
+                error = failure
+            self._close(task, error)
         now = time.monotonic()
         if now - self._looked > _LOOK_SECONDS:
             self._looked = now
             for pending, task in list(self._running.items()):
                 self._look(pending, task, now)
         return ended
-
-    def _ended(self, pending: Any, task: _Task) -> bool:
-        """Whether a task succeeded."""
-        error: Exception | None = None
-        try:
-            written = ray.get(pending)
-        except RayError as failure:
-            error = failure
-        else:
-            if written is not None:
-                WRITTEN[task.job.path.absolute()] = written
-        self._close(task, error)
-        return error is None
 
     def _look(self, pending: Any, task: _Task, now: float) -> None:
         """End the process of a hung task. Ray then reports the task's end."""
@@ -162,27 +192,20 @@ class PruneTasks:
                 self._close(task, error)
                 return
             task.hung = error
-            task.watch.again(now)
+            task.watch.hang.begin(now)  # because ending the process may take a while too
             with contextlib.suppress(RayError):
                 ray.cancel(pending, force=True)
             if task.watch.where is not None:
                 end_process(task.watch.where)  # Ray requests a process to end itself; a hung process may never react
 
     def _close(self, task: _Task, error: Exception | None) -> None:
-        """Clean up after a task; `error`: how it failed."""
+        """Clean up after a task. A failed one (`error`) is tried again, or given up."""
         task.watch.clear()
-        if error is not None:
-            self._failed(task, task.hung or error)
         if self._free is not None and task.node_id is not None:
             self._free.give_back(task.node_id)
-
-    def given_up(self) -> list[GivenUp]:
-        """The jobs that failed for good since the last call."""
-        found, self._given_up = self._given_up, []
-        return found
-
-    def _failed(self, task: _Task, error: Exception) -> None:
-        job = task.job
+        if error is None:
+            return
+        job, error = task.job, task.hung or error
         mendable = isinstance(error.cause if isinstance(error, RayTaskError) else error, InputError)
         self._failures[job.name] += 1
         tries, reason = self._failures[job.name], last_words(error, task.log, task.log_start)
@@ -193,6 +216,11 @@ class PruneTasks:
         if task.node_id is not None:
             self._failed_on[job.name] = task.node_id
         self._waiting.append(job)
+
+    def given_up(self) -> list[GivenUp]:
+        """The jobs that failed for good since the last call."""
+        found, self._given_up = self._given_up, []
+        return found
 
     def _give_up(self, lost: GivenUp) -> None:
         """Give up a job, and the jobs that need its checkpoint."""

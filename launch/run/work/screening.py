@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from evaluator.core.records import Item
 from evaluator.store.reading import read_records
-from evaluator.store.records import ItemKey, RecordStore
+from evaluator.store.records import RecordStore
 from evaluator.store.screening import Screened
-from launch.run.decide.assignments import Assignment, Part
+from launch.run.decide.assignments import Assignment, Key, Part, key_of, shards_of
 from launch.run.decide.board import Board
-from launch.run.decide.shards import shards_of
 from launch.run.work.progress import Progress
 from launch.sweep.jobs import Group, screened_groups
 
@@ -39,13 +37,8 @@ Gone = Callable[[Part], bool]  # whether a part was given up
 class _Looks:
     """The items of a task in the gate's order, and the number of items at each look."""
 
-    order: tuple[ItemKey, ...]
+    order: tuple[Key, ...]
     sizes: tuple[int, ...]
-
-    def covering(self, finished: Collection[ItemKey]) -> int:
-        """The first look that contains all of these items: no earlier look ends the evaluation."""
-        last = max((place for place, key in enumerate(self.order) if key in finished), default=0)
-        return next(look for look, size in enumerate(self.sizes) if size > last)
 
 
 @dataclass(slots=True)
@@ -54,9 +47,9 @@ class _Held:
 
     assignment: Assignment  # of all unfinished items
     task: PreparedTask
-    done: set[ItemKey]  # items that an earlier call finished, or that the board received
+    done: set[Key]  # items that an earlier call finished, or that the board received
     looks: _Looks
-    first: int  # the first look that may decide
+    first: int  # the first look that may decide: it contains all items of an earlier call
     look: int = 0
     passed: tuple[tuple[str, str], ...] = ()  # checks that were within their thresholds at an earlier look
     state: Literal["held", "asked"] = "held"  # asked: the board received the items of `look`
@@ -89,20 +82,22 @@ class Screening:
         self.rows: list[Screened] = []
         self.items = 0  # that the board received
 
-    def hold(self, assignment: Assignment, task: PreparedTask, finished: Collection[ItemKey]) -> bool:
+    def hold(self, assignment: Assignment, task: PreparedTask, finished: Collection[Key]) -> bool:
         """Take over a checkpoint's task if it is screened, and announce it to the board; returns whether it is.
 
         `finished`: the items of an earlier call.
         """
         name = assignment.checkpoint.name
-        group = self._groups.get((assignment.job.stamp.base or "", task.name))
+        group = self._groups.get((assignment.stamp.base or "", task.name))
         if group is None or name not in group.names:
             return False
         if task.name not in self._looks:
             self._looks[task.name] = self._looks_of(task)
         looks = self._looks[task.name]
-        group.held[name] = _Held(assignment, task, {*finished}, looks, looks.covering(finished))
-        self._board.expect(1)
+        last = max((place for place, key in enumerate(looks.order) if key in finished), default=0)
+        first = next(look for look, size in enumerate(looks.sizes) if size > last)
+        group.held[name] = _Held(assignment, task, {*finished}, looks, first)
+        self._board.expected += 1
         return True
 
     def look(self) -> bool:
@@ -110,7 +105,7 @@ class Screening:
         known = len(self.rows)
         if not all(len(group.over) == len(group.names) for group in self._groups.values()):
             unfinished = self._board.unfinished  # before the setbacks: these include what leaves the board in between
-            lost = {(each.checkpoint, each.task) for each in self._board.setbacks if each.stage != "item"}
+            lost = {(each.checkpoint, each.task) for each in tuple(self._board.setbacks) if each.stage != "item"}
             for group in self._groups.values():
                 self._step(group, unfinished, lambda part: not lost.isdisjoint({part, (part[0], "")}))
         return len(self.rows) > known
@@ -124,13 +119,15 @@ class Screening:
         languages = np.array([each.language for each in items], dtype=object)
         rng = np.random.default_rng([self._rule.seed, zlib.crc32(task.name.encode())])
         order = in_order(contexts, languages, rng)
-        return _Looks(tuple(_key(items[place]) for place in order), looks(contexts[order], self._rule.items))
+        return _Looks(tuple(key_of(items[place]) for place in order), looks(contexts[order], self._rule.items))
 
     def _step(self, group: _Group, unfinished: Collection[Part], gone: Gone) -> None:
         """Move each checkpoint of a group on, from held to asked to over."""
         for name in group.names:
             if name not in group.over and gone((name, group.task)):
-                self._give_up(group, name)
+                group.over.add(name)
+                if group.held.pop(name, None) is not None:
+                    self._board.add([], expected=1)
         if gone((group.base, group.task)):
             self._evaluate_all(group)
         for name, held in list(group.held.items()):
@@ -141,11 +138,6 @@ class Screening:
                     continue  # else an earlier call has evaluated the whole look
             if (name, group.task) not in unfinished and (group.base, group.task) not in unfinished:
                 self._decide(group, name, held)
-
-    def _give_up(self, group: _Group, name: str) -> None:
-        group.over.add(name)
-        if group.held.pop(name, None) is not None:
-            self._board.add([], expected=1)
 
     def _give(self, held: _Held, look: int, expected: int = 0) -> bool:
         """Give the board the missing items up to a look; returns whether there are any."""
@@ -168,8 +160,11 @@ class Screening:
 
     def _decide(self, group: _Group, name: str, held: _Held) -> None:
         """Let the gate judge the items of a look: end the evaluation, or continue with the next look."""
+        from evaluator.metrics import empty_outcomes, reduce_records
+
         sizes = held.looks.sizes
-        outcomes = [self._outcomes(each, group.task) for each in (group.base, name)]
+        parts = [self._store.parts(each, group.task) for each in (group.base, name)]
+        outcomes = [reduce_records(read_records(each)) if each else empty_outcomes() for each in parts]
         while True:
             row = Screened(
                 task=group.task,
@@ -214,13 +209,3 @@ class Screening:
             run={"screening": [asdict(row)]},
         )
         return next(iter(judge(inputs, self._thresholds)), None)
-
-    def _outcomes(self, name: str, task: str) -> pd.DataFrame:
-        from evaluator.metrics import empty_outcomes, reduce_records
-
-        parts = self._store.parts(name, task)
-        return reduce_records(read_records(parts)) if parts else empty_outcomes()
-
-
-def _key(item: Item) -> ItemKey:
-    return item.language, item.item_id

@@ -18,7 +18,7 @@ import pytest
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store.records import RecordStore, to_table
-from launch.run.decide.events import Event
+from launch.run.decide.assignments import Event
 from launch.run.directory.live import LiveState
 from launch.run.directory.lock import FOLDER, RunLock
 from launch.status import Driver, driver_of, finished_items, read_status, summarise

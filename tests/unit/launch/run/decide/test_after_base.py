@@ -28,10 +28,8 @@ from evaluator.probes.planning import Plan, WindowPlan
 from evaluator.probes.recording import Recorder
 from evaluator.probes.stream import evaluate
 from evaluator.store.records import RecordStore, to_table
-from launch.run.decide.assignments import Assignment, EvalJob, Shard
-from launch.run.decide.base_answers import NO_BASE, BaseAnswers, BaseSource
+from launch.run.decide.assignments import NO_BASE, Assignment, BaseAnswers, BaseSource, Shard, ShardCollector, shards_of
 from launch.run.decide.board import Board
-from launch.run.decide.shards import ShardCollector, shards_of
 from tests.support.letters import EOS, LetterPrompter, letter_items, letter_plans, letter_questions
 from tests.support.runs import records as records_of
 from tests.support.stamps import STAMP
@@ -65,8 +63,17 @@ def _assignments(store: RecordStore, shard_items: int) -> list[Assignment]:
         shards = shards_of(TASK, store.finished(name, "toy", name), shard_items)
         stamp = replace(STAMP, checkpoint=name, weights_digest=name, base=base)
         source = None if base is None else BaseSource(name=base)
-        job = EvalJob(checkpoint=Path(name), task_key="toy", config=CONFIG, stamp=stamp, base=source)
-        found.append(Assignment(checkpoint=_info(name), task="toy", job=job, shards=shards))
+        found.append(
+            Assignment(
+                checkpoint=_info(name),
+                task="toy",
+                task_key="toy",
+                config=CONFIG,
+                stamp=stamp,
+                base=source,
+                shards=shards,
+            )
+        )
     return found
 
 
@@ -110,21 +117,21 @@ class _Worker(threading.Thread):
             yield from letter_plans(asked, CONFIG)
 
     def _evaluate(self, assignment: Assignment) -> None:
-        name, job = assignment.checkpoint.name, assignment.job
+        name, base = assignment.checkpoint.name, assignment.base
         with self._guard:
             self._queue = list(self._board.begin(self._number, self._give_up))
         plans = self._plans(collector := ShardCollector())
-        if job.base is not None:
-            assert job.base.name is not None
-            table = self._store.greedy_answers(job.base.name, "toy")
+        if base is not None:
+            assert base.name is not None
+            table = self._store.greedy_answers(base.name, "toy")
             assert table.num_rows == len(QUESTIONS)  # all of the base's, whenever a checkpoint begins
-            plans = map(BaseAnswers(job.base, table).beside, plans)
+            plans = map(BaseAnswers(base, table).beside, plans)
         lm = FakeLM(vocabulary=27, eos_ids=EOS, seed=CHECKPOINTS[name][1])
         dies = self._luck.randrange(40, 400) if self._luck and self._luck.random() < 0.5 else None
         engine = FakeEngine(lm.answer, reorder_seed=self._number, fail_after=dies)
         prompter = LetterPrompter()
         for item, records in evaluate(
-            engine, plans, config=CONFIG, stamp=job.stamp, decode=prompter.decode, eos_ids=EOS, in_flight=5
+            engine, plans, config=CONFIG, stamp=assignment.stamp, decode=prompter.decode, eos_ids=EOS, in_flight=5
         ):
             complete = collector.add(item, records)
             if complete is not None:

@@ -46,7 +46,7 @@ def test_assignments_without_shards_are_no_work() -> None:
 
 def test_an_engine_waits_for_what_is_expected() -> None:
     board = Board()
-    board.expect(1)
+    board.expected += 1
     taken: list[Assignment | None] = []
     thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
     thread.start()
@@ -57,7 +57,7 @@ def test_an_engine_waits_for_what_is_expected() -> None:
 
 def test_an_expected_checkpoint_that_has_nothing_left_ends_the_waiting() -> None:
     board = Board()
-    board.expect(1)
+    board.expected += 1
     taken: list[Assignment | None] = []
     thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
     thread.start()
@@ -87,13 +87,13 @@ def test_an_engine_that_waits_for_pruned_checkpoints_gives_way_to_the_prune_jobs
 ) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board()
-    board.expect(1)
+    board.expected += 1
     taken: list[Assignment | None] = []
     thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
     thread.start()
     thread.join(timeout=0.05)
     assert thread.is_alive()  # nobody needs its GPUs
-    board.short(True)
+    board.short = True
     thread.join()
     assert taken == [None]
     assert not board.over
@@ -103,7 +103,7 @@ def test_an_engine_that_waits_for_pruned_checkpoints_gives_way_to_the_prune_jobs
 
 def test_stop_ends_the_waiting() -> None:
     board = Board()
-    board.expect(1)
+    board.expected += 1
     taken: list[Assignment | None] = []
     thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
     thread.start()
@@ -229,7 +229,7 @@ def test_among_equally_near_checkpoints_bases_that_others_wait_for_come_first() 
 
 def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_while_more_is_expected() -> None:
     board = Board()
-    board.expect(1)
+    board.expected += 1
     board.add([make_assignment("dense", 4), make_assignment("large", 9), make_assignment("wanda", 1, base="dense")])
     dense, large = board.take(0, None, None), board.take(1, None, None)
     assert (len(_names(dense)), len(_names(large))) == (4, 9)
@@ -270,7 +270,7 @@ def test_a_base_that_an_engine_left_unfinished_is_still_waited_for() -> None:
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4), seed=st.integers(0, 2**16))
 def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[int], seed: int) -> None:
     board = Board()
-    board.expect(len(sizes))
+    board.expected += len(sizes)
     done: Counter[str] = Counter()
     lock = threading.Lock()
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.run.decide.assignments import Assignment
+from launch.run.decide.assignments import Assignment, shard_of
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger, Trouble
-from launch.run.decide.shards import shard_of
 from tests.support.board import make_assignment, no_spare
 
 LOAD = Trouble(stage="load", reason="ValueError: head_dim")
@@ -83,12 +82,12 @@ def test_it_is_tried_on_the_other_engine_while_that_one_is_busy() -> None:
     board.end(1)
     waiting.join()
     assert taken == [None]
-    assert board.setbacks == ()
+    assert board.setbacks == []
 
 
 def test_what_reads_the_answers_of_a_base_that_was_set_aside_goes_with_it_and_the_rest_stays() -> None:
     board = _board(attempts=1)
-    board.expect(1)
+    board.expected += 1
     board.add(
         [
             make_assignment("dense", 2),
@@ -139,12 +138,12 @@ def test_what_another_engine_is_at_with_a_checkpoint_is_waited_for() -> None:
     _take(board, 0)
     assert len(_take(board, 1).shards) == 2
     board.failed(0, LOAD)
-    assert board.setbacks == ()
+    assert board.setbacks == []
     for shard in board.begin(1, no_spare):
         board.finished(1, shard)
     board.end(1)
     assert len(_finish(board, 1).shards) == 2
-    assert board.setbacks == ()
+    assert board.setbacks == []
 
 
 def test_a_first_death_costs_a_repetition_and_nothing_else() -> None:
@@ -157,12 +156,12 @@ def test_a_first_death_costs_a_repetition_and_nothing_else() -> None:
     again = _finish(board)
     assert [shard.name for shard in again.shards] == ["000020-20", "000040-20", "000060-20", "000080-20"]
     assert board.over
-    assert board.setbacks == ()
+    assert board.setbacks == []
 
 
 def test_an_abandoned_checkpoint_is_no_longer_expected() -> None:
     board = _board()
-    board.expect(1)
+    board.expected += 1
     board.abandon("wanda", "out of memory", attempts=3, mendable=False, expected=1)
     assert board.take(0, None, None) is None
     (setback,) = board.setbacks
@@ -204,7 +203,7 @@ def test_a_single_engine_is_believed_at_once_and_one_measured_answer_is_enough()
     board.finished(0, two)
     board.end(0)
     assert _finish(board).checkpoint.name == "reads"
-    assert board.setbacks == ()
+    assert board.setbacks == []
 
 
 def _evaluate(
@@ -213,7 +212,7 @@ def _evaluate(
     """Work until there is none, dying of deadly items; how many engines it took."""
     deaths = 0
     while (assignment := board.take(engine, None, None)) is not None:
-        name, refusal = assignment.checkpoint.name, assignment.job.refusal
+        name, refusal = assignment.checkpoint.name, assignment.refusal
         queue = list(board.begin(engine, no_spare))
         for number, shard in enumerate(queue):
             begun = queue[number : number + luck.randint(1, 4)]  # others are in flight beside it

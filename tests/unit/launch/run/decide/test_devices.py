@@ -98,12 +98,12 @@ def test_a_failure_is_tried_again_on_an_engine_of_the_same_type() -> None:
     board.failed(0, Trouble(stage="load", reason="bad"))
     names = {each.checkpoint.name for each in board._waiting}
     assert taken.checkpoint.name in names
-    assert not board._may_take(0, taken)
-    assert not board._may_take(1, taken)
-    assert board._may_take(2, taken)
+    assert not board.ledger.may_take(0, taken.checkpoint.name)
+    assert not board.ledger.may_take(1, taken.checkpoint.name)
+    assert board.ledger.may_take(2, taken.checkpoint.name)
     board.leave(2)
-    assert board._may_take(0, taken)
-    assert not board._may_take(1, taken)
+    assert board.ledger.may_take(0, taken.checkpoint.name)
+    assert not board.ledger.may_take(1, taken.checkpoint.name)
 
 
 def test_a_type_on_which_nothing_came_about_binds_nobody() -> None:
@@ -111,18 +111,18 @@ def test_a_type_on_which_nothing_came_about_binds_nobody() -> None:
     for engine in (0, 2):
         assert board.take(engine, None, None) is not None
     board.failed(0, Trouble(stage="load", reason="out of memory"))
-    assert board._ledger.devices.wanted("dense") == "A100"  # the other one is still at it
+    assert board.ledger.devices.wanted("dense") == "A100"  # the other one is still at it
     board.end(2)
-    assert board._ledger.devices.wanted("dense") is None
+    assert board.ledger.devices.wanted("dense") is None
     assert [_take(board, 1) for _ in FAMILY] == ["wanda", "gptq", "other"]
     assert _take(board, 1) == "dense"
-    assert board._ledger.devices.wanted("dense") == "H100"
+    assert board.ledger.devices.wanted("dense") == "H100"
 
 
 def test_an_engine_that_has_left_for_good_is_given_nothing() -> None:
     board = _board("A100")
     board.leave(0, for_good=True)
-    board.expect(1)
+    board.expected += 1
     assert board.take(0, None, None) is None
     assert board.has_work
 
@@ -150,7 +150,7 @@ def test_work_that_none_of_the_engines_fits_is_told() -> None:
 def test_an_engine_that_none_of_the_work_fits_gives_way_to_prune_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = _board("A100", dense="H100", other="H100")
-    board.expect(1)
-    board.short(True)
+    board.expected += 1
+    board.short = True
     assert board.take(0, None, None) is None
     assert board.has_work

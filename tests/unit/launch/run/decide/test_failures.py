@@ -15,7 +15,7 @@ WRONG = Trouble(stage="load", reason="wrong", mendable=True)
 def _ledger(engines: int, attempts: int = 3) -> Ledger:
     ledger = Ledger(attempts=attempts)
     for engine in range(engines):
-        ledger.devices.join(engine, "")
+        ledger.devices.engines[engine] = ""
     return ledger
 
 
@@ -27,8 +27,8 @@ def _info(name: str):
 def test_a_checkpoint_is_set_aside_after_so_many_failures_to_load(attempts: int) -> None:
     ledger = _ledger(1, attempts)
     assert [ledger.failed(0, "a", LOAD) for _ in range(attempts)] == [False] * (attempts - 1) + [True]
-    assert ledger.engines_of("a") == (0,)
-    assert ledger.failures_of("a") == attempts
+    setback = ledger.setback("a", "load", "no")
+    assert (setback.engines, setback.attempts) == ((0,), attempts)
 
 
 def test_only_failures_in_a_row_count() -> None:
@@ -36,9 +36,9 @@ def test_only_failures_in_a_row_count() -> None:
     for _ in range(10):
         assert not ledger.failed(0, "a", LOAD)
         assert not ledger.failed(0, "a", DEATH)
-        assert ledger.doubtful("a")
+        assert "a" in ledger.doubtful
         ledger.went_well(0, "a")
-        assert not ledger.doubtful("a")
+        assert "a" not in ledger.doubtful
 
 
 def test_a_death_is_forgiven_more_often_since_it_may_be_one_items_fault() -> None:
@@ -66,9 +66,9 @@ def test_an_engine_leaves_what_it_failed_with_to_one_that_has_not() -> None:
 def test_an_engine_tries_again_when_the_other_one_is_gone_or_succeeds() -> None:
     ledger = _ledger(2)
     ledger.failed(0, "a", LOAD)
-    ledger.devices.leave(1)
+    del ledger.devices.engines[1]
     assert ledger.may_take(0, "a")
-    ledger.devices.join(1, "")
+    ledger.devices.engines[1] = ""
     assert not ledger.may_take(0, "a")
     ledger.went_well(1, "a")
     assert ledger.may_take(0, "a")
@@ -91,7 +91,7 @@ def test_an_engine_that_fails_with_different_checkpoints_has_to_load_a_known_one
         ledger.failed(0, name, LOAD)
         remedies.append(ledger.remedy(0))
     assert remedies == ["go on"] * 4 + ["probe"] * 2
-    ledger.proved(0)
+    ledger.loaded(0, _info("good"))  # the probe
     ledger.failed(0, "d", LOAD)
     assert ledger.remedy(0) == "go on"
 

@@ -20,6 +20,7 @@ class Worker:
         self.failure: Exception | None = None
         self.retired: str | None = None
         self.alive = self.lost = False
+        self.where: object = "there"  # None: it has no process
 
     @property
     def serving(self) -> bool:
@@ -40,7 +41,7 @@ def _nodes(**gpus: int) -> list[Node]:
 
 
 def _fleet(work: bool = True, wanted: int | None = None, **gpus: int) -> tuple[Any, Any]:
-    board = SimpleNamespace(has_work=work, lacks=None)
+    board = SimpleNamespace(has_work=work, lacks=None, over=False)
     fleet: Any = Fleet(_nodes(**gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
     fleet.start()
     return fleet, board
@@ -93,7 +94,7 @@ def test_a_retired_engine_keeps_its_gpu_and_has_no_successor() -> None:
 
 
 def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten() -> None:
-    board: Any = SimpleNamespace(has_work=True, lacks=None)
+    board: Any = SimpleNamespace(has_work=True, lacks=None, over=False)
     fleet: Any = Fleet(_nodes(a=1, b=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
     assert fleet.free.take("b", 1)  # a prune job has it
     fleet.start()
@@ -140,7 +141,7 @@ def test_prune_jobs_without_any_gpu_end_the_run() -> None:
 
 
 def test_engines_that_wait_for_gpus_which_nobody_frees_end_the_run() -> None:
-    board: Any = SimpleNamespace(has_work=True, lacks=None)
+    board: Any = SimpleNamespace(has_work=True, lacks=None, over=False)
     fleet: Any = Fleet(_nodes(a=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
     assert fleet.free.take("a", 1)
     fleet.start()
@@ -149,6 +150,23 @@ def test_engines_that_wait_for_gpus_which_nobody_frees_end_the_run() -> None:
     fleet._alone_since -= 3601
     with pytest.raises(ResurfaceError, match="no node has had room for an engine for 3601 s"):
         fleet.check(3600.0)
+
+
+@pytest.mark.parametrize(("gpus", "needs"), [(1, "1 free GPU on one node"), (0, "a process")])
+def test_engines_of_which_none_finds_a_place_end_the_run(gpus: int, needs: str) -> None:
+    fleet, board = _fleet(a=gpus, b=gpus)
+    for worker in fleet.workers:
+        worker.where = None
+    fleet.check(3600.0)
+    fleet.workers[1].where = "there"
+    fleet.check(0.0)
+    fleet.workers[1].where = None  # only the time in which no engine has a process counts
+    fleet.check(3600.0)
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match=rf"no engine has found {needs} for 3601 s .*: others hold them, or nodes"):
+        fleet.check(3600.0)
+    board.over = True
+    fleet.check(0.0)
 
 
 def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None:
@@ -164,7 +182,7 @@ def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None
 
 
 def test_no_number_is_used_twice() -> None:
-    board: Any = SimpleNamespace(has_work=True, lacks=None)
+    board: Any = SimpleNamespace(has_work=True, lacks=None, over=False)
     fleet: Any = Fleet(_nodes(a=1, b=1, c=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
     for node_id in "abc":
         assert fleet.free.take(node_id, 1)  # prune jobs have them
@@ -249,7 +267,7 @@ def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> N
 
 
 def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:
-    board: Any = SimpleNamespace(has_work=False, lacks=None)
+    board: Any = SimpleNamespace(has_work=False, lacks=None, over=False)
     for gpus, expected in ((1, ""), (3, "0a")):
         board.has_work = False
         fleet: Any = Fleet(_nodes(a=gpus), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]

@@ -174,7 +174,8 @@ def test_gpus_that_were_found_elsewhere() -> None:
     free = FreeGpus(_nodes(2, 2))
     assert free.take("a", 1)
     assert free.take("b", 2)
-    free.move("a", "b", 1)  # somebody else holds one of a's, and none of b's: there is one fewer than was thought
+    free.give_back("a")
+    free.give_back("b", -1)  # somebody else holds one of a's, and none of b's: there is one fewer than was thought
     assert free.take_one() == "a"
     assert free.take_one() == "a"
     assert free.take_one() is None

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.run.decide.assignments import Shard
-from launch.run.decide.shards import ShardCollector, shards_of
+from launch.run.decide.assignments import Shard, ShardCollector, key_of, shards_of
 
 
 def _task(count: int) -> Any:
@@ -18,15 +17,10 @@ def _task(count: int) -> Any:
     return SimpleNamespace(questions=[SimpleNamespace(item=item) for item in items])
 
 
-def _key(task: Any, position: int) -> tuple[str, str]:
-    item = task.questions[position].item
-    return item.language, item.item_id
-
-
 @given(count=st.integers(0, 60), finished=st.sets(st.integers(0, 70)), size=st.integers(1, 70))
 def test_shards_hold_what_is_not_finished_once_and_in_order(count: int, finished: set[int], size: int) -> None:
     task = _task(count)
-    done = {_key(task, position) for position in finished if position < count}
+    done = {key_of(task.questions[position].item) for position in finished if position < count}
     shards = shards_of(task, done, size)
     positions = [position for shard in shards for position in shard.questions]
     assert positions == [position for position in range(count) if position not in finished]
@@ -43,7 +37,7 @@ def test_parts_of_earlier_runs_are_never_written_over(count: int, sizes: list[in
         shards = shards_of(task, done, size)
         kept = [shard for shard in shards if data.draw(st.booleans())]
         names += [shard.name for shard in kept]
-        done |= {_key(task, position) for shard in kept for position in shard.questions}
+        done |= {key_of(task.questions[position].item) for shard in kept for position in shard.questions}
     assert len(set(names)) == len(names)
 
 

@@ -17,7 +17,7 @@ from evaluator.store.controls import ControlStore
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import VerdictStore
-from launch.run.directory.damaged import set_damaged_aside, set_verdicts_aside
+from launch.run.directory.rundir import set_damaged_aside, set_verdicts_aside
 from tests.support.stamps import STAMP
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.core.errors import InputError, ResurfaceError
-from launch.run.decide.events import Event
+from launch.run.decide.assignments import Event
 from launch.run.directory import live
 from launch.run.directory.live import LiveState
 

@@ -24,8 +24,7 @@ from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store import files
 from evaluator.store.files import need_unfenced, write_atomically
 from launch.run.directory import lock
-from launch.run.directory.location import need_place
-from launch.run.directory.lock import FOLDER, LeaseLost, RunLock, beats_of, latest_claim
+from launch.run.directory.lock import FOLDER, LeaseLost, RunLock, beats_of, latest_claim, need_place
 
 PACE = Pace(beat_seconds=0.02, missed=10, look_seconds=0.01)
 QUIET = Pace(beat_seconds=3600.0)

@@ -11,7 +11,7 @@ from evaluator.engine import ENGINES
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.probes.config import EvalConfig
-from launch.run.decide.base_answers import NO_BASE, BaseSource
+from launch.run.decide.assignments import NO_BASE, BaseSource
 from launch.run.directory.rundir import drop_references, references_of
 from launch.sweep.checks import check_references
 from launch.sweep.config import SweepConfig

@@ -74,7 +74,7 @@ def test_an_engine_that_is_called_on_another_thread_refuses(monkeypatch: pytest.
     refused: list[str] = []
 
     def elsewhere() -> None:
-        for call in (lambda: actor.load(checkpoint), lambda: next(actor.evaluate(None, [], [], None))):
+        for call in (lambda: actor.load(checkpoint), lambda: next(actor.evaluate(None, [], None))):
             with pytest.raises(EngineError, match=r"^Ray .* calls an engine's load and evaluate on different") as error:
                 call()
             refused.append(str(error.value))

@@ -11,10 +11,8 @@ import pytest
 
 from evaluator.core.errors import EngineError
 from evaluator.engine.base import EngineStats, LoadReport
-from launch.run.decide.assignments import EngineSetup, Where
+from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
-from launch.run.decide.events import Event
-from launch.run.decide.fleet import TimeLimits
 from launch.run.decide.nodes import FreeGpus, Node, Place
 from launch.run.directory.rundir import RunDirectory
 from launch.run.work import driver, workers
@@ -66,6 +64,7 @@ class Worker:
     """Takes the place of an engine's worker."""
 
     failure = retired = None
+    where = "there"
 
     def __init__(self, number: int, setup: EngineSetup, *, board: Board, **_: object) -> None:
         self._board = board
@@ -257,16 +256,15 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeyp
         store=None,
         questions={},
         report=events.append,
-        limits=TimeLimits(placement_seconds=1.0, load_seconds=1.0, stall_seconds=1.0),
+        resources=Resources(),
     )
-    worker._where = Where(node="a", node_id="a", device="a GPU")
+    worker.where = Where(node="a", node_id="a", device="a GPU")
     for name, report in (("dense", fallen), ("wanda-0.5", sound)):
         worker._actor = SimpleNamespace(
             load=SimpleNamespace(remote=lambda _, report=report: report),
-            stats=SimpleNamespace(remote=lambda: EngineStats(requests=7)),
         )
         worker._hold(make_assignment(name, 1).checkpoint)
-        worker._keep_stats(name)
+        worker.stats[worker._loads, name] = worker.where, EngineStats(requests=7)
     with RunDirectory(tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0) as directory:
         directory.mark("finished", engine_stats=driver._stats([worker]))
     rows = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]

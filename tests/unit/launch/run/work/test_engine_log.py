@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.run.work import engine_log
-from launch.run.work.engine_log import cut, last_error, size, tail
+from launch.run.work import failure_log
+from launch.run.work.failure_log import cut, last_error, size, tail
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_of_a_log_that_has_grown_too_long_the_end_is_kept_and_its_process_writes
     log = tmp_path / "engine-0.log"
     assert not cut(log)
     with log.open("ab", buffering=0) as process:
-        process.write(b"the first line\n" + b"x" * engine_log._MOST_BYTES)
+        process.write(b"the first line\n" + b"x" * failure_log._MOST_BYTES)
         process.write(b"\nthe last line\n")
         assert cut(log)
         assert not cut(log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,7 +140,7 @@ def test_what_is_given_up_is_told_and_kept_at_once(tmp_path: Path) -> None:
         "dense: item 'i3' of toy is recorded as engine_error: SIGSEGV",
     ]
     assert [len(more["failures"]) for _, more in marked] == [2, 3]
-    assert log.failures == tuple(failures_of({"failures": log.rows}))
+    assert log.failures == tuple(failures_of({"failures": [asdict(each) for each in log.failures]}))
     assert log.failures[1].node == "a, b, c"
     assert log.failures[1].engine == "0, 1"
     assert (log.failures[2].item, log.failures[2].language) == ("i3", "english")

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from launch.process import captured
-from launch.run.decide.events import Event
+from launch.run.decide.assignments import Event
 from launch.run.work.progress import Progress
 
 
@@ -30,7 +30,7 @@ def _run(progress: Progress) -> None:
     progress.on(Event(kind="loaded", engine=0, checkpoint="wanda-0.5", swapped=True, seconds=0.02))
     progress.on(Event(kind="began", engine=0, checkpoint="wanda-0.5", task="gazetteer", items=40))
     progress.on(Event(kind="ended", engine=0))
-    progress.already_done("wanda-0.6", "gazetteer", 40)
+    progress.stage("wanda-0.6 gazetteer: 40 items already done")
     progress.on(Event(kind="loading", engine=0, checkpoint="wanda-0.7"))
     progress.on(Event(kind="died", engine=0, text="ActorDiedError"))
 

@@ -10,15 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.core.liveness import HEARTBEAT, Hung
-from launch.run.work import prune_watch
-from launch.run.work.prune_watch import TaskWatch, telling
+from launch.run.work import actors
+from launch.run.work.actors import showing_life
+from launch.run.work.prune_tasks import TaskWatch
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(get_node_id=lambda: "0f")
-    monkeypatch.setattr(prune_watch, "ray", SimpleNamespace(get_runtime_context=lambda: context))
-    monkeypatch.setattr(prune_watch, "_TELL_SECONDS", 0.001)
+    monkeypatch.setattr(actors, "ray", SimpleNamespace(get_runtime_context=lambda: context))
+    monkeypatch.setattr(actors, "_BEAT_SECONDS", 0.001)
 
 
 @pytest.mark.usefixtures("quick")
@@ -28,15 +29,15 @@ def test_the_driver_sees_that_work_gets_on_and_which_process_does_it(tmp_path: P
     watch = TaskWatch(path, load_seconds=100, stall_seconds=10)
     assert not path.exists()
     watch.check(5000.0)
-    with telling(path):
+    with showing_life(path):
         while watch.where is None:
             watch.check(6000.0)
             time.sleep(0.001)
         assert (watch.where.pid, watch.where.node_id) == (os.getpid(), "0f")
         for step in range(3):
-            before = watch._beats
+            before = watch.beats
             HEARTBEAT.beat()
-            while watch._beats == before:
+            while watch.beats == before:
                 watch.check(6000.0 + step)
                 time.sleep(0.001)
         watch.check(6012.0)
@@ -49,7 +50,7 @@ def test_the_driver_sees_that_work_gets_on_and_which_process_does_it(tmp_path: P
 def test_where_it_cannot_be_written_the_work_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "prune-x.pulse"
     watch = TaskWatch(path, load_seconds=100, stall_seconds=10)
-    with telling(path):
+    with showing_life(path):
         HEARTBEAT.beat()
         watch.check(1e9)
     assert watch.where is None

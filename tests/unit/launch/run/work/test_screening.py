@@ -18,10 +18,9 @@ from evaluator.metrics import Inputs, reduce_records
 from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
 from evaluator.store.schema import RECORDS
-from launch.run.decide.assignments import Assignment, EvalJob, Shard
+from launch.run.decide.assignments import Assignment, Shard, shards_of
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Setback
-from launch.run.decide.shards import shards_of
 from launch.run.work.screening import Screening
 from launch.sweep.jobs import CheckpointJob
 from tests.support.board import make_assignment, no_spare
@@ -101,10 +100,9 @@ def _job(name: str) -> CheckpointJob:
 
 
 def _assignment(name: str, shards: tuple[Shard, ...]) -> Assignment:
-    made = make_assignment(name, 0, task="t")
     base = None if name == "dense" else "dense"
-    job: EvalJob = replace(made.job, stamp=replace(STAMP, checkpoint=name, base=base))
-    return replace(made, job=job, shards=shards)
+    stamp = replace(STAMP, checkpoint=name, base=base)
+    return replace(make_assignment(name, 0, task="t"), stamp=stamp, shards=shards)
 
 
 def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
@@ -181,7 +179,7 @@ def _rows(run: Run) -> dict[str, Any]:
 
 def test_each_checkpoint_is_decided_by_itself(tmp_path):
     run = Run(tmp_path)
-    run.board.expect(1)  # copy is still being pruned
+    run.board.expected += 1  # copy is still being pruned
     run.add("dense", "bad", "near")
     run.go()
     assert (run.counts()["near"], run.counts()["bad"]) == (200, 58)
@@ -195,7 +193,7 @@ def test_what_is_set_aside_is_not_waited_for(tmp_path):
     run = Run(tmp_path)
     run.add(*TRUTH)
     run.screening.look()
-    run.board._set_back(_does_not_load("copy"))
+    run.board.setbacks.append(_does_not_load("copy"))
     run.go()
     assert run.counts() == DECIDED | {"copy": 40}  # the first look, which the board had
     assert run.board.over
@@ -207,7 +205,7 @@ def _does_not_load(name: str) -> Setback:
 
 def test_without_a_base_everything_is_evaluated(tmp_path):
     run = Run(tmp_path)
-    run.board._set_back(_does_not_load("dense"))
+    run.board.setbacks.append(_does_not_load("dense"))
     run.add("copy", "bad")
     run.board.abandon("near", "no memory", attempts=3, mendable=False, expected=0)
     run.go()

@@ -96,7 +96,7 @@ def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver, "ray", Sent())
     dense = next(job for job in run._prepared.jobs if job.prune is None)
     run._add(dense, Inspections(trust=False))
-    worker = run._workers()(0, Place(node_id="n", gpus=0, threads=1))
+    worker = run._worker(0, Place(node_id="n", gpus=0, threads=1), {})
     assignment = run._board.take(0, None, None)
     assert assignment is not None
     found = set(_paths([assignment, worker._setup]))

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from evaluator.core.errors import EngineError, ResurfaceError
+from evaluator.core.errors import EngineError
 from evaluator.core.liveness import Hung
+from evaluator.engine.base import LoadReport
 from evaluator.engine.config import EngineConfig
-from launch.run.decide.assignments import EngineSetup, Where
+from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
-from launch.run.decide.events import Event
-from launch.run.decide.fleet import TimeLimits
 from launch.run.decide.nodes import Place
 from launch.run.work import workers
 from launch.run.work.cluster import NodeLost
 from launch.run.work.workers import EngineWorker
+from launch.sweep.config import Resources
 from tests.support.board import make_assignment, no_spare
 
 DIED = ActorDiedError()
@@ -61,11 +61,7 @@ def _texts(told: list[Event], kind: str) -> list[str]:
     return [each.text for each in told if each.kind == kind]
 
 
-def _limits(seconds: float) -> TimeLimits:
-    return TimeLimits(placement_seconds=seconds, load_seconds=3600.0, stall_seconds=3600.0)
-
-
-def _worker(board: Board, told: list[Event], limits: TimeLimits, log: Path = Path("log")) -> EngineWorker:
+def _worker(board: Board, told: list[Event], log: Path = Path("log")) -> EngineWorker:
     return EngineWorker(
         1,
         EngineSetup(config=None, log_path=log, place=Place(node_id="a", gpus=2, threads=None)),
@@ -73,17 +69,16 @@ def _worker(board: Board, told: list[Event], limits: TimeLimits, log: Path = Pat
         store=None,
         questions={},
         report=told.append,
-        limits=limits,
+        resources=Resources(),
     )
 
 
 def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, monkeypatch) -> None:
     ray = Ray(lambda: False)
     monkeypatch.setattr(workers, "ray", ray)
-    board, limits = Board(), _limits(0.0)
-    limits.add(0)  # another engine works
+    board = Board()
     board.add([make_assignment("dense", 3)])
-    worker = _worker(board, told, limits)
+    worker = _worker(board, told)
     worker.start()
     while not told:
         time.sleep(0.01)
@@ -100,25 +95,12 @@ def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, mon
     assert ray.killed == 1  # Ray would start it when GPUs are free
 
 
-def test_a_run_of_which_no_engine_finds_a_place_ends_in_one_line(told, monkeypatch) -> None:
-    monkeypatch.setattr(workers, "ray", Ray(lambda: False))
-    board = Board()
-    board.add([make_assignment("dense", 3)])
-    worker = _worker(board, told, _limits(0.05))
-    worker.start()
-    worker.join()
-    assert isinstance(worker.failure, ResurfaceError)
-    assert str(worker.failure).startswith("no engine has found 2 free GPUs on one node for 0 s")
-    assert "resources.placement_seconds" in str(worker.failure)
-    assert board.stopped
-
-
 def test_a_place_that_is_found_late_is_taken(told, monkeypatch) -> None:
     freed = threading.Event()
     monkeypatch.setattr(workers, "ray", Ray(freed.is_set))
-    board, limits = Board(), _limits(3600.0)
+    board = Board()
     board.add([make_assignment("dense", 3)])
-    worker = _worker(board, told, limits)
+    worker = _worker(board, told)
     served = []
     monkeypatch.setattr(worker, "_serve", lambda each: (served.append(each), board.stop()))
     worker.start()
@@ -152,9 +134,10 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
     monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
     board = Board()
     board.add([make_assignment("dense", 3)])
-    worker = _worker(board, told, _limits(3600.0))
+    worker = _worker(board, told)
+    where, report = ray.get("place"), LoadReport(checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0)
+    monkeypatch.setattr(ray, "get", lambda pending: where if pending == "place" else report)
     evaluated = []
-    monkeypatch.setattr(worker, "_hold", lambda info: worker._answer(actor.load.remote(info.path), worker._loading))
     monkeypatch.setattr(worker, "_evaluate", evaluated.append)
     worker.start()
     assert at_it.wait()
@@ -183,7 +166,7 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
 def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates, gone, blamed) -> None:
     board, at_once = Board(), []
     board.add([make_assignment("dense", 3)])
-    worker = _worker(board, told, _limits(3600.0))
+    worker = _worker(board, told)
     monkeypatch.setattr(workers, "lives", lambda node_id: True)
 
     def fate(*_: object) -> Exception | None:
@@ -199,21 +182,21 @@ def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates
     worker._failed(ActorUnavailableError("broken", None), assignment)
     assert bool(failed) == blamed
     assert at_once == [False, True][: len(at_once)]  # others have the work while the second answer is waited for
-    assert worker._gone == gone
+    assert worker.gone == gone
     assert _texts(told, "warned") == (["engine 1: its node is gone; others do its work"] if gone else [])
     assert worker.retired is None
 
 
 def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> None:
     """Others ask it for work in their own threads."""
-    worker = _worker(Board(), told, _limits(3600.0))
+    worker = _worker(Board(), told)
     asked = []
 
     def begin(engine: int, give_up: Callable[[int], list[Any]]) -> list[Any]:
         asked.append(give_up)
         raise ActorDiedError
 
-    worker._board = SimpleNamespace(begin=begin)
+    worker.board = SimpleNamespace(begin=begin)
     with pytest.raises(ActorDiedError):
         worker._evaluate(make_assignment("dense", 3))
     worker._kill()
@@ -245,24 +228,12 @@ def test_the_reason_of_a_death_is_what_its_process_wrote(told, monkeypatch, tmp_
     monkeypatch.setattr(workers, "end_process", lambda where: None)
     board = Board()
     board.add([make_assignment("dense", 1)])
-    worker = _worker(board, told, _limits(3600.0), log)
+    worker = _worker(board, told, log)
     assert worker._has_place()
     with log.open("a", encoding="utf-8") as file:
         file.write(written)
     assert worker._lose(error) == said
     assert _texts(told, "died") == [said]
-
-
-def test_only_the_time_in_which_no_engine_had_a_place_counts() -> None:
-    limits = _limits(0.0)
-    began = time.monotonic() - 100
-    limits.add(0)
-    limits.check(1, began)
-    limits.remove(0)  # just now: it is being started again
-    with pytest.raises(ResurfaceError, match="1 free GPU on one node for 0 s"):
-        limits.check(1, began)
-    with pytest.raises(ResurfaceError, match="a process for 100 s"):
-        _limits(0.0).check(0, began)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +257,7 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swa
         store=None,
         questions={},
         report=lambda event: None,
-        limits=_limits(3600.0),
+        resources=Resources(),
     )
 
     def hold(info) -> None:
@@ -295,8 +266,7 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swa
     monkeypatch.setattr(worker, "_hold", hold)
     assert worker._has_place()
     for name in ("a", "b", "b"):
-        checkpoint = SimpleNamespace(weights_digest=name, architecture="llama")
-        assert worker._load(SimpleNamespace(checkpoint=checkpoint))
+        assert worker._load(SimpleNamespace(weights_digest=name, architecture="llama"))
     assert len(started) == processes
     assert ray.killed == processes - 1
 
@@ -304,7 +274,7 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swa
 def test_while_an_engine_is_waited_for_its_log_is_kept_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "engine-1.log"
     log.write_bytes(b"x" * 2**26)
-    worker = _worker(Board(), [], _limits(1.0), log)
+    worker = _worker(Board(), [], log)
     worker._log_start = 2**25
     worker._check(worker._working)
     assert log.stat().st_size < 10**5
