@@ -50,7 +50,7 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
     """
     tracker = None
     if track is not None:
-        from launch.trackers.services import tracker_of
+        from launch.trackers.tracking import tracker_of
 
         tracker = tracker_of(track)
     stop_in_order()
@@ -81,7 +81,7 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
 
         finish(console, out, outcome)
         if tracking is not None:
-            tracking.finish([*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"])
+            tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
             console.print(f"sent the report to {tracking.name}")
     if outcome.failures:
         where = out / "tables" / "failures.csv"

@@ -64,8 +64,10 @@ def push(name: str, directory: Path, manifest: PruneManifest, *, base: str | Non
     operations.append(CommitOperationAdd(path_in_repo=CARD, path_or_fileobj=card.encode()))
     message = f"{manifest.method}, {manifest.pattern}, sparsity {manifest.measured_sparsity:.4f}"
     try:
-        outdated = {each for each in HfApi().list_repo_files(name) if _is_read(each)} - {*files}
-        operations += [CommitOperationDelete(path_in_repo=each) for each in sorted(outdated)]
+        outdated = [
+            each for each in HfApi().list_repo_files(name) if any(fnmatchcase(each, pattern) for pattern in _READ)
+        ]
+        operations += [CommitOperationDelete(path_in_repo=each) for each in sorted({*outdated} - {*files})]
         done = HfApi().create_commit(name, operations, commit_message=one_line(message))
     except Exception as error:
         raise InputError(
@@ -159,25 +161,24 @@ def _said(error: Exception) -> str:
     return one_line(re.sub(r"\s*For more information check: \S+", "", text) or error, _REASON)
 
 
-def _is_read(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in _READ)
-
-
 CARD = "README.md"
 Row = Mapping[str, Any]
 
 
 def model_card(repository: str, manifest: PruneManifest, base: str | None, fates: Sequence[Row]) -> str:
     """README.md of a repository. `base`: the dense model's hub id, if any; `fates`: rows of the table `fates`."""
-    front: dict[str, Any] = {"tags": ["pruned", _plain(manifest.method)], "library_name": "transformers"}
+    method = re.sub(r"[^A-Za-z0-9_.-]+", "-", manifest.method)
+    front: dict[str, Any] = {"tags": ["pruned", method], "library_name": "transformers"}
     if base is not None:
         front["base_model"] = base.partition("@")[0]
-    calibration = manifest.calibration
+    calibration, done, of = manifest.calibration, "weights set to zero", f"over {len(manifest.matrices)} matrices"
+    if manifest.removed is not None:
+        done, of = f"{manifest.removed.unit} taken out", "of the weights in the layers' matrices"
     facts = {
         "method": manifest.method,
         "pattern": manifest.pattern,
         "requested sparsity": f"{manifest.sparsity:g}",
-        "measured sparsity": f"{manifest.measured_sparsity:.6f} {_of_what(manifest)}",
+        "measured sparsity": f"{manifest.measured_sparsity:.6f} {of}",
         "ratio over layers": manifest.allocation,
         **({} if manifest.repair is None else {"repair": manifest.repair}),
         "calibration": "none" if calibration is None else f"{calibration.source}, {calibration.samples} passages",
@@ -193,7 +194,7 @@ def model_card(repository: str, manifest: PruneManifest, base: str | None, fates
         "",
         f"# {_code(repository.partition('/')[2])}",
         "",
-        f"A language model with {_done(manifest)}. An ordinary safetensors checkpoint: any server loads it.",
+        f"A language model with {done}. An ordinary safetensors checkpoint: any server loads it.",
         "",
         "| | |",
         "|---|---|",
@@ -203,16 +204,6 @@ def model_card(repository: str, manifest: PruneManifest, base: str | None, fates
         " `resurface prune --verify DIR` compares them.",
     ]
     return "\n".join([*lines, *_fates(fates)]) + "\n"
-
-
-def _done(manifest: PruneManifest) -> str:
-    return "weights set to zero" if manifest.removed is None else f"{manifest.removed.unit} taken out"
-
-
-def _of_what(manifest: PruneManifest) -> str:
-    if manifest.removed is None:
-        return f"over {len(manifest.matrices)} matrices"
-    return "of the weights in the layers' matrices"
 
 
 def _fates(rows: Sequence[Row]) -> list[str]:
@@ -241,7 +232,3 @@ def _code(value: object) -> str:
     seen = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in str(value))
     text = " ".join(seen.split()).replace("`", "'").replace("|", "/")
     return f"`{text}`" if text else ""
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)

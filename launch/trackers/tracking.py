@@ -7,9 +7,13 @@ sent and the tracker's ids, so that a resumed run continues under the same ids.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import os
 import queue
+import re
+import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from evaluator.core.errors import ResurfaceError, one_line, parse
+from evaluator.core.errors import InputError, ResurfaceError, mapping_at, one_line, parse, unknown
 from evaluator.store.files import write_atomically
 from evaluator.store.screening import screened_of
 from launch.status import finished_items
@@ -29,27 +33,128 @@ if TYPE_CHECKING:
     from launch.sweep.preflight import Prepared
 
 NAME = "tracking.json"
+PROJECT = "resurface"
+_NOT_IN_NAMES = re.compile(r"[^\w./ -]")
+_VALUE = 500  # characters of a parameter: the limit of MLflow's older servers
 _T = TypeVar("_T")
 Parameters = Mapping[str, str]
 Numbers = Mapping[str, float]
 
 
-class Tracker(Protocol):
-    """An experiment tracker. An exception of its methods becomes a warning and ends nothing."""
+class MLflow:
+    """A sweep is a run in experiment `MLFLOW_EXPERIMENT_NAME`, or `resurface`; each checkpoint is a child run.
 
-    name: str
+    MLflow is imported on demand, as every tracker is.
+    """
+
+    name = "mlflow"
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._client: Any = None
+        self._experiment = ""
 
     def begin(self, run: str, known: str | None, parameters: Parameters) -> str:
         """Begin a run, or continue the one with the id `known`; returns its id."""
-        ...
+        self._client = self._module.MlflowClient()
+        named = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        found = self._client.get_experiment_by_name(named)
+        self._experiment = self._client.create_experiment(named) if found is None else found.experiment_id
+        if known is not None:
+            self._client.update_run(known, status="RUNNING")
+            return known
+        return self._made(run, {}, parameters)
 
     def checkpoint(self, parent: str, name: str, parameters: Parameters, numbers: Numbers, folder: Path) -> str:
         """Send an ended checkpoint as a separate run below `parent`; `folder` holds its files. Returns its id."""
-        ...
+        child = self._made(name, {"mlflow.parentRunId": parent}, parameters)
+        for key, number in numbers.items():
+            self._client.log_metric(child, _NOT_IN_NAMES.sub("_", key), number)
+        self._client.log_artifacts(child, str(folder))
+        self._client.set_terminated(child)
+        return child
 
     def end(self, run: str, files: Sequence[Path], finished: bool) -> None:
         """End the run and send the `files` that it wrote; not `finished`: it failed or was interrupted."""
-        ...
+        for file in files:
+            self._client.log_artifact(run, str(file), artifact_path=file.parent.name)
+        self._client.set_terminated(run, status="FINISHED" if finished else "FAILED")
+
+    def _made(self, name: str, tags: dict[str, str], parameters: Parameters) -> str:
+        made: str = self._client.create_run(self._experiment, run_name=name, tags=tags).info.run_id
+        for key, value in parameters.items():
+            self._client.log_param(made, _NOT_IN_NAMES.sub("_", key), value[:_VALUE])
+        return made
+
+
+class WandB:
+    """A sweep is a group in project `WANDB_PROJECT`, or `resurface`, with one run for itself and one per checkpoint."""
+
+    name = "wandb"
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._group = ""
+        self._parameters: dict[str, str] = {}
+
+    def begin(self, run: str, known: str | None, parameters: Parameters) -> str:
+        """Only choose an id. W&B allows one run at a time in a process, so `end` makes the sweep's own run."""
+        self._group = run
+        self._parameters = dict(parameters)
+        return known or f"{_letters(run)}-{secrets.token_hex(4)}"
+
+    def checkpoint(self, parent: str, name: str, parameters: Parameters, numbers: Numbers, folder: Path) -> str:
+        return self._logged(f"{parent}-{_letters(name)}", name, parameters, numbers, [folder])
+
+    def end(self, run: str, files: Sequence[Path], finished: bool) -> None:
+        self._logged(run, self._group, self._parameters, {}, files, 0 if finished else 1)
+
+    def _logged(
+        self, known: str, name: str, parameters: Parameters, numbers: Numbers, files: Sequence[Path], code: int = 0
+    ) -> str:
+        run = self._module.init(
+            project=os.environ.get("WANDB_PROJECT") or PROJECT,
+            group=self._group,
+            id=known,
+            name=name,
+            resume="allow",
+            config=dict(parameters),
+            settings=self._module.Settings(silent=True),  # the terminal belongs to the progress display
+        )
+        try:
+            if numbers:
+                run.log(dict(numbers))
+            if files:
+                artifact = self._module.Artifact(f"{known}-files", type="report")
+                for each in files:
+                    add = artifact.add_dir if each.is_dir() else artifact.add_file
+                    add(str(each))
+                run.log_artifact(artifact)
+        finally:
+            run.finish(exit_code=code)
+        return known
+
+
+# An exception of a tracker's methods becomes a warning and ends nothing.
+Tracker = MLflow | WandB
+_TRACKERS: dict[str, Callable[[Any], Tracker]] = {"mlflow": MLflow, "wandb": WandB}
+
+
+def tracker_of(name: str) -> Tracker:
+    """Return a tracker. Raises InputError if its name is unknown, or if it is not installed or cannot be imported."""
+    if name not in _TRACKERS:
+        raise unknown("--track", name, _TRACKERS)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"--track {name}: it is not installed: pip install {name} ({error})") from error
+    except Exception as error:  # a dependency in an incompatible version
+        raise InputError(f"--track {name}: cannot be imported: {one_line(error)}") from error
+    return _TRACKERS[name](module)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "-", name)[:60]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +178,8 @@ class _Told:
 class Tracking:
     """Checks after every turn of an engine (`look`) for ended checkpoints, and sends them to a tracker.
 
-    A context manager around the run. A run that finishes calls `finish` before the context ends.
+    A context manager around the run. A run that finishes sets `results`, the files that it wrote, before the context
+    ends.
     """
 
     def __init__(
@@ -92,8 +198,7 @@ class Tracking:
         self._parameters = parameters
         self._warn = warn
         self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: the last one
-        self._files: list[Path] = []
-        self._finished = False
+        self.results: Sequence[Path] | None = None
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
 
     def __enter__(self) -> Tracking:
@@ -114,10 +219,6 @@ class Tracking:
         """Request a check for ended checkpoints. Returns at once."""
         self._looks.put(True)
 
-    def finish(self, files: Sequence[Path]) -> None:
-        """Record that the run has finished and has written these files."""
-        self._files, self._finished = list(files), True
-
     def _work(self) -> None:
         told = self._guarded(self._begin)
         if told is None:
@@ -127,16 +228,14 @@ class Tracking:
             more = self._looks.get()
             while more and not self._looks.empty():  # one check covers all checkpoints that have ended meanwhile
                 more = self._looks.get()
-            for each in ended(self._left, self._all, self._done()):
+            # A task that the gate decided early counts as complete.
+            screened = screened_of(_document(self._run_dir / "run.json"))
+            early = {(each.checkpoint, each.task): math.inf for each in screened if each.early}
+            for each in ended(self._left, self._all, {**finished_items(self._run_dir / "records"), **early}):
                 del self._left[each.name]  # if sending fails, the same command sends it again
                 self._guarded(partial(self._tell, told, each))
-        self._guarded(partial(self._tracker.end, told.run, self._files, self._finished))
-
-    def _done(self) -> dict[tuple[str, str], float]:
-        """The number of items with records. A task that the gate decided early counts as complete."""
-        screened = screened_of(_document(self._run_dir / "run.json"))
-        found: dict[tuple[str, str], float] = {**finished_items(self._run_dir / "records")}
-        return found | {(each.checkpoint, each.task): math.inf for each in screened if each.early}
+        finished = self.results is not None
+        self._guarded(partial(self._tracker.end, told.run, self.results or (), finished))
 
     def _guarded(self, act: Callable[[], _T]) -> _T | None:
         """Return the result of `act`; if it fails, warn the user and return None."""
@@ -147,10 +246,13 @@ class Tracking:
             return None
 
     def _begin(self) -> _Told:
-        before = _read(self._run_dir / NAME, self._tracker.name)
-        known = None if before is None else before.run
+        """Begin the run, or continue the one of an earlier call."""
+        earlier = mapping_at(_document(self._run_dir / NAME), self.name)
+        known, sent = str(earlier.get("run") or "") or None, earlier.get("checkpoints")
+        if not isinstance(sent, dict):
+            known, sent = None, {}
         run = self._tracker.begin(self._run_dir.resolve().name, known, self._parameters)
-        told = _Told(run, {} if before is None else before.checkpoints)
+        told = _Told(run, {} if known is None else {str(name): str(its) for name, its in sent.items()})
         self._remember(told)
         for name in told.checkpoints:
             self._left.pop(name, None)
@@ -229,13 +331,6 @@ def numbers_of(rows: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
         for name, value in row.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-
-
-def _read(file: Path, tracker: str) -> _Told | None:
-    found = _document(file).get(tracker)
-    if not isinstance(found, dict) or not found.get("run") or not isinstance(found.get("checkpoints"), dict):
-        return None
-    return _Told(str(found["run"]), {str(name): str(known) for name, known in found["checkpoints"].items()})
 
 
 def _document(file: Path) -> dict[str, Any]:

@@ -14,8 +14,7 @@ import pytest
 
 from evaluator import report
 from evaluator.core.errors import InputError
-from launch.trackers.services import tracker_of
-from launch.trackers.tracking import Tracked, Tracking, ended, flattened, numbers_of
+from launch.trackers.tracking import Tracked, Tracking, ended, flattened, numbers_of, tracker_of
 from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
@@ -101,7 +100,7 @@ def _follow(run: Path, diary: Diary, finished: bool = True) -> list[str]:
     with Tracking(diary, run, checkpoints, {"seed": "0"}, warnings.append) as tracking:
         tracking.look()
         if finished:
-            tracking.finish([run / "report" / "index.html"])
+            tracking.results = [run / "report" / "index.html"]
     return warnings
 
 
