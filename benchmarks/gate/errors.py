@@ -31,8 +31,8 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from evaluator.deciding.criteria import Paired
 from evaluator.deciding.decision import decide
-from evaluator.deciding.paired import Paired
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
 from evaluator.metrics.intervals import Floats, Mean
@@ -214,7 +214,7 @@ class Cell:
         judged = JUDGED[self.kind]
         return any(
             (each.criterion.name, each.language) == judged.check and each.state == "within"
-            for each in decide(paired, judged.alone).judged
+            for each in decide(paired, judged.alone).checks
         )
 
     def __str__(self) -> str:

@@ -29,9 +29,8 @@ from benchmarks.gate.errors import (
     harmless,
     planted,
 )
-from evaluator.deciding.criteria import CRITERIA
+from evaluator.deciding.criteria import CRITERIA, Paired, paired_of
 from evaluator.deciding.decision import Outcome, Replay, decide, replay, stopped
-from evaluator.deciding.paired import Paired, paired_of
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.report import read_inputs
 

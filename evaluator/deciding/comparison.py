@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -79,20 +80,22 @@ def compare(
     `pairs` and `task_pairs` name what to compare. Without them, equal names are compared, or the only one of each
     side. Raises InputError if nothing pairs.
     """
-    names = _named("checkpoint", (a, a.checkpoints), (b, b.checkpoints), pairs, "--pair")
-    tasks = _named("task", (a, a.tasks), (b, b.tasks), task_pairs, "--pair-task")
+    names = _paired(a, b, "checkpoint", pairs, "--pair")
+    tasks = _paired(a, b, "task", task_pairs, "--pair-task")
     rows: list[Row] = []
     differences = {}
-    for name, other in names.items():
-        for task, other_task in tasks.items():
-            left, right = _of(a, name, task), _of(b, other, other_task)
-            found = list(_rows(left, right, alike=a.prompts == b.prompts))
-            if found:
-                settings = (a.settings.get((name, task), {}), b.settings.get((other, other_task), {}))
-                differences[name, task] = _settings(*settings)
-                one_model = all("weights" in each for each in settings) and not differences[name, task]
-                subject = {"task": task, "checkpoint": name, "checkpoint_b": other, "one_model": one_model}
-                rows += [subject | row for row in found]
+    for (name, other), (task, other_task) in product(names.items(), tasks.items()):
+        left = a.answers[(a.answers["checkpoint"] == name) & (a.answers["task"] == task)]
+        right = b.answers[(b.answers["checkpoint"] == other) & (b.answers["task"] == other_task)]
+        found = list(_rows(left, right, alike=a.prompts == b.prompts))
+        if found:
+            # A setting that a side does not state is left out.
+            ours, theirs = a.settings.get((name, task), {}), b.settings.get((other, other_task), {})
+            both = sorted(ours.keys() & theirs.keys())
+            differences[name, task] = {each: (ours[each], theirs[each]) for each in both if ours[each] != theirs[each]}
+            one_model = "weights" in both and not differences[name, task]
+            subject = {"task": task, "checkpoint": name, "checkpoint_b": other, "one_model": one_model}
+            rows += [subject | row for row in found]
     if not rows:
         measures = "; ".join(", ".join(sorted(side.answers["measure"].unique())) for side in (a, b))
         raise InputError(
@@ -101,7 +104,9 @@ def compare(
         )
     _correct(rows)
     for row in rows:
-        row["verdict"] = _verdict(row)
+        p = row["p"] if row["one_model"] else row["holm_p"]
+        moved = p is not None and p < _LEVEL  # NaN is not below
+        row["verdict"] = "same" if row["differing"] == 0 else "moved" if moved else "noise"
         for name in _INNER:
             del row[name]
     rounded = [f"{name}: {ROUNDED}" for name, other in names.items() if name in a.rounded or other in b.rounded]
@@ -110,54 +115,36 @@ def compare(
 
 def _correct(rows: Sequence[Row]) -> None:
     """Add the Holm p to the rows that can differ."""
+    places = [tuple(row[name] for name in ("task", "checkpoint", "test", "language")) for row in rows]
     tested = {}
-    for row in rows:
+    for place, row in zip(places, rows, strict=True):
         row["p"] = row.get("mcnemar_p", row.get("t_p"))
         if row["measure"] == row["test"] and not row["one_model"]:
-            tested[_place(row)] = row
+            tested[place] = row
     pooled, apart = ([row for row in tested.values() if (row["language"] == ALL) is whole] for whole in (True, False))
     correct_for_many(pooled, (), "p")
     correct_for_many(apart, ("task", "checkpoint", "test"), "p")
-    for row in rows:
-        row["holm_p"] = tested.get(_place(row), row).get("holm_p", np.nan)
+    for place, row in zip(places, rows, strict=True):
+        row["holm_p"] = tested.get(place, row).get("holm_p", np.nan)
 
 
-def _place(row: Row) -> tuple[object, ...]:
-    return tuple(row[name] for name in ("task", "checkpoint", "test", "language"))
-
-
-_Names = tuple[Side, Sequence[str]]
-
-
-def _named(what: str, a: _Names, b: _Names, pairs: Mapping[str, str] | None, option: str) -> dict[str, str]:
-    """The compared names: side a's -> side b's. `a` and `b`: a side and its names."""
-    (ours, our_names), (theirs, their_names) = a, b
-    found = dict(pairs) if pairs else _paired(our_names, their_names)
-    for side, there, wanted in ((ours, our_names, found), (theirs, their_names, found.values())):
-        unknown = sorted(set(wanted) - {*there})
-        if unknown:
+def _paired(a: Side, b: Side, what: str, pairs: Mapping[str, str] | None, option: str) -> dict[str, str]:
+    """The compared checkpoints or tasks: side a's name -> side b's."""
+    ours, theirs = (sorted(side.answers[what].unique()) for side in (a, b))
+    found = dict(pairs) if pairs else {name: name for name in ours if name in theirs}
+    if not found and len(ours) == len(theirs) == 1:
+        found = {ours[0]: theirs[0]}
+    for side, there, wanted in ((a, ours, found), (b, theirs, found.values())):
+        if unknown := sorted(set(wanted) - {*there}):
             raise InputError(f"{side.name}: no {what} {unknown[0]!r} (there are: {', '.join(there)})")
     if not found:
-        known = f"({_told(our_names)}; {_told(their_names)})"
-        raise InputError(f"{ours.name} and {theirs.name}: no {what}s in common {known}; name pairs with {option} A=B")
+        known = "; ".join(", ".join(names) or "none" for names in (ours, theirs))
+        raise InputError(f"{a.name} and {b.name}: no {what}s in common ({known}); name pairs with {option} A=B")
     return found
 
 
-def _paired(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    both = {name: name for name in ours if name in theirs}
-    return both or ({ours[0]: theirs[0]} if len(ours) == len(theirs) == 1 else {})
-
-
-def _told(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _of(side: Side, checkpoint: str, task: str) -> pd.DataFrame:
-    answers = side.answers
-    return answers[(answers["checkpoint"] == checkpoint) & (answers["task"] == task)]
-
-
 def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[Row]:
+    """The rows of one checkpoint and task. `alike`: both sides have the same kind of prompts and answers."""
     if (left["language"] == "").all() != (right["language"] == "").all():  # one side does not know languages
         left, right = left.assign(language=""), right.assign(language="")
         if any(side.duplicated(_KEY).any() for side in (left, right)):
@@ -169,7 +156,6 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
     both = left.merge(right, on=_KEY, suffixes=("_a", "_b"))
     tests: dict[str, pd.DataFrame] = {}
     for measure, here in both.groupby("measure", sort=False):
-        counts = [_Alone(each[each["measure"] == measure], here) for each in (left, right)]
         languages = sorted(here["language"].unique())
         items = here.sort_values(["language", "item_id"], ignore_index=True)
         # Use the side with contexts: lm-eval's documents have none.
@@ -180,7 +166,9 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
         tests.setdefault(test, values)
         for language, part in slices(items, languages if len(languages) > 1 else []):
             row: Row = {"measure": measure, "test": test, "language": language, "n": len(part)}
-            row |= {f"alone_{side}": each.count(language) for side, each in zip("ab", counts, strict=True)}
+            for side, every in (("a", left), ("b", right)):
+                own = every.loc[every["measure"] == measure, "language"]
+                row[f"alone_{side}"] = (len(own) if language == ALL else int((own == language).sum())) - len(part)
             yield row | _moved(part, alike=alike)
 
 
@@ -194,21 +182,6 @@ def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     several = {bare for bare in plain.values() if list(plain.values()).count(bare) > 1}
     found = {name: bare for name, bare in plain.items() if bare in others - names - several}
     return own.assign(measure=own["measure"].map(lambda name: found.get(name, name))) if found else own
-
-
-@dataclass(frozen=True, eq=False)
-class _Alone:
-    """Counts one side's answers to a measure that the other side lacks."""
-
-    own: pd.DataFrame
-    both: pd.DataFrame
-
-    def count(self, language: str) -> int:
-        own, both = (
-            len(each) if language == ALL else int((each["language"] == language).sum())
-            for each in (self.own, self.both)
-        )
-        return own - both
 
 
 def _moved(items: pd.DataFrame, *, alike: bool) -> Row:
@@ -232,15 +205,3 @@ def _moved(items: pd.DataFrame, *, alike: bool) -> Row:
     if alike:
         row["other_prompt"] = int((items["prompt_a"] != items["prompt_b"]).sum())
     return row
-
-
-def _verdict(row: Row) -> str:
-    if row["differing"] == 0:
-        return "same"
-    p = row["p"] if row["one_model"] else row["holm_p"]
-    return "moved" if p is not None and p < _LEVEL else "noise"  # NaN is not below
-
-
-def _settings(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The settings that differ. A setting that a side does not state is left out."""
-    return {name: (a[name], b[name]) for name in sorted(a.keys() & b.keys()) if a[name] != b[name]}

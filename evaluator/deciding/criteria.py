@@ -1,43 +1,119 @@
-"""The gate's criteria: numbers with a tolerance, and the evidence for them. A criterion is one entry of CRITERIA."""
+"""The gate's criteria: numbers with a tolerance, and the paired answers that they are measured on.
+
+A criterion is one entry of CRITERIA.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, Self
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from evaluator.deciding.paired import Flags, Paired
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
-from evaluator.metrics.intervals import ALPHA, Floats, Mean, Ratio
+from evaluator.metrics.drops import floor_of
+from evaluator.metrics.inputs import ALL, Comparison, Inputs
+from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
 
+Flags = npt.NDArray[np.bool_]
+Probe = Literal["open", "choice"]
 # A loss beyond the tolerance means: fewer answers are said, fewer are recognised, answers change, or token
 # probabilities change.
 Shows = Literal["saying", "recognising", "changing", "probabilities"]
 # How to count an item without a judgement: not at all, as a loss, as a gain.
 Absent = Literal["left out", "loss", "gain"]
 EXTREMES: tuple[Absent, ...] = ("loss", "gain")
+UNKNOWN = ""  # the language of a planned item without any record
 _Z = float(ndtri(1 - ALPHA / 2))
 
 
-class Evidence(Protocol):
-    """A number with one-sided p-values and bounds at any level."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Paired:
+    """One entry per item: the base's and the checkpoint's open (`said`) and choice answers (`picked`).
 
-    @property
-    def value(self) -> float: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def contexts(self) -> int: ...
-    def p_at_least(self, margin: float) -> float: ...
-    def p_at_most(self, margin: float) -> float: ...
-    def upper(self, level: float) -> float: ...
-    def lower(self, level: float) -> float: ...
-    def times(self, factor: float) -> Self:
-        """The same number with `factor` times as many contexts."""
+    An answer is 1.0 if right, 0.0 if wrong, NaN without a judgement. The flags `open` and `choice` mark the items that
+    this probe was to judge.
+    """
+
+    languages: npt.NDArray[np.object_]
+    contexts: ItemNumbers
+    base_said: Floats
+    said: Floats
+    base_picked: Floats
+    picked: Floats
+    open: Flags
+    choice: Flags
+    floor: float = 0.0  # the accuracy of guessing
+
+    def at(self, rows: ItemNumbers) -> Paired:
+        """The items of these rows, in this order; rows may repeat."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        chosen: dict[str, Any] = {name: each[rows] for name, each in values.items() if isinstance(each, np.ndarray)}
+        return replace(self, **chosen)
+
+    def of(self, language: str) -> Paired:
+        """The items of one language, or of all."""
+        return self if language == ALL else self.at(np.flatnonzero(self.languages == language))
+
+    def answers(self, probe: Probe) -> tuple[Floats, Floats, Flags]:
+        """The base's answers, the checkpoint's, and the flags of one probe."""
+        if probe == "open":
+            return self.base_said, self.said, self.open
+        return self.base_picked, self.picked, self.choice
+
+    @cached_property
+    def spoken(self) -> list[str]:
+        """The known languages, sorted."""
+        return sorted({str(each) for each in self.languages} - {UNKNOWN})
+
+
+def paired_of(inputs: Inputs, comparison: Comparison, planned: int | None = None) -> Paired:
+    """The outcomes of a checkpoint and its base in the open format. `planned`: the items that the run was to judge;
+    None: the items that either side has records for."""
+    subject = comparison.subject
+    own = inputs.outcomes_of(subject.checkpoint, subject.task)
+    base = inputs.outcomes_of(subject.base or "", subject.task)
+    numbers = own["item"].to_numpy(np.intp)
+    alone = np.setdiff1d(base["item"].to_numpy(np.intp), numbers)
+    lacking = len(alone) if planned is None else max(0, planned - len(numbers))
+    if lacking >= len(alone):
+        numbers, lacking = np.concatenate([numbers, alone]), lacking - len(alone)
+    asked = inputs.asked(subject.task).set_index("item").loc[numbers].reset_index()
+    own, base = (each.set_index("item").reindex(numbers) for each in (own, base))
+    sides = {"": own, "base_": base}
+    answers = {
+        f"{side}{word}": np.append(
+            frame[column].astype("Float64").to_numpy(np.float64, na_value=np.nan), np.full(lacking, np.nan)
+        )
+        for side, frame in sides.items()
+        for word, column in (("said", "produced"), ("picked", "recognised"))
+    }
+    contexts = inputs.contexts_of(subject.task, asked)
+    options = base[base["options"].notna()]
+    return Paired(
+        languages=np.append(asked["language"].to_numpy(object), np.full(lacking, UNKNOWN, dtype=object)),
+        contexts=np.append(contexts, contexts.max(initial=-1) + 1 + np.arange(lacking)),
+        open=_due(own, base, "greedy", lacking),
+        choice=_due(own, base, "choice", lacking),
+        floor=floor_of(options, "choice"),
+        **answers,
+    )
+
+
+def _due(own: pd.DataFrame, base: pd.DataFrame, probe: str, lacking: int) -> Flags:
+    """The items that the probe was to judge: all except those that both sides excluded; none if a side lacks the
+    probe."""
+    statuses = [side[f"{probe}_status"] for side in (own, base)]
+    if any(status.isna().all() for status in statuses):
+        return np.zeros(len(own) + lacking, dtype=bool)
+    excluded = np.logical_and.reduce([(status == "excluded").fillna(False).to_numpy(bool) for status in statuses])
+    return np.append(~excluded, np.ones(lacking, dtype=bool))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +148,9 @@ def _tail(distance: float, side: float) -> float:
     return float(ndtr(-_Z * distance / side)) if side > 0 else float(distance <= 0)
 
 
+Evidence = Mean | Reported  # a number with one-sided p-values and bounds at any level
+
+
 @dataclass(frozen=True)
 class Measured:
     """The evidence from `due` items. `missing` of them lack a judgement; if all do, there is no evidence."""
@@ -79,9 +158,6 @@ class Measured:
     evidence: Evidence | None
     due: int = 0
     missing: int = 0
-
-
-Measure = Callable[[Paired, Absent], Measured]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +172,7 @@ class Criterion:
     bound: str
     kind: Kind
     shows: Shows
-    measure: Measure | None = None
+    measure: Callable[[Paired, Absent], Measured] | None = None
     table: str = ""
     column: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
@@ -105,118 +181,76 @@ class Criterion:
     per: float = 100.0
     least: bool = False  # the tolerance is the least that is allowed, not the most
 
-    @property
-    def is_drop(self) -> bool:
-        return bool(self.of_language)
-
     def threshold(self, thresholds: Thresholds, *, language: bool = False) -> float | None:
         """The tolerance in the number's units; None if it is not judged."""
-        value: float | None = getattr(thresholds, self.of_language if language else self.bound)
+        name = self.of_language if language else self.bound
+        value: float | None = getattr(thresholds, name) if name else None
         return None if value is None else value / self.per
 
 
-def _mean(
-    paired: Paired, values: Floats, due: Flags, absent: Absent, *, low: float = 0.0, loss: float = 1.0
-) -> Measured:
-    """The mean over the due items. `low` is the value of a gain, `loss` that of a loss."""
+def _mean(paired: Paired, values: Floats, due: Flags, absent: Absent, low: float = 0.0) -> Measured:
+    """The mean over the due items. A loss has the value 1, and a gain the value `low`."""
     gone = due & np.isnan(values)
     if absent != "left out":
-        values = np.where(gone, loss if absent == "loss" else low, values)
+        values = np.where(gone, 1.0 if absent == "loss" else low, values)
     kept = due & ~np.isnan(values)
     found = Mean(values[kept], paired.contexts[kept], low=low) if kept.any() else None
     return Measured(found, int(due.sum()), int(gone.sum()))
 
 
-def _open_drop(paired: Paired, absent: Absent) -> Measured:
-    return _mean(paired, paired.base_said - paired.said, paired.open, absent, low=-1.0)
+def _drop(probe: Probe, paired: Paired, absent: Absent) -> Measured:
+    base, own, due = paired.answers(probe)
+    return _mean(paired, base - own, due, absent, low=-1.0)
 
 
-def _choice_drop(paired: Paired, absent: Absent) -> Measured:
-    return _mean(paired, paired.base_picked - paired.picked, paired.choice, absent, low=-1.0)
+def _flips(probe: Probe, paired: Paired, absent: Absent) -> Measured:
+    base, own, due = paired.answers(probe)
+    return _mean(paired, np.abs(base - own), due, absent)
 
 
-def _fate(picked: float) -> Measure:
+def _recovery(probe: Probe, paired: Paired, absent: Absent) -> Measured:
+    """The checkpoint's right answers divided by the base's."""
+    base, own, due = paired.answers(probe)
+    gone = due & np.isnan(base + own)
+    if absent != "left out":
+        base, own = np.where(gone, 1.0, base), np.where(gone, float(absent == "gain"), own)
+    kept = due & ~np.isnan(base + own)
+    found = Ratio(own[kept], base[kept], paired.contexts[kept]) if base[kept].any() else None
+    return Measured(found, int(due.sum()), int(gone.sum()))
+
+
+def _fate(picked: float, paired: Paired, absent: Absent) -> Measured:
     """The share of known answers that are no longer said but still picked (`picked` 1), or neither (0)."""
-
-    def share(paired: Paired, absent: Absent) -> Measured:
-        unknown = (paired.base_said == 0) | (paired.base_picked == 0)
-        values = ((paired.said == 0) & (paired.picked == picked)).astype(np.float64)
-        measured = paired.base_said + paired.base_picked + paired.said + paired.picked
-        values[np.isnan(measured)] = np.nan
-        asked = paired.open & paired.choice
-        return replace(_mean(paired, values, asked & ~unknown, absent), due=int(asked.sum()))
-
-    return share
+    unknown = (paired.base_said == 0) | (paired.base_picked == 0)
+    values = ((paired.said == 0) & (paired.picked == picked)).astype(np.float64)
+    values[np.isnan(paired.base_said + paired.base_picked + paired.said + paired.picked)] = np.nan
+    asked = paired.open & paired.choice
+    return replace(_mean(paired, values, asked & ~unknown, absent), due=int(asked.sum()))
 
 
-def _recovery(base: str, own: str, due: str) -> Measure:
-    def ratio(paired: Paired, absent: Absent) -> Measured:
-        under, over, asked = (getattr(paired, name) for name in (base, own, due))
-        gone = asked & np.isnan(under + over)
-        if absent != "left out":
-            under, over = np.where(gone, 1.0, under), np.where(gone, float(absent == "gain"), over)
-        kept = asked & ~np.isnan(under + over)
-        found = Ratio(over[kept], under[kept], paired.contexts[kept]) if under[kept].any() else None
-        return Measured(found, int(asked.sum()), int(gone.sum()))
-
-    return ratio
-
-
-def _open_flips(paired: Paired, absent: Absent) -> Measured:
-    return _mean(paired, np.abs(paired.base_said - paired.said), paired.open, absent)
-
-
-def _choice_flips(paired: Paired, absent: Absent) -> Measured:
-    return _mean(paired, np.abs(paired.base_picked - paired.picked), paired.choice, absent)
-
-
-def _drop(word: str, measure: Measure, shows: Shows) -> Criterion:
-    return Criterion(
-        name=f"{word}_drop",
-        told=f"{word} accuracy lost",
-        bound="max_drop",
-        of_language="drop_language",
-        kind=POINTS,
-        shows=shows,
-        measure=measure,
-    )
-
-
-def _left(word: str, measure: Measure, shows: Shows) -> Criterion:
-    return Criterion(
-        name=f"{word}_recovery",
-        told=f"{word} accuracy left",
-        bound="min_recovery",
-        kind=PERCENTAGE,
-        shows=shows,
-        measure=measure,
-        least=True,
-    )
-
-
-def _flips(word: str, measure: Measure) -> Criterion:
-    return Criterion(
-        name=f"{word}_flips",
-        told=f"{word} flips",
-        bound="max_flips",
-        kind=PERCENTAGE,
-        shows="changing",
-        measure=measure,
-    )
-
-
+_PROBES: tuple[tuple[Probe, Shows], ...] = (("open", "saying"), ("choice", "recognising"))
 _SAID = {"along": "greedy answer", "group": "all"}  # rows of table fidelity: along the base's own answer
 # The most important first: a sentence names only some.
 CRITERIA = (
-    _drop("open", _open_drop, "saying"),
-    _drop("choice", _choice_drop, "recognising"),
+    *(
+        Criterion(
+            name=f"{probe}_drop",
+            told=f"{probe} accuracy lost",
+            bound="max_drop",
+            of_language="drop_language",
+            kind=POINTS,
+            shows=shows,
+            measure=partial(_drop, probe),
+        )
+        for probe, shows in _PROBES
+    ),
     Criterion(
         name="mc_only",
         told="known answers picked and no longer said",
         bound="max_mc_only",
         kind=PERCENTAGE,
         shows="saying",
-        measure=_fate(1.0),
+        measure=partial(_fate, 1.0),
         counted="known answers",
     ),
     Criterion(
@@ -225,13 +259,32 @@ CRITERIA = (
         bound="max_lost",
         kind=PERCENTAGE,
         shows="recognising",
-        measure=_fate(0.0),
+        measure=partial(_fate, 0.0),
         counted="known answers",
     ),
-    _left("open", _recovery("base_said", "said", "open"), "saying"),
-    _left("choice", _recovery("base_picked", "picked", "choice"), "recognising"),
-    _flips("open", _open_flips),
-    _flips("choice", _choice_flips),
+    *(
+        Criterion(
+            name=f"{probe}_recovery",
+            told=f"{probe} accuracy left",
+            bound="min_recovery",
+            kind=PERCENTAGE,
+            shows=shows,
+            measure=partial(_recovery, probe),
+            least=True,
+        )
+        for probe, shows in _PROBES
+    ),
+    *(
+        Criterion(
+            name=f"{probe}_flips",
+            told=f"{probe} flips",
+            bound="max_flips",
+            kind=PERCENTAGE,
+            shows="changing",
+            measure=partial(_flips, probe),
+        )
+        for probe, _ in _PROBES
+    ),
     Criterion(
         name="delta_pr",
         told="Delta_PR",

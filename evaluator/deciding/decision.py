@@ -19,21 +19,21 @@ of the level.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from evaluator.deciding.criteria import CRITERIA, Absent, Criterion, Evidence, Measured
-from evaluator.deciding.paired import Paired
+from evaluator.deciding.criteria import CRITERIA, Absent, Criterion, Evidence, Measured, Paired
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, able, in_order, looks, nominal
 
 Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
 State = Literal["within", "beyond", "undecided", "unmeasured"]
+Name = tuple[str, str]  # of a check: its criterion and language
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "ANOMALOUS", "BLOCK")  # from best to worst
 FEWEST = 10  # contexts that a decision requires
 IMPLAUSIBLE = 0.05  # a larger gain is a mistake until shown otherwise
@@ -42,28 +42,51 @@ _MOST = 1_000_000  # items: a larger estimate does not help a reader
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One criterion on all items or in one language. `low` and `high`: the bounds that the decision used."""
+    """One criterion on all items or in one language."""
 
     criterion: Criterion
     language: str
     threshold: float
     state: State
+    levels: tuple[float, float]  # of the test that the number is within the tolerance, and that it is beyond
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
     value: float | None = None
-    low: float | None = None
-    high: float | None = None
     n: int = 0
     contexts: int = 0
     missing: int = 0  # items without a judgement
-    enough: int | None = None  # for an undecided check: the items that would decide
 
     @property
     def pooled(self) -> bool:
         return self.language == ALL
 
+    @cached_property
+    def low(self) -> float | None:
+        """The lower bound that the decision used."""
+        return None if self.evidence is None else self.evidence.lower(self.levels[not self.criterion.least])
+
+    @cached_property
+    def high(self) -> float | None:
+        """The upper bound that the decision used."""
+        return None if self.evidence is None else self.evidence.upper(self.levels[self.criterion.least])
+
     @property
     def gain(self) -> float:
         """The certain gain: how far the whole interval of a drop is below 0."""
-        return max(0.0, -self.high) if self.criterion.is_drop and self.high is not None else 0.0
+        return max(0.0, -self.high) if self.criterion.of_language and self.high is not None else 0.0
+
+    @cached_property
+    def enough(self) -> int | None:
+        """About how many items like these would decide an undecided check; None if it is more than a run can have."""
+        if self.evidence is None or self.state != "undecided":
+            return None
+        few, many = max(1.0, FEWEST / self.contexts), _MOST / self.n
+        if not _is_sure(self.evidence.times(many), self.criterion, self.threshold, self.levels):
+            return None
+        while many - few > max(0.01 * few, 1 / self.n):
+            middle = math.sqrt(few * many)
+            sure = _is_sure(self.evidence.times(middle), self.criterion, self.threshold, self.levels)
+            few, many = (few, middle) if sure else (middle, many)
+        return math.ceil(max(many * self.n, self.n + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,101 +112,17 @@ class Verdict:
         return [check for check in self.checks if check.criterion.name == name]
 
 
-Name = tuple[str, str]  # of a check: its criterion and language
-Reports = Mapping[Name, Evidence]  # numbers of tables
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Judged:
-    """The evidence for one check, and its state at the two levels: for a pass and for a block."""
-
-    criterion: Criterion
-    language: str
-    bound: float
-    measured: Measured
-    levels: tuple[float, float]
-    may_pass: bool
-    passed: bool  # at an earlier look
-
-    @cached_property
-    def state(self) -> State:
-        evidence = self.measured.evidence
-        if evidence is None:
-            return "undecided" if self.measured.due else "unmeasured"
-        sure = evidence.contexts >= FEWEST and self._sure(evidence)
-        if sure and self._lost(evidence) > 0:
-            return "beyond"
-        return "within" if self.passed or (sure and self.may_pass) else "undecided"
-
-    def _lost(self, evidence: Evidence) -> float:
-        """How far the number is beyond the tolerance; negative if it is within."""
-        return self.bound - evidence.value if self.criterion.least else evidence.value - self.bound
-
-    def _sure(self, evidence: Evidence) -> bool:
-        """Whether the interval excludes the tolerance."""
-        lost = self._lost(evidence)
-        above = (lost < 0) != self.criterion.least
-        p = evidence.p_at_least(self.bound) if above else evidence.p_at_most(self.bound)
-        return lost != 0 and p <= self.levels[lost > 0]
-
-    @property
-    def check(self) -> Check:
-        """The check with the bounds that the decision used."""
-        evidence = self.measured.evidence
-        found = Check(
-            criterion=self.criterion,
-            language=self.language,
-            threshold=self.bound,
-            state=self.state,
-            missing=self.measured.missing,
-        )
-        if evidence is None:
-            return found
-        up, down = reversed(self.levels) if self.criterion.least else self.levels
-        low, high = evidence.lower(down), evidence.upper(up)
-        enough = self._enough(evidence) if self.state == "undecided" else None
-        return replace(
-            found, value=evidence.value, low=low, high=high, n=evidence.n, contexts=evidence.contexts, enough=enough
-        )
-
-    def _enough(self, evidence: Evidence) -> int | None:
-        """About how many items like these would decide; None if it is more than a run can have."""
-        few, many = max(1.0, FEWEST / evidence.contexts), _MOST / evidence.n
-        if not self._sure(evidence.times(many)):
-            return None
-        while many - few > max(0.01 * few, 1 / evidence.n):
-            middle = math.sqrt(few * many)
-            few, many = (few, middle) if self._sure(evidence.times(middle)) else (middle, many)
-        return math.ceil(max(many * evidence.n, evidence.n + 1))
-
-
 @dataclass(frozen=True)
 class Decision:
     """The outcome of a checkpoint's checks, before the search for anomalies."""
 
-    judged: tuple[_Judged, ...]
-
-    @property
-    def outcome(self) -> Outcome:
-        if any(each.state == "beyond" for each in self.judged):
-            return "BLOCK"
-        said = any(each.state == "within" and each.criterion.shows == "saying" for each in self.judged)
-        doubt = any(each.state == "undecided" for each in self.judged)
-        return "PASS" if said and not doubt else "WARN"
-
-    @property
-    def missing(self) -> int:
-        """The items without a judgement, for the criterion that has most of them."""
-        return max((each.measured.missing for each in self.judged), default=0)
+    outcome: Outcome
+    checks: tuple[Check, ...]
 
     @property
     def within(self) -> frozenset[Name]:
         """The checks that passed; they stay passed at later looks."""
-        return frozenset((each.criterion.name, each.language) for each in self.judged if each.state == "within")
-
-    @cached_property
-    def checks(self) -> tuple[Check, ...]:
-        return tuple(each.check for each in self.judged)
+        return frozenset((check.criterion.name, check.language) for check in self.checks if check.state == "within")
 
 
 def decide(
@@ -192,33 +131,42 @@ def decide(
     *,
     sizes: tuple[int, ...] = (1,),
     passed: Collection[Name] = (),
-    reports: Reports | None = None,
+    reports: Mapping[Name, Evidence] | None = None,
     absent: Absent = "left out",
 ) -> Decision:
     """The decision on one checkpoint.
 
-    `sizes`: the items of each planned look. `passed`: the checks that were within at an earlier look. `absent`: how to
-    count items without a judgement.
+    `sizes`: the items of each planned look. `passed`: the checks that were within at an earlier look. `reports`:
+    numbers of tables; if one with a tolerance is missing, the checkpoint cannot pass. `absent`: how to count items
+    without a judgement.
     """
-    found = list(_measured(paired, thresholds, reports or {}, absent))
-    judged = sum(measured.evidence is not None for *_, measured in found)
     items = len(paired.contexts)
+    spoken = paired.spoken if thresholds.languages and len(paired.spoken) > 1 else []
+    parts = {language: paired.of(language) for language in spoken}
+    found: list[tuple[Criterion, str, float, Measured]] = []
+    for criterion in CRITERIA:
+        bound = criterion.threshold(thresholds)
+        if bound is not None and criterion.measure is not None:
+            found.append((criterion, ALL, bound, criterion.measure(paired, absent)))
+        elif bound is not None:
+            report = (reports or {}).get((criterion.name, ALL))
+            found.append((criterion, ALL, bound, Measured(report, due=items)))
+        bound = criterion.threshold(thresholds, language=True)
+        if bound is not None and criterion.measure is not None:
+            apart = ((language, criterion.measure(part, absent)) for language, part in parts.items())
+            found += [(criterion, language, bound, measured) for language, measured in apart if measured.due]
+    judged = sum(measured.evidence is not None for *_, measured in found)
     blocking = nominal(BLOCK_LEVEL / max(judged, 1), sizes)
     checks = []
     for criterion, language, bound, measured in found:
         passing = able(PASS_LEVEL, sizes, _spotless(criterion, bound, measured, items))
-        checks.append(
-            _Judged(
-                criterion=criterion,
-                language=language,
-                bound=bound,
-                measured=measured,
-                levels=(nominal(PASS_LEVEL, passing), blocking),
-                may_pass=items >= passing[0],
-                passed=(criterion.name, language) in passed,
-            )
-        )
-    return Decision(tuple(checks))
+        levels = nominal(PASS_LEVEL, passing), blocking
+        before = (criterion.name, language) in passed
+        checks.append(_check(criterion, language, bound, measured, levels, may_pass=items >= passing[0], passed=before))
+    states = {check.state for check in checks}
+    said = any(check.state == "within" and check.criterion.shows == "saying" for check in checks)
+    outcome: Outcome = "BLOCK" if "beyond" in states else "PASS" if said and "undecided" not in states else "WARN"
+    return Decision(outcome, tuple(checks))
 
 
 def _spotless(criterion: Criterion, bound: float, measured: Measured, items: int) -> float:
@@ -228,26 +176,49 @@ def _spotless(criterion: Criterion, bound: float, measured: Measured, items: int
     return float((1 - bound) ** (measured.evidence.contexts / items))
 
 
-def _measured(
-    paired: Paired, thresholds: Thresholds, reports: Reports, absent: Absent
-) -> Iterator[tuple[Criterion, str, float, Measured]]:
-    """Each criterion, pooled and by language, with its tolerance and evidence."""
-    spoken = paired.spoken if thresholds.languages and len(paired.spoken) > 1 else []
-    apart = {language: paired.of(language) for language in spoken}
-    for criterion in CRITERIA:
-        bound = criterion.threshold(thresholds)
-        if bound is not None:
-            measured = criterion.measure(paired, absent) if criterion.measure else _of_table(paired, criterion, reports)
-            yield criterion, ALL, bound, measured
-        bound = criterion.threshold(thresholds, language=True) if criterion.is_drop else None
-        if bound is not None and criterion.measure:
-            found = ((language, criterion.measure(part, absent)) for language, part in apart.items())
-            yield from ((criterion, language, bound, each) for language, each in found if each.due)
+def _check(
+    criterion: Criterion,
+    language: str,
+    bound: float,
+    measured: Measured,
+    levels: tuple[float, float],
+    *,
+    may_pass: bool,
+    passed: bool,
+) -> Check:
+    """One check with its state. `may_pass`: the look is large enough. `passed`: within at an earlier look."""
+    check = Check(
+        criterion=criterion,
+        language=language,
+        threshold=bound,
+        state="undecided" if measured.due else "unmeasured",
+        levels=levels,
+        missing=measured.missing,
+    )
+    evidence = measured.evidence
+    if evidence is None:
+        return check
+    state: State = "undecided"
+    sure = evidence.contexts >= FEWEST and _is_sure(evidence, criterion, bound, levels)
+    if sure and (evidence.value > bound) != criterion.least:
+        state = "beyond"
+    elif passed or (sure and may_pass):
+        state = "within"
+    return replace(
+        check,
+        state=state,
+        evidence=evidence,
+        value=evidence.value,
+        n=evidence.n,
+        contexts=evidence.contexts,
+    )
 
 
-def _of_table(paired: Paired, criterion: Criterion, reports: Reports) -> Measured:
-    """A table's number. If it has a tolerance and is missing, the checkpoint cannot pass."""
-    return Measured(reports.get((criterion.name, ALL)), due=len(paired.contexts))
+def _is_sure(evidence: Evidence, criterion: Criterion, bound: float, levels: tuple[float, float]) -> bool:
+    """Whether the evidence excludes the tolerance, on the side of its value."""
+    p = evidence.p_at_least(bound) if evidence.value < bound else evidence.p_at_most(bound)
+    beyond = (evidence.value > bound) != criterion.least
+    return evidence.value != bound and p <= levels[beyond]
 
 
 @dataclass(frozen=True)

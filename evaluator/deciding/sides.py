@@ -45,14 +45,6 @@ class Side:
     prompts: str  # the kind of `prompt`; answers and prompts are compared only if both sides have the same kind
     rounded: frozenset[str] = frozenset()  # checkpoints whose activations are known to be quantised
 
-    @property
-    def checkpoints(self) -> list[str]:
-        return sorted(self.answers["checkpoint"].unique())
-
-    @property
-    def tasks(self) -> list[str]:
-        return sorted(self.answers["task"].unique())
-
 
 def side_of_run(inputs: Inputs, name: str) -> Side:
     """A run's answers to open prompts, with the run's own seed."""
@@ -78,33 +70,28 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
 
 def _clusters(inputs: Inputs, task: str, rows: pd.DataFrame) -> list[str]:
     """Each item's context. An item that RUN/items lacks is its own context."""
-    described = inputs.items
     known: dict[tuple[str, str], str] = {}
-    if described is not None:
-        here = described[described["task"] == task]
+    if inputs.items is not None:
+        here = inputs.items[inputs.items["task"] == task]
         known = dict(zip(zip(here["language"], here["item_id"], strict=True), here["cluster"], strict=True))
     return [known.get(key, key[1]) for key in zip(rows["language"], rows["item_id"], strict=True)]
 
 
 def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame) -> dict[str, str]:
     """All settings of a run for one checkpoint and task."""
-    run = inputs.run
-    found: dict[str, Any] = {}
-    for name in SERVING:
-        found[name.replace("_", " ")] = _joined(outcomes[name])
-    digests = inputs.all_outcomes_of(checkpoint, task)["weights_digest"]
-    found["weights"] = _joined(digests.str[:12])
+    run, provenance = inputs.run, mapping_at(inputs.run, "provenance")
+    columns = {name.replace("_", " "): outcomes[name] for name in SERVING}
+    columns["weights"] = inputs.all_outcomes_of(checkpoint, task)["weights_digest"].str[:12]
+    found: dict[str, Any] = {
+        name: " and ".join(sorted({str(value) for value in values.dropna()})) or None
+        for name, values in columns.items()
+    }
     found |= {name: each for name, each in settings_of(run, checkpoint, task).items() if name not in _NOT_SETTINGS}
     found["scoring"] = " and ".join(scoring_of(run, checkpoint)) or None
-    provenance = mapping_at(run, "provenance")
     found |= {f"version of {name}": value for name, value in mapping_at(provenance, "versions").items()}
     found |= {name: provenance.get(name) for name in ("device", "processor", "commit", "dirty")}
     found |= {f"engine {name}": value for name, value in mapping_at(run, "identity", "engine").items()}
     return {name: str(value) for name, value in found.items() if value is not None}
-
-
-def _joined(values: pd.Series) -> str | None:
-    return " and ".join(sorted({str(value) for value in values.dropna()})) or None
 
 
 def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
@@ -121,33 +108,31 @@ def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
 
 
 def _rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
-    names = Counter((each.filter, _language(each), str(each.doc.get("id"))) for each in samples)
+    languages = [str(each.doc.get("language") or "") for each in samples]
+    names = Counter(
+        (each.filter, language, str(each.doc.get("id"))) for each, language in zip(samples, languages, strict=True)
+    )
     unique = max(names.values(), default=1) == 1
     seen: Counter[tuple[str, str, str]] = Counter()
-    for sample in samples:
+    for sample, language in zip(samples, languages, strict=True):
         doc = sample.doc
         item_id = str(doc["id"]) if unique and "id" in doc else sample.doc_hash
-        place = (sample.filter, _language(sample), item_id)
+        place = (sample.filter, language, item_id)
         seen[place] += 1
         if seen[place] > 1:  # equal documents are numbered in their order
             item_id += f"#{seen[place]}"
-        exported = "resurface_task" in doc
         for metric, value in sample.scores.items():
             yield {
                 "checkpoint": model,
-                "task": str(doc["resurface_task"]) if exported else sample.task,
+                "task": str(doc.get("resurface_task", sample.task)),  # the run that exported the document
                 "measure": _NAMES.get(metric, metric) + ("" if sample.filter == UNFILTERED else f",{sample.filter}"),
-                "language": _language(sample),
+                "language": language,
                 "item_id": item_id,
                 "value": value,
                 "said": float(crc32(sample.answer.encode())),
                 "prompt": sample.prompt_hash,
                 "cluster": str(doc.get("cluster") or item_id),
             }
-
-
-def _language(sample: Sample) -> str:
-    return str(sample.doc.get("language") or "")
 
 
 def _lm_eval_settings(results: Mapping[str, Any], task: str) -> dict[str, str]:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from evaluator.core.errors import mapping_at
-from evaluator.deciding.criteria import CRITERIA, EXTREMES, Criterion, Reported
-from evaluator.deciding.decision import FEWEST, IMPLAUSIBLE, Check, Verdict, decide
-from evaluator.deciding.paired import Paired, paired_of
+from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported, paired_of
+from evaluator.deciding.decision import FEWEST, IMPLAUSIBLE, Check, Name, Verdict, decide
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.inputs import Comparison, Inputs, rows_where
 from evaluator.metrics.tables import TABLES
 from evaluator.store.failures import Failure
 from evaluator.store.screening import Screened, screened_of
-
-_Reports = dict[tuple[str, str], Reported]  # by criterion and language
 
 
 def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
@@ -38,42 +33,36 @@ def _verdict(
     comparison: Comparison,
     thresholds: Thresholds,
     screened: Screened | None,
-    reports: _Reports,
+    reports: Mapping[Name, Reported],
 ) -> Verdict:
     subject = comparison.subject
     verdict = Verdict(task=subject.task, checkpoint=subject.checkpoint, base=subject.base or "")
     if comparison.reason is not None:
         return verdict
-    planned = planned_of(inputs.run, subject.key) if screened is None else screened.asked
-    paired = paired_of(inputs, comparison, planned)
     sizes, passed = ((1,), ()) if screened is None else (screened.looks, screened.passed)
+    stated = mapping_at(inputs.run, "planned", subject.checkpoint).get(subject.task)
+    planned = screened.asked if screened is not None else stated if isinstance(stated, int) else None
+    paired = paired_of(inputs, comparison, planned)
     contexts = len(np.unique(paired.contexts))
     reports = {key: replace(each, contexts=min(each.contexts, contexts)) for key, each in reports.items()}
     decision = decide(paired, thresholds, sizes=sizes, passed=passed, reports=reports)
-    outcome = decision.outcome
+    outcome, checks = decision.outcome, decision.checks
     incomparable = inputs.incomparable.get(subject.key)
-    anomaly = _guessing(paired, decision.checks) or (None if outcome == "BLOCK" else _implausible(decision.checks))
-    unjudged = 0
-    if outcome in ("PASS", "BLOCK") and decision.missing:
+    anomaly = _guessing(paired, checks) or (None if outcome == "BLOCK" else _implausible(checks))
+    unjudged = max((check.missing for check in checks), default=0) if outcome in ("PASS", "BLOCK") else 0
+    if unjudged:
         extremes = (decide(paired, thresholds, sizes=sizes, reports=reports, absent=each) for each in EXTREMES)
-        unjudged = decision.missing if any(each.outcome != outcome for each in extremes) else 0
+        unjudged = unjudged if any(each.outcome != outcome for each in extremes) else 0
     return replace(
         verdict,
         outcome="BLOCK" if incomparable else "ANOMALOUS" if anomaly else "WARN" if unjudged else outcome,
-        checks=decision.checks,
+        checks=checks,
         planned=len(paired.contexts),
         incomparable=incomparable,
         anomaly=anomaly,
         unjudged=unjudged,
         early=inputs.decided_early.get(subject.key),
     )
-
-
-def planned_of(run: Mapping[str, Any], key: tuple[str, str]) -> int | None:
-    """The items that run.json plans for a task and checkpoint; None if it does not state them."""
-    task, checkpoint = key
-    planned = mapping_at(run, "planned", checkpoint).get(task)
-    return planned if isinstance(planned, int) else None
 
 
 def unfinished(inputs: Inputs, failures: Sequence[Failure]) -> list[Failure]:
@@ -120,21 +109,17 @@ def _implausible(checks: tuple[Check, ...]) -> str | None:
     return None
 
 
-def _reported(inputs: Inputs, thresholds: Thresholds) -> dict[tuple[str, str], _Reports]:
+def _reported(inputs: Inputs, thresholds: Thresholds) -> dict[tuple[str, str], dict[Name, Reported]]:
     """The table numbers of the judged criteria, by task and checkpoint. A table does not count contexts: each item
     counts as one until the verdict counts them."""
-    found: dict[tuple[str, str], _Reports] = {}
+    found: dict[tuple[str, str], dict[Name, Reported]] = {}
     for criterion in CRITERIA:
         if not criterion.table or criterion.threshold(thresholds) is None:
             continue
         names = [f"{criterion.column}{end}" for end in ("", "_low", "_high")]
-        for row in rows_of(_whole(criterion, names, TABLES[criterion.table].frame(inputs))):
+        rows = rows_where(TABLES[criterion.table].frame(inputs), criterion.where)
+        for row in rows_of(rows.dropna(subset=[*names, "base"])):
             value, low, high = (float(row[name]) for name in names)
             report = Reported(value=value, low=low, high=high, n=int(row["n"]), contexts=int(row["n"]))
             found.setdefault((row["task"], row["checkpoint"]), {})[criterion.name, str(row["language"])] = report
-    return dict(found)
-
-
-def _whole(criterion: Criterion, names: list[str], frame: pd.DataFrame) -> pd.DataFrame:
-    rows = rows_where(frame, criterion.where)
-    return rows[rows[names].notna().all(axis=1) & rows["base"].notna()]
+    return found

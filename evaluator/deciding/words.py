@@ -14,6 +14,7 @@ from evaluator.store.failures import Failure
 _MOST = 2  # reasons that a sentence names
 _NAMES = 3  # languages
 _COUNTED: dict[Outcome, str] = {"BLOCK": "blocked", "ANOMALOUS": "anomalous", "WARN": "undecided", "PASS": "passed"}
+_NUMBERS = ("language", "state", "value", "low", "high", "threshold", "n", "contexts", "missing")  # of a check
 NO_BASE = "No checkpoint of this run has a base to compare it with."
 
 
@@ -43,25 +44,47 @@ def usable(verdict: Verdict) -> str:
 
 def why(verdict: Verdict, most: int = _MOST) -> str:
     """The reason in one clause, and whether the checkpoint stopped early."""
-    told = _why(verdict, most)
+    if verdict.incomparable or verdict.anomaly:
+        told = verdict.incomparable or verdict.anomaly or ""
+    elif verdict.unjudged:
+        told = (
+            f"{verdict.unjudged:,} of {verdict.planned:,} planned items have no judgement: as losses or as gains, they "
+            "would change the verdict"
+        )
+    elif verdict.outcome == "BLOCK":
+        beyond = verdict.having("beyond")
+        worst_first = [check for check in beyond if check.pooled] or sorted(beyond, key=_badness, reverse=True)
+        told = ", ".join(map(_told, worst_first[:most]))
+        told += f", and {len(worst_first) - most} more" if len(worst_first) > most else ""
+    elif verdict.outcome == "WARN":
+        told = _lacking(verdict)
+    else:
+        told = better(verdict)
+        if not told:
+            items = max(check.n for check in verdict.checks if check.pooled)
+            told = f"within every tolerance, on {items:,} items"
+        if unmeasured := [check.criterion.told for check in verdict.having("unmeasured")]:
+            told += f"; not measured: {', '.join(unmeasured)}"
     return told if verdict.early is None else f"{told}; {verdict.early}"
 
 
 def better(verdict: Verdict) -> str:
     """The certain gains: "better by 3.0 pp (open)"; empty if there are none."""
-    gained = [
-        check for name in ("open_drop", "choice_drop") for check in verdict.of(name) if check.pooled and check.gain
+    told = [
+        f"{check.criterion.kind.shown(-(check.value or 0))} ({name.removesuffix('_drop')})"
+        for name in ("open_drop", "choice_drop")
+        for check in verdict.of(name)
+        if check.pooled and check.gain
     ]
-    told = [f"{check.criterion.kind.shown(-(check.value or 0))} ({_word(check)})" for check in gained]
     return f"better by {' and '.join(told)}" if told else ""
 
 
 def paragraph(verdicts: Sequence[Verdict]) -> str:
     """Every verdict in one paragraph."""
-    tasks = {verdict.task for verdict in verdicts}
+    several = len({verdict.task for verdict in verdicts}) > 1
     sentences = []
     for verdict in verdicts:
-        where = f" on {verdict.task}" if len(tasks) > 1 else ""
+        where = f" on {verdict.task}" if several else ""
         sentences.append(f"{verdict.checkpoint}{where}: {usable(verdict)} ({why(verdict)}).")
     return " ".join(sentences) or NO_BASE
 
@@ -76,30 +99,10 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return ", ".join([f"{count} of {len(verdicts):,} {rest}", *told[1:]])
 
 
-def _why(verdict: Verdict, most: int) -> str:
-    if verdict.incomparable or verdict.anomaly:
-        return verdict.incomparable or verdict.anomaly or ""
-    if verdict.unjudged:
-        return (
-            f"{verdict.unjudged:,} of {verdict.planned:,} planned items have no judgement: as losses or as gains, they "
-            "would change the verdict"
-        )
-    if verdict.outcome == "BLOCK":
-        beyond = verdict.having("beyond")
-        pooled = [check for check in beyond if check.pooled]
-        return _listed(pooled or sorted(beyond, key=_badness, reverse=True), most)
-    if verdict.outcome == "WARN":
-        return _lacking(verdict, most)
-    unmeasured = [check.criterion.told for check in verdict.having("unmeasured")]
-    items = f"{max(check.n for check in verdict.checks if check.pooled):,} items"
-    held = better(verdict) or f"within every tolerance, on {items}"
-    return held + (f"; not measured: {', '.join(unmeasured)}" if unmeasured else "")
-
-
-def _lacking(verdict: Verdict, most: int) -> str:
+def _lacking(verdict: Verdict) -> str:
     """The reason for WARN: the undecided check that needs most items (pooled ones first), and the number of others."""
     undecided = verdict.having("undecided")
-    if not undecided and not verdict.checks:
+    if not verdict.checks:
         return "no item was measured in both it and its base"
     if not undecided:
         judged = any(check.criterion.shows == "saying" for check in verdict.checks)
@@ -107,9 +110,8 @@ def _lacking(verdict: Verdict, most: int) -> str:
     pooled = [check for check in undecided if check.pooled]
     hardest = max(pooled or undecided, key=lambda check: (check.enough is None, check.enough or 0))
     more = len(undecided) - 1
-    return _undecided(hardest) + (
-        f"; {_counted(more, 'more check')} {'is' if more == 1 else 'are'} undecided" if more else ""
-    )
+    others = f"; {_counted(more, 'more check')} {'is' if more == 1 else 'are'} undecided" if more else ""
+    return _undecided(hardest) + others
 
 
 def _undecided(check: Check) -> str:
@@ -155,11 +157,6 @@ def _badness(check: Check) -> float:
     return abs(check.value - check.threshold) / (check.threshold or 1.0)
 
 
-def _listed(checks: Sequence[Check], most: int) -> str:
-    more = len(checks) - most
-    return ", ".join(map(_told, checks[:most])) + (f", and {more} more" if more > 0 else "")
-
-
 def _told(check: Check) -> str:
     """A check as "open accuracy lost 12.3 pp (8.0 to 16.1; at most 2.0)"."""
     kind = check.criterion.kind
@@ -172,10 +169,6 @@ def _place(check: Check) -> str:
     return "" if check.language == ALL else f" in {_named([check.language])}"
 
 
-def _word(check: Check) -> str:
-    return check.criterion.name.partition("_")[0]
-
-
 def _named(languages: Sequence[str]) -> str:
     """Names as in the data sets. Longer names start with a capital; codes do not."""
     names = [name if len(name) <= 3 else name[:1].upper() + name[1:] for name in languages[:_NAMES]]
@@ -184,44 +177,37 @@ def _named(languages: Sequence[str]) -> str:
 
 
 def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequence[Failure] = ()) -> dict[str, Any]:
-    """The content of RUN/gate.json. `verdict` is the worst of any checkpoint. It is at best WARN if a checkpoint or one
-    of its tasks failed, as nothing judged it. Shares and differences are fractions of 1, as in the tables."""
-    found = worst(verdicts)
+    """The content of RUN/gate.json. `verdict` is the worst of any checkpoint; WARN without any. It is at best WARN if a
+    checkpoint or one of its tasks failed, as nothing judged it. Shares and differences are fractions of 1, as in the
+    tables."""
+    worst = max((verdict.outcome for verdict in verdicts), key=OUTCOMES.index, default="WARN")
     return {
         "schema_version": 2,
-        "verdict": "WARN" if failures and found == "PASS" else found,
+        "verdict": "WARN" if failures and worst == "PASS" else worst,
         "summary": summary(verdicts),
         "words": paragraph(verdicts),
         "thresholds": dict(thresholds),
-        "checkpoints": [_of_checkpoint(verdict) for verdict in verdicts],
+        "checkpoints": [
+            {
+                "task": verdict.task,
+                "checkpoint": verdict.checkpoint,
+                "base": verdict.base,
+                "verdict": verdict.outcome,
+                "usable": usable(verdict),
+                "why": why(verdict),
+                "planned": verdict.planned,
+                "unjudged": verdict.unjudged,
+                "decided_early": verdict.early is not None,
+                "checks": [
+                    {
+                        "criterion": check.criterion.name,
+                        **{name: getattr(check, name) for name in _NUMBERS},
+                        "enough_items": check.enough,
+                    }
+                    for check in verdict.checks
+                ],
+            }
+            for verdict in verdicts
+        ],
         "not_judged": [{"checkpoint": each.checkpoint, "task": each.task, "why": each.reason} for each in failures],
-    }
-
-
-def worst(verdicts: Sequence[Verdict]) -> Outcome:
-    """The worst outcome; WARN without any verdict."""
-    return max((verdict.outcome for verdict in verdicts), key=OUTCOMES.index, default="WARN")
-
-
-def _of_checkpoint(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "task": verdict.task,
-        "checkpoint": verdict.checkpoint,
-        "base": verdict.base,
-        "verdict": verdict.outcome,
-        "usable": usable(verdict),
-        "why": why(verdict),
-        "planned": verdict.planned,
-        "unjudged": verdict.unjudged,
-        "decided_early": verdict.early is not None,
-        "checks": [_of_check(check) for check in verdict.checks],
-    }
-
-
-def _of_check(check: Check) -> dict[str, Any]:
-    numbers = ("language", "state", "value", "low", "high", "threshold", "n", "contexts", "missing")
-    return {
-        "criterion": check.criterion.name,
-        **{name: getattr(check, name) for name in numbers},
-        "enough_items": check.enough,
     }

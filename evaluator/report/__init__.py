@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluator.deciding.results import Results, compute
 from evaluator.metrics import Inputs, Outcomes, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
-from evaluator.report.pages import pages_of, part_of, without_tables
+from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.controls import read_controls, read_fit_only
 from evaluator.store.csv_files import csv_bytes
 from evaluator.store.failures import failure_frame, failures_of

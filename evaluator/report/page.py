@@ -3,7 +3,8 @@
 Jinja escapes every value. The content security policy allows only the page's own script, by its hash, and forbids
 loading anything. So even a model output that became markup could neither run code nor contact a server.
 
-DEFINITIONS explains the report's terms; it is the page's last section.
+A cell shows a value and its interval; empty columns are left out. DEFINITIONS explains the report's terms; it is the
+page's last section.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,16 +23,14 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.core.errors import rows_at
-from evaluator.deciding.decision import Verdict
-from evaluator.deciding.results import Results
 from evaluator.deciding.words import summary, usable, why
-from evaluator.metrics import FilledTable
-from evaluator.metrics.columns import FEW
+from evaluator.metrics import TABLES, FilledTable
+from evaluator.metrics.columns import COUNT, FEW, TEXT, Column, names_of, rows_of
 from evaluator.metrics.counting import COLUMNS as LEFT_OUT
 from evaluator.metrics.headline import COLUMNS as HEADLINE
-from evaluator.report.cells import grid, published_grid
+from evaluator.metrics.inputs import ALL, MEAN
 from evaluator.report.figures import draw
-from evaluator.report.pages import Page
+from evaluator.report.results import Page, Results
 from evaluator.store.failures import failures_of
 
 
@@ -51,6 +51,7 @@ def render_page(
     script = "" if pages else _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     tables = [filled for filled in results.tables.values() if filled.note or len(filled.frame)]
+    several = len({verdict.task for verdict in results.verdicts}) > 1
     sections = [_section(filled, results.paper) for filled in tables]
     context = {
         "name": name,
@@ -58,7 +59,16 @@ def render_page(
         "style": Markup(_asset("page.css")),
         "script": Markup(script),
         "verdict": summary(results.verdicts) if results.verdicts else "",
-        "verdicts": _verdicts(results.verdicts),
+        "verdicts": [
+            {
+                "outcome": verdict.outcome,
+                "checkpoint": verdict.checkpoint,
+                "task": verdict.task if several else "",
+                "usable": usable(verdict),
+                "why": why(verdict, most=1),
+            }
+            for verdict in results.verdicts
+        ],
         "sentence": results.sentence,
         "missed": results.missed,
         "headline": grid(results.headline, HEADLINE),
@@ -101,21 +111,6 @@ def engine_notes(run: Mapping[str, Any]) -> list[str]:
     return [f"{', '.join(about)}: {note}" for note, about in found.items()]
 
 
-def _verdicts(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
-    """Each verdict for the page, with its task if there are several tasks."""
-    several = len({verdict.task for verdict in verdicts}) > 1
-    return [
-        {
-            "outcome": verdict.outcome,
-            "checkpoint": verdict.checkpoint,
-            "task": verdict.task if several else "",
-            "usable": usable(verdict),
-            "why": why(verdict, most=1),
-        }
-        for verdict in verdicts
-    ]
-
-
 def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
     table, frame, rows = filled.table, filled.shown, len(filled.frame)
     beside = paper[paper["table"] == table.name]
@@ -130,6 +125,70 @@ def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
         "figure": Markup("" if filled.note else draw(table, frame) or ""),
         "grid": None if frame.empty else grid(frame, table.columns),
     }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, its interval in smaller type, and whether it is a number, which is right-aligned."""
+
+    text: str
+    interval: str = ""
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Headings and rows of cells. `pooled` rows come first; the rows of single languages are separate."""
+
+    headings: tuple[str, ...]
+    pooled: tuple[tuple[Cell, ...], ...]
+    by_language: tuple[tuple[Cell, ...], ...] = ()
+
+
+def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
+    """A whole table without its empty columns; `task` is left out too if there is only one.
+
+    Raises ValueError if a column of the frame is not in `columns`: it has no kind, so it cannot be shown.
+    """
+    unknown = set(frame) - set(names_of(columns))
+    if unknown:
+        raise ValueError(f"no kind is declared for {', '.join(sorted(map(str, unknown)))}")
+    shown = [column for column in columns if not column.csv_only and frame[column.names[0]].notna().any()]
+    if frame["task"].nunique() == 1 and len(shown) > 1:
+        shown = [column for column in shown if column.name != "task"]
+    headings = tuple(column.heading for column in shown)
+    rows: dict[bool, list[tuple[Cell, ...]]] = {True: [], False: []}
+    for row in rows_of(frame):
+        cells = []
+        for column in shown:
+            interval = column.interval_of(row)
+            if column.alone:
+                cells.append(Cell(interval or column.shown({})))
+            else:
+                cells.append(Cell(column.shown(row), interval, column.kind.number))
+        rows[row.get("language", ALL) in (ALL, MEAN)].append(tuple(cells))
+    return Grid(headings, tuple(rows[True]), tuple(rows[False]))
+
+
+def published_grid(paper: pd.DataFrame) -> Grid:
+    """The paper's numbers next to ours, each in the format of its quantity."""
+    rows = []
+    for row in rows_of(paper):
+        quantity = TABLES[row["table"]].column(row["quantity"])
+        words = [str(row["checkpoint"]), str(row["language"]), str(row["cell"]), quantity.heading]
+        interval = Column("ours", quantity.kind, interval=True).interval_of(row)
+        rows.append(
+            (
+                *(Cell(word, number=False) for word in words),
+                Cell(quantity.kind.shown(row["paper"])),
+                Cell(quantity.kind.shown(row["ours"]), interval),
+                Cell(COUNT.shown(row["n"])),
+                Cell(TEXT.shown(row["source"]), number=False),
+            )
+        )
+    headings = ("checkpoint", "language", "which", "quantity", "paper", "ours", "n", "source")
+    keep = [at for at in range(len(headings)) if any(row[at].text for row in rows)]
+    return Grid(tuple(headings[at] for at in keep), tuple(tuple(row[at] for at in keep) for row in rows))
 
 
 @cache

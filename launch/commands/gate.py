@@ -164,8 +164,8 @@ def screen(
     stated = state["config"].get("screen") if isinstance(state.get("config"), dict) else None
     rule = validated(Screen, {**(stated if isinstance(stated, dict) else {}), **typed}, "resurface screen", as_option)
     thresholds = thresholds_of(state, str(run / "run.json"))
+    from evaluator.deciding.criteria import paired_of
     from evaluator.deciding.decision import replay
-    from evaluator.deciding.paired import paired_of
     from evaluator.deciding.verdicts import judge
     from evaluator.report import read_inputs
 

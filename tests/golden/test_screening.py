@@ -6,12 +6,12 @@ from dataclasses import asdict, replace
 
 import pandas as pd
 
-from evaluator.deciding.results import compute
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.deciding.verdicts import judge
 from evaluator.deciding.words import document
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.headline import screened_sentence
+from evaluator.report.results import compute
 from evaluator.store.screening import Screened, screened_of
 from tests.support.records import Seen, records
 from tests.support.tables import only

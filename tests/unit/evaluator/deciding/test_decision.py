@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 from scipy.special import betaincinv
 
-from evaluator.deciding.criteria import Reported
+from evaluator.deciding.criteria import Paired, Reported
 from evaluator.deciding.decision import Verdict, decide
-from evaluator.deciding.paired import Paired
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.deciding.verdicts import judge
 from evaluator.deciding.words import document, paragraph, summary, usable, why

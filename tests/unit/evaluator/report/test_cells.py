@@ -8,7 +8,7 @@ import pytest
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import FLAG, LANGUAGE, PERCENTAGE, REASON, TEXT, Column
 from evaluator.metrics.headline import COLUMNS
-from evaluator.report.cells import grid, published_grid
+from evaluator.report.page import grid, published_grid
 
 
 @pytest.mark.parametrize(

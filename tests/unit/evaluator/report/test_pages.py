@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator import report
-from evaluator.report import page, pages, write_report
+from evaluator.report import page, results, write_report
 from tests.support.synthetic import write_run
 
 OTHERS = ("wanda-0.5", "wanda-0.6", "wanda-0.7")
@@ -23,7 +23,7 @@ def folder(tmp_path_factory) -> Path:
     (run / "report" / "pages").mkdir(parents=True)
     (run / "report" / "pages" / "009.html").write_text("of a run that had more checkpoints")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pages, "MOST", 2)
+        patched.setattr(results, "MOST", 2)
         patched.setattr(page, "draw", lambda *_: None)
         return write_report(run).page.parent
 
@@ -68,7 +68,7 @@ def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeyp
 
     for name, fake in (("part_of", lambda *_: None), ("without_tables", lambda _: None), ("render_page", render)):
         monkeypatch.setattr(report, name, fake)
-    monkeypatch.setattr(report, "pages_of", lambda *_: [pages.Page("pages/001.html", ("dense",))])
+    monkeypatch.setattr(report, "pages_of", lambda *_: [results.Page("pages/001.html", ("dense",))])
     inputs = SimpleNamespace(run={}, items=None)
     view = SimpleNamespace(sizes={}, index=lambda *_: "", chunks_of=lambda _: {})
     report._write_pages(tmp_path, inputs, None, view, lambda *_: None)
@@ -80,7 +80,7 @@ def _pages(count: int, bytes_each: int) -> list[int]:
     """How many compressed checkpoints each page has beside their base."""
     subjects = [SimpleNamespace(checkpoint=f"c{number}", base="c0" if number else None) for number in range(count + 1)]
     sizes = {each.checkpoint: bytes_each for each in subjects}
-    found = pages.pages_of(SimpleNamespace(checkpoints=subjects, readers=[]), sizes)
+    found = results.pages_of(SimpleNamespace(checkpoints=subjects, readers=[]), sizes)
     names = [name for page in found for name in page.checkpoints[1:]]
     assert names == [each.checkpoint for each in subjects[1:]] or not found
     assert all(page.checkpoints[0] == "c0" for page in found)

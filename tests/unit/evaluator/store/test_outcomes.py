@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluator.deciding.results import compute
 from evaluator.metrics import Inputs, Outcomes, empty_outcomes, reduce_records
 from evaluator.metrics import inputs as looked_at
 from evaluator.metrics.inputs import ITEM
+from evaluator.report.results import compute
 from evaluator.store.outcomes import Recent, outcome_types, plain
 from tests.support.records import Seen, records
 from tests.support.synthetic import frame_of, records_of

@@ -1,0 +1,140 @@
+"""All results of a run: tables, headline, excluded items, verdicts, and the paper's numbers next to ours.
+
+A run with few checkpoints has one page. A larger run has an index and several pages, so that each page opens quickly.
+Each of these shows some checkpoints and their base. All numbers are computed over the whole run: a page shows a part of
+them, and tables/*.csv has all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from evaluator.deciding.decision import Verdict
+from evaluator.deciding.thresholds import thresholds_of
+from evaluator.deciding.verdicts import judge
+from evaluator.metrics.columns import rows_of
+from evaluator.metrics.counting import left_out
+from evaluator.metrics.headline import SUMMED, headline_of, headline_sentence, pooled, screened_sentence
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.published import published
+from evaluator.metrics.table import FilledTable
+from evaluator.metrics.tables import TABLES, compute_tables
+
+MOST = 24  # checkpoints on a page, without their base
+BYTES = 24 * 2**20  # of answers on a page; a single checkpoint may have more
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The numbers of a run. `left_out` is empty if everything was measured, `paper` if no setting is the paper's."""
+
+    tables: Mapping[str, FilledTable]
+    headline: pd.DataFrame
+    left_out: pd.DataFrame
+    paper: pd.DataFrame
+    verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
+    screened: str = ""  # which of them stopped early
+
+    @property
+    def sentence(self) -> str:
+        """The main finding, and which checkpoints stopped early."""
+        return " ".join(filter(None, (headline_sentence(self.headline), self.screened)))
+
+    @property
+    def missed(self) -> str:
+        """Names the checkpoints whose sparsity is not the requested one, which is part of their names."""
+        column = TABLES["accuracy"].column("sparsity")
+        names = ["checkpoint", "sparsity", "requested_sparsity"]
+        if "accuracy" not in self.tables:
+            return ""
+        rows = self.tables["accuracy"].frame[names].drop_duplicates()
+        found = [f"{row['checkpoint']} {column.shown(row)}" for row in rows_of(rows) if column.missed(row)]
+        return f"Achieved sparsity: {'; '.join(found)}" if found else ""
+
+    @property
+    def files(self) -> dict[str, pd.DataFrame]:
+        """The CSV tables, by name."""
+        found = {"headline": self.headline}
+        found |= {name: table.frame for name, table in self.tables.items() if not table.failed}
+        if len(self.left_out):
+            found["left_out"] = self.left_out
+        return found if self.paper.empty else found | {"reference": self.paper}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """The error of each failed table, by name."""
+        return {name: table.note for name, table in self.tables.items() if table.failed}
+
+
+def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
+    """All results. `run`: the content of run.json, with the settings and thresholds."""
+    tables = compute_tables(inputs)
+    frames = {name: table.frame for name, table in tables.items()}
+    verdicts = judge(inputs, thresholds_of(run, "run.json"))
+    screened = screened_sentence(frames["screening"])
+    headline = headline_of({name: pooled(frames[name]) for name in SUMMED})
+    paper = published(frames, run)
+    return Results(tables, headline, left_out(inputs), paper, verdicts, screened)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some checkpoints of a run; `path` is relative to the report's folder."""
+
+    path: str
+    checkpoints: tuple[str, ...]
+
+
+def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
+    """The pages of an index; none if one page shows everything. `sizes`: bytes of each checkpoint's answers."""
+    bases: dict[str, str | None] = {}
+    for subject in (*inputs.checkpoints, *inputs.readers):
+        bases[subject.checkpoint] = bases.get(subject.checkpoint) or subject.base
+    if len(bases) <= MOST + 1 and sum(sizes.values()) <= BYTES:
+        return []
+    groups: list[list[str]] = []
+    needed = {base for base in bases.values() if base is not None}
+    for base in dict.fromkeys(bases.values()):
+        beside = [name for name, its in bases.items() if its == base and not (its is None and name in needed)]
+        group: list[str] = []
+        filled = 0
+        for name in beside:
+            size = sizes.get(name, 0)
+            if group and (len(group) == MOST or filled + size > BYTES - sizes.get(base or "", 0)):
+                groups.append(group if base is None else [base, *group])
+                group, filled = [], 0
+            group.append(name)
+            filled += size
+        if group:
+            groups.append(group if base is None else [base, *group])
+    return [Page(f"pages/{number:03d}.html", tuple(names)) for number, names in enumerate(groups, start=1)]
+
+
+def part_of(results: Results, checkpoints: Collection[str]) -> Results:
+    """The results on a page of some checkpoints."""
+    return Results(
+        tables={name: replace(each, frame=_rows_of(each.frame, checkpoints)) for name, each in results.tables.items()},
+        headline=_rows_of(results.headline, checkpoints),
+        left_out=_rows_of(results.left_out, checkpoints),
+        paper=_rows_of(results.paper, checkpoints),
+        verdicts=[each for each in results.verdicts if each.checkpoint in checkpoints],
+        screened=results.screened,
+    )
+
+
+def without_tables(results: Results) -> Results:
+    """The results on the index: the headline and the verdicts."""
+    return replace(results, tables={}, left_out=results.left_out.iloc[:0], paper=results.paper.iloc[:0])
+
+
+def _rows_of(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:
+    """The rows of a frame that name only these checkpoints."""
+    kept = pd.Series(True, index=frame.index)
+    for name in ("checkpoint", "other"):
+        if name in frame:
+            kept &= frame[name].isna() | frame[name].isin(list(checkpoints))
+    return frame[kept].reset_index(drop=True)
