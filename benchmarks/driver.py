@@ -38,8 +38,9 @@ from benchmarks.serving.workload import Questions
 from evaluator.core.errors import InputError
 from evaluator.engine.base import Engine, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
-from evaluator.probes.planning import Plan, Planner
-from evaluator.probes.stream import evaluate
+from evaluator.probes.item import Plan
+from evaluator.probes.planning import plan_of
+from evaluator.probes.stream import Evaluation
 from evaluator.store.records import RecordStore, to_table
 from launch.sweep.estimate import vocabulary_of
 
@@ -90,14 +91,12 @@ class Answers:
 
 def one_round(engine: Engine, plans: Sequence[Plan], read: Questions) -> int:
     """Everything that an engine is asked, and every record written; returns how many."""
-    stream = evaluate(
-        engine,
-        iter(plans),
+    stream = Evaluation(
+        plans,
         config=read.config,
-        stamp=workload.stamp(engine="fake", dtype="float32"),
-        decode=read.prompter.decode,
-        eos_ids=read.prompter.eos_ids,
-    )
+        prompter=read.prompter,
+        columns=workload.columns(engine="fake", dtype="float32"),
+    ).run(engine)
     records: list[Any] = []
     written = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -130,8 +129,7 @@ def main() -> None:
     settings = {} if options.pace is None else {"probes": EVERY_PROBE}
     read = workload.read_questions(options.task, model, options.items, **settings)
     started = processor_seconds()
-    planner = Planner(read.prompter, read.config)
-    plans = [planner.plan(question) for question in read.questions]
+    plans = [plan_of(question, read.prompter, read.config) for question in read.questions]
     tokenisation = processor_seconds() - started
     if options.pace is None:
         _unpaced(options, model, read, plans, tokenisation)

@@ -37,8 +37,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.sampling import Dialect
 from evaluator.engine.vllm.start import Started
-from evaluator.probes.base import ItemPlan
-from evaluator.probes.planning import Plan
+from evaluator.probes.item import Plan
 from launch.sweep.estimate import vocabulary_of
 
 _LEAD_IN = 3  # tokens before the gold answer
@@ -100,7 +99,7 @@ def paced_engine(
 def plant_answers(model: ScriptedLM, plans: Sequence[Plan]) -> None:
     """Every second item is answered: some words of its context, then the gold answer."""
     for plan in plans[::2]:
-        if isinstance(plan, ItemPlan) and "open" in plan.prompts and plan.scored:
+        if "open" in plan.prompts and plan.scored:
             prompt = plan.prompts["open"].token_ids
             gold = plan.scored.get(plan.question.item.answers[0])
             if gold is not None:

@@ -28,7 +28,7 @@ from benchmarks.harness import Child, environment, module_command, run_main
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
     from evaluator.core.records import Record
-    from evaluator.probes.base import ItemPlan
+    from evaluator.probes.item import Plan
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048
@@ -63,7 +63,7 @@ class Ours:
         self._engine = VLLMEngine(EngineConfig(max_model_len=_MAX_MODEL_LEN, **workload["engine_args"]))
         self._engine.load(self._model)
         self._records: list[Record] = []  # of the last `everything`
-        self._plans: dict[tuple[str, str], ItemPlan] = {}  # by language and item id
+        self._plans: dict[tuple[str, str], Plan] = {}  # by language and item id
 
     def cold(self) -> None:
         """Loading resets the prefix cache, so that no round profits from the one before."""
@@ -127,19 +127,18 @@ class Ours:
 
     def everything(self) -> dict[str, Any]:
         """The whole probe set, as the evaluator does it: one stream, records, Parquet."""
-        from benchmarks.serving.workload import key, stamp
-        from evaluator.probes.planning import Planner
-        from evaluator.probes.stream import evaluate
+        from benchmarks.serving.workload import columns, key
+        from evaluator.probes.planning import plan_of
+        from evaluator.probes.stream import Evaluation
         from evaluator.store.records import RecordStore, to_table
 
         clock = {"tokenisation": 0.0, "engine": 0.0, "writing": 0.0}
         read = self._questions
-        planner = Planner(read.prompter, read.config)
 
-        def tokenised() -> Iterator[ItemPlan]:  # when the stream has room for another item, as in a run
+        def tokenised() -> Iterator[Plan]:  # when the stream has room for another item, as in a run
             for question in read.questions:
                 before = time.perf_counter()
-                planned = planner.of_question(question)
+                planned = plan_of(question, read.prompter, read.config)
                 clock["tokenisation"] += time.perf_counter() - before
                 self._plans[question.item.language, question.item.item_id] = planned
                 yield planned
@@ -149,14 +148,12 @@ class Ours:
         self._records = records = []
         greedy: dict[str, list[int]] = {}
         scores: Scores = {}
-        for item, found in evaluate(
-            timed,
+        for item, found in Evaluation(
             tokenised(),
             config=read.config,
-            stamp=stamp(engine="vllm", dtype=self._engine.dtype),
-            decode=read.prompter.decode,
-            eos_ids=read.prompter.eos_ids,
-        ):
+            prompter=read.prompter,
+            columns=columns(engine="vllm", dtype=self._engine.dtype),
+        ).run(timed):
             records += found
             for record in found:
                 if record.probe == "greedy" and record.token_ids is not None:

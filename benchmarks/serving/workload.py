@@ -45,14 +45,13 @@ from typing import Any
 from benchmarks.harness import Options, count, settings
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
 from evaluator.asking.prompts import Prompter
-from evaluator.asking.questions import Question, questions_of
+from evaluator.asking.questions import Question
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError, unknown
-from evaluator.core.records import Item, Record
-from evaluator.probes.base import ItemPlan
+from evaluator.core.records import Item, Origin, Record
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Planner
-from evaluator.probes.recording import Stamp
+from evaluator.probes.item import Plan
+from evaluator.probes.planning import plan_of, questions_of
 from evaluator.tasks import load_task
 from launch.sweep.estimate import vocabulary_of
 from launch.sweep.models import resolve_model
@@ -96,7 +95,7 @@ def fewest(answers: Iterable[Answered]) -> Fewest:
     return Fewest(forwards=len(children), distributions=len(asked), steps=steps, cached=sum(reads.values()))
 
 
-def answers_of(records: Iterable[Record], plans: Mapping[tuple[str, str], ItemPlan]) -> Iterator[Answered]:
+def answers_of(records: Iterable[Record], plans: Mapping[tuple[str, str], Plan]) -> Iterator[Answered]:
     """Each record's prompt and answer; `plans` is by language and item id. Records without an answer have none.
 
     Where the tokenizer merged prompt and option, the option stands after fewer of the prompt's ids.
@@ -125,7 +124,7 @@ def read_questions(task: str, model: Path, count: int, **settings: Any) -> Quest
     EvalConfig. Raises InputError for a task that cannot be read."""
     data = load_task(task, None)
     config = EvalConfig(task=task, items=-(-count // len(data.pools)), **{"probes": PROBES, **settings})
-    return Questions(config=config, prompter=prompter_of(model), questions=questions_of(data, config.wanted)[:count])
+    return Questions(config=config, prompter=prompter_of(model), questions=questions_of(data, config)[:count])
 
 
 def prompter_of(model: Path) -> Prompter:
@@ -133,20 +132,10 @@ def prompter_of(model: Path) -> Prompter:
     return Prompter(load_tokenizer(model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
 
 
-def stamp(*, engine: str, dtype: str) -> Stamp:
-    """The stamp of a benchmark's records: an unpruned checkpoint without a digest."""
-    return Stamp(
-        checkpoint="bench",
-        weights_digest="",
-        base=None,
-        method=None,
-        pattern=None,
-        sparsity=None,
-        calibration=None,
-        engine=engine,
-        engine_version="",
-        dtype=dtype,
-    )
+def columns(*, engine: str, dtype: str) -> dict[str, Any]:
+    """What all records of a benchmark share: an unpruned checkpoint without a digest."""
+    origin = dict.fromkeys(Origin.__struct_fields__) | {"checkpoint": "bench", "weights_digest": ""}
+    return origin | {"engine": engine, "engine_version": "", "dtype": dtype}
 
 
 def key(item: Item) -> str:
@@ -229,7 +218,7 @@ def _lengths(text: str) -> list[int]:
 
 def _item(question: Question, read: Questions) -> dict[str, Any] | None:
     """A question as an item of the workload; None where it cannot be asked, so that no engine would see it."""
-    planned = Planner(read.prompter, read.config).of_question(question)
+    planned = plan_of(question, read.prompter, read.config)
     if "open" not in planned.prompts:
         return None
     prompt = planned.prompts["open"]

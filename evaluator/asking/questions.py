@@ -1,21 +1,17 @@
-"""A task's questions and their candidates: everything about an item that does not depend on a model.
+"""A task's questions with their candidates: everything about an item that does not depend on a model.
 
-Pure text, made once per task and shipped to every engine; `probes.planning` tokenises it. A task of text has no
-questions but windows, and a `Window` is tokenised from the start.
+`evaluator.probes.planning` makes them and tokenises them. A task of text has no questions but windows, and a `Window`
+is tokenised from the start.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
-from evaluator.core.errors import InputError
 from evaluator.core.records import Format, Item
-from evaluator.tasks import DEEP_ITEMS, TaskData, is_excluded, select
-from evaluator.tasks.distractors import Options, by_kind, choose_hard_options, choose_options, unrelated_candidates
+from evaluator.tasks.distractors import Options
 
 LISTING_FORMATS: tuple[Format, ...] = ("shown", "distractors_only", "unrelated")  # their prompts list candidates
 # Why an item is not asked: the text of its excluded records, and a line of the report.
@@ -26,7 +22,6 @@ NO_EXEMPLAR = "no item of the language is left as the example: all are evaluated
 TOO_LONG = "the prompt is over its token cap even without the context"
 NOTHING_PREDICTED = "a window of a single token: nothing in it is predicted"
 TEXT_LANGUAGE = "text"  # the language of every window
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,90 +82,3 @@ class Window:
 
 
 Posed = Question | Window  # both have the `item` that records name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The questions to make from a task, and their candidates; `EvalConfig.wanted` returns it for its probes."""
-
-    items: int  # per language; 0: all
-    seed: int  # of the distractors
-    formats: tuple[Format, ...] = ("open",)
-    options: bool = False  # drawn distractors, for a probe; a format that lists them needs no mention
-    alike: bool = True  # they are like the answer: `options: alike`; otherwise drawn from all answers
-    hard_options: bool = False
-    lists_options: bool = False  # by a template, in every format; `options` are then drawn too
-    fits: Callable[[Question], bool] = lambda question: True  # whether a question can be evaluated at all
-
-    @property
-    def draws(self) -> bool:
-        """Whether a probe, a format or a template needs options."""
-        listing = any(format in ("shown", "distractors_only") for format in self.formats)
-        return self.options or self.lists_options or listing
-
-
-def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
-    """The one-shot exemplar of a language: its first item, in file order, that is neither evaluated nor excluded."""
-    evaluated = {item.item_id for item in subset}
-    return next((item for item in pool if item.item_id not in evaluated and not is_excluded(item)), None)
-
-
-def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
-    """The questions of a task, language by language in the data's order, each language's in its drawn order.
-
-    A question omits candidates that its pool lacks. Raises InputError if no question remains for that reason.
-    """
-    questions = []
-    refusals: list[InputError] = []
-
-    def tried(choose: Callable[[], _T]) -> _T | None:
-        try:
-            return choose()
-        except InputError as error:
-            refusals.append(error)
-            return None
-
-    for pool in data.pools.values():
-        subset = select(pool, wanted.items)
-        exemplar = exemplar_of(pool, subset)
-        kinds = by_kind(pool) if wanted.draws and wanted.alike else None
-        for position, item in enumerate(subset):
-            excluded = is_excluded(item)
-            options = hard = unrelated = None
-            if wanted.draws and not excluded:
-                options = tried(partial(choose_options, item, pool, wanted.seed, kinds))
-            if wanted.hard_options and not excluded:
-                hard = tried(partial(choose_hard_options, item, pool, wanted.seed))
-            if "unrelated" in wanted.formats and not excluded:
-                unrelated = tried(partial(unrelated_candidates, item, data.every_pool, wanted.seed))
-            questions.append(
-                Question(
-                    item=item,
-                    excluded=excluded,
-                    deep=position < DEEP_ITEMS,
-                    options=options,
-                    hard_options=hard,
-                    candidates=_candidates(options, unrelated, wanted),
-                    exemplar=exemplar,
-                    lists_options=wanted.lists_options,
-                )
-            )
-    if refusals and not any(wanted.fits(question) for question in questions if not question.excluded):
-        raise refusals[0]
-    return questions
-
-
-def _candidates(
-    options: Options | None, unrelated: tuple[str, ...] | None, wanted: Wanted
-) -> dict[Format, tuple[str, ...]]:
-    listed: dict[Format, tuple[str, ...]] = {}
-    if options is not None:
-        if wanted.lists_options:
-            listed |= {"open": options.texts, "open_capped": options.texts}
-        if "shown" in wanted.formats:
-            listed["shown"] = options.texts
-        if "distractors_only" in wanted.formats:
-            listed["distractors_only"] = tuple(t for i, t in enumerate(options.texts) if i != options.gold)
-    if unrelated is not None:
-        listed["unrelated"] = unrelated
-    return listed

@@ -15,8 +15,10 @@ Example (the beam probe's second beam of one item)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
+
+import msgspec
 
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
@@ -57,8 +59,7 @@ class Item:
     ] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a record in a fifth of a dataclass's time
     """Which checkpoint a record is of, and how that was compressed: its first columns."""
 
     checkpoint: Annotated[str, Meaning("the checkpoint's name in this run", key=True)]
@@ -96,8 +97,7 @@ class Origin:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record(Origin):
+class Record(Origin, frozen=True, kw_only=True):
     """The outcome of one probe of one item on one checkpoint: one row of a Parquet part."""
 
     task: Annotated[str, Meaning("the task's name", key=True)]
@@ -251,6 +251,6 @@ class ControlRow(VerdictRow):
 
 
 # A checkpoint's own columns, equal in all its records; PRUNING are the ones about its compression.
-METADATA = tuple(field.name for field in fields(Origin) if field.name != "checkpoint")
+METADATA = tuple(name for name in Origin.__struct_fields__ if name != "checkpoint")
 SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
 PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base"))

@@ -37,8 +37,7 @@ _HELD_ROWS = 20_000  # of outcomes, kept in memory after their first use
 _HELD_PAIRS = 10_000  # rows of comparisons, kept likewise
 
 
-@dataclass(frozen=True)
-class Subject(Origin):
+class Subject(Origin, frozen=True):
     """One checkpoint on one task, and how it was pruned (all None for a dense one)."""
 
     task: str

@@ -3,14 +3,13 @@
 `PROBES` holds one object for each probe. Its order is that of records and settings: identities of runs depend on it.
 """
 
-from evaluator.probes.aligned_rank import AlignedRank
 from evaluator.probes.base import PROBES, answering_probes
 from evaluator.probes.beam import Beam
 from evaluator.probes.choice import Choice, HardChoice
 from evaluator.probes.fidelity import Fidelity, TextFidelity
 from evaluator.probes.greedy import Greedy
 from evaluator.probes.perplexity import Perplexity
-from evaluator.probes.rank import Rank
+from evaluator.probes.rank import AlignedRank, Rank
 from evaluator.probes.sample import Sample
 
 __all__ = ["PROBES", "answering_probes"]

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evaluator.core.records import Record
-from evaluator.engine.base import Cancel, Request, Response
+from evaluator.engine.base import Cancel, Request
 from evaluator.engine.beam import BeamSearch
-from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
-from evaluator.probes.recording import Recorder, failed
+from evaluator.probes.base import Cost, ItemProbe, Steps
+from evaluator.probes.item import failed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.base import Settings
+    from evaluator.probes.item import ItemRun, Settings
 
 REQUESTS = 3  # per beam: measured 15 for a width of 5
 
@@ -26,13 +25,34 @@ class Beam(ItemProbe):
     help = "the best hypotheses of a beam search"
     evidence = "reachable"
     deep = True
+    gathers = True
     view = "answers"
     title = "beams"
     # How many beams; whether one contains a gold answer; how many do.
     columns: Mapping[str, str] = {"beams": "Int64", "beam_hit": "boolean", "beam_hits": "Int64"}
 
-    def ask(self, asking: Asking) -> Inquiry:
-        return _Beams(asking)
+    def run(self, item: ItemRun) -> Steps:
+        """The search's first rollout is the greedy request of the open prompt."""
+        width, greedy = item.config.beam_width, item.greedy()
+        search = BeamSearch(
+            item.request_id(self.name, "rollout"),
+            greedy.prompt_ids,
+            width=width,
+            max_tokens=greedy.max_tokens,
+            eos_ids=item.eos_ids,
+            first_request_id=greedy.request_id,
+        )
+        following: Sequence[Request | Cancel] = search.start()
+        while responses := (yield following):
+            for response in responses:
+                search.add(response)
+            following = search.advance()
+        if search.error is not None:
+            return [item.record(self.name, index=index, **failed(search.error)) for index in range(width)]
+        return [
+            item.record(self.name, index=index, logprob=beam.logprob, **item.graded(beam.token_ids))
+            for index, beam in enumerate(search.hypotheses())
+        ]
 
     def cost(self, config: Settings) -> Cost:
         width = config.beam_width
@@ -42,42 +62,3 @@ class Beam(ItemProbe):
         from evaluator.probes.reducing import hits
 
         return hits(asked, self.name)
-
-
-class _Beams(Inquiry):
-    gathers = True
-
-    def __init__(self, asking: Asking) -> None:
-        super().__init__()
-        self._asking = asking
-        self._search = BeamSearch(
-            f"{asking.serial}/beam",
-            asking.prompt().token_ids,
-            width=asking.config.beam_width,
-            max_tokens=asking.config.max_new_tokens,
-            eos_ids=asking.eos_ids,
-            first_request_id=asking.greedy_id("open"),
-        )
-
-    def start(self) -> Sequence[Request]:
-        """The greedy request of the open prompt: the search's first rollout is the greedy answer."""
-        return self._search.start()
-
-    def receive(self, response: Response) -> Sequence[Request | Cancel]:
-        self._search.add(response)
-        return ()
-
-    def follow(self) -> Sequence[Request | Cancel]:
-        return self._search.advance()
-
-    def records(self, recorder: Recorder) -> list[Record]:
-        prompt, error = self._asking.prompt(), self._search.error
-        if error is not None:
-            width = self._asking.config.beam_width
-            return [recorder.record("beam", "open", prompt, index=index, **failed(error)) for index in range(width)]
-        return [
-            recorder.record(
-                "beam", "open", prompt, index=index, logprob=beam.logprob, **recorder.graded(beam.token_ids)
-            )
-            for index, beam in enumerate(self._search.hypotheses())
-        ]

@@ -12,18 +12,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from evaluator.asking.questions import NO_DISTRACTOR, Question
-from evaluator.core.records import Record
-from evaluator.engine.base import Request
-from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
-from evaluator.probes.recording import Recorder, scored
+from evaluator.probes.base import Cost, ItemProbe, Steps
+from evaluator.probes.item import scored
 from evaluator.tasks.answer_types import answer_type
-from evaluator.tasks.distractors import Options
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from evaluator.probes.base import ItemPlan, Settings
+    from evaluator.probes.item import ItemRun, Settings
+    from evaluator.tasks.distractors import Options
 
 
 class Choice(ItemProbe):
@@ -46,7 +44,7 @@ class Choice(ItemProbe):
         "picked": "Int64",
         # How many of the other options are of the gold option's kind (`evaluator.tasks.answer_types`).
         "same_kind": "Int64",
-        # Each option's share of the options' summed likelihoods, the gold one's first (`evaluator.probes.packing`).
+        # Each option's share of the options' summed likelihoods, the gold one's first (`evaluator.probes.reducing`).
         "option_shares": "string",
         # Summed over all options, for fertility.
         "option_tokens": "Int64",
@@ -64,13 +62,24 @@ class Choice(ItemProbe):
     def fits(self, question: Question, config: Settings) -> bool:
         return self.options_of(question) is not None
 
-    def why_not(self, plan: ItemPlan) -> str | None:
-        return super().why_not(plan) or (None if self.options_of(plan.question) else NO_DISTRACTOR)
+    def why_not(self, item: ItemRun) -> str | None:
+        return super().why_not(item) or (None if self.options_of(item.question) else NO_DISTRACTOR)
 
-    def ask(self, asking: Asking) -> Inquiry:
-        options = self.options_of(asking.plan.question)
-        assert options is not None, "why_not comes before ask"
-        return _Scores(asking, self.name, options)
+    def run(self, item: ItemRun) -> Steps:
+        options = self.options_of(item.question)
+        assert options is not None, "why_not comes before run"
+        requests = [item.score(text) for text in options.texts]
+        responses = yield requests
+        return [
+            item.record(
+                self.name,
+                index=number,
+                is_gold=number == options.gold,
+                option_text=options.texts[number],
+                **scored(request, response),
+            )
+            for number, (request, response) in enumerate(zip(requests, responses, strict=True))
+        ]
 
     def cost(self, config: Settings) -> Cost:
         return Cost(scored=frozenset({"gold", *(f"{self.options} distractor {number}" for number in range(3))}))
@@ -122,31 +131,6 @@ class HardChoice(Choice):
         return where_measured(reduced, asked, self.name, "hard_recognised", won.decided)
 
 
-class _Scores(Inquiry):
-    def __init__(self, asking: Asking, probe: str, options: Options) -> None:
-        super().__init__()
-        self._asking = asking
-        self._probe = probe
-        self._options = options
-
-    def start(self) -> list[Request]:
-        return [self._asking.score(text) for text in self._options.texts]
-
-    def records(self, recorder: Recorder) -> list[Record]:
-        return [
-            recorder.record(
-                self._probe,
-                "open",
-                self._asking.prompt(),
-                index=number,
-                is_gold=number == self._options.gold,
-                option_text=text,
-                **scored(self.responses[self._asking.score_id(text)], self._asking.scored(text)),
-            )
-            for number, text in enumerate(self._options.texts)
-        ]
-
-
 class _Winners:
     """Who wins the choices of some records."""
 
@@ -193,7 +177,7 @@ class _Winners:
         import numpy as np
         import pandas as pd
 
-        from evaluator.probes.packing import pack_shares
+        from evaluator.probes.reducing import pack_shares
 
         best = self.score.groupby(self._item).transform("max")
         likelihood = (self.score - best).map(math.exp, na_action="ignore")

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from evaluator.asking.questions import Wanted
 from evaluator.asking.templates import PromptTemplate, lists_options
-from evaluator.probes.base import PROBES, ItemProbe, Settings, TextProbe, each_once
+from evaluator.probes.base import PROBES, ItemProbe, TextProbe
+from evaluator.probes.item import Settings, each_once
 from evaluator.tasks import TASKS, Source
 from evaluator.tasks.distractors import DrawnOptions
 
@@ -115,16 +115,12 @@ class EvalConfig(Settings, Source):
         return tuple(probe for probe in PROBES if isinstance(probe, TextProbe) and probe.name in self.probes)
 
     @property
-    def wanted(self) -> Wanted:
-        """Which questions and candidates the probes and formats need."""
-        probes = self.item_probes
-        return Wanted(
-            items=self.items,
-            seed=self.seed,
-            formats=self.formats,
-            options=any(probe.options == "drawn" for probe in probes),
-            alike=self.options != "any",
-            hard_options=any(probe.options == "hard" for probe in probes),
-            lists_options=self.template is not None and lists_options(self.template.text),
-            fits=lambda question: any(probe.fits(question, self) for probe in probes),
-        )
+    def lists_options(self) -> bool:
+        """Whether the template lists options in every format."""
+        return self.template is not None and lists_options(self.template.text)
+
+    @property
+    def draws_options(self) -> bool:
+        """Whether a probe, a format or the template needs drawn options."""
+        listing = not {"shown", "distractors_only"}.isdisjoint(self.formats)
+        return listing or self.lists_options or any(probe.options == "drawn" for probe in self.item_probes)

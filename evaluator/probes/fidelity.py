@@ -17,23 +17,22 @@ requests. The engine gets a passage in pieces, so that neither a file nor the ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Question
-from evaluator.core.records import Record
-from evaluator.engine.base import Cancel, Reference, Request, Response, Score
-from evaluator.probes.base import Asking, Cost, Excluded, Inquiry, ItemProbe, Reading, References, TextProbe
-from evaluator.probes.packing import pack
-from evaluator.probes.recording import Recorder, failed
+from evaluator.engine.base import Reference, Response, Score
+from evaluator.probes.base import Cost, ItemProbe, Steps, TextProbe
+from evaluator.probes.item import ItemRun, References, failed
+from evaluator.probes.reducing import pack
 from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.base import Settings
+    from evaluator.probes.item import Settings
 
 
 # Why it is not defined: the text of an excluded record.
@@ -64,14 +63,39 @@ class Fidelity(ItemProbe):
     def continuations(self, question: Question) -> tuple[str, ...]:
         return (gold_option(question.item),)
 
-    def ask(self, asking: Asking) -> Inquiry:
-        references = asking.plan.references or References(missing=NO_PLACE)
-        why = references.missing or (asking.base.missing if asking.base is not None else None)
-        if "open" not in asking.config.formats:
-            return Excluded(self, NOT_OPEN, asking.prompt())
+    def run(self, item: ItemRun) -> Steps:
+        references, base = item.references or References(missing=NO_PLACE), item.base
+        why = references.missing or (None if base is None else base.missing)
+        if "open" not in item.config.formats:
+            return [item.record(self.name, status="excluded", text=NOT_OPEN)]
         if why is not None and not references.keep:
-            return Excluded(self, why, asking.prompt())
-        return _Answers(asking, references, why)
+            return [item.record(self.name, status="excluded", text=why)]
+        twice = references.keep == references.compare
+        own, said = None, None if base is None else base.token_ids
+        if base is None or (references.keep and not twice):
+            (own,) = yield [item.greedy()]
+        own_said = own.token_ids if own is not None and own.status == "ok" else None
+        passages: dict[str, Passage] = {}  # by the answer, with "own " before it where it is kept for others alone
+        if why is None:
+            keep = references.keep if twice else ""
+            answer = own_said if base is None else said
+            passages |= _passages(item, "", answer, References(compare=references.compare, keep=keep))
+        if references.keep and not twice:
+            passages |= _passages(item, "own ", own_said, References(keep=references.keep))
+        measured = dict(zip(passages, (yield from _measured([*passages.values()])), strict=True))
+        if why is not None:  # kept for others, but there is nothing to compare with
+            return [item.record(self.name, status="excluded", text=why)]
+        records = []
+        for index, name in enumerate(ANSWERS):
+            columns: dict[str, Any] = {"index": index, "is_gold": name == "gold"}
+            if name in passages:
+                passage = passages[name]
+                columns |= {"token_ids": passage.continuation_ids, "prompt_tokens": len(passage.prompt_ids)}
+                columns |= measured[name]
+            elif own is not None:
+                columns |= failed(own.error)
+            records.append(item.record(self.name, **columns))
+        return records
 
     def cost(self, config: Settings) -> Cost:
         """Of a checkpoint with a base; the base asks everything twice."""
@@ -95,82 +119,23 @@ class Fidelity(ItemProbe):
         return where_measured(joined, asked, self.name, "fidelity_greedy_positions", decided)
 
 
-class _Answers(Inquiry):
-    """The passages of one item. `why`: they are kept for others, but cannot be compared with the base's."""
-
-    def __init__(self, asking: Asking, references: References, why: str | None) -> None:
-        super().__init__()
-        self._asking = asking
-        self._why = why
-        self._base = asking.base  # what its base answered
-        self._compared: dict[str, Passage] = {}
-        self._kept: dict[str, Passage] = {}  # for others alone
-        own = references.keep == references.compare
-        self._to_compare = None if why else References(compare=references.compare, keep=references.keep if own else "")
-        self._to_keep = References(keep=references.keep) if references.keep and not own else None
-
-    def start(self) -> Sequence[Request]:
-        gold = self._asking.scored(gold_option(self._asking.plan.question.item))
-        requests = self._begin("gold", gold.prompt_ids, gold.continuation_ids, self._to_compare, self._compared)
-        requests += self._begin("gold", gold.prompt_ids, gold.continuation_ids, self._to_keep, self._kept)
-        if self._base is not None:
-            requests += self._along(self._base.token_ids, self._to_compare, self._compared)
-        if self._base is None or self._to_keep is not None:
-            return [self._asking.greedy("open"), *requests]
-        return requests
-
-    def _along(
-        self, said: tuple[int, ...], references: References | None, passages: dict[str, Passage]
-    ) -> list[Request]:
-        """The requests along a greedy answer, EOS included."""
-        return self._begin("greedy", self._asking.prompt().token_ids, said, references, passages)
-
-    def _begin(
-        self,
-        answer: str,
-        prompt_ids: tuple[int, ...],
-        continuation_ids: tuple[int, ...],
-        references: References | None,
-        passages: dict[str, Passage],
-    ) -> list[Request]:
-        if references is None:
-            return []
-        item = self._asking.plan.question.item
-        passages[answer] = Passage(
-            name=(item.language, item.item_id, answer),
-            request_id=self._asking.request_id("fidelity", answer if references.compare else f"own {answer}"),
-            prompt_ids=prompt_ids,
-            continuation_ids=continuation_ids,
+def _passages(item: ItemRun, prefix: str, said: tuple[int, ...] | None, references: References) -> dict[str, Passage]:
+    """The passages of an item: the gold answer, and a greedy answer, EOS included, unless it is None."""
+    gold, prompt_ids = item.score(gold_option(item.item)), item.prompts["open"].token_ids
+    answers = {"gold": (gold.prompt_ids, gold.continuation_ids)}
+    if said is not None:
+        answers["greedy"] = (prompt_ids, said)
+    return {
+        prefix + answer: Passage(
+            name=(item.item.language, item.item.item_id, answer),
+            request_id=item.request_id("fidelity", prefix + answer),
+            prompt_ids=before,
+            continuation_ids=ids,
             references=references,
-            top=self._asking.config.fidelity_top,
+            top=item.config.fidelity_top,
         )
-        return [*passages[answer].start()]
-
-    def receive(self, response: Response) -> Sequence[Request | Cancel]:
-        super().receive(response)
-        if not response.final:
-            return ()
-        if response.request_id == self._asking.greedy_id("open"):
-            if response.status != "ok":
-                return ()
-            if self._base is None:
-                return self._along(response.token_ids, self._to_compare, self._compared)
-            return self._along(response.token_ids, self._to_keep, self._kept)
-        return [request for passage in self._compared.values() for request in passage.follow(response)]
-
-    def records(self, recorder: Recorder) -> list[Record]:
-        prompt = self._asking.prompt()
-        if self._why is not None:
-            return [recorder.record("fidelity", "open", prompt, status="excluded", text=self._why)]
-        return [recorder.record("fidelity", "open", prompt, **self._columns(answer)) for answer in ANSWERS]
-
-    def _columns(self, answer: str) -> dict[str, Any]:
-        columns: dict[str, Any] = {"index": ANSWERS.index(answer), "is_gold": answer == "gold"}
-        passage = self._compared.get(answer)
-        if passage is None:
-            return columns | failed(self.responses[self._asking.greedy_id("open")].error)
-        columns |= {"token_ids": passage.continuation_ids, "prompt_tokens": len(passage.prompt_ids)}
-        return columns | passage.columns(self.responses)
+        for answer, (before, ids) in answers.items()
+    }
 
 
 class TextFidelity(TextProbe):
@@ -183,11 +148,33 @@ class TextFidelity(TextProbe):
     references = True
     columns: Mapping[str, str] = columns_of("text_fidelity")
 
-    def ask(self, reading: Reading) -> Inquiry:
-        references = reading.references or References(missing=NO_PLACE)
-        if len(reading.window.token_ids) < 2:
+    def run(self, item: ItemRun) -> Steps:
+        """The tokens are the same for all checkpoints, so the kept passages are also the compared ones."""
+        references, ids = item.references or References(missing=NO_PLACE), tuple(item.window.token_ids)
+        if len(ids) < 2:
             references = References(missing=NOTHING_PREDICTED)
-        return _Window(reading, references)
+        each = [references]
+        if references.keep != references.compare:
+            each = [References(compare=references.compare), References(keep=references.keep)]
+        passages = [
+            Passage(
+                name=(item.item.item_id,),
+                request_id=item.request_id(self.name, "compared" if wanted.compare else "own"),
+                prompt_ids=ids[:1],
+                continuation_ids=ids[1:],
+                references=wanted,
+                top=item.config.fidelity_top,
+            )
+            for wanted in each
+            if wanted.compare or wanted.keep
+        ]
+        measured = yield from _measured(passages)
+        columns: dict[str, Any] = {"index": item.window.number}
+        if references.missing is not None:
+            columns |= {"status": "excluded", "text": references.missing}
+        else:
+            columns |= {"prompt_tokens": len(ids) - 1, **measured[0]}
+        return [item.record(self.name, **columns)]
 
     def cost(self, tokens: int, config: Settings) -> Cost:
         """Of a checkpoint with a base; the base asks everything twice."""
@@ -199,47 +186,6 @@ class TextFidelity(TextProbe):
         from evaluator.probes.reducing import where_measured
 
         return where_measured(reduced(asked, self.name), asked, self.name, "text_fidelity_positions")
-
-
-class _Window(Inquiry):
-    """One window. Its tokens are the same for all checkpoints, so the kept passages are also the compared ones."""
-
-    def __init__(self, reading: Reading, references: References) -> None:
-        super().__init__()
-        self._window = reading.window
-        self._missing = references.missing
-        ids = tuple(reading.window.token_ids)
-        each = [references]
-        if references.keep != references.compare:
-            each = [References(compare=references.compare), References(keep=references.keep)]
-        self._passages = [
-            Passage(
-                name=(reading.window.item.item_id,),
-                request_id=reading.request_id("text_fidelity", "compared" if wanted.compare else "own"),
-                prompt_ids=ids[:1],
-                continuation_ids=ids[1:],
-                references=wanted,
-                top=reading.config.fidelity_top,
-            )
-            for wanted in each
-            if wanted.compare or wanted.keep
-        ]
-
-    def start(self) -> Sequence[Request]:
-        return [request for passage in self._passages for request in passage.start()]
-
-    def receive(self, response: Response) -> Sequence[Request | Cancel]:
-        super().receive(response)
-        return [request for passage in self._passages for request in passage.follow(response)]
-
-    def records(self, recorder: Recorder) -> list[Record]:
-        columns: dict[str, Any] = {"index": self._window.number}
-        if self._missing is not None:
-            columns |= {"status": "excluded", "text": self._missing}
-        else:
-            columns["prompt_tokens"] = len(self._window.token_ids) - 1
-            columns |= self._passages[0].columns(self.responses)
-        return [recorder.record("text_fidelity", **columns)]
 
 
 def reduced(asked: pd.DataFrame, prefix: str) -> pd.DataFrame:
@@ -279,54 +225,41 @@ class Passage:
     references: References  # an unwanted path is empty
     top: int  # Settings.fidelity_top
 
-    @property
-    def starts(self) -> range:
-        """Where the pieces begin in the continuation."""
-        return range(0, len(self.continuation_ids), PIECE)
+    def scores(self, *, keep: bool) -> list[Score]:
+        """The requests to keep distributions, or to compare with them; none without a folder for that.
 
-    def compare_id(self, start: int) -> str:
-        return f"{self.request_id}/compare/{start}"
+        The last piece goes first: its prompt is all of the others', which find it in the cache.
+        """
+        folder, continuation = self.references.keep if keep else self.references.compare, self.continuation_ids
+        if not folder:
+            return []
+        requests = []
+        for start in reversed(range(0, len(continuation), PIECE)):
+            # Names of items may be anything, those of files may not.
+            file = hashlib.blake2b("\x1f".join((*self.name, str(start))).encode(), digest_size=16).hexdigest()
+            requests.append(
+                Score(
+                    request_id=f"{self.request_id}/{'keep' if keep else 'compare'}/{start}",
+                    prompt_ids=self.prompt_ids + continuation[:start],
+                    continuation_ids=continuation[start : start + PIECE],
+                    reference=Reference(path=str(Path(folder) / f"{file}.safetensors"), keep=keep, top=self.top),
+                )
+            )
+        return requests
 
-    def start(self) -> list[Score]:
-        """The first requests, the last piece first: its prompt is all of the others', which find it in the cache."""
-        keep = bool(self.references.keep)
-        return [self._score(start, keep=keep) for start in reversed(self.starts)]
-
-    def follow(self, response: Response) -> list[Score]:
-        """What follows from a response: once a piece's distributions are kept, they are compared with."""
-        begin, _, start = response.request_id.rpartition("/")
-        kept = begin == f"{self.request_id}/keep" and response.status == "ok" and bool(self.references.compare)
-        return [self._score(int(start), keep=False)] if kept else []
-
-    def _score(self, start: int, *, keep: bool) -> Score:
-        continuation = self.continuation_ids
-        # Names of items may be anything, those of files may not.
-        file = hashlib.blake2b("\x1f".join((*self.name, str(start))).encode(), digest_size=16).hexdigest()
-        folder = self.references.keep if keep else self.references.compare
-        path = str(Path(folder) / f"{file}.safetensors")
-        return Score(
-            request_id=f"{self.request_id}/keep/{start}" if keep else self.compare_id(start),
-            prompt_ids=self.prompt_ids + continuation[:start],
-            continuation_ids=continuation[start : start + PIECE],
-            reference=Reference(path=path, keep=keep, top=self.top),
-        )
-
-    def columns(self, responses: dict[str, Response]) -> dict[str, Any]:
+    def columns(self, pieces: Sequence[Response]) -> dict[str, Any]:
         """The columns of its record."""
-        pieces: list[Response] = []
-        for start in self.starts:
-            kept = responses.get(f"{self.request_id}/keep/{start}")
-            pieces.append(kept if kept is not None and kept.status != "ok" else responses[self.compare_id(start)])
-        error = next((piece.error for piece in pieces if piece.status != "ok"), None)
-        if error is not None:
-            return failed(error)
+        failure = next((piece for piece in pieces if piece.status != "ok"), None)
+        if failure is not None:
+            return failed(failure.error)
         found = [each for piece in pieces for each in piece.divergences]
         if len(found) != len(self.continuation_ids):
             return failed(NO_DIVERGENCES)
         logprobs = tuple(value for piece in pieces for value in piece.logprobs)
+        cached = [piece.cached_tokens for piece in pieces if piece.cached_tokens is not None]
         return {
             "logprob": sum(logprobs),
-            "cached_tokens": _sum([piece.cached_tokens for piece in pieces]),
+            "cached_tokens": sum(cached) if cached else None,
             "kld": tuple(each.kld for each in found),
             "kld_reverse": tuple(each.kld_reverse for each in found),
             "acceptance": tuple(each.acceptance for each in found),
@@ -338,6 +271,23 @@ class Passage:
         }
 
 
-def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+def _measured(passages: Sequence[Passage]) -> Generator[Sequence[Score], Sequence[Response], list[dict[str, Any]]]:
+    """Keep the distributions of passages, then compare with what is kept. Returns the columns of each passage."""
+    kept = yield from _answered(passages, keep=True)
+    failures = [next((piece for piece in pieces if piece.status != "ok"), None) for pieces in kept]
+    sound = [passage for passage, failure in zip(passages, failures, strict=True) if failure is None]
+    compared = iter((yield from _answered(sound, keep=False)))
+    return [
+        passage.columns(next(compared)) if failure is None else failed(failure.error)
+        for passage, failure in zip(passages, failures, strict=True)
+    ]
+
+
+def _answered(
+    passages: Sequence[Passage], *, keep: bool
+) -> Generator[Sequence[Score], Sequence[Response], list[list[Response]]]:
+    """The responses of each passage, in the order of its pieces."""
+    requests = [passage.scores(keep=keep) for passage in passages]
+    together = [request for each in requests for request in each]
+    responses = iter((yield together) if together else ())
+    return [[next(responses) for _ in each][::-1] for each in requests]

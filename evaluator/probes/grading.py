@@ -1,7 +1,7 @@
 """Grading: compares a text with the gold answers by containment, exact match and token F1. Pure.
 
     grade("<think>hm</think>\\n\\nThe Nile.", ("Nile", "the Nile"), "english")
-    -> Grade(contains=True, exact_match=True, token_f1=1.0)
+    -> {"contains": True, "exact_match": True, "token_f1": 1.0}
 
 Both sides are normalised first, and the best over the gold answers counts. Spans between `<think>` and `</think>` are
 not part of an answer. They are removed here, so callers pass the decoded text unchanged.
@@ -11,23 +11,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from evaluator.core.text import normalise, split_tokens
 
 # A span that is never closed runs to the end: the model ran out of tokens while it was still thinking.
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """How well a text answers: each value is the best over the gold answers."""
-
-    contains: bool  # a normalised gold answer is a substring of the normalised text
-    exact_match: bool  # a normalised gold answer is the normalised text
-    token_f1: float  # in [0, 1]
 
 
 def thinking_spans(text: str) -> list[tuple[int, int]]:
@@ -40,13 +30,9 @@ def strip_thinking(text: str) -> str:
     return _THINKING.sub("", text) if "<think>" in text else text
 
 
-def gradable(answers: Sequence[str]) -> list[str]:
-    """Gold answers, normalised; without those that normalise to nothing, since every text contains the empty one."""
-    return list(_gradable(tuple(answers)))
-
-
 @lru_cache(maxsize=1024)  # an item's answers are compared with every beam and sample
-def _gradable(answers: tuple[str, ...]) -> tuple[str, ...]:
+def gradable(answers: tuple[str, ...]) -> tuple[str, ...]:
+    """Gold answers, normalised; without those that normalise to nothing, since every text contains the empty one."""
     return tuple(answer for answer in map(normalise, answers) if answer)
 
 
@@ -63,12 +49,12 @@ def token_f1(text: str, answer: str, language: str) -> float:
     return 2 * shared / (len(produced) + wanted.total()) if shared else 0.0
 
 
-def grade(text: str, answers: Sequence[str], language: str) -> Grade:
-    """Grade a decoded text against those of the answers that are `gradable`."""
+def grade(text: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
+    """The columns of a record that grade a decoded text against those of the answers that are `gradable`."""
     produced = normalise(strip_thinking(text))
     wanted = gradable(answers)
-    return Grade(
-        contains=any(answer in produced for answer in wanted),
-        exact_match=produced in wanted,
-        token_f1=max((token_f1(produced, answer, language) for answer in wanted), default=0.0),
-    )
+    return {
+        "contains": any(answer in produced for answer in wanted),
+        "exact_match": produced in wanted,
+        "token_f1": max((token_f1(produced, answer, language) for answer in wanted), default=0.0),
+    }

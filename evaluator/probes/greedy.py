@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from evaluator.asking.questions import Question
-from evaluator.core.records import Format, Record
+from evaluator.core.records import Format
 from evaluator.core.text import normalise
-from evaluator.engine.base import Request
-from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
+from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.grading import strip_thinking
-from evaluator.probes.recording import Recorder, failed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.base import ItemPlan, Settings
+    from evaluator.asking.questions import Question
+    from evaluator.probes.item import ItemRun, Settings
 
 
 class Greedy(ItemProbe):
@@ -51,11 +49,19 @@ class Greedy(ItemProbe):
     def fits(self, question: Question, config: Settings) -> bool:
         return any(question.can_pose(format) for format in config.formats)
 
-    def why_not(self, plan: ItemPlan) -> str | None:
+    def why_not(self, item: ItemRun) -> str | None:
         return None  # each format has its own record with the reason
 
-    def ask(self, asking: Asking) -> Inquiry:
-        return _Answers(asking)
+    def run(self, item: ItemRun) -> Steps:
+        """The open prompt goes first: the other probes share it, and find it in the prefix cache."""
+        formats = item.config.formats
+        posed = sorted((each for each in item.prompts if each in formats), key=lambda format: format != "open")
+        responses = yield [item.greedy(format) for format in posed]
+        found = {format: item.generated(response) for format, response in zip(posed, responses, strict=True)}
+        for format in formats:  # no candidate to list, no item left to be the exemplar, or too long
+            if format not in found:
+                found[format] = {"status": "excluded", "text": item.question.why_not(format)}
+        return [item.record(self.name, format, **found[format]) for format in formats]
 
     def cost(self, config: Settings) -> Cost:
         count = len(config.formats)
@@ -84,29 +90,3 @@ class Greedy(ItemProbe):
 def _said(text: object) -> int | None:
     """The same number for answers that are the same once they are normalised, as grading does."""
     return crc32(normalise(strip_thinking(text)).encode()) if isinstance(text, str) else None
-
-
-class _Answers(Inquiry):
-    def __init__(self, asking: Asking) -> None:
-        super().__init__()
-        self._asking = asking
-
-    def start(self) -> list[Request]:
-        """The open prompt first: the other probes share it, and find it in the prefix cache."""
-        prompts, formats = self._asking.plan.prompts, self._asking.config.formats
-        ordered = sorted(prompts, key=lambda format: format != "open")
-        return [self._asking.greedy(format) for format in ordered if format in formats]
-
-    def records(self, recorder: Recorder) -> list[Record]:
-        return [self._record(recorder, format) for format in self._asking.config.formats]
-
-    def _record(self, recorder: Recorder, format: Format) -> Record:
-        plan = self._asking.plan
-        prompt = plan.prompts.get(format)
-        if prompt is None:  # no candidate to list, no item left to be the exemplar, or too long
-            return recorder.record("greedy", format, status="excluded", text=plan.question.why_not(format))
-        response = self.responses[self._asking.greedy_id(format)]
-        if response.status != "ok":
-            return recorder.record("greedy", format, prompt, **failed(response.error))
-        columns: dict[str, Any] = {"logprob": sum(response.logprobs), "cached_tokens": response.cached_tokens}
-        return recorder.record("greedy", format, prompt, **columns, **recorder.graded(response.token_ids))

@@ -1,136 +1,221 @@
-"""All probes of one item or window on one checkpoint: their requests and responses.
+"""One item, or one window of a text, on one checkpoint: what its probes get, and how they fill in records.
 
-Pure: no engine, no clock, no files. Each probe is an `Inquiry`. A request that several probes make is sent once, and
-all of these probes get the response. Probes that score the same answer share the score. The greedy request of the open
-prompt is also the first rollout of a beam search, which needs its top log-probabilities, token by token.
+A `Plan` holds the token ids, once for all checkpoints with the same tokenizer. An `ItemRun` is a plan on one
+checkpoint. Its probes make requests and records with it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from evaluator.core.records import Item, Record
-from evaluator.engine.base import NOT_NUMBERS, Cancel, Generate, Request, Response
-from evaluator.probes.base import Asking, Excluded, Inquiry, Reading
-from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Blaming, Plan, WindowPlan
-from evaluator.probes.recording import Decode, Recorder, Stamp
+from pydantic import Field, field_validator
+
+from evaluator.asking.questions import Question, Window
+from evaluator.core.config import Frozen
+from evaluator.core.records import Format, Record
+from evaluator.engine.base import NOT_NUMBERS, Generate, Response, Score
+from evaluator.engine.distributions import RANKS
+from evaluator.probes.grading import grade
+
+if TYPE_CHECKING:
+    from evaluator.asking.prompts import Continuation, Prompt, Prompter
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # the records' column has 64 bits: more would end an engine at each item
 
 
-class ItemProbes:
-    """Sends the requests of one plan and routes their responses; `serial` makes its request ids unique.
+def each_once(names: Sequence[object] | None) -> None:
+    """Raises ValueError for an empty list and for one that repeats an entry; None is no list."""
+    if names is not None and (not names or len(set(names)) != len(names)):
+        raise ValueError(f"must name each one once, and at least one: {', '.join(map(str, names)) or '(empty)'}")
 
-    A probe's error becomes a ResurfaceError that names the probe and the item (`planning.Blaming`).
+
+class Settings(Frozen):
+    """The settings that probes read. The defaults are the paper's (The Benchmark Illusion, arXiv 2606.17609)."""
+
+    formats: tuple[Format, ...] = ("open",)
+    seed: Seed = 0
+    max_new_tokens: int = Field(default=32, ge=1)
+    beam_width: int = Field(default=5, ge=1, le=10)
+    samples: int = Field(default=10, ge=1)
+    sample_seeds: tuple[Seed, ...] | None = None  # for the sample probe; None: the run seed. They must include it
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    temperature: float = Field(default=1.0, ge=0.01, le=2)  # vLLM refuses more, and silently raises less
+    window: int = Field(default=2048, ge=2)  # tokens of a window of a text; at most the model's number of positions
+    # Keep this number of the base's likeliest tokens, and the rest as one; 0: the whole vocabulary.
+    fidelity_top: int = Field(default=0, ge=0)
+
+    @field_validator("formats", "sample_seeds")
+    @classmethod
+    def _no_repeats(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
+        each_once(value)
+        return value
+
+    @field_validator("fidelity_top")
+    @classmethod
+    def _ranks(cls, value: int) -> int:
+        if 0 < value < RANKS:
+            raise ValueError(f"{value}: the first {RANKS} ranks are compared, so {RANKS} or more, or 0 for all")
+        return value
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the sample probe."""
+        return (self.seed,) if self.sample_seeds is None else self.sample_seeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseAnswer:
+    """The greedy answer of a checkpoint's base to an item's open prompt, or why there is none."""
+
+    token_ids: tuple[int, ...] = ()  # EOS included
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """Where distributions are on one task: those that a checkpoint compares its own with, and those that it keeps.
+
+    Both are the same folder for a checkpoint that is its own base. One that has a base, and is the base of others,
+    keeps its distributions along its own answers and compares along its base's.
     """
 
-    def __init__(self, plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int) -> None:
+    compare: str = ""  # empty: there is nothing to compare with, and `missing` says why
+    keep: str = ""  # empty: no checkpoint is compared with this one
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A question in token ids, or a window, which has its own.
+
+    A format without a prompt cannot be evaluated: its records are `excluded`.
+    """
+
+    question: Question | Window
+    prompts: Mapping[Format, Prompt]
+    scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
+
+
+class ItemRun:
+    """One item or window on one checkpoint.
+
+    Probes that yield the same `greedy` or `score` request in their first step share it: it is sent once.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        serial: int,
+        *,
+        config: Settings,
+        prompter: Prompter,
+        columns: Mapping[str, Any],
+        base: BaseAnswer | None = None,
+        references: References | None = None,
+    ) -> None:
+        """`serial` is unique in the stream; `columns` are those of every record of the checkpoint.
+
+        `base`: None if the checkpoint is its own base, or no probe reads its base's answers. `references`: None if
+        there is no place for them, or no probe needs them.
+        """
+        self.item = plan.question.item
         self.plan = plan
-        self._decode = decode
-        self._run_seed = config.seed
-        self._inquiries: dict[str, Inquiry] = {}  # by the name of each probe, in the registry's order
-        if isinstance(plan, WindowPlan):
-            reading = Reading(window=plan.question, config=config, serial=serial, references=plan.references)
-            for text_probe in config.text_probes:
-                with Blaming(text_probe.name, self._item):
-                    self._inquiries[text_probe.name] = text_probe.ask(reading)
-        else:
-            asking = Asking(plan, config, eos_ids, decode, serial)
-            for probe in config.item_probes:
-                if plan.question.deep or not probe.deep:
-                    with Blaming(probe.name, self._item):
-                        why = probe.why_not(plan)
-                        excluded = None if why is None else Excluded(probe, why, plan.prompts.get("open"))
-                        self._inquiries[probe.name] = excluded or probe.ask(asking)
-        self._readers: dict[str, list[str]] = {}  # the probes that wait for a request, by its id
-        self._gatherers = [(probe, inquiry) for probe, inquiry in self._inquiries.items() if inquiry.gathers]
-        self.gathered = False  # a response has come to one of these: `follow` is to be called before the next step
-        self._numbers = self._not_numbers = False  # of the log-probabilities that came: whether any are such
+        self.prompts = plan.prompts
+        self.config = config
+        self.eos_ids = prompter.eos_ids
+        self.decode = prompter.decode
+        self.base = base
+        self.references = references
+        self.collapsed = False  # the item's log-probabilities came back so far, and all are NaN
+        self._serial = serial
+        self._columns = {**columns, "task": self.item.task, "language": self.item.language}
+        self._columns |= {"item_id": self.item.item_id, "index": 0, "seed": config.seed, "status": "ok"}
+        self._graded: dict[tuple[int, ...], dict[str, Any]] = {}
 
     @property
-    def done(self) -> bool:
-        return not self._readers and not self.gathered
-
-    def start(self) -> list[Request]:
-        """The requests that depend on no response, in the order of the probes."""
-        requests: dict[str, Request] = {}
-        for probe, inquiry in self._inquiries.items():
-            with Blaming(probe, self._item):
-                first = inquiry.start()
-            for request in first:
-                known = requests.get(request.request_id)
-                requests[request.request_id] = request if known is None else _joined(known, request)
-                self._readers.setdefault(request.request_id, []).append(probe)
-        return list(requests.values())
-
-    def receive(self, response: Response) -> Sequence[Request | Cancel]:
-        """Take one response; returns the requests that follow from it. One to a cancelled request is ignored."""
-        readers = self._readers.get(response.request_id)
-        if readers is None:
-            return ()
-        if response.final:
-            del self._readers[response.request_id]
-        self._numbers = self._numbers or bool(response.logprobs)
-        self._not_numbers = self._not_numbers or response.error == NOT_NUMBERS
-        following: list[Request | Cancel] = []
-        for probe in tuple(readers):
-            inquiry = self._inquiries[probe]
-            with Blaming(probe, self._item):
-                next_ones = inquiry.receive(response)
-            if inquiry.gathers:
-                self.gathered = True
-            if next_ones:
-                following += self._sent(probe, next_ones)
-        return following
-
-    def follow(self) -> list[Request | Cancel]:
-        """The requests that follow from all that probes have gathered."""
-        self.gathered = False
-        following: list[Request | Cancel] = []
-        for probe, inquiry in self._gatherers:
-            with Blaming(probe, self._item):
-                next_ones = inquiry.follow()
-            if next_ones:
-                following += self._sent(probe, next_ones)
-        return following
-
-    def _sent(self, probe: str, requests: Sequence[Request | Cancel]) -> Iterator[Request | Cancel]:
-        """A probe's requests, as the engine gets them."""
-        for request in requests:
-            if not isinstance(request, Cancel):
-                self._readers[request.request_id] = [probe]
-            elif not self._left(probe, request.request_id):
-                continue
-            yield request
-
-    def _left(self, probe: str, request_id: str) -> bool:
-        """A probe needs a request no longer. Whether no other waits for it, so that the engine can stop."""
-        readers = self._readers.get(request_id, [])
-        if probe in readers:
-            readers.remove(probe)
-            if not readers:
-                del self._readers[request_id]
-                return True
-        return False
-
-    def records(self, stamp: Stamp) -> list[Record]:
-        """Every record, probe by probe in a fixed order. To be called once, when `done`."""
-        collapsed = self._not_numbers and not self._numbers
-        recorder = Recorder(stamp, self._item, self._run_seed, self._decode, collapsed=collapsed)
-        records: list[Record] = []
-        for probe, inquiry in self._inquiries.items():
-            with Blaming(probe, self._item):
-                records += inquiry.records(recorder)
-        return records
+    def question(self) -> Question:
+        """The question, for a probe of items."""
+        assert isinstance(self.plan.question, Question)
+        return self.plan.question
 
     @property
-    def _item(self) -> Item:
-        return self.plan.question.item
+    def window(self) -> Window:
+        """The window, for a probe of texts."""
+        assert isinstance(self.plan.question, Window)
+        return self.plan.question
+
+    def request_id(self, probe: str, detail: object) -> str:
+        return f"{self._serial}/{probe}/{detail}"
+
+    def greedy(self, format: Format = "open") -> Generate:
+        """The request for the most likely answer to a format's prompt."""
+        return Generate(
+            request_id=f"{self._serial}/greedy/{format}",
+            prompt_ids=self.prompts[format].token_ids,
+            max_tokens=self.config.max_new_tokens,
+        )
+
+    def score(self, answer: str) -> Score:
+        """The request for the score of an answer to the open prompt, one of the probe's `continuations`."""
+        continuation = self.plan.scored[answer]
+        ids = ",".join(map(str, continuation.continuation_ids))
+        return Score(
+            # The prompt's length tells a moved boundary from an unmoved one.
+            request_id=f"{self._serial}/score/{len(continuation.prompt_ids)}:{ids}",
+            prompt_ids=continuation.prompt_ids,
+            continuation_ids=continuation.continuation_ids,
+        )
+
+    def record(self, probe: str, format: Format = "open", **columns: Any) -> Record:
+        """A record of one probe. Length and cut of the format's prompt are filled in.
+
+        `columns` are the measured columns of `Record`. Defaults: index 0, the run's seed and status `ok`.
+        """
+        filled = {**self._columns, "probe": probe, "format": format}
+        prompt = self.prompts.get(format)
+        if prompt is not None:
+            filled["prompt_tokens"] = len(prompt.token_ids)
+            filled["truncated"] = prompt.truncated
+        filled |= columns
+        if prompt is not None and prompt.truncated and filled["status"] == "ok":
+            filled["status"] = "truncated"
+        return Record(**filled)
+
+    def graded(self, token_ids: tuple[int, ...]) -> dict[str, Any]:
+        """The columns of a generated answer: its text, without thinking, is compared with the gold answers."""
+        if token_ids not in self._graded:  # samples and beams often repeat one another
+            text = self.decode(token_ids)
+            grades = grade(text, self.item.answers, self.item.language)
+            self._graded[token_ids] = {"text": text, "token_ids": token_ids, **grades}
+        return self._graded[token_ids]
+
+    def generated(self, response: Response) -> dict[str, Any]:
+        """The columns of the response to a Generate."""
+        if response.status != "ok":
+            return failed(response.error)
+        if self.collapsed and not response.logprobs:  # drawn without log-probabilities: other requests show the NaN
+            return failed(NOT_NUMBERS)
+        logprob = sum(response.logprobs) if response.logprobs else None
+        return {"logprob": logprob, "cached_tokens": response.cached_tokens, **self.graded(response.token_ids)}
 
 
-def _joined(one: Request, other: Request) -> Request:
-    """One request for both. They differ at most in the values that a generation reports."""
-    if isinstance(one, Generate) and isinstance(other, Generate):
-        most = max(one.top_logprobs, other.top_logprobs)
-        return dataclasses.replace(one, top_logprobs=most, stream=one.stream or other.stream)
-    return one
+def failed(error: str | None) -> dict[str, Any]:
+    """The columns of a request that the engine could not answer."""
+    return {"status": "engine_error", "text": error}
+
+
+def scored(request: Score, response: Response, *, ranked: bool = False) -> dict[str, Any]:
+    """The columns of a scored answer; `logprob` is summed over its tokens, in nats. `ranked`: the first token's too."""
+    if response.status != "ok":
+        return failed(response.error)
+    columns = {
+        "token_ids": response.token_ids,
+        "logprob": sum(response.logprobs),
+        "prompt_tokens": len(request.prompt_ids),
+        "cached_tokens": response.cached_tokens,
+    }
+    if ranked:
+        columns |= {"rank": response.ranks[0], "margin": response.logprobs[0] - response.top_logprobs[0][0]}
+    return columns

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
 from evaluator.core.errors import InputError
-from evaluator.core.records import Record
-from evaluator.engine.base import Request, Score
-from evaluator.probes.base import Cost, Inquiry, Reading, TextProbe
-from evaluator.probes.recording import Recorder, failed
+from evaluator.engine.base import Score
+from evaluator.probes.base import Cost, Steps, TextProbe
+from evaluator.probes.item import failed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.base import Settings
+    from evaluator.probes.item import ItemRun, Settings
 
 PIECE = 64  # tokens of one request
 
@@ -39,8 +38,29 @@ class Perplexity(TextProbe):
     # Nats of a window, and its tokens that were predicted.
     columns: Mapping[str, str] = {"nll": "Float64", "predicted_tokens": "Int64"}
 
-    def ask(self, reading: Reading) -> Inquiry:
-        return _Pieces(reading.window, reading.request_id(self.name, "pieces"))
+    def run(self, item: ItemRun) -> Steps:
+        """The last piece goes first: its prompt is all of the others', which then find it in the cache."""
+        ids = tuple(item.window.token_ids)
+        pieces = yield [
+            Score(
+                request_id=item.request_id(self.name, f"pieces/{start}"),
+                prompt_ids=ids[:start],
+                continuation_ids=ids[start : start + PIECE],
+            )
+            for start in reversed(range(1, len(ids), PIECE))  # the window's first token is not predicted
+        ]
+        pieces = pieces[::-1]
+        columns: dict[str, Any] = {"index": item.window.number, "prompt_tokens": len(ids) - 1}
+        error = next((piece for piece in pieces if piece.status != "ok"), None)
+        if error is not None:
+            columns |= failed(error.error)
+        elif not pieces:
+            columns |= {"status": "excluded", "text": NOTHING_PREDICTED}
+        else:
+            cached = [piece.cached_tokens for piece in pieces if piece.cached_tokens is not None]
+            columns["logprob"] = sum(value for piece in pieces for value in piece.logprobs)
+            columns["cached_tokens"] = sum(cached) if cached else None
+        return [item.record(self.name, **columns)]
 
     def cost(self, tokens: int, config: Settings) -> Cost:
         return Cost(
@@ -83,42 +103,3 @@ def _bos(tokenizer: Any) -> list[int]:
     with_special: list[int] = tokenizer("a", verbose=False)["input_ids"]
     bare: list[int] = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
     return [bos] if bos is not None and with_special[:1] == [bos] and bare[:1] != [bos] else []
-
-
-class _Pieces(Inquiry):
-    """The pieces of one window."""
-
-    def __init__(self, window: Window, prefix: str) -> None:
-        super().__init__()
-        self._window = window
-        self._prefix = prefix
-
-    def start(self) -> list[Request]:
-        """Every piece, the last one first: its prompt is all of the others', which then find it in the cache."""
-        ids = tuple(self._window.token_ids)
-        return [
-            Score(
-                request_id=f"{self._prefix}/{start}",
-                prompt_ids=ids[:start],
-                continuation_ids=ids[start : start + PIECE],
-            )
-            for start in reversed(self._starts())
-        ]
-
-    def _starts(self) -> range:
-        """Where the pieces begin: the window's first token is not predicted."""
-        return range(1, len(self._window.token_ids), PIECE)
-
-    def records(self, recorder: Recorder) -> list[Record]:
-        pieces = [self.responses[f"{self._prefix}/{start}"] for start in self._starts()]
-        columns: dict[str, Any] = {"index": self._window.number, "prompt_tokens": len(self._window.token_ids) - 1}
-        error = next((piece for piece in pieces if piece.status != "ok"), None)
-        if error is not None:
-            columns |= failed(error.error)
-        elif not pieces:
-            columns |= {"status": "excluded", "text": NOTHING_PREDICTED}
-        else:
-            cached = [piece.cached_tokens for piece in pieces if piece.cached_tokens is not None]
-            columns["logprob"] = sum(value for piece in pieces for value in piece.logprobs)
-            columns["cached_tokens"] = sum(cached) if cached else None
-        return [recorder.record("perplexity", **columns)]

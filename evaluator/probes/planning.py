@@ -1,105 +1,127 @@
-"""From questions and windows to token ids, once for all checkpoints that share a tokenizer.
+"""From a task's items to questions with their candidates, and from questions to token ids.
 
-A plan holds one item's or window's token ids. Both kinds have a `question` with the item that records name.
-
-An error of a probe ends the run in one line that names probe and item (`Blaming`). No engine is restarted for it.
+Questions are pure text, made once per task and shipped to every engine. A plan is made once for all checkpoints that
+share a tokenizer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-from dataclasses import dataclass
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from evaluator.asking.prompts import Prompt, Prompter
-from evaluator.asking.questions import Posed, Question, Window
-from evaluator.core.errors import InputError, ResurfaceError, one_line
+from evaluator.asking.questions import Question, Window
+from evaluator.core.errors import InputError
 from evaluator.core.records import Format, Item
-from evaluator.probes.base import ItemPlan, References
+from evaluator.probes.base import blame
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import Plan
+from evaluator.tasks import DEEP_ITEMS, TaskData, is_excluded, select
+from evaluator.tasks.distractors import Options, by_kind, choose_hard_options, choose_options, unrelated_candidates
+
+if TYPE_CHECKING:
+    from evaluator.asking.prompts import Prompt, Prompter
+
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPlan:
-    """A window of a text, which is tokenised when it is cut."""
-
-    question: Window
-    references: References | None = None
+def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
+    """The one-shot exemplar of a language: its first item, in file order, that is neither evaluated nor excluded."""
+    evaluated = {item.item_id for item in subset}
+    return next((item for item in pool if item.item_id not in evaluated and not is_excluded(item)), None)
 
 
-Plan = ItemPlan | WindowPlan
+def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> list[Question]:
+    """The questions of a task, language by language in the data's order, each language's in its drawn order.
 
-
-class Planner:
-    """Makes the plans of one task for one tokenizer. The same question gives the same plan."""
-
-    def __init__(self, prompter: Prompter, config: EvalConfig) -> None:
-        self._prompter = prompter
-        self._config = config
-
-    def plan(self, posed: Posed) -> Plan:
-        """Tokenise one question; a window is tokenised already."""
-        return WindowPlan(question=posed) if isinstance(posed, Window) else self.of_question(posed)
-
-    def of_question(self, question: Question) -> ItemPlan:
-        """A prompt that does not fit its token cap even with an empty context is left out.
-
-        Raises ResurfaceError where a probe fails.
-        """
-        if question.excluded:
-            return ItemPlan(question=question, prompts={}, scored={})
-        formats: set[Format] = set()
-        answers: dict[str, None] = {}  # each once, in the order of the probes
-        for probe in self._config.item_probes:
-            if question.deep or not probe.deep:
-                with Blaming(probe.name, question.item):
-                    formats.update(probe.formats(self._config))
-                    answers.update(dict.fromkeys(probe.continuations(question)))
-        prompts: dict[Format, Prompt] = {}
-        for format in sorted(formats):
-            prompt = self._prompt(question, format)
-            if prompt is not None:
-                prompts[format] = prompt
-        if not answers or "open" not in prompts:
-            return ItemPlan(question=question, prompts=prompts, scored={})
-        continuations = self._prompter.continuations(prompts["open"], list(answers))
-        return ItemPlan(question=question, prompts=prompts, scored=dict(zip(answers, continuations, strict=True)))
-
-    def _prompt(self, question: Question, format: Format) -> Prompt | None:
-        """None if the question lacks the format's candidates, or the prompt is too long without any context."""
-        if not question.can_pose(format):
-            return None
-        candidates = question.candidates.get(format, ())
-        with contextlib.suppress(InputError):
-            return self._prompter.build(question.item, format, candidates=candidates, exemplar=question.exemplar)
-        return None
-
-
-_log = logging.getLogger(__name__)
-
-
-class Blaming:
-    """Turns an error of `probe` on `item` into a ResurfaceError that names both. The log gets the traceback.
-
-    A ResurfaceError is passed on unchanged: it is clear by itself.
+    A question omits candidates that its pool lacks. With `refuse`, raises InputError if for that reason no question
+    remains that any probe can evaluate.
     """
+    questions = []
+    refusals: list[InputError] = []
+    hard_options = any(probe.options == "hard" for probe in config.item_probes)
 
-    __slots__ = ("_item", "_probe")
+    def tried(choose: Callable[[], _T]) -> _T | None:
+        try:
+            return choose()
+        except InputError as error:
+            refusals.append(error)
+            return None
 
-    def __init__(self, probe: str, item: Item) -> None:
-        self._probe = probe
-        self._item = item
+    for pool in data.pools.values():
+        subset = select(pool, config.items)
+        exemplar = exemplar_of(pool, subset)
+        kinds = by_kind(pool) if config.draws_options and config.options != "any" else None
+        for position, item in enumerate(subset):
+            excluded = is_excluded(item)
+            options = hard = unrelated = None
+            if config.draws_options and not excluded:
+                options = tried(partial(choose_options, item, pool, config.seed, kinds))
+            if hard_options and not excluded:
+                hard = tried(partial(choose_hard_options, item, pool, config.seed))
+            if "unrelated" in config.formats and not excluded:
+                unrelated = tried(partial(unrelated_candidates, item, data.every_pool, config.seed))
+            questions.append(
+                Question(
+                    item=item,
+                    excluded=excluded,
+                    deep=position < DEEP_ITEMS,
+                    options=options,
+                    hard_options=hard,
+                    candidates=_candidates(options, unrelated, config),
+                    exemplar=exemplar,
+                    lists_options=config.lists_options,
+                )
+            )
+    asked = [question for question in questions if not question.excluded]
+    if refuse and refusals and not any(probe.fits(each, config) for probe in config.item_probes for each in asked):
+        raise refusals[0]
+    return questions
 
-    def __enter__(self) -> None:
-        pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if not isinstance(error, Exception) or isinstance(error, ResurfaceError):
-            return
-        line = (
-            f"probe {self._probe!r} failed on item {self._item.item_id!r} ({self._item.language}) of task "
-            f"{self._item.task!r}: {type(error).__name__}: {one_line(error)}"
-        )
-        _log.error(line, exc_info=error)
-        raise ResurfaceError(line) from error
+def _candidates(
+    options: Options | None, unrelated: tuple[str, ...] | None, config: EvalConfig
+) -> dict[Format, tuple[str, ...]]:
+    listed: dict[Format, tuple[str, ...]] = {}
+    if options is not None:
+        if config.lists_options:
+            listed |= {"open": options.texts, "open_capped": options.texts}
+        if "shown" in config.formats:
+            listed["shown"] = options.texts
+        if "distractors_only" in config.formats:
+            listed["distractors_only"] = tuple(t for i, t in enumerate(options.texts) if i != options.gold)
+    if unrelated is not None:
+        listed["unrelated"] = unrelated
+    return listed
+
+
+def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig) -> Plan:
+    """Tokenise a question for its probes; a window is tokenised already. The same question gives the same plan.
+
+    A prompt is left out if the question lacks the format's candidates, or if the prompt is over its token cap even
+    with an empty context. Raises ResurfaceError where a probe fails.
+    """
+    if isinstance(question, Window) or question.excluded:
+        return Plan(question=question, prompts={}, scored={})
+    formats: set[Format] = set()
+    answers: dict[str, None] = {}  # each once, in the order of the probes
+    for probe in config.item_probes:
+        if question.deep or not probe.deep:
+            try:
+                formats.update(probe.formats(config))
+                answers.update(dict.fromkeys(probe.continuations(question)))
+            except Exception as error:
+                raise blame(probe.name, question.item, error) from error
+    prompts: dict[Format, Prompt] = {}
+    for format in sorted(formats):
+        if question.can_pose(format):
+            candidates = question.candidates.get(format, ())
+            with contextlib.suppress(InputError):
+                prompts[format] = prompter.build(
+                    question.item, format, candidates=candidates, exemplar=question.exemplar
+                )
+    if not answers or "open" not in prompts:
+        return Plan(question=question, prompts=prompts, scored={})
+    continuations = prompter.continuations(prompts["open"], list(answers))
+    return Plan(question=question, prompts=prompts, scored=dict(zip(answers, continuations, strict=True)))

@@ -1,21 +1,54 @@
-"""The rank probe: the rank of the gold answer's first token in the vocabulary after the open prompt."""
+"""Two ranks of the answer's first token in the vocabulary: after the open prompt, and where the base wrote it.
+
+`rank` is the rank of the gold answer's first token after the open prompt.
+
+A model that answers in sentences ("The river is the Nile.") does not begin with the answer, so the rank of the answer's
+first token right after the prompt is misleading. The probe `aligned_rank` uses the *base's* greedy answer to the open
+prompt, if it contains a gold answer. The base's words before that answer are the *lead-in*; its tokens for it are the
+*aligned answer*. The probe measures the likelihood of the aligned answer after prompt and lead-in, for every
+checkpoint. The base uses its own greedy answer, in the same stream. It chose every token of the aligned answer, so its
+aligned rank is 1, up to ties and rounding.
+
+Without a base, or without a gold answer in the base's greedy answer, the probe is not defined: `excluded`.
+
+The exact rule (`align`, pure):
+
+    tokens   It | 's|  the|  Ni|le|,|  in|  Egypt|.           gold answer "Nile"
+    lead-in  It | 's|  the|           aligned answer   Ni|le
+
+`ids` are an answer's token ids without EOS. A text *contains* a gold answer as in grading: both normalised, and without
+spans of thinking.
+
+    k = the smallest number such that the decoding of ids[:k] contains a gold answer
+    j = the largest number below k such that the decoding of ids[j:k] contains one
+
+The lead-in is ids[:j], the aligned answer ids[j:k]. Nothing is tokenised again: after the prompt and the lead-in, each
+token of the aligned answer is the model's own choice. The whole answer determines the spans of thinking. So a thought
+never counts as the answer, even if k splits a tag or a slice begins after its tag.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from evaluator.asking.questions import Question
-from evaluator.core.records import Record
-from evaluator.engine.base import Request
-from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
-from evaluator.probes.recording import Recorder, scored
+from evaluator.core.text import normalise
+from evaluator.engine.base import Score
+from evaluator.probes.base import Cost, ItemProbe, Steps
+from evaluator.probes.grading import gradable, thinking_spans
+from evaluator.probes.item import failed, scored
 from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.base import Settings
+    from evaluator.probes.item import ItemRun, Settings
+
+
+# Why it is not defined: the text of an excluded record.
+NOT_SAID = "the base's greedy answer contains no gold answer"
+NOT_OPEN = "it needs the base's greedy answer to the open prompt, and the format open is not asked"
 
 
 class Rank(ItemProbe):
@@ -32,8 +65,10 @@ class Rank(ItemProbe):
     def continuations(self, question: Question) -> tuple[str, ...]:
         return (gold_option(question.item),)
 
-    def ask(self, asking: Asking) -> Inquiry:
-        return _Rank(asking)
+    def run(self, item: ItemRun) -> Steps:
+        request = item.score(gold_option(item.item))
+        (response,) = yield [request]
+        return [item.record(self.name, **scored(request, response, ranked=True))]
 
     def cost(self, config: Settings) -> Cost:
         return Cost(scored=frozenset({"gold"}))
@@ -45,19 +80,89 @@ class Rank(ItemProbe):
         return where_measured(typed.groupby(list(KEY))[["rank", "margin"]].first(), asked, self.name, "rank")
 
 
-class _Rank(Inquiry):
-    def __init__(self, asking: Asking) -> None:
-        super().__init__()
-        self._asking = asking
-        self._gold = gold_option(asking.plan.question.item)
+class AlignedRank(ItemProbe):
+    """The rank of the aligned answer's first token, its margin, and the log-likelihood of the whole aligned answer."""
 
-    def start(self) -> list[Request]:
-        return [self._asking.score(self._gold)]
+    name = "aligned_rank"
+    help = "the rank of the answer's first token after the base's own lead-in"
+    evidence = "reachable"
+    view = "aligned"
+    title = "first token of the answer, after the base's words before it"
+    after_base = True
+    # Of the aligned answer's first token; the margin in nats.
+    columns: Mapping[str, str] = {"aligned_rank": "Int64", "aligned_margin": "Float64"}
 
-    def records(self, recorder: Recorder) -> list[Record]:
-        response = self.responses[self._asking.score_id(self._gold)]
-        columns: dict[str, Any] = scored(response, self._asking.scored(self._gold))
+    def run(self, item: ItemRun) -> Steps:
+        base = item.base
+        why = NOT_OPEN if "open" not in item.config.formats else None if base is None else base.missing
+        if why is not None:
+            return [item.record(self.name, status="excluded", text=why)]
+        if base is None:  # the request is that of the other probes
+            (greedy,) = yield [item.greedy()]
+            if greedy.status != "ok":
+                return [item.record(self.name, **failed(greedy.error))]
+        said = greedy.token_ids if base is None else base.token_ids
+        own = said[:-1] if said[-1:] and said[-1] in item.eos_ids else said
+        aligned = align(own, item.item.answers, item.decode)
+        if aligned is None:
+            return [item.record(self.name, status="excluded", text=NOT_SAID)]
+        lead_in, answer = aligned
+        request = Score(
+            request_id=item.request_id(self.name, "answer"),
+            prompt_ids=item.prompts["open"].token_ids + lead_in,
+            continuation_ids=answer,
+        )
+        (response,) = yield [request]
+        columns = scored(request, response, ranked=True)
         if response.status == "ok":
-            columns["rank"] = response.ranks[0]
-            columns["margin"] = response.logprobs[0] - response.top_logprobs[0][0]
-        return [recorder.record("rank", "open", self._asking.prompt(), **columns)]
+            columns |= {"text": item.decode(lead_in), "option_text": item.decode(answer)}
+        return [item.record(self.name, **columns)]
+
+    def cost(self, config: Settings) -> Cost:
+        """The lead-in is at most as long as a greedy answer."""
+        if "open" not in config.formats:
+            return Cost()
+        return Cost(scored=frozenset({"aligned answer"}), prompt_tokens=config.max_new_tokens)
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        from evaluator.probes.reducing import KEY, where_measured
+
+        typed = asked.astype({"rank": "Int64", "margin": "Float64"})
+        first = typed.groupby(list(KEY))[["rank", "margin"]].first()
+        named = first.rename(columns={"rank": "aligned_rank", "margin": "aligned_margin"})
+        return where_measured(named, asked, self.name, "aligned_rank")
+
+
+def align(
+    token_ids: tuple[int, ...], answers: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Cut an answer (ids without EOS) by the rule above into lead-in and aligned answer, which has at least one token.
+
+    None if its text contains no gold answer.
+    """
+    wanted = gradable(answers)
+    thoughts = thinking_spans(decode(token_ids))
+
+    def contains(start: int, end: int) -> bool:
+        text = decode(token_ids[start:end])
+        if thoughts:
+            # A slice may decode to fewer characters than its part of the whole (a leading space), or to more (part of
+            # a character's bytes). So it takes its end from the whole.
+            text = _without(thoughts, text, len(decode(token_ids[:end])) - len(text))
+        said = normalise(text)
+        return any(answer in said for answer in wanted)
+
+    if not contains(0, len(token_ids)):
+        return None
+    end = next(end for end in range(1, len(token_ids) + 1) if contains(0, end))
+    start = next(start for start in reversed(range(end)) if contains(start, end))
+    return token_ids[:start], token_ids[start:end]
+
+
+def _without(spans: Sequence[tuple[int, int]], text: str, place: int) -> str:
+    """The text at `place` of a whole, without the whole's `spans`."""
+    kept, at = "", 0
+    for first, last in spans:
+        kept += text[at : max(at, first - place)]
+        at = max(at, last - place)
+    return kept + text[at:]

@@ -1,31 +1,35 @@
-"""From one probe's records to one row for each item: functions that the probes' `reduce` methods share.
+"""From one probe's records to one row for each item, an outcome: functions that the probes' `reduce` methods share.
 
 A row is named by KEY. A probe counts as measured only if all of an item's records are; columns that were not measured
 are null, and `<probe>_status` says why.
+
+Two kinds of values are packed as text. Sums give means, but percentiles over positions need every position's
+divergence. A position takes five bytes: the divergence as float32, and one byte for the band of the base's confidence
+and the agreement of the likeliest tokens. To compare two checkpoints' choices, each option keeps its probability in
+four bytes.
 """
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 KEY = ("checkpoint", "task", "language", "item_id", "format", "seed")
 MEASURED = ("ok", "truncated")
 
+# The bands of the base's highest probability, by their lower ends.
+BANDS = (0.0, 0.5, 0.9, 0.99)
+_SAME = 8  # in the byte
+_POSITION = np.dtype([("kld", "<f4"), ("marks", "u1")])
+
 _SEVERITY = {"ok": 0, "truncated": 1, "engine_error": 2, "excluded": 3}
 _BY_SEVERITY = {severity: status for status, severity in _SEVERITY.items()}
-
-
-def by_item(asked: pd.DataFrame) -> list[pd.Series]:
-    """What to group records by, to get an item's together."""
-    return [asked[name] for name in KEY]
-
-
-def status_of(asked: pd.DataFrame) -> pd.Series:
-    """The worst status among an item's records of one probe."""
-    severity = asked["status"].map(_SEVERITY).astype("int64")
-    return severity.groupby(by_item(asked)).max().map(_BY_SEVERITY)
 
 
 def why_not(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
@@ -44,7 +48,9 @@ def where_measured(
     An `ok` record without a `value`, or an item that is not `decided` (too few options, for example), was not measured:
     its status is engine_error.
     """
-    status = status_of(asked).reindex(reduced.index)
+    severity = asked["status"].map(_SEVERITY).astype("int64")
+    worst = severity.groupby([asked[name] for name in KEY]).max()
+    status = worst.map(_BY_SEVERITY).reindex(reduced.index)
     status = status.mask(status.isin(MEASURED) & ~(decided & reduced[value].notna()), "engine_error")
     known = {name: column.where(status.isin(MEASURED)) for name, column in reduced.items()}
     return pd.DataFrame({**known, f"{probe}_status": status})
@@ -58,3 +64,48 @@ def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     reduced = pd.DataFrame({f"{probe}s": groups.size().astype("Int64"), f"{probe}_hit": (found > 0).astype("boolean")})
     reduced[f"{probe}_hits"] = found
     return where_measured(reduced, asked, probe, f"{probe}_hit")
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Every position of some passages; `passage` is the place of its passage among them."""
+
+    passage: npt.NDArray[np.intp]
+    kld: npt.NDArray[np.float64]
+    same_top: npt.NDArray[np.bool_]
+    band: npt.NDArray[np.intp]  # a place in BANDS
+
+
+def pack(kld: Sequence[float], same_top: Sequence[bool], confidence: Sequence[float]) -> str:
+    """The positions of one passage as text."""
+    rows = np.empty(len(kld), dtype=_POSITION)
+    rows["kld"] = kld
+    rows["marks"] = np.searchsorted(BANDS, np.asarray(confidence), side="right") - 1
+    rows["marks"] += np.asarray(same_top, dtype=np.uint8) * np.uint8(_SAME)
+    return base64.b64encode(rows.tobytes()).decode()
+
+
+def unpack(packed: Iterable[str]) -> Positions:
+    """The positions of passages, one after the other."""
+    passages = [np.frombuffer(base64.b64decode(each), dtype=_POSITION) for each in packed]
+    rows = np.concatenate([np.empty(0, dtype=_POSITION), *passages])
+    return Positions(
+        passage=np.repeat(np.arange(len(passages)), [len(each) for each in passages]),
+        kld=rows["kld"].astype(np.float64),
+        same_top=(rows["marks"] & _SAME) > 0,
+        band=(rows["marks"] & (_SAME - 1)).astype(np.intp),
+    )
+
+
+def pack_shares(shares: Sequence[float]) -> str:
+    """The probabilities of one item's options as text."""
+    return base64.b64encode(np.asarray(shares, dtype="<f4").tobytes()).decode()
+
+
+def unpack_shares(packed: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Items x options; zeros behind the options of an item that has fewer than others."""
+    items = [np.frombuffer(base64.b64decode(each), dtype="<f4") for each in packed]
+    shares = np.zeros((len(items), max(map(len, items), default=0)), dtype=np.float32)
+    for row, each in zip(shares, items, strict=True):
+        row[: len(each)] = each
+    return shares

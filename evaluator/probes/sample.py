@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from evaluator.core.records import Record
-from evaluator.engine.base import NOT_NUMBERS, Generate
-from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
-from evaluator.probes.recording import Recorder, failed
+from evaluator.engine.base import Generate
+from evaluator.probes.base import Cost, ItemProbe, Steps
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.base import Settings
+    from evaluator.probes.item import ItemRun, Settings
 
 
 class Sample(ItemProbe):
@@ -32,8 +30,25 @@ class Sample(ItemProbe):
     def describe(self, config: Settings) -> str:
         return f"{self.name} x {len(config.seeds)} seeds" if len(config.seeds) > 1 else self.name
 
-    def ask(self, asking: Asking) -> Inquiry:
-        return _Samples(asking)
+    def run(self, item: ItemRun) -> Steps:
+        config, prompt_ids = item.config, item.prompts["open"].token_ids
+        numbered = [(seed, number) for seed in config.seeds for number in range(config.samples)]
+        responses = yield [
+            Generate(
+                request_id=item.request_id(self.name, f"{seed}/{number}"),
+                prompt_ids=prompt_ids,
+                max_tokens=config.max_new_tokens,
+                temperature=config.temperature,
+                top_p=config.top_p,
+                seed=sample_seed(seed, item.item.item_id, number),
+            )
+            for seed, number in numbered
+        ]
+        yield ()  # until the item's other requests are answered: they show whether its log-probabilities are NaN
+        return [
+            item.record(self.name, index=number, seed=seed, **item.generated(response))
+            for (seed, number), response in zip(numbered, responses, strict=True)
+        ]
 
     def cost(self, config: Settings) -> Cost:
         count = config.samples * len(config.seeds)
@@ -49,51 +64,3 @@ def sample_seed(run_seed: int, item_id: str, number: int) -> int:
     """The seed of one sample, from run seed, item id and sample number alone: no cut of the work moves it."""
     digest = hashlib.sha256(f"{run_seed}:{item_id}:{number}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
-
-
-class _Samples(Inquiry):
-    def __init__(self, asking: Asking) -> None:
-        super().__init__()
-        self._asking = asking
-
-    def _numbered(self) -> Iterator[tuple[str, int, int]]:
-        """The request id, the sample seed and the number of every sample."""
-        for seed in self._asking.config.seeds:
-            for number in range(self._asking.config.samples):
-                yield self._asking.request_id("sample", f"{seed}/{number}"), seed, number
-
-    def start(self) -> list[Generate]:
-        config, item_id = self._asking.config, self._asking.plan.question.item.item_id
-        return [
-            Generate(
-                request_id=request_id,
-                prompt_ids=self._asking.prompt().token_ids,
-                max_tokens=config.max_new_tokens,
-                temperature=config.temperature,
-                top_p=config.top_p,
-                seed=sample_seed(seed, item_id, number),
-            )
-            for request_id, seed, number in self._numbered()
-        ]
-
-    def records(self, recorder: Recorder) -> list[Record]:
-        return [self._record(recorder, *numbered) for numbered in self._numbered()]
-
-    def _record(self, recorder: Recorder, request_id: str, seed: int, number: int) -> Record:
-        response, prompt = self.responses[request_id], self._asking.prompt()
-        if response.status != "ok":
-            return recorder.record("sample", "open", prompt, index=number, seed=seed, **failed(response.error))
-        if (
-            recorder.collapsed and not response.logprobs
-        ):  # drawn without a look at log-probabilities: other requests saw
-            return recorder.record("sample", "open", prompt, index=number, seed=seed, **failed(NOT_NUMBERS))
-        return recorder.record(
-            "sample",
-            "open",
-            prompt,
-            index=number,
-            seed=seed,
-            logprob=sum(response.logprobs) if response.logprobs else None,
-            cached_tokens=response.cached_tokens,
-            **recorder.graded(response.token_ids),
-        )

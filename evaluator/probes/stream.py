@@ -1,51 +1,128 @@
-"""One evaluation, given an engine: every probe of every item as one stream through it.
+"""One task on one checkpoint, given an engine: every probe of every item as one stream through it.
 
-The engine is never drained between probes or items. `ItemStream` keeps a bounded number of items in flight and starts
+The engine is never drained between probes or items. `Evaluation` keeps a bounded number of items in flight and starts
 the next item when one is done. Follow-up requests (beams) come before requests of new items. So items finish in about
 the order of their start, and memory stays bounded.
+
+A request that several probes of an item make is sent once, and all of these probes get the response. Probes that score
+the same answer share the score. The greedy request of the open prompt is also the first rollout of a beam search, which
+needs its top log-probabilities, token by token.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
 from evaluator.engine.admission import Refusing
-from evaluator.engine.base import Cancel, Engine, Request, Response
+from evaluator.engine.base import NOT_NUMBERS, Cancel, Engine, Generate, Request, Response
+from evaluator.probes.base import ItemProbe, Probe, Steps, blame
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import ItemProbes
-from evaluator.probes.planning import Plan
-from evaluator.probes.recording import Decode, Stamp
+from evaluator.probes.item import BaseAnswer, ItemRun, Plan, References
+
+if TYPE_CHECKING:
+    from evaluator.asking.prompts import Prompter
 
 IN_FLIGHT = 64  # items: enough requests to fill a large batch while the slowest items' beams finish
 
 
-class ItemStream:
-    """The request source of one evaluation. `plans` is consumed lazily, as there is room."""
+class _Active(ItemRun):
+    """An item in flight."""
+
+    def __init__(self, plan: Plan, serial: int, **shared: Any) -> None:
+        super().__init__(plan, serial, **shared)
+        self.runs: list[_ProbeRun] = []  # in the order of the probes
+        self.open = 0  # requests without their final response
+        self.numbers = self.not_numbers = False  # of the log-probabilities that came: whether any are, or are NaN
+
+
+@dataclass(slots=True, eq=False)
+class _ProbeRun:
+    """A probe at work on one item."""
+
+    probe: Probe
+    item: _Active
+    steps: Steps | None = None
+    asked: Sequence[Request | Cancel] = ()  # of its last step
+    left: int = 0  # of these, the different ones without their final response
+    answered: dict[str, Response] = field(default_factory=dict)  # the final responses, by request id
+    gathered: list[Response] = field(default_factory=list)  # for a probe that gathers: since its last step
+    records: list[Record] | None = None  # when it has ended
+
+
+class Evaluation:
+    """The request source of one task on one checkpoint. `plans` is consumed lazily, as there is room.
+
+    `columns` are those of every record, `base` finds the base's answer to an item, and `references` are the places of
+    distributions (`ItemRun`). A probe's error becomes a ResurfaceError that names the probe and the item.
+    """
 
     def __init__(
-        self, plans: Iterator[Plan], config: EvalConfig, eos_ids: frozenset[int], decode: Decode, in_flight: int
+        self,
+        plans: Iterable[Plan],
+        *,
+        config: EvalConfig,
+        prompter: Prompter,
+        columns: Mapping[str, Any],
+        base: Callable[[Item], BaseAnswer] | None = None,
+        references: References | None = None,
+        in_flight: int = IN_FLIGHT,
     ) -> None:
-        self._plans = plans
-        self._config = config
-        self._eos_ids = eos_ids
-        self._decode = decode
+        self._plans = iter(plans)
+        self._probes: Sequence[Probe] = config.text_probes if config.is_text else config.item_probes
+        self._shared = {"config": config, "prompter": prompter, "columns": columns, "references": references}
+        self._base = base
         self._in_flight = in_flight
         self._serial = 0
-        self._active: dict[str, ItemProbes] = {}
+        self._active = 0  # items
+        self._readers: dict[str, list[_ProbeRun]] = {}  # the probes that wait for a request, by its id
         self._ready: deque[Request] = deque()
         self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that were not cancelled
-        self._gathering: dict[str, ItemProbes] = {}  # items that have to `follow`
-        self._ended: deque[ItemProbes] = deque()  # items without their records
+        self._gathering: dict[_ProbeRun, None] = {}  # in order: those with responses since their last step
+        self._ended: deque[_Active] = deque()  # items whose records are not given out
+
+    def run(self, engine: Engine | Refusing) -> Iterator[tuple[Item, list[Record]]]:
+        """Evaluate every item; each is yielded with its records, in the order of the probes, as it finishes.
+
+        Raises EngineError when the engine stops before every item has ended.
+        """
+        try:
+            for response in engine.run(self):
+                self.handle(response)
+                yield from self.recorded()
+        except EngineError:
+            yield from self.recorded()  # an ended item need not run again
+            raise
+        yield from self.recorded()
+        if not self.idle:
+            raise EngineError(f"{engine.name} stopped with items unanswered")
+
+    @property
+    def idle(self) -> bool:
+        return not self._active and not self._ready
+
+    def recorded(self) -> Iterator[tuple[Item, list[Record]]]:
+        """The items that have ended since the last call, with their records."""
+        while self._ended:
+            active = self._ended.popleft()
+            yield active.item, [record for run in active.runs for record in run.records or ()]
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        self._follow()
+        """Let probes evaluate all responses since the last call, then hand out requests."""
+        gathering, self._gathering = self._gathering, {}
+        for run in gathering:
+            responses, run.gathered = run.gathered, []
+            self._send(run, self._step(run, responses))
+            self._settle(run.item)
         taken, self._cancels = self._cancels, []
         limit += len(taken)
-        while len(taken) < limit and (self._ready or (len(self._active) < self._in_flight and self._start_next())):
+        while len(taken) < limit and (self._ready or (self._active < self._in_flight and self._start_next())):
             if not self._ready:  # an item that needs no request
                 continue
             request = self._ready.popleft()
@@ -54,91 +131,119 @@ class ItemStream:
                 taken.append(request)
         return taken
 
+    def handle(self, response: Response) -> None:
+        """Pass a response to its probes; what follows from it goes before the requests of items not yet started.
+
+        A response to a request that was cancelled is ignored.
+        """
+        readers = self._readers.get(response.request_id)
+        if readers is None:
+            serial = response.request_id.partition("/")[0]
+            if not serial.isdecimal() or int(serial) >= self._serial:
+                raise EngineError(f"engine answered an unknown request {response.request_id!r}")
+            return
+        active = readers[0].item
+        if response.final:
+            del self._readers[response.request_id]
+            active.open -= 1
+        active.numbers = active.numbers or bool(response.logprobs)
+        active.not_numbers = active.not_numbers or response.error == NOT_NUMBERS
+        for run in readers:
+            if run.probe.gathers:
+                run.gathered.append(response)
+                self._gathering[run] = None
+            elif response.final:
+                run.answered[response.request_id] = response
+                run.left -= 1
+                if not run.left:
+                    self._send(run, self._step(run, [run.answered[request.request_id] for request in run.asked]))
+        if not active.open:
+            self._settle(active)
+
     def _start_next(self) -> bool:
+        """Start the next item: the first step of each probe, in which equal requests are sent once."""
         plan = next(self._plans, None)
         if plan is None:
             return False
-        item = ItemProbes(plan, self._config, self._eos_ids, self._decode, self._serial)
-        requests = item.start()
-        self._waiting.update(request.request_id for request in requests)
-        self._ready.extend(requests)
-        if item.done:
-            self._ended.append(item)
-        else:
-            self._active[str(self._serial)] = item
+        base = None if self._base is None else self._base(plan.question.item)
+        active = _Active(plan, self._serial, base=base, **self._shared)
         self._serial += 1
+        self._active += 1
+        requests: dict[str, Request] = {}
+        for probe in self._probes:
+            if isinstance(probe, ItemProbe) and probe.deep and not active.question.deep:
+                continue
+            run = _ProbeRun(probe, active)
+            active.runs.append(run)
+            for request in self._step(run):
+                assert not isinstance(request, Cancel), "nothing was sent yet"
+                known = requests.get(request.request_id)
+                requests[request.request_id] = request if known is None else _joined(known, request)
+                self._readers.setdefault(request.request_id, []).append(run)
+        active.open += len(requests)
+        self._waiting.update(requests)
+        self._ready.extend(requests.values())
+        self._settle(active)
         return True
 
-    def handle(self, response: Response) -> None:
-        """Pass a response to its item; what follows from it goes before the requests of items not yet started.
+    def _step(self, run: _ProbeRun, responses: Sequence[Response] = ()) -> Sequence[Request | Cancel]:
+        """Let a probe go on to its next requests, or to its records."""
+        item, probe = run.item, run.probe
+        item.collapsed = item.not_numbers and not item.numbers
+        run.asked, run.answered = (), {}
+        try:
+            if run.steps is not None:
+                run.asked = run.steps.send(responses)
+            elif isinstance(probe, ItemProbe) and (why := probe.why_not(item)) is not None:
+                run.records = [item.record(probe.name, status="excluded", text=why)]
+            else:
+                run.steps = probe.run(item)
+                run.asked = next(run.steps)
+        except StopIteration as ended:
+            run.records = ended.value
+        except Exception as error:
+            raise blame(probe.name, item.item, error) from error
+        run.left = len({request.request_id for request in run.asked})
+        return run.asked
 
-        A response of an item that has ended is of a request that the item cancelled.
-        """
-        serial = response.request_id.partition("/")[0]
-        item = self._active.get(serial)
-        if item is None:
-            if serial.isdecimal() and int(serial) < self._serial:
-                return
-            raise EngineError(f"engine answered an unknown request {response.request_id!r}")
-        following = item.receive(response)
-        if following:
-            self._send(following)
-        if item.gathered:
-            self._gathering[serial] = item
-        elif item.done:
-            self._ended.append(self._active.pop(serial))
-
-    def _follow(self) -> None:
-        """Let items evaluate all responses since the last `take`."""
-        gathering, self._gathering = self._gathering, {}
-        for serial, item in gathering.items():
-            self._send(item.follow())
-            if item.done:
-                self._ended.append(self._active.pop(serial))
-
-    def _send(self, following: Sequence[Request | Cancel]) -> None:
+    def _send(self, run: _ProbeRun, following: Sequence[Request | Cancel]) -> None:
+        """Send the requests of a later step of a probe. They are its own: no other probe shares them."""
         for request in reversed(following):
+            name = request.request_id
             if not isinstance(request, Cancel):
-                self._waiting.add(request.request_id)
+                self._readers[name] = [run]
+                run.item.open += 1
+                self._waiting.add(name)
                 self._ready.appendleft(request)
-            elif request.request_id in self._waiting:  # the engine never gets it
-                self._waiting.remove(request.request_id)
+                continue
+            readers = self._readers.get(name, [])
+            if run not in readers:
+                continue
+            readers.remove(run)
+            if readers:  # another probe waits for it
+                continue
+            del self._readers[name]
+            run.item.open -= 1
+            if name in self._waiting:  # the engine never gets it
+                self._waiting.remove(name)
             else:
                 self._cancels.append(request)
 
-    def recorded(self, stamp: Stamp) -> Iterator[tuple[Item, list[Record]]]:
-        """The items that have ended since the last call, with their records."""
-        while self._ended:
-            item = self._ended.popleft()
-            yield item.plan.question.item, item.records(stamp)
+    def _settle(self, active: _Active) -> None:
+        """When no request of an item is open, let the probes that are left go on, then end the item."""
+        while not active.open and not any(run.gathered for run in active.runs):
+            left = [run for run in active.runs if run.records is None]
+            if not left:
+                self._active -= 1
+                self._ended.append(active)
+                return
+            for run in left:
+                self._send(run, self._step(run))
 
-    @property
-    def idle(self) -> bool:
-        return not self._active and not self._ready
 
-
-def evaluate(
-    engine: Engine | Refusing,
-    plans: Iterator[Plan],
-    *,
-    config: EvalConfig,
-    stamp: Stamp,
-    decode: Decode,
-    eos_ids: frozenset[int],
-    in_flight: int = IN_FLIGHT,
-) -> Iterator[tuple[Item, list[Record]]]:
-    """Ask every item of `plans` with every probe; each is yielded with its records as it finishes, in any order.
-
-    Raises EngineError when the engine stops before every item has ended.
-    """
-    stream = ItemStream(plans, config, eos_ids, decode, in_flight)
-    try:
-        for response in engine.run(stream):
-            stream.handle(response)
-            yield from stream.recorded(stamp)
-    except EngineError:
-        yield from stream.recorded(stamp)  # an ended item need not run again
-        raise
-    yield from stream.recorded(stamp)
-    if not stream.idle:
-        raise EngineError(f"{engine.name} stopped with items unanswered")
+def _joined(one: Request, other: Request) -> Request:
+    """One request for both. They differ at most in the values that a generation reports."""
+    if isinstance(one, Generate) and isinstance(other, Generate):
+        most = max(one.top_logprobs, other.top_logprobs)
+        return dataclasses.replace(one, top_logprobs=most, stream=one.stream or other.stream)
+    return one

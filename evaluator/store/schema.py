@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
@@ -42,12 +42,12 @@ class Stored:
 
 
 def stored(kind: type) -> tuple[Stored, ...]:
-    """The columns of a dataclass, in field order. Every field is `Annotated[type, Meaning(...)]`.
+    """The columns of a class, in field order. Every field is `Annotated[type, Meaning(...)]`.
 
     Raises TypeError for a field without a Meaning or with a type that files cannot hold.
     """
     hints = get_type_hints(kind, include_extras=True)
-    return tuple(_stored(field.name, hints[field.name]) for field in fields(kind))
+    return tuple(_stored(name, hint) for name, hint in hints.items() if get_origin(hint) is not ClassVar)
 
 
 def _stored(name: str, hint: Any) -> Stored:

@@ -204,7 +204,7 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     for each in estimates:
         for name, task in each.job.tasks.items():
             how = ", ".join(PROBES[probe].describe(task) for probe in task.probes)
-            how += f" (options: {task.options})" if task.wanted.draws else ""
+            how += f" (options: {task.options})" if task.draws_options else ""
             how += " (chat template)" if task.chat else ""
             asked.setdefault(f"{name}: {how}", []).append(each.job.name)
     lines = [f"{what}; {len(names)} checkpoints: {', '.join(names)}" for what, names in asked.items()]

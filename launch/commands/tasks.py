@@ -138,13 +138,12 @@ class _Posed:
         """The lines of one prompt. Raises InputError if it cannot be made."""
         from evaluator.asking.prompt_trial import try_prompts
         from evaluator.asking.prompts import Prompter
-        from evaluator.asking.templates import lists_options
         from evaluator.probes.config import EvalConfig
         from launch.sweep.prompts import misfit
 
         if template is not None and (why := misfit([self.format], template)):
             raise InputError(f"format {why}")
-        question = self._question(template is not None and lists_options(template.text))
+        question = self._question(template)
         if not question.can_pose(self.format):
             raise InputError(f"item {self.item.item_id!r}: format {self.format!r}: {question.why_not(self.format)}")
         candidates = question.candidates.get(self.format, ())
@@ -155,9 +154,10 @@ class _Posed:
         prompt = prompter.build(self.item, self.format, candidates=candidates, exemplar=question.exemplar)
         yield from _shown(question, prompt, self.format, prompter, tokenizer)
 
-    def _question(self, lists_options: bool) -> Question:
+    def _question(self, template: PromptTemplate | None) -> Question:
         """The item as `questions_of` poses it. Raises InputError for one that is excluded."""
-        from evaluator.asking.questions import Wanted, questions_of
+        from evaluator.probes.config import EvalConfig
+        from evaluator.probes.planning import questions_of
 
         data, found = self.data, self.item
         if not found.answers:
@@ -166,16 +166,16 @@ class _Posed:
         one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
         # A run might not select this item. Its prompt is the same then, except for the example of one_shot.
         for count in (self.items, 0):
-            wanted = Wanted(
+            config = EvalConfig(
+                task=self.task,
                 items=count,
                 seed=self.seed,
                 formats=(self.format,),
-                options=True,
-                alike=self.alike,
-                lists_options=lists_options,
-                fits=lambda _: True,
+                probes=("choice",),
+                options="alike" if self.alike else "any",
+                template=template,
             )
-            for question in questions_of(one, wanted):
+            for question in questions_of(one, config, refuse=False):
                 if question.item is found:
                     return question
         raise AssertionError("every item of the pool is asked")

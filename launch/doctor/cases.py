@@ -35,22 +35,21 @@ class Cases:
 def cases_for(checkpoint: Path) -> Cases:
     """The cases in a checkpoint's tokens: the same for all checkpoints with its tokenizer."""
     from evaluator.asking.prompts import Prompter
-    from evaluator.asking.questions import questions_of
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from evaluator.probes.config import EvalConfig
-    from evaluator.probes.planning import Planner
+    from evaluator.probes.planning import plan_of, questions_of
     from evaluator.tasks import load_task
 
     config = EvalConfig(task="gazetteer", items=1, probes=("greedy", "choice"))
     prompter = Prompter(
         load_tokenizer(checkpoint), chat=False, prompt_tokens=PROMPT_TOKENS, one_shot_prompt_tokens=PROMPT_TOKENS
     )
-    planner = Planner(prompter, config)
-    asked = questions_of(load_task(config.task, None), config.wanted)[:_LANGUAGES]
+    asked = questions_of(load_task(config.task, None), config)[:_LANGUAGES]
     scores: list[Score] = []
     greedy: list[Generate] = []
     samples: list[Generate] = []
-    for number, plan in enumerate(map(planner.of_question, asked)):
+    for number, question in enumerate(asked):
+        plan = plan_of(question, prompter, config)
         prompt = plan.prompts["open"].token_ids
         scores += [
             Score(

@@ -34,8 +34,8 @@ from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, unknown
 from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.engine.config import EngineConfig
-from evaluator.probes.base import Seed
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import Seed
 from launch.sweep.document import read_document, validated
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of

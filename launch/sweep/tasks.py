@@ -10,12 +10,13 @@ from typing import Any
 
 from evaluator.asking.prompt_trial import try_prompts
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
-from evaluator.asking.questions import Posed, Window, questions_of
+from evaluator.asking.questions import Posed, Window
 from evaluator.asking.template_trial import try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import windows_of
+from evaluator.probes.planning import questions_of
 from evaluator.tasks import TaskData, load_task, spelled
 from evaluator.tasks.base import task_and_prompt
 from launch.sweep.document import digest
@@ -116,7 +117,7 @@ class TaskPreparation:
             ids = hashlib.sha256(b"".join(window.token_ids.tobytes() + b"|" for window in windows))
             identity.append(ids.hexdigest())
             return PreparedTask(name=data.name, key=digest(identity), config=config, questions=tuple(windows))
-        questions = questions_of(data, config.wanted)
+        questions = questions_of(data, config)
         if config.template is not None:
             examples = {each.exemplar for each in questions if each.exemplar} if "one_shot" in config.formats else ()
             rendered: list[tuple[Item, Sequence[str]]] = [(each, ()) for each in examples]

@@ -7,7 +7,6 @@ number of deaths, answer alike.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,14 +16,17 @@ import pyarrow as pa
 
 from evaluator.asking.questions import Question
 from evaluator.core.records import Origin, Record
-from evaluator.probes.recording import Stamp
 from evaluator.store.records import to_table
 
 _WAYS = 6
-_NOBODY = Stamp(
-    checkpoint="", weights_digest="", base=None, method=None, pattern=None, sparsity=None, calibration=None,
-    engine="fake", engine_version="0", dtype="float32",
-)  # fmt: skip
+_NOBODY: dict[str, Any] = {
+    **dict.fromkeys(Origin.__struct_fields__),
+    "checkpoint": "",
+    "weights_digest": "",
+    "engine": "fake",
+    "engine_version": "0",
+    "dtype": "float32",
+}
 
 
 class Answers:
@@ -43,19 +45,19 @@ class Answers:
             self._where.append(ways)
         self._table = to_table(records)
 
-    def table(self, stamp: Stamp, positions: Sequence[int]) -> pa.Table:
+    def table(self, origin: Origin, positions: Sequence[int]) -> pa.Table:
         """The records of some questions on one checkpoint, as an engine's process sends them."""
-        harm = 0.0 if stamp.base is None else 0.2 + 0.8 * (stamp.sparsity or 0.0)
-        name = zlib.crc32(stamp.checkpoint.encode())
+        harm = 0.0 if origin.base is None else 0.2 + 0.8 * (origin.sparsity or 0.0)
+        seed = zlib.crc32(origin.checkpoint.encode())
         rows: list[int] = []
         for position in positions:
-            chance = zlib.crc32(position.to_bytes(4, "little"), name) / 2**32
+            chance = zlib.crc32(position.to_bytes(4, "little"), seed) / 2**32
             rows += self._where[position][min(_WAYS - 1, int(chance * harm * _WAYS))]
         table = self._table.take(pa.array(rows))
-        for field in dataclasses.fields(Origin):
-            at = table.schema.get_field_index(field.name)
+        for name in Origin.__struct_fields__:
+            at = table.schema.get_field_index(name)
             kind = table.schema.field(at)
-            value = pa.scalar(getattr(stamp, field.name), kind.type)
+            value = pa.scalar(getattr(origin, name), kind.type)
             table = table.set_column(at, kind, pa.repeat(value, len(rows)))
         return table
 
@@ -65,8 +67,13 @@ def _records(question: Question, way: int, others: Sequence[str]) -> Iterator[Re
     item = question.item
     rng = random.Random(f"{item.language} {item.item_id} {way}")
     words = item.context.split()
-    common: dict[str, Any] = {field.name: getattr(_NOBODY, field.name) for field in dataclasses.fields(_NOBODY)}
-    common |= {"task": item.task, "language": item.language, "item_id": item.item_id, "seed": 0, "status": "ok"}
+    common = _NOBODY | {
+        "task": item.task,
+        "language": item.language,
+        "item_id": item.item_id,
+        "seed": 0,
+        "status": "ok",
+    }
     common |= {"format": "open", "truncated": False}
     kept = rng.random() > way / _WAYS  # the answer still comes first
 

@@ -344,7 +344,7 @@ class PretendedRay:
 
         def make() -> ShardResult:
             with self.off_the_clock():
-                table = self.answers.table(assignment.stamp, shard.questions)
+                table = self.answers.table(assignment.origin, shard.questions)
                 return ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
 
         return self._maker.submit(make).result()

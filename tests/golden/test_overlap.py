@@ -13,7 +13,7 @@ from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.inputs import ALL, Subject
 from evaluator.metrics.tables import overlap
 from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST, partners
-from evaluator.probes.packing import pack_shares, unpack_shares
+from evaluator.probes.reducing import pack_shares, unpack_shares
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 

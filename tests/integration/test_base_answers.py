@@ -22,7 +22,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.records import Item
 from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.probes.aligned_rank import NOT_SAID
+from evaluator.probes.rank import NOT_SAID
 from evaluator.tasks import load_task
 from launch.run.decide.assignments import NO_BASE
 from tests.support.engines import TOLERANCE, needs_vllm, oracle_of

@@ -12,15 +12,13 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from torch import Tensor
 
-from evaluator.core.records import Item, Record
+from evaluator.core.records import Item
 from evaluator.engine import ENGINES
-from evaluator.engine.base import Request
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.metrics.columns import COUNT, PERCENTAGE, REASON, TEXT, Column, Row
@@ -28,9 +26,9 @@ from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import Table
 from evaluator.metrics.tables import TABLES
 from evaluator.probes import PROBES
-from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
+from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.recording import Recorder
+from evaluator.probes.item import ItemRun
 from evaluator.probes.reducing import KEY, where_measured
 from evaluator.tasks import TASKS, Task
 from pruning.methods import METHODS
@@ -51,10 +49,11 @@ class First(ItemProbe):
     title = "first token"
     columns: Mapping[str, str] = {"first_logprob": "Float64"}
 
-    def ask(self, asking: Asking) -> Inquiry:
-        if asking.plan.question.item.item_id == os.environ.get("TOY_FAILS_ON"):
+    def run(self, item: ItemRun) -> Steps:
+        if item.item.item_id == os.environ.get("TOY_FAILS_ON"):
             raise ZeroDivisionError("one\ntwo")
-        return _First(asking)
+        (response,) = yield [item.greedy()]
+        return [item.record(self.name, **item.graded(response.token_ids[:1]), logprob=response.logprobs[0])]
 
     def cost(self, config: EvalConfig) -> Cost:
         return Cost(requests=1, generated_tokens=config.max_new_tokens)
@@ -62,20 +61,6 @@ class First(ItemProbe):
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         first = asked.astype({"logprob": "Float64"}).groupby(list(KEY))[["logprob"]].first()
         return where_measured(first.rename(columns={"logprob": "first_logprob"}), asked, self.name, "first_logprob")
-
-
-class _First(Inquiry):
-    def __init__(self, asking: Asking) -> None:
-        super().__init__()
-        self._asking = asking
-
-    def start(self) -> Sequence[Request]:
-        return [self._asking.greedy("open")]
-
-    def records(self, recorder: Recorder) -> list[Record]:
-        response = self.responses[self._asking.greedy_id("open")]
-        columns: dict[str, Any] = recorder.graded(response.token_ids[:1]) | {"logprob": response.logprobs[0]}
-        return [recorder.record("first", "open", self._asking.prompt(), **columns)]
 
 
 class Contrary(ScoringMethod):

@@ -37,15 +37,15 @@ import os
 import signal
 
 from evaluator.engine.torch_engine import TorchEngine
-from evaluator.probes.item import ItemProbes
+from evaluator.probes.stream import Evaluation
 
 deadly = set()
-first_requests, run = ItemProbes.start, TorchEngine.run
+step, run = Evaluation._step, TorchEngine.run
 
 
-def noted(self):
-    requests = first_requests(self)
-    if self.plan.question.item.item_id == os.environ["DEADLY"]:
+def noted(self, probe, responses=()):
+    requests = step(self, probe, responses)
+    if probe.item.item.item_id == os.environ["DEADLY"]:
         deadly.update(request.prompt_ids for request in requests)
     return requests
 
@@ -61,7 +61,7 @@ class Watched:
         return taken
 
 
-ItemProbes.start = noted
+Evaluation._step = noted
 TorchEngine.run = lambda self, source: run(self, Watched(source))
 '''
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.config import EvalConfig
 from launch.run.decide.assignments import Assignment, BaseSource, Shard
-from tests.support.stamps import STAMP
+from tests.support.stamps import ORIGIN
 
 
 def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:
@@ -27,7 +27,7 @@ def make_assignment(
         task=task,
         task_key=task,
         config=EvalConfig(task=task),
-        stamp=STAMP,
+        origin=ORIGIN,
         base=source,
         shards=tuple(Shard(name=f"{name}-{number}", questions=(number,)) for number in range(shards)),
     )

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from evaluator.asking.prompts import Continuation, Prompt
-from evaluator.asking.questions import Question, questions_of
+from evaluator.asking.questions import Question
 from evaluator.core.records import Item
 from evaluator.engine.fake import FakeLM
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Plan, Planner
-from evaluator.probes.stream import ItemStream
+from evaluator.probes.item import Plan
+from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.stream import Evaluation
 from evaluator.tasks import TaskData
+from tests.support.stamps import STAMP
 
 EOS = frozenset({0})
 
 
 class LetterPrompter:
     """Encodes letters as 1..26; enough of `Prompter` for plans whose ids can be read."""
+
+    eos_ids = EOS
 
     def build(self, item: Item, format: str, **_: object) -> Prompt:
         text = f"{format}{item.question}"
@@ -50,12 +55,19 @@ def letter_items(count: int) -> list[Item]:
 
 def letter_questions(items: list[Item], config: EvalConfig) -> list[Question]:
     pools = {"english": tuple(items)}
-    return questions_of(TaskData(name="toy", digest="x", pools=pools, every_pool=pools), config.wanted)
+    return questions_of(TaskData(name="toy", digest="x", pools=pools, every_pool=pools), config)
 
 
 def letter_plans(questions: list[Question], config: EvalConfig) -> Iterator[Plan]:
-    planner = Planner(LetterPrompter(), config)  # type: ignore[arg-type]
-    return iter([planner.plan(question) for question in questions])
+    return iter([letter_plan(question, config) for question in questions])
+
+
+def letter_plan(question: Question, config: EvalConfig) -> Plan:
+    return plan_of(question, LetterPrompter(), config)  # type: ignore[arg-type]
+
+
+def letter_evaluation(plans: Iterable[Plan], config: EvalConfig, **settings: Any) -> Evaluation:
+    return Evaluation(plans, **{"config": config, "prompter": LetterPrompter(), "columns": STAMP, **settings})
 
 
 def letter_model() -> FakeLM:
@@ -63,7 +75,7 @@ def letter_model() -> FakeLM:
     return FakeLM(vocabulary=27, eos_ids=EOS, seed=5)
 
 
-def letter_stream(config: EvalConfig, items: int, in_flight: int = 4) -> ItemStream:
+def letter_stream(config: EvalConfig, items: int, in_flight: int = 4) -> Evaluation:
     """So many questions, as an engine is given them."""
     plans = letter_plans(letter_questions(letter_items(items), config), config)
-    return ItemStream(plans, config, EOS, LetterPrompter().decode, in_flight=in_flight)
+    return letter_evaluation(plans, config, in_flight=in_flight)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evaluator.asking.prompts import Prompter
-from evaluator.asking.questions import Question, questions_of
+from evaluator.asking.questions import Question
 from evaluator.core.records import Record
-from evaluator.engine.base import Request, Response, Score
+from evaluator.engine.base import Cancel, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import ItemProbes
-from evaluator.probes.planning import Planner
-from evaluator.probes.stream import evaluate
+from evaluator.probes.planning import plan_of, questions_of
+from evaluator.probes.stream import Evaluation
 from evaluator.tasks import TaskData
 from tests.support.items import make_item
 from tests.support.stamps import STAMP
@@ -36,9 +35,7 @@ def questions(settings: EvalConfig, answers: Sequence[str] | None = None, **chan
         english = [make_item(n, answers=[f"answer {n}"], **changes) for n in range(8)]
     finnish = [make_item(n, language="finnish", answers=[f"vastaus {n}"]) for n in range(8)]
     every = {"english": tuple(english), "finnish": tuple(finnish)}
-    return questions_of(
-        TaskData(name="t", digest="d", pools={"english": every["english"]}, every_pool=every), settings.wanted
-    )
+    return questions_of(TaskData(name="t", digest="d", pools={"english": every["english"]}, every_pool=every), settings)
 
 
 def answer(tokenizer: Any, text: str) -> Callable[[Request], Response]:
@@ -69,18 +66,16 @@ def answer(tokenizer: Any, text: str) -> Callable[[Request], Response]:
     return script
 
 
-def run(tokenizer: Any, settings: EvalConfig, asked: Sequence[Question], text: str = "answer 3") -> list[Record]:
+def evaluation(tokenizer: Any, settings: EvalConfig, asked: Sequence[Question]) -> Evaluation:
     made = prompter(tokenizer, settings.prompt_tokens, settings.one_shot_prompt_tokens)
-    planner = Planner(made, settings)
-    plans = (planner.plan(question) for question in asked)
-    eos = frozenset({tokenizer.eos_token_id})
-    stream = evaluate(
-        FakeEngine(answer(tokenizer, text)), plans, config=settings, stamp=STAMP, decode=made.decode, eos_ids=eos
-    )
+    plans = (plan_of(question, made, settings) for question in asked)
+    return Evaluation(plans, config=settings, prompter=made, columns=STAMP)
+
+
+def run(tokenizer: Any, settings: EvalConfig, asked: Sequence[Question], text: str = "answer 3") -> list[Record]:
+    stream = evaluation(tokenizer, settings, asked).run(FakeEngine(answer(tokenizer, text)))
     return [record for _, found in stream for record in found]
 
 
-def start(tokenizer: Any, settings: EvalConfig, question: Question) -> Sequence[Request]:
-    made = prompter(tokenizer)
-    plan = Planner(made, settings).plan(question)
-    return ItemProbes(plan, settings, frozenset({tokenizer.eos_token_id}), made.decode, 0).start()
+def start(tokenizer: Any, settings: EvalConfig, question: Question) -> Sequence[Request | Cancel]:
+    return evaluation(tokenizer, settings, [question]).take(1000)

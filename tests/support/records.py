@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from msgspec.structs import asdict, replace
 
 from evaluator.core.records import Format, Record, Status
 

@@ -1,8 +1,12 @@
 """What records of tests carry, where a test asks an engine that needs no checkpoint."""
 
-from evaluator.probes.recording import Stamp
+from __future__ import annotations
 
-STAMP = Stamp(
+from typing import Any
+
+from evaluator.core.records import Format, Item, Origin, Record
+
+ORIGIN = Origin(
     checkpoint="pruned",
     weights_digest="d1",
     base="dense",
@@ -10,7 +14,17 @@ STAMP = Stamp(
     pattern="unstructured",
     sparsity=0.5,
     calibration="gazetteer",
-    engine="fake",
-    engine_version="1",
-    dtype="float32",
 )
+STAMP: dict[str, Any] = {
+    **{name: getattr(ORIGIN, name) for name in ORIGIN.__struct_fields__},
+    "engine": "fake",
+    "engine_version": "1",
+    "dtype": "float32",
+}
+
+
+def stamped(item: Item, probe: str, format: Format = "open", **columns: Any) -> Record:
+    """A record of an item, with the columns of STAMP unless others are given."""
+    named = {"task": item.task, "language": item.language, "item_id": item.item_id}
+    own = {"index": 0, "seed": 0, "status": "ok"}
+    return Record(**{**STAMP, **named, **own, "probe": probe, "format": format, **columns})

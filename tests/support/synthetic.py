@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import asdict
 
 from evaluator.core.records import Record
 from evaluator.store.records import RecordStore, to_table
@@ -124,7 +124,7 @@ def _item(common: dict[str, Any], language: str, number: int, damage: float, bro
 
 def frame_of(records: Iterator[Record]) -> pd.DataFrame:
     """Records as they come back from Parquet: every column of the contract, lists for token ids."""
-    return pd.DataFrame([asdict(record) for record in records], columns=[each.name for each in fields(Record)])
+    return pd.DataFrame([asdict(record) for record in records], columns=list(Record.__struct_fields__))
 
 
 def write_run(

@@ -31,7 +31,7 @@ from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject, settings_
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, of_mean
 from evaluator.metrics.table import Dots, Figure, Lack, Scatter, Series, Table, amount
-from evaluator.probes.packing import BANDS, unpack
+from evaluator.probes.reducing import BANDS, unpack
 
 PERCENTILES = {"kld_p50": 50.0, "kld_p90": 90.0, "kld_p95": 95.0, "kld_p99": 99.0, "kld_p99_9": 99.9, "kld_max": 100.0}
 # The tokens along which distributions are compared: the value of `along`, the probe, and its columns' prefix.

@@ -55,7 +55,7 @@ from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, bounds
 from evaluator.metrics.table import Dots, Figure, Series, Table
-from evaluator.probes.packing import unpack_shares
+from evaluator.probes.reducing import unpack_shares
 from evaluator.store.outcomes import MEASURED
 
 Flags = npt.NDArray[np.bool_]

@@ -1,7 +1,7 @@
 """Table `rank`: the rank of the gold answer's first token in the next-token distribution after the open prompt.
 
 The columns `aligned_*` have the rank of the aligned answer's first token after prompt and lead-in (see
-`evaluator.probes.aligned_rank`).
+`evaluator.probes.rank`).
 
 Groups of items: `all`; `mc_only` (the fate, so only for a checkpoint with a base); `dense_failures`, which the dense
 model's greedy output misses. `side` names whose ranks: the checkpoint's own, or its base's on exactly the same items.

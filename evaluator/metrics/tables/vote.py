@@ -27,10 +27,10 @@ place too often for close checkpoints, or cover nearly all places.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row

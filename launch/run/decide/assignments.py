@@ -9,23 +9,21 @@ task's answers from the base's records and sends them along. So memory holds onl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.records import Item, Record
+from evaluator.core.records import Item, Origin, Record
 from evaluator.engine.config import EngineConfig
-from evaluator.probes.base import BaseAnswer, ItemPlan, References
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.recording import Stamp
+from evaluator.probes.item import BaseAnswer, References
 from evaluator.store.failures import Failure
 from launch.run.decide.nodes import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from evaluator.probes.planning import Plan
     from launch.sweep.tasks import PreparedTask
 
 Part = tuple[str, str]  # checkpoint, task
@@ -62,7 +60,7 @@ class Assignment:
     task: str
     task_key: str  # identifies questions + config: the key for tokenised plans
     config: EvalConfig
-    stamp: Stamp  # without the engine's columns
+    origin: Origin
     shards: tuple[Shard, ...]
     # The source of the greedy answers that its probes read; None: no probe reads any, or it is its own base.
     base: BaseSource | None = None
@@ -224,10 +222,6 @@ class BaseAnswers:
         self._table = table
         keys = [] if table is None else zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True)
         self._rows = {key: row for row, key in enumerate(keys)}
-
-    def beside(self, plan: Plan) -> Plan:
-        """A plan with the base's answer to its item."""
-        return replace(plan, base=self.of(plan.question.item)) if isinstance(plan, ItemPlan) else plan
 
     def of(self, item: Item) -> BaseAnswer:
         if self._missing is not None:

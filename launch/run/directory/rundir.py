@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, mapping_at, redacted, rows_at
-from evaluator.probes.base import References
+from evaluator.probes.item import References
 from evaluator.store.failures import failures_of
 from evaluator.store.files import move_into, need_unfenced, write_atomically
 from evaluator.store.reading import damage_of

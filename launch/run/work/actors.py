@@ -47,7 +47,7 @@ from quantising.config import QuantiseConfig
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
     from evaluator.engine.base import Engine, EngineStats, LoadReport
-    from evaluator.probes.planning import Plan
+    from evaluator.probes.item import Plan
 
 # The concurrency groups of calls that are answered during a stream; reading ahead may take minutes.
 CONTROL, AHEAD = "control", "ahead"
@@ -90,10 +90,12 @@ class EngineActor:
 
         `base`: the answers of the checkpoint's base, if some probes read them.
         """
+        from msgspec.structs import asdict
+
         from evaluator.asking.prompts import Prompter
         from evaluator.checkpoints.tokenizer import load_tokenizer
         from evaluator.engine.admission import Refusing
-        from evaluator.probes.stream import evaluate
+        from evaluator.probes.stream import Evaluation
         from evaluator.store.files import parquet_bytes
         from evaluator.store.records import failed_throughout, to_table
 
@@ -110,17 +112,22 @@ class EngineActor:
         with self._lock:
             self._waiting = deque(assignment.shards)
         collector = ShardCollector()
-        plans = self._begin(assignment, questions, prompter, collector)
-        if assignment.references is not None:
-            plans = (replace(plan, references=assignment.references) for plan in plans)
-        for item, records in evaluate(
-            engine if assignment.refusal is None else Refusing(engine.name, assignment.refusal),
-            plans if base is None else map(base.beside, plans),
+        evaluation = Evaluation(
+            self._begin(assignment, questions, prompter, collector),
             config=config,
-            stamp=replace(assignment.stamp.served_by(engine), device=device()),
-            decode=prompter.decode,
-            eos_ids=prompter.eos_ids,
-        ):
+            prompter=prompter,
+            columns={
+                **asdict(assignment.origin),
+                "engine": engine.name,
+                "engine_version": engine.version,
+                "dtype": engine.dtype,
+                "device": device(),
+            },
+            base=None if base is None else base.of,
+            references=assignment.references,
+        )
+        serving = engine if assignment.refusal is None else Refusing(engine.name, assignment.refusal)
+        for item, records in evaluation.run(serving):
             self._items += 1
             complete = collector.add(item, records)
             if complete is not None:
@@ -145,9 +152,8 @@ class EngineActor:
         self, assignment: Assignment, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector
     ) -> Iterator[Plan]:
         """The plans of the waiting shards. A shard begins when the stream has room for it."""
-        from evaluator.probes.planning import Planner
+        from evaluator.probes.planning import plan_of
 
-        planner = Planner(prompter, assignment.config)
         files = hashlib.sha256()
         for path in (assignment.checkpoint.path / name for name in _TOKENIZER_FILES):
             files.update(path.read_bytes() if path.exists() else b"-")
@@ -160,7 +166,7 @@ class EngineActor:
             collector.begin(shard, [questions[position].item for position in shard.questions])
             for position in shard.questions:
                 if position not in plans:
-                    plans[position] = planner.plan(questions[position])
+                    plans[position] = plan_of(questions[position], prompter, assignment.config)
                 yield plans[position]
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]

@@ -17,7 +17,6 @@ import ray
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
-from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
 from launch.process import captured
 from launch.run.decide.assignments import (
@@ -297,7 +296,7 @@ class _Run:
                 task=task.name,
                 task_key=task.key,
                 config=task.config,
-                stamp=Stamp.of(info, job.base),
+                origin=info.origin(job.base),
                 shards=shards,
                 base=base if task.config.after_base else None,
                 references=references,

@@ -88,7 +88,7 @@ class Screening:
         `finished`: the items of an earlier call.
         """
         name = assignment.checkpoint.name
-        group = self._groups.get((assignment.stamp.base or "", task.name))
+        group = self._groups.get((assignment.origin.base or "", task.name))
         if group is None or name not in group.names:
             return False
         if task.name not in self._looks:

@@ -30,11 +30,11 @@ class Time:
 def planned(items: int):
     from benchmarks.driver import EVERY_PROBE
     from benchmarks.serving import workload
-    from evaluator.probes.planning import Planner
+    from evaluator.probes.planning import plan_of
 
     model = workload.model_directory("bundled")
     read = workload.read_questions("gazetteer", model, items, probes=EVERY_PROBE)
-    return model, read, [Planner(read.prompter, read.config).plan(question) for question in read.questions]
+    return model, read, [plan_of(question, read.prompter, read.config) for question in read.questions]
 
 
 def made(time: Time, rows: int = 256, items: int = 3, graphs: str = "FULL"):
@@ -48,8 +48,8 @@ def made(time: Time, rows: int = 256, items: int = 3, graphs: str = "FULL"):
 
 def run(paced, plans, read, time: Time, seconds: float) -> list:
     """Evaluate with a driver that takes so long between two steps; returns the records."""
-    from benchmarks.serving.workload import stamp
-    from evaluator.probes.stream import evaluate
+    from benchmarks.serving.workload import columns
+    from evaluator.probes.stream import Evaluation
 
     core = paced.core
     step = core.get_output
@@ -59,14 +59,8 @@ def run(paced, plans, read, time: Time, seconds: float) -> list:
         return step()
 
     core.get_output = late
-    found = evaluate(
-        paced.engine,
-        iter(plans),
-        config=read.config,
-        stamp=stamp(engine="fake", dtype="float32"),
-        decode=read.prompter.decode,
-        eos_ids=read.prompter.eos_ids,
-    )
+    shared = columns(engine="fake", dtype="float32")
+    found = Evaluation(plans, config=read.config, prompter=read.prompter, columns=shared).run(paced.engine)
     return [record for _, records in found for record in records]
 
 

@@ -1,17 +1,13 @@
 """The fewest token forwards: distinct prefixes, counted by hand and by brute force."""
 
-import dataclasses
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from benchmarks.serving.workload import PROBES, Fewest, answers_of, fewest
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Planner
-from evaluator.probes.stream import evaluate
-from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_questions
-from tests.support.stamps import STAMP
+from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plan, letter_questions
 
 
 def counted(*pairs):
@@ -118,16 +114,8 @@ def test_the_order_of_answers_does_not_matter(pairs, draw):
 def a_pass(items):
     """Plans by language and item id, and the records of every probe on a scripted engine."""
     config = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=PROBES)
-    planner = Planner(LetterPrompter(), config)
-    plans = [planner.of_question(question) for question in letter_questions(letter_items(items), config)]
-    stream = evaluate(
-        FakeEngine(letter_model().answer),
-        iter(plans),
-        config=config,
-        stamp=STAMP,
-        decode=LetterPrompter().decode,
-        eos_ids=EOS,
-    )
+    plans = [letter_plan(question, config) for question in letter_questions(letter_items(items), config)]
+    stream = letter_evaluation(plans, config).run(FakeEngine(letter_model().answer))
     records = [record for _, found in stream for record in found]
     return {(plan.question.item.language, plan.question.item.item_id): plan for plan in plans}, records
 
@@ -146,8 +134,8 @@ def test_every_record_of_a_pass_is_counted():
 def test_a_record_without_an_answer_needs_nothing_and_a_merged_option_stands_after_less_of_the_prompt():
     plans, records = a_pass(2)
     option = next(record for record in records if record.probe == "choice")
-    merged = dataclasses.replace(option, prompt_tokens=option.prompt_tokens - 1)
-    lost = dataclasses.replace(option, status="engine_error", token_ids=None)
+    merged = structs.replace(option, prompt_tokens=option.prompt_tokens - 1)
+    lost = structs.replace(option, status="engine_error", token_ids=None)
     [(prompt, answer, generated)] = answers_of([lost, merged], plans)
     whole = plans[option.language, option.item_id].prompts["open"].token_ids
     assert (prompt, answer, generated) == (whole[:-1], option.token_ids, False)

@@ -13,9 +13,9 @@ from tokenizers import decoders as token_decoders
 from transformers import PreTrainedTokenizerFast
 
 from evaluator.asking.prompts import Prompt, Prompter, prompt_text
-from evaluator.asking.questions import exemplar_of
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
+from evaluator.probes.planning import exemplar_of
 from evaluator.tasks import load_task, select
 from tests.support.items import make_item
 from tests.support.models import save_tiny_model

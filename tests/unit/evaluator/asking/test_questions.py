@@ -2,15 +2,17 @@
 
 import pytest
 
-from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED, TOO_LONG, questions_of
+from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED, TOO_LONG
 from evaluator.core.errors import InputError
 from evaluator.core.text import normalise
 from evaluator.probes import PROBES
-from evaluator.probes.base import ItemPlan
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import ItemRun, Plan
+from evaluator.probes.planning import questions_of
 from evaluator.tasks import TaskData, select
 from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors
 from tests.support.items import make_item
+from tests.support.letters import LetterPrompter
 
 
 def data(**pools):
@@ -19,7 +21,7 @@ def data(**pools):
 
 
 def config(**changes):
-    return EvalConfig(task="t", **changes).wanted
+    return EvalConfig(task="t", **changes)
 
 
 def pool(count, language="english", answer="answer {}"):
@@ -100,8 +102,9 @@ def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
         assert question.hard_options is None
         assert [format for format in formats if question.can_pose(format)] == ["open"]
         assert question.why_not("shown") == NO_DISTRACTOR
-        plan = ItemPlan(question=question, prompts={"open": None}, scored={})
-        assert {PROBES[probe].why_not(plan) for probe in ("choice", "hard_choice")} == {NO_DISTRACTOR}
+        plan = Plan(question=question, prompts={"open": None}, scored={})
+        run = ItemRun(plan, 0, config=config(), prompter=LetterPrompter(), columns={})
+        assert {PROBES[probe].why_not(run) for probe in ("choice", "hard_choice")} == {NO_DISTRACTOR}
         assert question.why_not("unrelated") == NO_UNRELATED
         assert question.why_not("open") == TOO_LONG  # it can be posed: only its length can have kept it out
 

@@ -13,13 +13,19 @@ from pydantic import ValidationError
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.probes import PROBES
-from evaluator.probes.aligned_rank import NOT_OPEN, NOT_SAID, align
-from evaluator.probes.base import BaseAnswer
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.grading import grade
-from evaluator.probes.stream import evaluate
-from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
-from tests.support.stamps import STAMP
+from evaluator.probes.item import BaseAnswer
+from evaluator.probes.rank import NOT_OPEN, NOT_SAID, align
+from tests.support.letters import (
+    EOS,
+    LetterPrompter,
+    letter_evaluation,
+    letter_items,
+    letter_model,
+    letter_plans,
+    letter_questions,
+)
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=8, probes=("greedy", "beam", "rank", "aligned_rank"))
 decode = LetterPrompter().decode
@@ -45,10 +51,8 @@ def asked_questions():
 
 def run(script, questions, config=CONFIG, base=None, **engine):
     """Records by item id, of the probe aligned_rank; `base` maps item ids to what the base answered."""
-    plans = letter_plans(questions, config)
-    if base is not None:
-        plans = (replace(plan, base=base[plan.question.item.item_id]) for plan in plans)
-    stream = evaluate(FakeEngine(script, **engine), plans, config=config, stamp=STAMP, decode=decode, eos_ids=EOS)
+    find = None if base is None else lambda item: base[item.item_id]
+    stream = letter_evaluation(letter_plans(questions, config), config, base=find).run(FakeEngine(script, **engine))
     found = [record for _, records in stream for record in records if record.probe == "aligned_rank"]
     assert len(found) == len(questions)
     return {record.item_id: record for record in found}
@@ -192,7 +196,7 @@ class Pieces:
     def cut(self, *answers: str) -> tuple[str, str] | None:
         """Lead-in and aligned answer, decoded."""
         found = align(self.ids, answers, self.decode)
-        return None if found is None else (self.decode(found.lead_in), self.decode(found.answer))
+        return None if found is None else tuple(map(self.decode, found))
 
 
 @pytest.mark.parametrize(
@@ -277,17 +281,19 @@ def test_a_match_is_outside_of_every_thought(pieces, answer, expected):
 )
 def test_defined_exactly_where_grading_finds_an_answer_and_cut_as_tightly_as_can_be(pieces, answers):
     said = Pieces(*pieces)
+    answers = tuple(answers)
     found = align(said.ids, answers, said.decode)
-    assert (found is not None) == grade(said.decode(said.ids), answers, "english").contains
+    assert (found is not None) == grade(said.decode(said.ids), answers, "english")["contains"]
     if found is None:
         return
-    end = len(found.lead_in) + len(found.answer)
-    assert said.ids[:end] == found.lead_in + found.answer
-    assert found.answer
+    lead_in, answer = found
+    end = len(lead_in) + len(answer)
+    assert said.ids[:end] == lead_in + answer
+    assert answer
     if "<" not in said.decode(said.ids):  # where no thought is, the rule is one line of Python for either end
 
         def contains(start, end):
-            return grade(said.decode(said.ids[start:end]), answers, "english").contains
+            return grade(said.decode(said.ids[start:end]), answers, "english")["contains"]
 
         assert end == min(k for k in range(1, len(said.ids) + 1) if contains(0, k))
-        assert len(found.lead_in) == max(j for j in range(end) if contains(j, end))
+        assert len(lead_in) == max(j for j in range(end) if contains(j, end))

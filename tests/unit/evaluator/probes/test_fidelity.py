@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -11,21 +9,17 @@ from pydantic import ValidationError
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
-from evaluator.probes.base import BaseAnswer, References
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.fidelity import NO_DIVERGENCES, NO_PLACE, NOT_OPEN, PIECE
-from evaluator.probes.packing import BANDS, unpack
-from evaluator.probes.planning import WindowPlan
-from evaluator.probes.stream import evaluate
+from evaluator.probes.item import BaseAnswer, References
+from evaluator.probes.reducing import BANDS, unpack
 from evaluator.store.outcomes import reduce_records
 from evaluator.store.records import to_table
-from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
-from tests.support.stamps import STAMP
+from tests.support.letters import EOS, letter_evaluation, letter_items, letter_model, letter_plan, letter_questions
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=("greedy", "rank", "fidelity"))
 TEXT = EvalConfig(task="text:book.txt", probes=("text_fidelity",))
 OTHER = FakeLM(vocabulary=27, eos_ids=EOS, seed=6)
-decode = LetterPrompter().decode
 
 
 @pytest.fixture(scope="module")
@@ -33,31 +27,25 @@ def questions():
     return letter_questions(letter_items(4), CONFIG)
 
 
-def run(script, plans, config=CONFIG, **engine):
-    """Records by item id and index, and what was asked."""
+def run(script, questions, references=None, base=None, config=CONFIG, **engine):
+    """Records by item id and index, and what was asked. `base` has the base's answers by item id."""
     sent = []
 
     def noted(request):
         sent.append(request)
         return script(request)
 
-    stream = evaluate(FakeEngine(noted, **engine), iter(plans), config=config, stamp=STAMP, decode=decode, eos_ids=EOS)
+    plans = [letter_plan(question, config) for question in questions]
+    find = None if base is None else lambda item: base[item.item_id]
+    stream = letter_evaluation(plans, config, base=find, references=references).run(FakeEngine(noted, **engine))
     found = {(r.item_id, r.index): r for _, records in stream for r in records if "fidelity" in r.probe}
     return found, sent
-
-
-def item_plans(questions, references, base=None, config=CONFIG):
-    plans = letter_plans(questions, config)
-    return [
-        replace(plan, references=references, base=None if base is None else base[plan.question.item.item_id])
-        for plan in plans
-    ]
 
 
 def said(questions, lm):
     """The greedy answers of a model as those of a base."""
     answers = {}
-    for plan in letter_plans(questions, CONFIG):
+    for plan in [letter_plan(question, CONFIG) for question in questions]:
         asked = Generate(request_id="g", prompt_ids=plan.prompts["open"].token_ids, max_tokens=CONFIG.max_new_tokens)
         answers[plan.question.item.item_id] = BaseAnswer(token_ids=lm.answer(asked).token_ids)
     return answers
@@ -85,9 +73,9 @@ def check(record, p_lm, q_lm, prompt, continuation):
 
 def test_a_base_keeps_and_is_then_compared_with_itself(questions, tmp_path):
     own = References(keep=str(tmp_path), compare=str(tmp_path))
-    found, sent = run(letter_model().answer, item_plans(questions, own), reorder_seed=3)
+    found, sent = run(letter_model().answer, questions, own, reorder_seed=3)
     answers = said(questions, letter_model())
-    for plan in letter_plans(questions, CONFIG):
+    for plan in [letter_plan(question, CONFIG) for question in questions]:
         name = plan.question.item.item_id
         greedy, gold = found[name, 0], found[name, 1]
         assert (greedy.is_gold, gold.is_gold) == (False, True)
@@ -103,11 +91,10 @@ def test_a_base_keeps_and_is_then_compared_with_itself(questions, tmp_path):
 
 
 def test_another_checkpoint_says_what_its_base_said(questions, tmp_path):
-    run(letter_model().answer, item_plans(questions, References(keep=str(tmp_path), compare=str(tmp_path))))
+    run(letter_model().answer, questions, References(keep=str(tmp_path), compare=str(tmp_path)))
     base = said(questions, letter_model())
-    plans = item_plans(questions, References(compare=str(tmp_path)), base)
-    found, sent = run(OTHER.answer, plans, reorder_seed=5, room=3)
-    for plan in plans:
+    found, sent = run(OTHER.answer, questions, References(compare=str(tmp_path)), base, reorder_seed=5, room=3)
+    for plan in [letter_plan(question, CONFIG) for question in questions]:
         name, prompt = plan.question.item.item_id, plan.prompts["open"].token_ids
         assert found[name, 0].token_ids == base[name].token_ids
         check(found[name, 0], letter_model(), OTHER, prompt, base[name].token_ids)
@@ -120,12 +107,12 @@ def test_another_checkpoint_says_what_its_base_said(questions, tmp_path):
 
 def test_one_that_has_a_base_and_is_one_keeps_along_its_own_answers(questions, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    run(letter_model().answer, item_plans(questions, References(keep=str(first), compare=str(first))))
+    run(letter_model().answer, questions, References(keep=str(first), compare=str(first)))
     middle = References(keep=str(second), compare=str(first))
-    found, _ = run(OTHER.answer, item_plans(questions, middle, said(questions, letter_model())))
+    found, _ = run(OTHER.answer, questions, middle, said(questions, letter_model()))
     third = FakeLM(vocabulary=27, eos_ids=EOS, seed=7)
-    last, _ = run(third.answer, item_plans(questions, References(compare=str(second)), said(questions, OTHER)))
-    for plan in letter_plans(questions, CONFIG):
+    last, _ = run(third.answer, questions, References(compare=str(second)), said(questions, OTHER))
+    for plan in [letter_plan(question, CONFIG) for question in questions]:
         name, prompt = plan.question.item.item_id, plan.prompts["open"].token_ids
         check(found[name, 0], letter_model(), OTHER, prompt, said(questions, letter_model())[name].token_ids)
         check(last[name, 0], OTHER, third, prompt, said(questions, OTHER)[name].token_ids)
@@ -135,11 +122,10 @@ def test_one_that_has_a_base_and_is_one_keeps_along_its_own_answers(questions, t
 def test_the_likeliest_tokens_alone_give_a_lower_bound(questions, tmp_path):
     settings = CONFIG.model_copy(update={"fidelity_top": 5})
     own = References(keep=str(tmp_path), compare=str(tmp_path))
-    run(letter_model().answer, item_plans(questions, own, config=settings), config=settings)
+    run(letter_model().answer, questions, own, config=settings)
     base = said(questions, letter_model())
-    plans = item_plans(questions, References(compare=str(tmp_path)), base, settings)
-    found, _ = run(OTHER.answer, plans, config=settings)
-    for plan in plans:
+    found, _ = run(OTHER.answer, questions, References(compare=str(tmp_path)), base, settings)
+    for plan in [letter_plan(question, settings) for question in questions]:
         name = plan.question.item.item_id
         whole = divergences(letter_model(), OTHER, plan.prompts["open"].token_ids, base[name].token_ids)
         assert all(np.array(found[name, 0].kld) <= whole[0] + 1e-6)
@@ -149,22 +135,22 @@ def test_the_likeliest_tokens_alone_give_a_lower_bound(questions, tmp_path):
 
 
 def test_why_it_is_not_defined(questions, tmp_path):
-    def reasons(plans, config=CONFIG):
-        found, _ = run(letter_model().answer, plans, config)
+    def reasons(references, base=None, config=CONFIG):
+        found, _ = run(letter_model().answer, questions, references, base, config)
         assert {record.status for record in found.values()} == {"excluded"}
         return {record.text for record in found.values()}
 
-    assert reasons(item_plans(questions, None)) == {NO_PLACE}
-    assert reasons(item_plans(questions, References(missing="no base"))) == {"no base"}
+    assert reasons(None) == {NO_PLACE}
+    assert reasons(References(missing="no base")) == {"no base"}
     missing = {question.item.item_id: BaseAnswer(missing="it failed") for question in questions}
-    assert reasons(item_plans(questions, References(compare=str(tmp_path)), missing)) == {"it failed"}
+    assert reasons(References(compare=str(tmp_path)), missing) == {"it failed"}
     shown = CONFIG.model_copy(update={"formats": ("shown",)})
-    assert reasons(item_plans(questions, References(keep=str(tmp_path), compare=str(tmp_path))), shown) == {NOT_OPEN}
+    assert reasons(References(keep=str(tmp_path), compare=str(tmp_path)), config=shown) == {NOT_OPEN}
 
 
 def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_failed(questions, tmp_path):
     base = said(questions, letter_model())
-    found, _ = run(OTHER.answer, item_plans(questions, References(compare=str(tmp_path)), base))
+    found, _ = run(OTHER.answer, questions, References(compare=str(tmp_path)), base)
     assert {record.status for record in found.values()} == {"engine_error"}
     assert all("are not there" in record.text for record in found.values())
 
@@ -173,7 +159,7 @@ def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_fa
             return OTHER.answer(replace_reference(request))
         return OTHER.answer(request)
 
-    found, _ = run(blind, item_plans(questions, References(compare=str(tmp_path)), base))
+    found, _ = run(blind, questions, References(compare=str(tmp_path)), base)
     assert {(record.status, record.text) for record in found.values()} == {("engine_error", NO_DIVERGENCES)}
 
 
@@ -189,7 +175,7 @@ def test_a_base_that_cannot_keep_is_not_compared_with(questions, tmp_path):
             return Response(request_id=request.request_id, status="engine_error", error="full")
         return letter_model().answer(request)
 
-    found, sent = run(full, item_plans(questions, References(keep=str(tmp_path), compare=str(tmp_path))))
+    found, sent = run(full, questions, References(keep=str(tmp_path), compare=str(tmp_path)))
     assert {(record.status, record.text) for record in found.values()} == {("engine_error", "full")}
     assert all(request.reference.keep for request in sent if isinstance(request, Score) and request.reference)
 
@@ -201,9 +187,8 @@ def windows():
 
 def test_windows_of_a_text_in_pieces(tmp_path):
     own = References(keep=str(tmp_path), compare=str(tmp_path))
-    floor, _ = run(letter_model().answer, [WindowPlan(question=w, references=own) for w in windows()], TEXT)
-    compared = [WindowPlan(question=w, references=References(compare=str(tmp_path))) for w in windows()]
-    found, sent = run(OTHER.answer, compared, TEXT, reorder_seed=1)
+    floor, _ = run(letter_model().answer, windows(), own, config=TEXT)
+    found, sent = run(OTHER.answer, windows(), References(compare=str(tmp_path)), config=TEXT, reorder_seed=1)
     assert len(sent) == 0 + 1 + 1 + 3
     for window in windows():
         record = found[window.item.item_id, window.number]
@@ -214,14 +199,14 @@ def test_windows_of_a_text_in_pieces(tmp_path):
         assert record.prompt_tokens == len(ids) - 1
         check(record, letter_model(), OTHER, ids[:1], ids[1:])
         assert max(floor[window.item.item_id, window.number].kld) < 1e-6
-    alone, _ = run(OTHER.answer, [WindowPlan(question=w) for w in windows()[1:]], TEXT)
+    alone, _ = run(OTHER.answer, windows()[1:], config=TEXT)
     assert {(record.status, record.text) for record in alone.values()} == {("excluded", NO_PLACE)}
 
 
 def test_outcomes_hold_sums_and_what_percentiles_are_made_of(questions, tmp_path):
-    run(letter_model().answer, item_plans(questions, References(keep=str(tmp_path), compare=str(tmp_path))))
+    run(letter_model().answer, questions, References(keep=str(tmp_path), compare=str(tmp_path)))
     base = said(questions, letter_model())
-    found, _ = run(OTHER.answer, item_plans(questions, References(compare=str(tmp_path)), base))
+    found, _ = run(OTHER.answer, questions, References(compare=str(tmp_path)), base)
     outcomes = reduce_records(to_table(list(found.values())).to_pandas()).set_index("item_id")
     assert set(outcomes["fidelity_status"]) == {"ok"}
     for (name, index), record in found.items():

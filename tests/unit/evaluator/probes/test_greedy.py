@@ -1,7 +1,7 @@
 """The greedy probe: one answer for each format, the open one first."""
 
 from evaluator.engine.base import Generate
-from evaluator.probes.planning import Planner
+from evaluator.probes.planning import plan_of
 from tests.support.probing import EVERY_FORMAT, config, prompter, questions, run, start
 
 
@@ -19,7 +19,7 @@ def test_greedy_of_the_open_prompt_leads_and_every_format_has_one(tokenizer):
 def test_open_capped_and_one_shot_differ_by_the_exemplar_only(tokenizer):
     settings = config(formats=("open", "open_capped", "one_shot"), probes=("greedy",))
     question = questions(settings, context="C" * 700)[0]
-    made = Planner(prompter(tokenizer, cap=300, one_shot_cap=2000), settings).of_question(question).prompts
+    made = plan_of(question, prompter(tokenizer, cap=300, one_shot_cap=2000), settings).prompts
     capped, one_shot = made["open_capped"], made["one_shot"]
     assert capped.text == f"Context: {'C' * 500}\n\nQuestion: What is the Nile?\n\nAnswer in a few words:"
     assert f"Context: {'C' * 500}\nQuestion: What is the Nile?\nAnswer in a few words:" in one_shot.text

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, NO_GOLD, TOO_LONG
-from evaluator.probes.aligned_rank import NOT_SAID
+from evaluator.probes.rank import NOT_SAID
 from tests.support.probing import EVERY_FORMAT, EVERY_PROBE, config, questions, run
 
 

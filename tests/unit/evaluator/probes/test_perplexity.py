@@ -14,12 +14,9 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import ItemProbes
 from evaluator.probes.perplexity import PIECE, windows_of
-from evaluator.probes.planning import WindowPlan
-from evaluator.probes.stream import evaluate
+from tests.support.letters import letter_evaluation, letter_plan
 from tests.support.models import save_tiny_model
-from tests.support.stamps import STAMP
 from tests.support.tokenizers import NAMES, absent, real_tokenizer
 
 TEXT = "The town of Karo lies on the river Belu, and was founded in 1714.\n" * 9 + "Онти, బెలు."
@@ -27,9 +24,8 @@ CONFIG = EvalConfig(task="text:book.txt", probes=("perplexity",))
 
 
 def records(engine, windows):
-    plans = (WindowPlan(question=window) for window in windows)
-    stream = evaluate(engine, plans, config=CONFIG, stamp=STAMP, decode=lambda ids: "", eos_ids=frozenset({0}))
-    found = [record for _, found in stream for record in found]
+    stream = letter_evaluation([letter_plan(window, CONFIG) for window in windows], CONFIG)
+    found = [record for _, found in stream.run(engine) for record in found]
     return sorted(found, key=lambda record: record.index)
 
 
@@ -80,7 +76,7 @@ def test_records_say_which_window_and_nothing_that_was_not_measured():
 
 def test_the_longest_prompt_comes_first_and_no_request_is_longer_than_a_piece():
     window = Window.of("book", 0, list(range(200)))
-    requests = ItemProbes(WindowPlan(question=window), CONFIG, frozenset(), repr, 5).start()
+    requests = letter_evaluation([letter_plan(window, CONFIG)], CONFIG).take(100)
     lengths = [len(request.prompt_ids) for request in requests]
     assert lengths == sorted(lengths, reverse=True)
     assert max(len(request.continuation_ids) for request in requests) == PIECE

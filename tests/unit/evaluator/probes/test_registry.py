@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from dataclasses import asdict
 
 import pandas as pd
 import pytest
+from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from evaluator.core.errors import EngineError, InputError, ResurfaceError
@@ -17,14 +17,11 @@ from evaluator.engine.fake import FakeEngine
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.counting import left_out
 from evaluator.probes import PROBES
-from evaluator.probes.base import EVIDENCE, Asking, Cost, Inquiry, ItemProbe
+from evaluator.probes.base import EVIDENCE, Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.recording import failed
-from evaluator.probes.stream import evaluate
 from evaluator.report.embed import ItemView
 from launch.sweep.estimate import work_of
-from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
-from tests.support.stamps import STAMP
+from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plans, letter_questions
 
 
 class Again(ItemProbe):
@@ -37,11 +34,17 @@ class Again(ItemProbe):
     title = "second thoughts"
     columns = {"agains": "Int64", "again_hit": "boolean", "again_hits": "Int64"}  # noqa: RUF012
 
-    def why_not(self, plan):
-        return super().why_not(plan) or ("no fifth letter" if plan.question.item.question.startswith("e") else None)
+    def why_not(self, item):
+        return super().why_not(item) or ("no fifth letter" if item.item.question.startswith("e") else None)
 
-    def ask(self, asking):
-        return GoingOn(asking)
+    def run(self, item):
+        (first,) = yield [item.greedy()]
+        prompt_ids = (*item.prompts["open"].token_ids, *first.token_ids)
+        (second,) = yield [Generate(request_id=item.request_id(self.name, 0), prompt_ids=prompt_ids, max_tokens=4)]
+        return [
+            item.record(self.name, index=index, **item.generated(response))
+            for index, response in enumerate((first, second))
+        ]
 
     def cost(self, config):
         return Cost(requests=2, generated_tokens=2 * config.max_new_tokens)
@@ -50,36 +53,6 @@ class Again(ItemProbe):
         from evaluator.probes.reducing import hits
 
         return hits(asked, self.name)
-
-
-class GoingOn(Inquiry):
-    def __init__(self, asking: Asking):
-        super().__init__()
-        self._asking = asking
-        self._second = asking.request_id("again", 0)
-
-    def start(self):
-        return [self._asking.greedy("open")]
-
-    def receive(self, response):
-        super().receive(response)
-        if response.request_id != self._asking.greedy_id("open") or not response.final:
-            return []
-        prompt_ids = (*self._asking.prompt().token_ids, *response.token_ids)
-        return [Generate(request_id=self._second, prompt_ids=prompt_ids, max_tokens=4)]
-
-    def records(self, recorder):
-        found = [self.responses[name] for name in (self._asking.greedy_id("open"), self._second)]
-        return [
-            recorder.record(
-                "again",
-                "open",
-                self._asking.prompt(),
-                index=index,
-                **(recorder.graded(r.token_ids) if r.status == "ok" else failed(r.error)),
-            )
-            for index, r in enumerate(found)
-        ]
 
 
 @pytest.fixture
@@ -127,8 +100,7 @@ def records_of(settings):
         return letter_model().answer(request)
 
     plans = letter_plans(letter_questions(letter_items(6), settings), settings)
-    decode = LetterPrompter().decode
-    stream = evaluate(FakeEngine(script), plans, config=settings, stamp=STAMP, decode=decode, eos_ids=EOS)
+    stream = letter_evaluation(plans, settings).run(FakeEngine(script))
     return [record for _, found in stream for record in found], asked
 
 
@@ -167,15 +139,14 @@ def test_a_toy_probe_has_outcomes_a_place_in_what_was_left_out_and_one_in_the_it
     assert [len(row[-1]) for row in rows] == [2, 2, 2, 2, 1, 2]
 
 
-@pytest.mark.parametrize("method", ["ask", "why_not", "continuations", "start", "receive", "records"])
+@pytest.mark.parametrize("method", ["run", "why_not", "continuations"])
 def test_what_a_probe_raises_names_probe_item_and_error(again, method, monkeypatch, caplog):
     """Not an EngineError: the engine is well, and another one would not help."""
 
     def fail(*_):
         raise KeyError("q")
 
-    owner = Again if hasattr(Again, method) else GoingOn
-    monkeypatch.setattr(owner, method, fail)
+    monkeypatch.setattr(Again, method, fail)
     line = r"^probe 'again' failed on item 'q\d' \(english\) of task 'toy': KeyError: 'q'$"
     with pytest.raises(ResurfaceError, match=line) as caught:
         records_of(config())
@@ -187,7 +158,7 @@ def test_an_error_of_ours_that_a_probe_raises_is_passed_on(again, monkeypatch):
     def refuse(*_):
         raise EngineError("the engine answered nonsense")
 
-    monkeypatch.setattr(Again, "ask", refuse)
+    monkeypatch.setattr(Again, "why_not", refuse)
     with pytest.raises(EngineError, match=r"^the engine answered nonsense$"):
         records_of(config())
 

@@ -4,11 +4,8 @@ from collections import defaultdict
 from dataclasses import replace
 
 from evaluator.engine.base import NOT_NUMBERS, Score
-from evaluator.probes.item import ItemProbes
-from evaluator.probes.planning import Planner
 from evaluator.probes.sample import sample_seed
-from tests.support.probing import answer, config, prompter, questions, start
-from tests.support.stamps import STAMP
+from tests.support.probing import answer, config, evaluation, questions, start
 
 
 def test_samples_of_every_seed_with_seeds_of_their_own(tokenizer):
@@ -36,17 +33,16 @@ def test_sample_seeds_depend_on_run_item_and_number_only() -> None:
 def _sampled(tokenizer, *, collapsed):
     """The statuses of greedy, rank and samples, where `collapsed` requests come back as NaN, unless they are drawn."""
     settings = config(formats=("open",), probes=("greedy", "rank", "sample"))
-    made = prompter(tokenizer)
-    plan = Planner(made, settings).plan(questions(settings)[0])
-    probes = ItemProbes(plan, settings, frozenset({tokenizer.eos_token_id}), made.decode, 0)
+    stream = evaluation(tokenizer, settings, questions(settings)[:1])
     script = answer(tokenizer, "x")
-    for request in probes.start():
+    for request in reversed(stream.take(100)):  # the samples are answered before the other requests
         response = script(request)
         if response.logprobs and collapsed(request):
             response = replace(response, logprobs=(float("nan"),))
-        probes.receive(response.or_error(1000))
+        stream.handle(response.or_error(1000))
     found = defaultdict(set)
-    for record in probes.records(STAMP):
+    ((_, records),) = stream.recorded()
+    for record in records:
         found[record.probe].add((record.status, record.text))
     return found
 

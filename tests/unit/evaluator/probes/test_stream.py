@@ -10,35 +10,24 @@ from evaluator.core.errors import EngineError
 from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
-from evaluator.probes.aligned_rank import NOT_SAID
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Planner
-from evaluator.probes.stream import evaluate
+from evaluator.probes.rank import NOT_SAID
 from evaluator.store.records import to_table
 from evaluator.store.schema import RECORDS
 from tests.support.letters import (
-    EOS,
-    LetterPrompter,
+    letter_evaluation,
     letter_items,
     letter_model,
+    letter_plan,
     letter_plans,
     letter_questions,
     letter_stream,
 )
-from tests.support.stamps import STAMP
 
 
 def _evaluate(engine: FakeEngine, questions: list[Question], config: EvalConfig, in_flight: int = 64) -> list[Record]:
-    stream = evaluate(
-        engine,
-        letter_plans(questions, config),
-        config=config,
-        stamp=STAMP,
-        decode=LetterPrompter().decode,
-        eos_ids=EOS,
-        in_flight=in_flight,
-    )
-    return [record for _, found in stream for record in found]
+    stream = letter_evaluation(letter_plans(questions, config), config, in_flight=in_flight)
+    return [record for _, found in stream.run(engine) for record in found]
 
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6)
@@ -71,8 +60,7 @@ def test_numbers_are_the_language_models_own() -> None:
     lm = letter_model()
     questions = letter_questions(letter_items(6), CONFIG)
     records = _evaluate(FakeEngine(lm.answer), questions, CONFIG)
-    planner = Planner(LetterPrompter(), CONFIG)  # type: ignore[arg-type]
-    by_item = {question.item.item_id: planner.of_question(question) for question in questions}
+    by_item = {question.item.item_id: letter_plan(question, CONFIG) for question in questions}
     for record in records:
         if record.probe != "rank":
             continue
@@ -170,18 +158,10 @@ def test_a_cut_context_is_said_in_status_and_column() -> None:
 
 def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept() -> None:
     questions = letter_questions(letter_items(12), CONFIG)
-    stream = evaluate(
-        FakeEngine(letter_model().answer, fail_after=80),
-        letter_plans(questions, CONFIG),
-        config=CONFIG,
-        stamp=STAMP,
-        decode=LetterPrompter().decode,
-        eos_ids=EOS,
-        in_flight=2,
-    )
+    stream = letter_evaluation(letter_plans(questions, CONFIG), CONFIG, in_flight=2)
     ended = []
     with pytest.raises(EngineError, match="died"):
-        ended.extend(stream)
+        ended.extend(stream.run(FakeEngine(letter_model().answer, fail_after=80)))
     assert 0 < len(ended) < 12
 
 
@@ -239,5 +219,5 @@ def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room
     for response in FakeEngine(letter_model().answer, reorder_seed=1, room=room).run(Watched()):
         stream.handle(response)
     assert stream.idle
-    assert len(list(stream.recorded(STAMP))) == 4
+    assert len(list(stream.recorded())) == 4
     assert cancelled

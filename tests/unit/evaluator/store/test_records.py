@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from evaluator.asking.questions import Question
 from evaluator.core.errors import InputError, ResurfaceError

@@ -9,7 +9,7 @@ from evaluator.asking.templates import Wording
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Planner
+from evaluator.probes.planning import plan_of
 from evaluator.tasks import Task, TaskData
 from evaluator.tasks.base import one_of_each, posed_as, task_and_prompt
 from launch.commands.options import eval_sweep
@@ -104,7 +104,7 @@ def test_the_same_items_and_candidates_in_other_words(tmp_path):
         caps = {"prompt_tokens": 512, "one_shot_prompt_tokens": 512}
         prompter = Prompter(tokenizer, chat=False, template=prepared.config.template, **caps)
         question = prepared.questions[0]
-        plan = Planner(prompter, prepared.config).plan(question)
+        plan = plan_of(question, prompter, prepared.config)
         options = " or ".join(question.option_texts)
         assert plan.prompts["open"].text == text.format(item=question.item, options=options)
         assert set(plan.scored) == set(question.option_texts)

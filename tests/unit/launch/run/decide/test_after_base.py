@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import threading
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,23 +15,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from msgspec import structs
 
-from evaluator.asking.questions import Window
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.records import Format, Item, Record
 from evaluator.engine.fake import FakeEngine, FakeLM
-from evaluator.probes.base import BaseAnswer
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Plan, WindowPlan
-from evaluator.probes.recording import Recorder
-from evaluator.probes.stream import evaluate
+from evaluator.probes.item import BaseAnswer, Plan
 from evaluator.store.records import RecordStore, to_table
 from launch.run.decide.assignments import NO_BASE, Assignment, BaseAnswers, BaseSource, Shard, ShardCollector, shards_of
 from launch.run.decide.board import Board
-from tests.support.letters import EOS, LetterPrompter, letter_items, letter_plans, letter_questions
+from tests.support.letters import EOS, letter_evaluation, letter_items, letter_plans, letter_questions
 from tests.support.runs import records as records_of
-from tests.support.stamps import STAMP
+from tests.support.stamps import ORIGIN, STAMP, stamped
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=8, probes=("greedy", "beam", "rank", "aligned_rank"))
 # Two models, each with its own pruned versions: name -> (base, seed of its language model).
@@ -61,7 +57,7 @@ def _assignments(store: RecordStore, shard_items: int) -> list[Assignment]:
     found = []
     for name, (base, _) in reversed(CHECKPOINTS.items()):
         shards = shards_of(TASK, store.finished(name, "toy", name), shard_items)
-        stamp = replace(STAMP, checkpoint=name, weights_digest=name, base=base)
+        origin = structs.replace(ORIGIN, checkpoint=name, weights_digest=name, base=base)
         source = None if base is None else BaseSource(name=base)
         found.append(
             Assignment(
@@ -69,7 +65,7 @@ def _assignments(store: RecordStore, shard_items: int) -> list[Assignment]:
                 task="toy",
                 task_key="toy",
                 config=CONFIG,
-                stamp=stamp,
+                origin=origin,
                 base=source,
                 shards=shards,
             )
@@ -120,19 +116,17 @@ class _Worker(threading.Thread):
         name, base = assignment.checkpoint.name, assignment.base
         with self._guard:
             self._queue = list(self._board.begin(self._number, self._give_up))
-        plans = self._plans(collector := ShardCollector())
+        plans, find = self._plans(collector := ShardCollector()), None
         if base is not None:
             assert base.name is not None
             table = self._store.greedy_answers(base.name, "toy")
             assert table.num_rows == len(QUESTIONS)  # all of the base's, whenever a checkpoint begins
-            plans = map(BaseAnswers(base, table).beside, plans)
+            find = BaseAnswers(base, table).of
         lm = FakeLM(vocabulary=27, eos_ids=EOS, seed=CHECKPOINTS[name][1])
         dies = self._luck.randrange(40, 400) if self._luck and self._luck.random() < 0.5 else None
         engine = FakeEngine(lm.answer, reorder_seed=self._number, fail_after=dies)
-        prompter = LetterPrompter()
-        for item, records in evaluate(
-            engine, plans, config=CONFIG, stamp=assignment.stamp, decode=prompter.decode, eos_ids=EOS, in_flight=5
-        ):
+        columns = STAMP | structs.asdict(assignment.origin)
+        for item, records in letter_evaluation(plans, CONFIG, columns=columns, base=find, in_flight=5).run(engine):
             complete = collector.add(item, records)
             if complete is not None:
                 shard, of_shard = complete
@@ -202,7 +196,7 @@ def test_what_the_base_did_not_answer_is_missing_with_a_reason(tmp_path: Path) -
     first, second, third, *_ = [question.item for question in QUESTIONS]
 
     def record(item: Item, probe: str = "greedy", format: Format = "open", **columns: Any) -> Record:
-        return Recorder(replace(STAMP, checkpoint="dense"), item, 0, str).record(probe, format, **columns)
+        return stamped(item, probe, format, checkpoint="dense", **columns)
 
     records = [
         record(first, token_ids=(5, 1, 0)),
@@ -217,10 +211,6 @@ def test_what_the_base_did_not_answer_is_missing_with_a_reason(tmp_path: Path) -
     assert answers.of(second).missing == "the engine failed on its base's greedy answer"
     assert answers.of(third).missing == "its base has no greedy answer to the open prompt in this run"
     assert BaseAnswers(BaseSource(missing=NO_BASE), None).of(first).missing == NO_BASE
-    (plan,) = letter_plans(QUESTIONS[:1], CONFIG)
-    assert answers.beside(plan) == replace(plan, base=answers.of(first))
-    window = WindowPlan(question=Window.of("book", 0, array("i", [1, 2])))
-    assert answers.beside(window) is window
 
 
 def test_a_damaged_part_of_the_base_is_named(tmp_path: Path) -> None:

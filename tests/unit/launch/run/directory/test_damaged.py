@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,20 +11,19 @@ import pytest
 
 from evaluator.core.records import Item
 from evaluator.judging.matcher import Verdict
-from evaluator.probes.recording import Recorder
 from evaluator.store.controls import ControlStore
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import VerdictStore
 from launch.run.directory.rundir import set_damaged_aside, set_verdicts_aside
-from tests.support.stamps import STAMP
+from tests.support.stamps import stamped
 
 
 def _part(store: RecordStore, checkpoint: str, task: str, number: int) -> Path:
     item = Item(
         task=task, language="english", item_id=f"i{number}", context="", question="q", answers=("a",), cluster=""
     )
-    record = Recorder(replace(STAMP, checkpoint=checkpoint), item, 0, str).record("greedy", status="ok", text="a")
+    record = stamped(item, "greedy", checkpoint=checkpoint, text="a")
     return store.append(checkpoint, task, f"{number:06d}-1", to_table([record]))
 
 

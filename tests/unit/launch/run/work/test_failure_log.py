@@ -12,12 +12,11 @@ import pytest
 
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.records import Item, Status
-from evaluator.probes.recording import Recorder
 from evaluator.store.failures import COLUMNS, Failure, failures_of
 from evaluator.store.records import RecordStore, failed_throughout, to_table
 from launch.run.decide.failures import Setback
 from launch.run.work.failure_log import FailureLog, told, try_again
-from tests.support.stamps import STAMP
+from tests.support.stamps import stamped
 
 NAN = "the model's log-probabilities are not numbers (NaN)"
 
@@ -45,8 +44,7 @@ def _store(path: Path, checkpoint: str, *parts: dict[int, Status]) -> RecordStor
     for part in parts:
         found = []
         for number, status in part.items():
-            recorder = Recorder(replace(STAMP, checkpoint=checkpoint), _item(number), 0, str)
-            found.append(recorder.record("greedy", status=status, text=NAN))
+            found.append(stamped(_item(number), "greedy", checkpoint=checkpoint, status=status, text=NAN))
         store.append(checkpoint, "toy", f"{min(part):06d}-{len(part)}", to_table(found))
     return store
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.deciding.verdicts import judge
@@ -26,7 +27,7 @@ from launch.sweep.jobs import CheckpointJob
 from tests.support.board import make_assignment, no_spare
 from tests.support.items import make_item
 from tests.support.records import Seen, records
-from tests.support.stamps import STAMP
+from tests.support.stamps import ORIGIN
 
 ITEMS = [make_item(number, language=language) for language in ("english", "swahili") for number in range(100)]
 TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS])
@@ -101,8 +102,8 @@ def _job(name: str) -> CheckpointJob:
 
 def _assignment(name: str, shards: tuple[Shard, ...]) -> Assignment:
     base = None if name == "dense" else "dense"
-    stamp = replace(STAMP, checkpoint=name, base=base)
-    return replace(make_assignment(name, 0, task="t"), stamp=stamp, shards=shards)
+    origin = structs.replace(ORIGIN, checkpoint=name, base=base)
+    return replace(make_assignment(name, 0, task="t"), origin=origin, shards=shards)
 
 
 def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
