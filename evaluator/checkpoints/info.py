@@ -20,7 +20,6 @@ from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read
 from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
 from evaluator.core.errors import InputError, field, of_kind, parse
-from evaluator.core.records import Origin
 
 MANIFEST = "prune_manifest.json"
 
@@ -52,19 +51,6 @@ class CheckpointInfo:
     requested_sparsity: float | None = None
     quantisation: Quantisation | None = None
     files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
-
-    def origin(self, base: str | None) -> Origin:
-        """The first columns of its records, if it is compared with `base`."""
-        return Origin(
-            checkpoint=self.name,
-            weights_digest=self.weights_digest,
-            base=base,
-            method=self.method,
-            pattern=self.pattern,
-            sparsity=self.sparsity,
-            calibration=self.calibration,
-            requested_sparsity=self.requested_sparsity,
-        )
 
 
 def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code: bool = False) -> CheckpointInfo:

@@ -23,7 +23,7 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.store.records import RecordStore
-from launch.run.decide.assignments import Outcome
+from launch.run.decide.assignments import Outcome, origin_of
 from launch.run.work.driver import open_run, run_sweep
 from launch.run.work.progress import Progress
 from launch.run.work.workers import EngineWorker
@@ -179,7 +179,7 @@ def mistakes(prepared: Prepared, answers: Answers, out: Path) -> Mapping[str, in
             parts.append(part)
         found["missing"] += len(wanted - keys.keys())
         found["twice"] += sum(count - 1 for count in keys.values())
-        undisturbed = answers.table(prepared.dense[job.name].origin(job.base), range(len(task.questions)))
+        undisturbed = answers.table(origin_of(prepared.dense[job.name], job.base), range(len(task.questions)))
         found["different"] += not parts or not _sorted(pa.concat_tables(parts)).equals(_sorted(undisturbed))
     return {what: count for what, count in found.items() if count}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.records import Item, Origin, Record
+from evaluator.core.records import PRUNING, Item, Origin, Record
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, References
@@ -50,6 +50,12 @@ class BaseSource:
 
     name: str | None = None
     missing: str | None = None
+
+
+def origin_of(info: CheckpointInfo, base: str | None) -> Origin:
+    """The first columns of a checkpoint's records, if it is compared with `base`."""
+    named = {name: getattr(info, name) for name in PRUNING}
+    return Origin(checkpoint=info.name, weights_digest=info.weights_digest, base=base, **named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

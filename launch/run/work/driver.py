@@ -29,6 +29,7 @@ from launch.run.decide.assignments import (
     Listener,
     Outcome,
     Shard,
+    origin_of,
     shards_of,
 )
 from launch.run.decide.board import Board
@@ -296,7 +297,7 @@ class _Run:
                 task=task.name,
                 task_key=task.key,
                 config=task.config,
-                origin=info.origin(job.base),
+                origin=origin_of(info, job.base),
                 shards=shards,
                 base=base if task.config.after_base else None,
                 references=references,
