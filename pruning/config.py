@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from evaluator.core.config import Frozen
 from pruning.methods import METHODS
-from pruning.methods.base import Removal
-from pruning.patterns import UNSTRUCTURED, Group, NofM, Pattern, Removed, parse
+from pruning.methods.base import UNSTRUCTURED, Group, NofM, Pattern, Removal, Removed, parse
 
 Allocation = Literal["uniform", "owl"]
 Repair = Literal["none", "least_squares"]  # of the weights that stay (layers/repair.py)
@@ -62,7 +61,21 @@ class CalibrationConfig(Frozen):
         return found
 
 
-class PruneConfig(Frozen):
+class JobConfig(Frozen):
+    """What the configurations of pruning and quantising share."""
+
+    if TYPE_CHECKING:  # each declares the fields itself, in the order in which manifests have them
+        source: Path
+        calibration: CalibrationConfig | None
+        seed: int
+
+    def absolute(self) -> Self:
+        """The same job for a process in another directory: it finds the checkpoint and the calibration files there."""
+        calibration = None if self.calibration is None else self.calibration.absolute()
+        return self.model_copy(update={"source": self.source.absolute(), "calibration": calibration})
+
+
+class PruneConfig(JobConfig):
     """One dense checkpoint, one method, one pattern."""
 
     source: Path  # directory of the dense checkpoint
@@ -112,11 +125,6 @@ class PruneConfig(Frozen):
         if self.group is not None and (isinstance(pattern, NofM) or not METHODS[self.method].takes_group):
             raise ValueError(f"group: {self.group!r} means nothing with {self.method}, pattern {self.pattern!r}")
         return self
-
-    def absolute(self) -> PruneConfig:
-        """The same job for a process in another directory: it finds the checkpoint and the calibration files there."""
-        calibration = None if self.calibration is None else self.calibration.absolute()
-        return self.model_copy(update={"source": self.source.absolute(), "calibration": calibration})
 
     @property
     def removes(self) -> bool:

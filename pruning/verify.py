@@ -11,12 +11,12 @@ import torch
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.errors import InputError
+from pruning.methods.base import NofM, parse, read_numbers
 from pruning.methods.masks import count_zeros, groups_hold
 from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output import export
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, RemovedParts, read_manifest
-from pruning.patterns import NofM, parse, read_numbers
 from pruning.structured.cut import Cut, parts_of, slices
 from pruning.structured.write import content
 

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from evaluator.checkpoints.files import Files, of_version, parse_manifest
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
-from evaluator.core.config import Frozen
 from evaluator.core.errors import unknown
-from pruning.calibration.sequences import CalibrationManifest
-from pruning.config import CalibrationConfig
+from pruning.calibration import CalibrationManifest
+from pruning.config import CalibrationConfig, JobConfig
+from pruning.output.manifest import JobManifest
 from quantising.methods import METHODS
 from quantising.methods.base import Wanted
 from quantising.schemes import SCHEMES
@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 IGNORED = ("lm_head",)  # by llm-compressor's own examples: the output head stays as it is
 
 
-class QuantiseConfig(Frozen):
+class QuantiseConfig(JobConfig):
     """One checkpoint, one method, one scheme."""
 
     source: Path  # directory of the checkpoint, dense or pruned
@@ -50,18 +50,13 @@ class QuantiseConfig(Frozen):
             raise ValueError(f"calibration: method {self.method!r} needs a source")
         return self
 
-    def absolute(self) -> QuantiseConfig:
-        """The same job for a process in another directory."""
-        calibration = None if self.calibration is None else self.calibration.absolute()
-        return self.model_copy(update={"source": self.source.absolute(), "calibration": calibration})
-
     @property
     def wanted(self) -> Wanted:
         """The settings for the method."""
         return Wanted(scheme=self.scheme, group_size=self.group_size, ignore=self.ignore, recipe=self.recipe)
 
 
-class QuantiseManifest(Frozen):
+class QuantiseManifest(JobManifest):
     """A quantised checkpoint's provenance."""
 
     schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION

@@ -10,7 +10,7 @@ from typing import Any
 from evaluator.checkpoints.info import MANIFEST as PRUNE_MANIFEST
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.core.errors import JobError
-from pruning.calibration.passages import PassageSource
+from pruning.calibration import PassageSource
 from pruning.output import export
 from pruning.output.job import Job, check_made
 from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
@@ -35,7 +35,7 @@ def check(
     if made is not None and source_to_come:
         check_made(made, config, out, held_out or {})
         return
-    job = Job(config, out, sources or {}, held_out or {})
+    job = Job(config, out, sources, held_out)
     if job.finished(read_manifest) is None:
         _check(job)
 
@@ -61,7 +61,7 @@ def quantise(
     job that failed.
     """
     started = time.perf_counter()
-    job = Job(config, out, sources or {}, held_out or {})
+    job = Job(config, out, sources, held_out)
     finished = job.finished(read_manifest)
     if finished is not None:
         return finished
@@ -72,7 +72,9 @@ def quantise(
         calibration = job.calibrate(tokenizer)
         sequences = () if calibration is None else calibration.sequences
         versions = method.write(job.checkpoint, target.partial, config.wanted, sequences)
-        _check_weights(target.partial)
+        others = [file.name for file in sorted(target.partial.rglob("*")) if file.suffix in _WEIGHTS]
+        if others or not any(target.partial.glob("*.safetensors")):
+            raise JobError(f"weights were written as {others[0] if others else 'nothing'}, not as safetensors")
 
         def describe(files: dict[str, str], source_files: dict[str, str]) -> QuantiseManifest:
             return QuantiseManifest(
@@ -87,11 +89,4 @@ def quantise(
                 files=files,
             )
 
-        return target.finish_apart(QUANTISE_MANIFEST, describe, more=[PRUNE_MANIFEST])
-
-
-def _check_weights(folder: Path) -> None:
-    """Raises JobError where weights are not safetensors only."""
-    others = [file.name for file in sorted(folder.rglob("*")) if file.suffix in _WEIGHTS]
-    if others or not any(folder.glob("*.safetensors")):
-        raise JobError(f"weights were written as {others[0] if others else 'nothing'}, not as safetensors")
+        return target.finish(QUANTISE_MANIFEST, describe, more=[PRUNE_MANIFEST])

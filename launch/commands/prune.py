@@ -15,10 +15,10 @@ from launch.commands.options import PruneOptions, Seed, described, prune_request
 from launch.commands.terminal import console, errors
 from launch.sweep.compress import KINDS, SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
-from pruning.calibration.sequences import check_named
+from pruning.calibration import check_named
 from pruning.config import Allocation, Repair
 from pruning.methods import METHODS
-from pruning.patterns import Group
+from pruning.methods.base import Group
 
 if TYPE_CHECKING:
     from launch.trackers.hub import Row

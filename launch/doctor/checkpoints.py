@@ -15,7 +15,7 @@ from evaluator.checkpoints.overlay import overlay
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from launch.doctor.results import RunResult
 from launch.sweep.compress import SOURCES
-from pruning.calibration import sequences
+from pruning.calibration import load as load_calibration
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 
@@ -114,7 +114,7 @@ def plain_wanda(dense: Path) -> dict[str, Tensor]:
     """
     from transformers import AutoModelForCausalLM
 
-    calibration = sequences.load(_CALIBRATION, load_tokenizer(dense), 0, SOURCES)
+    calibration = load_calibration(_CALIBRATION, load_tokenizer(dense), 0, SOURCES)
     model: Any = AutoModelForCausalLM.from_pretrained(dense, dtype="float32").eval()
     masks: dict[str, Tensor] = {}
     for index, layer in enumerate(model.model.layers):

@@ -22,6 +22,7 @@ from evaluator.probes.base import PROBES
 from launch.sweep.compress import SOURCES
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.tasks import PreparedTask
+from pruning.calibration import check_disjoint
 from pruning.output.manifest import read_manifest as read_prune_manifest
 from quantising.config import QuantiseConfig, read_manifest
 from quantising.methods import METHODS
@@ -50,7 +51,7 @@ def check_compression(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]
             else:
                 manifest = read_prune_manifest(job.path)
                 if manifest is not None and manifest.calibration is not None:
-                    manifest.calibration.check_disjoint(held_out)
+                    check_disjoint(manifest.calibration.passages, held_out)
         except InputError as error:
             raise InputError(f"{job.name}: {error}") from error
 

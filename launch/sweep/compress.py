@@ -16,15 +16,15 @@ from evaluator.core.text import name_of
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 from launch.sweep.config import DENSE, SweepConfig
 from launch.sweep.document import read_document, validated
-from pruning.calibration import passages
-from pruning.calibration.passages import PassageSource
+from pruning.calibration import KINDS as PASSAGE_KINDS
+from pruning.calibration import PassageSource
 from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
 
 # The names of calibration sources, for help texts.
-KINDS = (*passages.KINDS, "gazetteer", "gazetteer:LANG")
+KINDS = (*PASSAGE_KINDS, "gazetteer", "gazetteer:LANG")
 _REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # the end of a name
 
 

@@ -36,7 +36,7 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import keeps, reference_bytes, vocabulary_of
 from launch.sweep.jobs import CheckpointJob, check_screening, expand
 from launch.sweep.tasks import PreparedTask, TaskPreparation
-from pruning.calibration.passages import text_digest
+from pruning.calibration import text_digest
 
 _BYTES_PER_RECORD = 400  # a generous measured size of one record in a part, for the estimate of disk space
 _RECORDS_PER_ITEM = 25

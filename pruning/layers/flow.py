@@ -1,28 +1,141 @@
-"""The calibration text passes through the decoder: `Flow` feeds it to a layer, `Activations` keep the layer's inputs.
+"""The calibration text passes through the decoder: `Flow` feeds it to a layer, `Observer` gathers statistics there.
 
-Activations stay in memory while they fit; otherwise one file on disk holds them. The file is read and written batch by
-batch, so that resident memory holds one batch.
+Modules that receive the same tensor (query, key and value; gate and up) are found by the tensor's identity and share
+one statistic. The pass stops at the last module's input: no statistic needs its output. A matrix of an expert sees the
+tokens of its expert, and their number is counted. One that saw none is judged by its weights alone.
+
+`Activations` keep a layer's inputs in memory while they fit; otherwise one file on disk holds them. The file is read
+and written batch by batch, so that resident memory holds one batch.
+
+Shapes: T tokens of a batch, its sequences end to end; I input columns; N sequences.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from evaluator.core.errors import JobError
 from evaluator.core.liveness import HEARTBEAT
-from pruning.layers.observer import Gathered, Observer
 from pruning.methods.base import Statistic
+from pruning.model import onednn
+from pruning.model.architectures import Routed
 from pruning.model.decoder import Decoder
 from pruning.model.packing import Batch
+
+
+class _Complete(Exception):
+    """Ends a layer's forward pass when every statistic has its input."""
+
+
+class Observer:
+    """Gathers the statistics of each distinct input of a layer's Linear modules."""
+
+    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Gathered]) -> None:
+        """`make(columns)` builds the empty statistics of one input."""
+        self._linears = linears
+        self._make = make
+        self.groups: dict[str, list[str]] = {}  # first module of a distinct input -> all modules that read it
+        self.statistics: dict[str, Gathered] = {}  # by that first module
+        self.tokens: dict[str, int] = {}  # by that first module, where only some tokens come: how many
+        self._unseen = set(linears)  # modules that have not run yet; the first pass that sees them all shows the groups
+        self._known = False
+        self._batch: Batch | None = None
+        self._last: tuple[Tensor, str] | None = None  # the input seen last, and who read it first
+        self._reached = 0
+
+    def run(self, layer: nn.Module, hidden_1TH: Tensor, keywords: Mapping[str, Any], batch: Batch) -> None:
+        """Run the layer on one batch, as far as its statistics need. Raises JobError if a module does not run."""
+        self._batch, self._last, self._reached = batch, None, 0
+        handles = [m.register_forward_pre_hook(partial(self._see, n)) for n, m in self._linears.items()]
+        try:
+            layer(hidden_1TH, **keywords)
+        except _Complete:
+            pass
+        finally:
+            self._last = None
+            for handle in handles:
+                handle.remove()
+        if self._unseen:
+            raise JobError(f"module {min(self._unseen)} did not run in its layer's forward pass")
+        self._known = True
+
+    def take(self, leader: str) -> dict[Statistic, Tensor]:
+        """The finished statistics of the input that `leader` reads first; they are forgotten here."""
+        found = self.statistics.pop(leader).result()
+        if self.tokens.get(leader) == 0:  # as if its inputs were equally strong and uncorrelated
+            for kind, each in found.items():
+                found[kind] = torch.ones_like(each) if each.ndim == 1 else torch.eye(len(each)).to(each)
+        return found
+
+    def _see(self, name: str, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        inputs_1TI = arguments[0]
+        self._unseen.discard(name)
+        if self._last is not None and self._last[0] is inputs_1TI:
+            if not self._known:
+                self.groups[self._last[1]].append(name)
+        else:
+            self._last = (inputs_1TI, name)
+            assert self._batch is not None
+            if not self._known:
+                self.groups[name] = [name]
+                self.statistics[name] = self._make(inputs_1TI.shape[-1])
+            if isinstance(module, Routed):
+                tokens = len(module.tokens_R)
+                self.tokens[name] = self.tokens.get(name, 0) + tokens
+                if tokens:
+                    self.statistics[name].add(inputs_1TI[:tokens], self._batch.only(module.tokens_R))
+            else:
+                self.statistics[name].add(inputs_1TI[0], self._batch)
+            self._reached += 1
+        if not self._unseen and self._reached == len(self.groups):
+            raise _Complete
+
+
+class Gathered:
+    """The statistics of one input, from the same pass; see `Statistic`. float32.
+
+    Squared norms are summed for each sequence by itself, and the sums are added in the calibration's order. So the
+    result does not depend on how sequences were batched.
+    """
+
+    def __init__(self, kinds: Sequence[Statistic], columns: int, sequences: int, device: torch.device) -> None:
+        """Empty, for inputs of `columns` columns and a calibration of `sequences` sequences."""
+        sizes = {Statistic.COLUMN_NORMS: sequences, Statistic.HESSIAN: columns}
+        self._sums = {kind: torch.zeros(sizes[kind], columns, dtype=torch.float32, device=device) for kind in kinds}
+        self._sequences = sequences
+
+    def add(self, inputs_TI: Tensor, batch: Batch) -> None:
+        """Take one batch."""
+        if (sums_NI := self._sums.get(Statistic.COLUMN_NORMS)) is not None:
+            first = start = 0
+            for length, count in batch.runs:  # the sums of several sequences in one call are those of one at a time
+                run_NTI = inputs_TI[start : start + count * length].view(count, length, inputs_TI.shape[1])
+                sums_NI[list(batch.order[first : first + count])] = run_NTI.float().square().sum(dim=1)
+                first, start = first + count, start + count * length
+        if (sum_II := self._sums.get(Statistic.HESSIAN)) is not None:
+            onednn.add_second_moments(sum_II, inputs_TI.float())
+
+    def result(self) -> dict[Statistic, Tensor]:
+        """The finished statistics; nothing is added after it."""
+        found: dict[Statistic, Tensor] = {}
+        for kind, sums in self._sums.items():
+            if kind is Statistic.HESSIAN:  # the sum itself, scaled in place: it can be gigabytes
+                found[kind] = onednn.mirror(sums).mul_(2 / self._sequences)
+            else:
+                total_I = torch.zeros_like(sums[0])
+                for sum_I in sums:
+                    total_I += sum_I
+                found[kind] = total_I / self._sequences
+        return found
 
 
 class Flow:
@@ -77,46 +190,51 @@ class Flow:
 
 
 class Activations:
-    """hidden_1TH (1, tokens, width) by the number of its batch. Leaving the context frees memory and disk."""
+    """hidden_1TH (1, tokens, width) by the number of its batch; see `activations`."""
 
-    def __init__(
-        self, batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device, limit: int, folder: Path
-    ) -> None:
-        """`limit`: bytes that may be held in memory; more goes to an unnamed file in `folder`."""
+    def __init__(self, batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device) -> None:
         self._shapes = [(1, sum(batch.lengths), width) for batch in batches]
         self._dtype, self._device = dtype, device
-        sizes = [tokens * width * dtype.itemsize for _, tokens, width in self._shapes]
-        self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
-        self.bytes = sum(sizes)
-        self._held: dict[int, Tensor] = {}
-        self._file = tempfile.TemporaryFile(dir=folder) if self.bytes > limit else None  # noqa: SIM115
-        self._sizes = sizes
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._held.clear()
-        if self._file is not None:
-            self._file.close()
+        self._sizes = [tokens * width * dtype.itemsize for _, tokens, width in self._shapes]
+        self._offsets = [sum(self._sizes[:i]) for i in range(len(self._sizes))]
+        self.bytes = sum(self._sizes)
+        self.held: dict[int, Tensor] = {}
+        self.file: Any = None  # where they are, if they are not held in memory
 
     def put(self, number: int, hidden_1TH: Tensor) -> None:
         """Keep a batch's inputs; those it had before are overwritten."""
         HEARTBEAT.beat()
-        if self._file is None:
-            self._held[number] = hidden_1TH
+        if self.file is None:
+            self.held[number] = hidden_1TH
             return
-        self._file.seek(self._offsets[number])
-        self._file.write(hidden_1TH.contiguous().cpu().view(torch.uint8).numpy().data)
+        self.file.seek(self._offsets[number])
+        self.file.write(hidden_1TH.contiguous().cpu().view(torch.uint8).numpy().data)
 
     def get(self, number: int) -> Tensor:
         """The inputs that were put last for a batch, on the device."""
         HEARTBEAT.beat()
-        if self._file is None:
-            return self._held[number]
-        self._file.seek(self._offsets[number])
+        if self.file is None:
+            return self.held[number]
+        self.file.seek(self._offsets[number])
         buffer = bytearray(self._sizes[number])
-        self._file.readinto(buffer)
+        self.file.readinto(buffer)
         return torch.frombuffer(buffer, dtype=self._dtype).view(self._shapes[number]).to(self._device)
+
+
+@contextmanager
+def activations(
+    batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device, limit: int, folder: Path
+) -> Iterator[Activations]:
+    """Room for the inputs of all batches, until the context ends.
+
+    `limit`: bytes that may be held in memory; more goes to an unnamed file in `folder`.
+    """
+    made = Activations(batches, width, dtype, device)
+    if made.bytes <= limit:
+        try:
+            yield made
+        finally:
+            made.held.clear()
+        return
+    with tempfile.TemporaryFile(dir=folder) as made.file:
+        yield made

@@ -20,17 +20,15 @@ from torch import Tensor, nn
 
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
-from pruning.layers.flow import Flow
-from pruning.layers.observer import Observer
+from pruning.layers.flow import Flow, Observer
 from pruning.layers.repair import LeastSquares
 from pruning.methods import METHODS
-from pruning.methods.base import Method, Statistic
-from pruning.methods.masks import check_counts, count_true, count_zeros
-from pruning.methods.wanda import Wanda
+from pruning.methods.base import Method, Pattern, Statistic, Unstructured
+from pruning.methods.masks import check_counts, count_zeros
+from pruning.methods.scores import Wanda
 from pruning.model.architectures import Routed
 from pruning.model.decoder import Decoder
 from pruning.output.manifest import MatrixRecord
-from pruning.patterns import Pattern, Unstructured
 
 OWL_TIMES = 5.0  # an outlier's score is more than this many times the mean of its layer
 OWL_SPREAD = 0.08  # a layer's ratio differs from the mean of all by less than twice this
@@ -59,30 +57,27 @@ def outlier_shares(decoder: Decoder, flow: Flow) -> list[float]:
     Raises JobError if activations are not finite.
     """
     shares: list[float] = []
+    score = Wanda().score
     with torch.no_grad():
         flow.start()
         for index in range(len(decoder)):
             layer = decoder.load(index)
-            shares.append(_outlier_share(decoder, index, flow.observe(index, layer, [Statistic.COLUMN_NORMS])))
+            observer = flow.observe(index, layer, [Statistic.COLUMN_NORMS])
+            norms: dict[str, Tensor] = {}
+            for leader, members in observer.groups.items():
+                norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
+                if not bool(torch.isfinite(norm_sq_I).all()):
+                    raise JobError(f"layer {index}, input of {leader}: activations are not finite")
+                norms |= dict.fromkeys(members, norm_sq_I)
+            weights = {name: module.weight.data for name, module in decoder.linears(index).items()}
+            size = sum(weight_OI.numel() for weight_OI in weights.values())
+            total = sum(score(weight_OI, norms[name]).double().sum().item() for name, weight_OI in weights.items())
+            bar = OWL_TIMES * total / size
+            above = sum(int((score(weight_OI, norms[name]) > bar).sum()) for name, weight_OI in weights.items())
+            shares.append(above / size)
             flow.advance(index, layer)
             decoder.release(index)
     return shares
-
-
-def _outlier_share(decoder: Decoder, index: int, observer: Observer) -> float:
-    norms: dict[str, Tensor] = {}
-    for leader, members in observer.groups.items():
-        norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
-        if not bool(torch.isfinite(norm_sq_I).all()):
-            raise JobError(f"layer {index}, input of {leader}: activations are not finite")
-        norms |= dict.fromkeys(members, norm_sq_I)
-    weights = {name: module.weight.data for name, module in decoder.linears(index).items()}
-    score = Wanda().score
-    size = sum(weight_OI.numel() for weight_OI in weights.values())
-    total = sum(score(weight_OI, norms[name]).double().sum().item() for name, weight_OI in weights.items())
-    bar = OWL_TIMES * total / size
-    above = sum(int((score(weight_OI, norms[name]) > bar).sum()) for name, weight_OI in weights.items())
-    return above / size
 
 
 # Called with each pruned matrix, in the checkpoint's dtype: (tensor name, weight_OI on the CPU).
@@ -102,7 +97,10 @@ def prune_layers(
     `flow` may be None for a method that looks at the weights alone. `progress` is called with (layers done, layers).
     Raises JobError if a matrix is not as sparse as requested or activations are not finite.
     """
-    statistics = _wanted(config)
+    own = _method(config).statistic
+    statistics = [] if own is None else [own]
+    if config.repair != "none" and own is not Statistic.HESSIAN:
+        statistics.append(Statistic.HESSIAN)
     outcomes: list[MatrixRecord] = []
     with torch.no_grad():
         if flow is not None and statistics:
@@ -123,35 +121,23 @@ def prune_layers(
     return outcomes
 
 
-def _wanted(config: PruneConfig) -> list[Statistic]:
-    """The statistics of a layer's inputs that the method and a repair need."""
-    own = _method(config).statistic
-    wanted = [] if own is None else [own]
-    if config.repair != "none" and own is not Statistic.HESSIAN:
-        wanted.append(Statistic.HESSIAN)
-    return wanted
-
-
-def _least_squares(config: PruneConfig, known: Mapping[Statistic, Tensor], where: str) -> LeastSquares | None:
-    """The repair of the matrices that read one input, if the job has one."""
-    if config.repair == "none":
-        return None
-    hessian_II = known[Statistic.HESSIAN]
-    overwritten = _method(config).statistic is Statistic.HESSIAN
-    return LeastSquares(hessian_II.clone() if overwritten else hessian_II, where)
-
-
 def _prune_layer(
     config: PruneConfig, decoder: Decoder, index: int, pattern: Pattern, observer: Observer | None, write: Writer
 ) -> Iterator[MatrixRecord]:
     """Prune, write and put back every matrix of a loaded layer; those that read the same input at once."""
-    method, group, linears = _method(config), config.comparison, decoder.linears(index)
+    method, linears = _method(config), decoder.linears(index)
+    group, own_kind = config.comparison, method.statistic
     for leader, members in ({name: [name] for name in linears} if observer is None else observer.groups).items():
         tokens = None if observer is None else observer.tokens.get(leader)
         where = decoder.tensor_name(index, f"{leader}.weight")
         known = {} if observer is None else observer.take(leader)
-        least_squares = None if tokens == 0 else _least_squares(config, known, where)
-        own = None if method.statistic is None else known.pop(method.statistic)
+        least_squares = None
+        if config.repair != "none" and tokens != 0:
+            overwritten = own_kind is Statistic.HESSIAN
+            least_squares = LeastSquares(
+                known[Statistic.HESSIAN].clone() if overwritten else known[Statistic.HESSIAN], where
+            )
+        own = None if own_kind is None else known.pop(own_kind)
         del known
         pruned = method.prune((linears[name].weight.data for name in members), own, pattern, group, where)
         del own
@@ -166,7 +152,7 @@ def _prune_layer(
             write(tensor, written_OI)
             rows, columns = stored_OI.shape
             requested, zeros = method.taken(rows, columns, pattern, group), count_zeros(written_OI)
-            check_counts(tensor, requested=requested, pruned=count_true(matrix.mask_OI), zeros=zeros)
+            check_counts(tensor, matrix.mask_OI, requested=requested, zeros=zeros)
             yield MatrixRecord(
                 name=tensor,
                 rows=rows,
@@ -210,7 +196,10 @@ def portions(
     for name, module in linears.items():
         if isinstance(module, Routed):
             experts.setdefault(name.rpartition(".")[0], {})[name] = module
-    sizes = {name: _bytes(modules) for name, modules in experts.items()}
+    sizes = {  # of an expert's Hessians: gate and up read the same input
+        name: sum(width**2 * _ENTRY for width in {module.in_features for module in modules.values()})
+        for name, modules in experts.items()
+    }
     if statistic is not Statistic.HESSIAN or sum(sizes.values()) <= limit:
         return [dict(linears)]
     found: list[dict[str, nn.Linear]] = []
@@ -222,8 +211,3 @@ def portions(
         found[-1] |= modules
         room -= sizes[name]
     return [*found, {name: module for name, module in linears.items() if not isinstance(module, Routed)}]
-
-
-def _bytes(modules: Mapping[str, nn.Linear]) -> int:
-    """Of an expert's Hessians: gate and up read the same input."""
-    return sum(width**2 * _ENTRY for width in {module.in_features for module in modules.values()})

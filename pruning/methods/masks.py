@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluator.core.errors import InputError, JobError
-from pruning.patterns import Group, NofM, Pattern
+from evaluator.core.errors import JobError
+from pruning.methods.base import Group, NofM, Pattern
 
 _FEW_ROWS = 64  # fewer than this leave most of a GPU idle where each is one multiprocessor's
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
@@ -79,11 +79,6 @@ def zeroed(weight_OI: Tensor, mask_OI: Tensor) -> Tensor:
     return (bits_OI * ~mask_OI).view(weight_OI.dtype)
 
 
-def lowest_of_matrix(score_OI: Tensor, count: int) -> Tensor:
-    """mask_OI with exactly `count` True in the whole matrix."""
-    return lowest_of_rows(score_OI.reshape(1, -1), count).view(score_OI.shape)
-
-
 def lowest_of_groups(score_OI: Tensor, n: int, m: int) -> Tensor:
     """mask_OI with exactly `n` True in every `m` consecutive columns of a row; `m` must divide the columns."""
     rows, columns = score_OI.shape
@@ -110,22 +105,13 @@ def select(score_OI: Tensor, pattern: Pattern, group: Group) -> Tensor:
         return lowest_of_groups(score_OI, pattern.n, pattern.m)
     if group == "row":
         return lowest_of_rows(score_OI, pattern.count(score_OI.shape[1]))
-    return lowest_of_matrix(score_OI, pattern.count(score_OI.numel()))
+    return lowest_of_rows(score_OI.reshape(1, -1), pattern.count(score_OI.numel())).view(score_OI.shape)
 
 
 def groups_hold(zero_OI: Tensor, n: int, m: int) -> bool:
     """Whether every `m` consecutive columns of every row have at least `n` zeros."""
     rows, columns = zero_OI.shape
     return columns % m == 0 and bool((zero_OI.view(rows, columns // m, m).sum(dim=2) >= n).all())
-
-
-def check_divides(matrices: dict[str, tuple[int, int]], pattern: Pattern) -> None:
-    """Raises InputError naming the first matrix whose columns an N:M pattern does not divide."""
-    if not isinstance(pattern, NofM):
-        return
-    for name, (_, columns) in matrices.items():
-        if columns % pattern.m:
-            raise InputError(f"pattern: {pattern.n}:{pattern.m} does not divide the {columns} columns of matrix {name}")
 
 
 def count_zeros(weight_OI: Tensor) -> int:
@@ -135,18 +121,13 @@ def count_zeros(weight_OI: Tensor) -> int:
     return int(weight_OI.numel() - np.count_nonzero(bits_OI.view(f"u{weight_OI.element_size()}") << 1))
 
 
-def count_true(mask_OI: Tensor) -> int:
-    """Weights that a mask takes."""
-    if mask_OI.device.type != "cpu":
-        return int(mask_OI.sum())
-    return int(np.count_nonzero(mask_OI.numpy()))
-
-
-def check_counts(name: str, *, requested: int, pruned: int, zeros: int) -> None:
+def check_counts(name: str, mask_OI: Tensor, *, requested: int, zeros: int) -> None:
     """Raises JobError if a mask took another number than requested, or a written matrix has fewer zeros.
 
     It may have more: dense weights that were zero and that no mask took.
     """
+    on_cpu = mask_OI.device.type == "cpu"  # where numpy counts faster
+    pruned = int(np.count_nonzero(mask_OI.numpy()) if on_cpu else mask_OI.sum())
     if pruned != requested or zeros < requested:
         raise JobError(
             f"matrix {name}: {requested} weights should be pruned; the mask took {pruned} and {zeros} are zero"

@@ -16,7 +16,7 @@ from torch import Tensor
 from evaluator.core.errors import JobError
 from evaluator.core.liveness import HEARTBEAT
 from pruning.methods import masks
-from pruning.patterns import NofM, Pattern
+from pruning.methods.base import NofM, Pattern
 
 DAMPING = 0.01  # of the mean diagonal
 _STEP = 16  # columns that are pruned before the rest of their block is updated
@@ -79,18 +79,6 @@ def _inverse_of_upper(upper_II: Tensor) -> Tensor:
     return inverse_II
 
 
-def _score(weight_OI: Tensor, factor_diagonal_I: Tensor) -> Tensor:
-    """W^2 / d^2, d the diagonal of the inverse Hessian's upper Cholesky factor (Frantar and Alistarh, eq. 5)."""
-    return weight_OI**2 / factor_diagonal_I**2
-
-
-def _block_mask(weight_OB: Tensor, diagonal_B: Tensor, rows: Sequence[int], pattern: Pattern) -> Tensor:
-    """mask_OB of a ratio: the lowest scores of a block over all rows of each of the stacked matrices."""
-    score_OB = _score(weight_OB, diagonal_B)
-    parts = torch.split(score_OB, list(rows))
-    return torch.cat([masks.lowest_of_matrix(part, pattern.count(part.numel())) for part in parts])
-
-
 def solve(
     weights_OI: Sequence[Tensor],
     factor: Factor,
@@ -125,7 +113,11 @@ def solve(
         elif grouped:
             mask_BO = torch.zeros_like(weight_BO, dtype=torch.bool)
         else:
-            mask_BO = _block_mask(weight_OI[:, start:end], upper_BB.diagonal(), rows, pattern).T.contiguous()
+            # W^2 / d^2, d the diagonal of the inverse Hessian's upper Cholesky factor (Frantar and Alistarh, eq. 5).
+            # The lowest scores of a block go, over all rows of each of the stacked matrices.
+            score_OB = weight_OI[:, start:end] ** 2 / upper_BB.diagonal() ** 2
+            parts = [masks.select(part_OB, pattern, "matrix") for part_OB in torch.split(score_OB, rows)]
+            mask_BO = torch.cat(parts).T.contiguous()
         error_BO = _walk(weight_BO, mask_BO, upper_BB, pattern if grouped else None)
         weight_OI[:, start:end] = weight_BO.T
         mask_OI[:, start:end] = mask_BO.T
@@ -148,7 +140,7 @@ def _walk(weight_BO: Tensor, mask_BO: Tensor, upper_BB: Tensor, pattern: Pattern
         for column in range(start, end):
             if isinstance(pattern, NofM) and column % pattern.m == 0:
                 group = slice(column, column + pattern.m)
-                score_OM = _score(weight_BO[group].T, diagonal_B[group])
+                score_OM = weight_BO[group].T ** 2 / diagonal_B[group] ** 2
                 mask_BO[group] = masks.lowest_of_groups(score_OM, pattern.n, pattern.m).T
             removed_O = weight_BO[column].masked_fill(~mask_BO[column], 0) / diagonal_B[column]
             weight_BO[column + 1 : end].addr_(upper_BB[column, column + 1 : end], removed_O, alpha=-1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pruning.methods.base import Method, Pruned, Statistic
-from pruning.patterns import Group, NofM, Pattern
+from pruning.methods.base import Group, Method, NofM, Pattern, Pruned, Statistic
 
 if TYPE_CHECKING:
     from torch import Tensor

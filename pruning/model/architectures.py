@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,16 +97,6 @@ def recognise(checkpoint: Checkpoint) -> Architecture:
     if known is None:
         raise InputError(f"{file}: model_type {kind!r} is not one of {', '.join(ARCHITECTURES)}")
     return known
-
-
-def check_by_layers(architecture: Architecture, file: Path, config: Any) -> None:
-    """Raises InputError, naming the field, for settings under which layers cannot be run one at a time.
-
-    `config` is transformers' own, with the defaults of what `file` leaves out.
-    """
-    for name, what in architecture.whole.items():
-        if value := getattr(config, name, None):
-            raise InputError(f"{file}: field {name!r} is {value!r}: a model with {what} cannot be pruned")
 
 
 class Routed(nn.Linear):

@@ -5,7 +5,6 @@ Reads are memory-mapped and unmapped again at once, so that resident memory stay
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -71,28 +70,17 @@ class Checkpoint:
         tensors.check_meant(directory, set(shards.values()) if shards else {SINGLE})
         if set(shards.values()) - {SINGLE}:
             self.index = directory / INDEX
-            self.files, self.entries = self._read_shards(self.index, shards)
+            self.files = tuple(directory / name for name in sorted(set(shards.values())))
+            headers = {file.name: {entry.name: entry for entry in tensors.read_header(file)} for file in self.files}
+            for tensor, name in shards.items():
+                if tensor not in headers[name]:
+                    _refuse(self.index, f"field weight_map: tensor {tensor} is not in {name}")
+                self.entries[tensor] = headers[name][tensor]
         elif (directory / SINGLE).exists() or shards:
             self.files = (directory / SINGLE,)
             self.entries = {entry.name: entry for entry in tensors.read_header(directory / SINGLE)}
         else:
             raise InputError(f"{directory}: holds neither {SINGLE} nor {INDEX} (only safetensors is read)")
-
-    @staticmethod
-    def _read_shards(index: Path, weight_map: Mapping[str, str]) -> tuple[tuple[Path, ...], dict[str, tensors.Tensor]]:
-        names = sorted(set(weight_map.values()))
-        headers = {name: {entry.name: entry for entry in tensors.read_header(index.parent / name)} for name in names}
-        for tensor, name in weight_map.items():
-            if tensor not in headers[name]:
-                _refuse(index, f"field weight_map: tensor {tensor} is not in {name}")
-        return tuple(index.parent / name for name in names), {
-            tensor: headers[name][tensor] for tensor, name in weight_map.items()
-        }
-
-    @property
-    def size(self) -> int:
-        """Bytes of all shards."""
-        return sum(file.stat().st_size for file in self.files)
 
     def _map(self, entry: tensors.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
         if entry.size == 0:

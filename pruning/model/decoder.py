@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from evaluator.core.errors import InputError, JobError, one_line
 from pruning.model import memory, onednn
-from pruning.model.architectures import check_by_layers, recognise, separate
+from pruning.model.architectures import recognise, separate
 from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.model.packing import Batch, pack, register
 
@@ -35,7 +35,7 @@ class _Recorder(nn.Module):
         self._received = received
 
     def forward(self, hidden: Tensor, *more: Tensor | None, **keywords: Any) -> Tensor:
-        assert all(each is None for each in more)  # a layer's own embeddings, see `check_by_layers`
+        assert all(each is None for each in more)  # a layer's own embeddings, see `Architecture.whole`
         self._received.append(keywords)
         return hidden
 
@@ -59,9 +59,13 @@ class Decoder:
             raise InputError(f"{checkpoint.directory / 'config.json'}: {one_line(error)}") from None
         if architecture.text_config:
             config = config.text_config
-        check_by_layers(architecture, checkpoint.directory / "config.json", config)
+        for name, what in architecture.whole.items():  # layers cannot be run one at a time
+            if value := getattr(config, name, None):
+                file = checkpoint.directory / "config.json"
+                raise InputError(f"{file}: field {name!r} is {value!r}: a model with {what} cannot be pruned")
         self.config = config
         self._architecture = architecture
+        self.recurrent = architecture.recurrent  # only one sequence at a time can run through a layer
         present = [p for p in architecture.prefixes if f"{p}embed_tokens.weight" in checkpoint.entries]
         self._prefix = present[0] if present else architecture.prefixes[0]
         with torch.device("meta"), warnings.catch_warnings():
@@ -74,7 +78,13 @@ class Decoder:
             onednn.substitute(self.layers)
         if architecture.experts is not None:
             separate(self.layers, architecture.experts)
-        self._check_tensors()
+        names = {f"{self._prefix}embed_tokens.weight": tuple(self._model.embed_tokens.weight.shape)}
+        for index, layer in enumerate(self.layers):
+            names |= {self.tensor_name(index, n): tuple(t.shape) for n, t in layer.state_dict().items()}
+        for name, shape in names.items():
+            entry = checkpoint.entry(name)
+            if entry.shape != shape:
+                raise InputError(f"{entry.file}: tensor {name} has shape {entry.shape}, config.json says {shape}")
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
         self._released = 0
         self.dtype = torch.float32 if device.type == "cpu" else self.checkpoint_dtype(0, next(iter(self.linears(0))))
@@ -85,11 +95,6 @@ class Decoder:
 
     def __len__(self) -> int:
         return len(self.layers)
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether only one sequence at a time can run through a layer."""
-        return self._architecture.recurrent
 
     def linears(self, layer: int) -> dict[str, nn.Linear]:
         """The modules of a layer that are pruned, by name within the layer."""
@@ -117,15 +122,6 @@ class Decoder:
             for layer in range(len(self))
             for name, module in self.linears(layer).items()
         }
-
-    def _check_tensors(self) -> None:
-        names = {f"{self._prefix}embed_tokens.weight": tuple(self._model.embed_tokens.weight.shape)}
-        for index, layer in enumerate(self.layers):
-            names |= {self.tensor_name(index, n): tuple(t.shape) for n, t in layer.state_dict().items()}
-        for name, shape in names.items():
-            entry = self.checkpoint.entry(name)
-            if entry.shape != shape:
-                raise InputError(f"{entry.file}: tensor {name} has shape {entry.shape}, config.json says {shape}")
 
     def load(self, index: int) -> nn.Module:
         """Read one layer's tensors; `release` frees them. Raises JobError for a buffer without a value."""

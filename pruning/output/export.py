@@ -2,9 +2,9 @@
 
 Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time: whatever is
 not pruned stays identical, and memory holds one matrix. The export works in a directory `OUT.partial-TOKEN` beside
-OUT, with the weights and the config under names that nothing loads; when all is synced they get their own names, the
-manifest last, and one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does
-not load; the next one to the same OUT removes it, once its owner is known to be dead (see `liveness.py`).
+OUT. config.json has a name that nothing loads until all is synced; then one rename of the directory makes the
+checkpoint appear. A killed export leaves a directory that does not load; the next one to the same OUT removes it, once
+its owner is known to be dead (see `liveness.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 from evaluator.checkpoints.files import digest_of_file, file_states
@@ -30,9 +29,9 @@ from evaluator.checkpoints.tensors import INDEX, digests
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.liveness import HEARTBEAT, OWNER, living_owner, owned_directory
 from pruning.model.checkpoint import Checkpoint
-from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
+from pruning.output.manifest import JobManifest, to_json
 
-ManifestT = TypeVar("ManifestT", bound=BaseModel)
+ManifestT = TypeVar("ManifestT", bound=JobManifest)
 _SUFFIX = ".partial"
 _TOKEN = re.compile(r"-([0-9a-f]{12}|[0-9]+)$")  # numbers were the ids of processes
 # What goes along with weights and config.json. No other weights, no model card: it describes the dense model.
@@ -92,9 +91,9 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
     ancestor = next(parent for parent in (target.parent, *target.parent.parents) if parent.exists())
     if not ancestor.is_dir() or not os.access(ancestor, os.W_OK):
         raise InputError(f"out: {ancestor} is not a directory that can be written")
-    free = shutil.disk_usage(ancestor).free
-    if free < checkpoint.size:
-        raise InputError(f"out: no space left at {ancestor}: {checkpoint.size} bytes are needed, {free} are free")
+    free, size = shutil.disk_usage(ancestor).free, sum(file.stat().st_size for file in checkpoint.files)
+    if free < size:
+        raise InputError(f"out: no space left at {ancestor}: {size} bytes are needed, {free} are free")
 
 
 def _partials(out: Path) -> list[Path]:
@@ -102,13 +101,6 @@ def _partials(out: Path) -> list[Path]:
     beginning = f"{out.name}{_SUFFIX}-"  # no pattern: a name may hold a bracket
     found = [each for each in out.parent.iterdir() if each.name.startswith(beginning) and _TOKEN.search(each.name)]
     return [each for each in found if each.is_dir()]
-
-
-def _remove_stale(out: Path) -> None:
-    """Remove the leftovers of killed exports. Raises InputError if one is still alive."""
-    for partial in _partials(out):
-        _need_dead(out, partial)
-        shutil.rmtree(partial, ignore_errors=True)  # others may be removing it too
 
 
 def _need_dead(out: Path, partial: Path) -> None:
@@ -124,16 +116,12 @@ class Export:
         self._checkpoint = checkpoint
         self.partial = partial
         self._out = out
-        self._descriptors: dict[Path, int] = {}
-        self._weights_digest = ""  # of the tensors, once they are written
 
     def copy_weights(self) -> None:
-        """Copy every shard, byte for byte, under a name that nothing loads."""
-        for file in self._checkpoint.files:
-            copy = self.partial / (file.name + _SUFFIX)
-            shutil.copyfile(file, copy)
+        """Copy every shard and their index, byte for byte."""
+        for file in filter(None, (*self._checkpoint.files, self._checkpoint.index)):
+            shutil.copyfile(file, self.partial / file.name)
             HEARTBEAT.beat()
-            self._descriptors[file] = os.open(copy, os.O_RDWR)
 
     def write(self, name: str, weight: Tensor) -> None:
         """Overwrite a dense matrix with its pruned version, which has the checkpoint's dtype and shape."""
@@ -142,84 +130,54 @@ class Export:
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
         if len(data) != entry.size:
             raise JobError(f"tensor {name}: {len(data)} bytes cannot replace {entry.size}")
-        offset = entry.start
-        while data:  # one call writes at most 2 GiB
-            written = os.pwrite(self._descriptors[entry.file], data, offset)
-            data, offset = data[written:], offset + written
+        with (self.partial / entry.file.name).open("r+b") as file:
+            file.seek(entry.start)
+            file.write(data)
 
-    def finish(self, describe: Callable[[dict[str, str], dict[str, str]], PruneManifest]) -> PruneManifest:
-        """Add the other files and the manifest, and put all in place.
-
-        `describe` makes the manifest from the digests of the written files and of the source's.
-        """
-        self.close()
-        copied = companions(self._checkpoint)
-        for name in copied:
-            (self.partial / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(self._checkpoint.directory / name, self.partial / name)
-        hidden = [file.name for file in self._checkpoint.files] + ["config.json"]
-        shutil.copyfile(self._checkpoint.directory / "config.json", self.partial / f"config.json{_SUFFIX}")
-        files = {name: self.partial / (name + _SUFFIX) for name in hidden}
-        files |= {name: self.partial / name for name in copied}
-        with ThreadPoolExecutor(1) as beside:  # hashing is slower than reading, and releases the interpreter lock
-            source = beside.submit(source_files, self._checkpoint)
-            made = self._digests(files)
-            manifest = describe(made, source.result())
-        files[MANIFEST_NAME] = self.partial / (MANIFEST_NAME + _SUFFIX)
-        files[MANIFEST_NAME].write_text(to_json(manifest), encoding="utf-8")
-        for file in files.values():
-            _sync(file)
-        # Everything is on disk; only names are left to give: weights, config, manifest, directory.
-        for name in (*hidden, MANIFEST_NAME):
-            files[name].rename(self.partial / name)
-        self._give_name()
-        return manifest
-
-    def finish_apart(
+    def finish(
         self, name: str, describe: Callable[[dict[str, str], dict[str, str]], ManifestT], *, more: Sequence[str] = ()
     ) -> ManifestT:
-        """`finish` where weights, their index and config.json were written into `partial` under their own names.
+        """Add the other files and the manifest `name`, and put all in place.
 
-        `name`: the manifest's. `more`: files that are copied besides the companions, where the source has them. Digests
-        are those of files; a link's file is the source's.
+        `describe` makes the manifest from the sha256 of the written files and of the source's. `more`: files that are
+        copied besides the companions, where the source has them; config.json is, unless `partial` has its own. A link
+        is no file of this checkpoint.
         """
-        source = self._checkpoint.directory
+        source, config = self._checkpoint.directory, self.partial / f"config.json{_SUFFIX}"
+        own = self.partial / "config.json"
+        if own.exists():
+            own.rename(config)
+        else:
+            shutil.copyfile(source / "config.json", config)
         for companion in (*companions(self._checkpoint), *more):
-            if companion != INDEX and (source / companion).is_file():  # the shards have an index of their own
+            if companion != INDEX and (source / companion).is_file():  # the shards have their index
                 (self.partial / companion).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / companion, self.partial / companion)
         written = [file for file in self.partial.rglob("*") if file.is_file() and not file.is_symlink()]
         files = {str(file.relative_to(self.partial)): file for file in written if file.name != OWNER}
-        manifest = describe(self._digests(files), source_files(self._checkpoint))
-        (self.partial / name).write_text(to_json(manifest), encoding="utf-8")
-        for file in self.partial.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        self._give_name()
-        return manifest
-
-    def _digests(self, files: Mapping[str, Path]) -> dict[str, str]:
-        """sha256 of the files. Weights are read once, for the digest of the tensors too."""
-        weights = [file for name, file in files.items() if name.endswith(".safetensors")]
+        files["config.json"] = files.pop(config.name)
+        weights = [file for each, file in files.items() if each.endswith(".safetensors")]
         found: dict[Path, str] = {}
-        with suppress(InputError):  # NaN: who inspects the checkpoint refuses it
-            if weights:  # no links to the source's
-                found, self._weights_digest = digests(weights)
-        return {name: found.get(files[name]) or digest_of_file(files[name]) for name in sorted(files)}
-
-    def _give_name(self) -> None:
+        weights_digest = None
+        with ThreadPoolExecutor(1) as beside:  # hashing is slower than reading, and releases the interpreter lock
+            of_source = beside.submit(source_files, self._checkpoint)
+            with suppress(InputError):  # NaN: who inspects the checkpoint refuses it
+                if weights:  # no links to the source's
+                    found, weights_digest = digests(weights)
+            made = {each: found.get(files[each]) or digest_of_file(files[each]) for each in sorted(files)}
+            manifest = describe(made, of_source.result())
+        (self.partial / name).write_text(to_json(manifest), encoding="utf-8")
+        for file in (*files.values(), self.partial / name):
+            _sync(file)
+        # Everything is on disk; only names are left to give.
+        config.rename(own)
         (self.partial / OWNER).unlink()
         _sync(self.partial)
         self.partial.rename(self._out)  # onto an empty directory at most: `check_place` made sure
         _sync(self._out.parent)
-        if self._weights_digest:
-            WRITTEN[self._out.absolute()] = file_states(self._out), self._weights_digest
-
-    def close(self) -> None:
-        """Close the shards; nothing can be written after it."""
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
+        if weights_digest is not None:
+            WRITTEN[self._out.absolute()] = file_states(self._out), weights_digest
+        return manifest
 
 
 def _sync(path: Path) -> None:
@@ -240,16 +198,16 @@ def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
     partial = out.parent / f"{out.name}{_SUFFIX}-{secrets.token_hex(6)}"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(out)
+        for stale in _partials(out):
+            _need_dead(out, stale)
+            shutil.rmtree(stale, ignore_errors=True)  # others may be removing it too
         with owned_directory(partial):
-            export = Export(checkpoint, partial, out)
             try:
                 for other in _partials(out):  # begun at the same moment: one of the two goes on
                     if other.name < partial.name:
                         _need_dead(out, other)
-                yield export
+                yield Export(checkpoint, partial, out)
             finally:
-                export.close()
                 if partial.exists():
                     shutil.rmtree(partial)
     except OSError as error:

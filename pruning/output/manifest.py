@@ -6,22 +6,20 @@ It is written last: a directory without it is no pruned checkpoint.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from evaluator.checkpoints.files import Files, of_version, parse_manifest
 from evaluator.core.config import Frozen
-from pruning.calibration.sequences import CalibrationManifest
-from pruning.patterns import Unit
+from pruning.calibration import CalibrationManifest
+from pruning.methods.base import Unit
 
 MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
 
 
-def _unsaid(value: object) -> bool:
-    """For later fields: a manifest without them keeps its bytes."""
-    return value is None
+_LATER = Field(default=None, exclude_if=lambda value: value is None)  # a manifest without such a field keeps its bytes
 
 
 class MatrixRecord(Frozen):
@@ -41,9 +39,9 @@ class MatrixRecord(Frozen):
     solver_dtype: str | None = None  # SparseGPT: what the Hessian was factored in
     # With a repair alone: squared output error on the calibration text as a share of the dense outputs' square, before
     # it and after it, and how many steps it took.
-    pruned_error: float | None = Field(default=None, exclude_if=_unsaid)
-    repaired_error: float | None = Field(default=None, exclude_if=_unsaid)
-    repair_steps: int | None = Field(default=None, exclude_if=_unsaid)
+    pruned_error: float | None = _LATER
+    repaired_error: float | None = _LATER
+    repair_steps: int | None = _LATER
 
 
 class RemovedParts(Frozen):
@@ -55,7 +53,17 @@ class RemovedParts(Frozen):
     distances: tuple[float, ...] | None = None  # method `layers`: angular, of each block of so many layers by its first
 
 
-class PruneManifest(Frozen):
+class JobManifest(Frozen):
+    """What the manifests of pruning and quantising share."""
+
+    if TYPE_CHECKING:  # each declares the fields itself, in the order of its file
+        config: dict[str, Any]
+        source_files: dict[str, str]
+        calibration: CalibrationManifest | None
+        files: Files
+
+
+class PruneManifest(JobManifest):
     """A pruned checkpoint's provenance."""
 
     # First: it reveals another version before any other field fails.
@@ -68,7 +76,7 @@ class PruneManifest(Frozen):
     # zeros / weights over the pruned matrices; of parts taken out the share of the weights of all layers' matrices
     measured_sparsity: float
     allocation: str
-    repair: str | None = Field(default=None, exclude_if=_unsaid)  # of the weights that stayed; None: there was none
+    repair: str | None = _LATER  # of the weights that stayed; None: there was none
     layer_sparsity: tuple[float, ...]  # requested of each layer
     config: dict[str, Any]  # the PruneConfig as JSON
     source_files: dict[str, str]  # sha256 of the dense checkpoint's files

@@ -12,11 +12,9 @@ from torch import Tensor
 from evaluator.core.errors import JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
-from pruning.methods import METHODS
-from pruning.methods.base import ScoredRemoval, Statistic
+from pruning.methods.base import Removed, Share, Statistic
 from pruning.model.decoder import Decoder
-from pruning.patterns import Removed
-from pruning.structured.cut import OUTPUT, Cut, columns_of, count_gone, first_cut, parts_of, slices
+from pruning.structured.cut import OUTPUT, Cut, Within, columns_of, first_cut, parts_of, slices
 from pruning.structured.write import check_built
 
 
@@ -28,16 +26,18 @@ def choose(config: PruneConfig, decoder: Decoder, flow: Flow | None, progress: C
     """
     if flow is None:
         return first_cut(decoder, config.removed)
-    count, method = count_gone(decoder, config.removed), METHODS[config.method]
+    count = len(first_cut(decoder, config.removed).gone[0])
     with torch.no_grad():
         flow.start()
-        if isinstance(method, ScoredRemoval):
-            return _lowest(method, decoder, flow, count, progress)
-        return _stillest(decoder, flow, count, progress)
+        assert isinstance(config.removed, Share)  # a list needs no text
+        unit = config.removed.unit
+        if unit == "layers":
+            return _stillest(decoder, flow, count, progress)
+        return _lowest(unit, decoder, flow, count, progress)
 
 
 def _stillest(decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]) -> Cut:
-    """The block of layers with the smallest angular distance; see `pruning.methods.layers`."""
+    """The block of layers with the smallest angular distance; see `pruning.methods.removals`."""
     states = deque([flow.ends()], maxlen=count + 1)
     distances: list[float] = []
     for index in range(len(decoder)):
@@ -61,12 +61,15 @@ def angular_distance(one_NH: Tensor, other_NH: Tensor) -> float:
     return float(cosine_N.clamp(-1, 1).arccos().mean()) / math.pi
 
 
-def _lowest(
-    method: ScoredRemoval, decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]
-) -> Cut:
-    """In each layer the parts with the lowest scores, which the layers before it, already cut, decide too."""
-    output, parts = OUTPUT[method.unit], parts_of(decoder, method.unit)
-    (run,) = columns_of(decoder, method.unit)[output]
+def _lowest(unit: Within, decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]) -> Cut:
+    """In each layer the parts with the lowest scores, which the layers before it, already cut, decide too.
+
+    Wanda-sp: An et al., Fluctuation-based Adaptive Structured Pruning for Large Language Models (arXiv:2312.11983), and
+    its published code (`prune_wanda_sp`): |W| * ||x|| of the matrix that adds a part's result to the residual stream,
+    averaged over rows, summed over the part's columns.
+    """
+    output, parts = OUTPUT[unit], parts_of(decoder, unit)
+    width = columns_of(decoder, unit)[output][0].width
     gone: list[tuple[int, ...]] = []
     for index in range(len(decoder)):
         layer = decoder.load(index)
@@ -75,20 +78,20 @@ def _lowest(
         norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
         del observer
         weight_OI = decoder.linears(index)[output].weight.data
-        score_I = method.score(weight_OI, norm_sq_I)
+        score_I = weight_OI.float().abs().mean(dim=0) * norm_sq_I.float().sqrt()
         if not bool(score_I.isfinite().all()):
             raise JobError(f"{decoder.tensor_name(index, output)}: the activations that it reads are not finite")
-        score_P = score_I.double().view(parts, run.width).sum(dim=1)
+        score_P = score_I.double().view(parts, width).sum(dim=1)
         taken_P = torch.sort(score_P, stable=True).indices[:count]  # of equals the first
         # A zero column hides its input from later layers, as if the part were gone.
         zeroed_OI = weight_OI.clone()
-        zeroed_OI.view(-1, parts, run.width)[:, taken_P] = 0
+        zeroed_OI.view(-1, parts, width)[:, taken_P] = 0
         decoder.replace(index, output, zeroed_OI)
         flow.advance(index, layer)
         decoder.release(index)
         gone.append(tuple(sorted(taken_P.tolist())))
         progress(index + 1, len(decoder))
-    return Cut(unit=method.unit, of=parts, gone=tuple(gone))
+    return Cut(unit=unit, of=parts, gone=tuple(gone))
 
 
 def check(decoder: Decoder, removed: Removed) -> None:

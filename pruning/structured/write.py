@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,9 +29,11 @@ from pruning.structured.cut import Cut, Slice
 
 def write(checkpoint: Checkpoint, kept: Mapping[str, Slice | None], config: Mapping[str, Any], folder: Path) -> None:
     """Fill `folder` with shards, their index and config.json. Memory holds one tensor that was cut, or a chunk."""
+    entries = sorted(checkpoint.entries.values(), key=lambda entry: entry.start)
+    entries.sort(key=lambda entry: -_width(entry))  # each is aligned to its type
     shards = [
-        [(entry, part) for entry in entries if (part := kept[entry.name]) is not None]
-        for entries in _by_file(checkpoint)
+        [(entry, part) for entry in entries if entry.file == file and (part := kept[entry.name]) is not None]
+        for file in checkpoint.files
     ]
     shards = [shard for shard in shards if shard]
     names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
@@ -60,15 +62,6 @@ def content(checkpoint: Checkpoint, entry: Entry, part: Slice) -> Iterator[bytes
     yield weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
 
 
-def _by_file(checkpoint: Checkpoint) -> list[list[Entry]]:
-    """The tensors of each file, in an order that keeps each aligned to its type."""
-    entries = sorted(checkpoint.entries.values(), key=lambda entry: entry.start)
-    return [
-        sorted((entry for entry in entries if entry.file == file), key=lambda entry: -_width(entry))
-        for file in checkpoint.files
-    ]
-
-
 def _width(entry: Entry) -> int:
     """Bytes of an element."""
     return entry.size // max(1, math.prod(entry.shape))
@@ -87,15 +80,11 @@ def _write_shard(checkpoint: Checkpoint, shard: list[tuple[Entry, Slice]], file:
     with file.open("wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for entry, part in shard:
-            _copy(checkpoint, entry, part, stream)
+            for chunk in content(checkpoint, entry, part):
+                stream.write(chunk)
+                HEARTBEAT.beat()
         assert stream.tell() == 8 + len(text) + end, file
     return end
-
-
-def _copy(checkpoint: Checkpoint, entry: Entry, part: Slice, stream: IO[bytes]) -> None:
-    for chunk in content(checkpoint, entry, part):
-        stream.write(chunk)
-        HEARTBEAT.beat()
 
 
 _LISTED = ("layer_types", "mlp_layer_types", "no_rope_layers")  # with an entry for each layer
@@ -123,28 +112,22 @@ def mended(decoder: Decoder, cut: Cut) -> dict[str, Any]:
         section |= {"num_attention_heads": groups * shared, "num_key_value_heads": groups}
         section["head_dim"] = linear.in_features // decoder.config.num_attention_heads
     else:
-        section |= _of_layers(decoder, cut, section)
+        kept = cut.kept()
+        changed: dict[str, Any] = {"num_hidden_layers": len(kept)}
+        for name in _LISTED:  # also a default that the architecture derives from a layer's number
+            values = getattr(decoder.config, name, None)
+            if isinstance(values, list | tuple) and len(values) == cut.of:
+                changed[name] = [values[layer] for layer in kept]
+        for name, value in section.items():
+            if name in _NUMBERS and isinstance(value, list):
+                changed[name] = [number for number, layer in enumerate(kept) if layer in value]
+            elif name in _BY_NUMBER and isinstance(value, dict):
+                special = {int(layer): each for layer, each in value.items()}
+                changed[name] = {str(number): special[layer] for number, layer in enumerate(kept) if layer in special}
+            elif name in _FIRST and isinstance(value, int):
+                changed[name] = sum(layer < value for layer in kept)
+        section |= changed
     return whole
-
-
-def _of_layers(decoder: Decoder, cut: Cut, section: Mapping[str, Any]) -> dict[str, Any]:
-    kept = cut.kept()
-    changed: dict[str, Any] = {"num_hidden_layers": len(kept)}
-    for name in _LISTED:  # also a default that the architecture derives from a layer's number
-        values = getattr(decoder.config, name, None)
-        if isinstance(values, list | tuple) and len(values) == cut.of:
-            changed[name] = [values[layer] for layer in kept]
-    for name in _NUMBERS:
-        if isinstance(section.get(name), list):
-            changed[name] = [number for number, layer in enumerate(kept) if layer in section[name]]
-    for name in _BY_NUMBER:
-        if isinstance(section.get(name), dict):
-            special = {int(layer): value for layer, value in section[name].items()}
-            changed[name] = {str(number): special[layer] for number, layer in enumerate(kept) if layer in special}
-    for name in _FIRST:
-        if isinstance(section.get(name), int):
-            changed[name] = sum(layer < section[name] for layer in kept)
-    return changed
 
 
 def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) -> None:

@@ -9,13 +9,6 @@ from __future__ import annotations
 from evaluator.core.config import Registry
 from quantising.methods.base import Method
 from quantising.methods.llm_compressor import AWQ, GPTQ, Recipe, SmoothQuant
-from quantising.methods.online import Online
-from quantising.methods.rtn import RTN
+from quantising.methods.plain import RTN, Online
 
-METHODS: Registry[Method] = Registry("method")
-METHODS.register(RTN())
-METHODS.register(Online())
-METHODS.register(GPTQ())
-METHODS.register(AWQ())
-METHODS.register(SmoothQuant())
-METHODS.register(Recipe())
+METHODS: Registry[Method] = Registry("method", (RTN(), Online(), GPTQ(), AWQ(), SmoothQuant(), Recipe()))

@@ -28,19 +28,14 @@ class Modifier:
 
 def recipe_of(modifiers: Sequence[Modifier], wanted: Wanted) -> str:
     """The recipe that applies modifiers in their order."""
-    stated = {each.name: _settings(each, wanted) for each in modifiers}
-    return yaml.safe_dump({"quant_stage": {"quant_modifiers": stated}}, sort_keys=False)
-
-
-def _settings(modifier: Modifier, wanted: Wanted) -> dict[str, Any]:
-    if not modifier.quantises:
-        return dict(modifier.settings)
     scheme: dict[str, Any] = {"targets": ["Linear"], "scheme": wanted.scheme}
     if wanted.group_size is not None:
         from quantising.schemes import arguments, preset
 
         scheme = {"config_groups": {"group_0": arguments(preset(wanted.scheme, wanted.group_size))}}
-    return {**scheme, "ignore": list(wanted.ignore), **modifier.settings}
+    scheme["ignore"] = list(wanted.ignore)
+    stated = {each.name: {**(scheme if each.quantises else {}), **each.settings} for each in modifiers}
+    return yaml.safe_dump({"quant_stage": {"quant_modifiers": stated}}, sort_keys=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

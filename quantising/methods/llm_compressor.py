@@ -91,20 +91,15 @@ def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
 
     def look() -> None:
         nonlocal seen
-        if (written := _written(log, target)) != seen:
+        written = 0  # bytes
+        for file in (log, *target.iterdir()):
+            with suppress(OSError):  # it has just been renamed
+                written += file.stat().st_size
+        if written != seen:
             seen = written
             HEARTBEAT.beat()
 
     return look
-
-
-def _written(log: Path, target: Path) -> int:
-    """Bytes of a log and of a directory's files."""
-    total = 0
-    for file in (log, *target.iterdir()):
-        with suppress(OSError):  # it has just been renamed
-            total += file.stat().st_size
-    return total
 
 
 class Recipe(Method):

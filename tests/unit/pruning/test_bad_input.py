@@ -261,5 +261,5 @@ def test_too_little_space_is_seen_before_and_while_writing(copied, tmp_path, mon
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.pwrite", full)
+    monkeypatch.setattr("pruning.output.export.Export.write", full)
     refused(config, tmp_path / "out", "no space left", by=prune)

@@ -11,13 +11,12 @@ import torch
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.liveness import HEARTBEAT
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.layers.flow import Activations
+from pruning.layers.flow import activations
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks, solver
-from pruning.methods.base import Pruned
+from pruning.methods.base import Pruned, Unstructured
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.packing import Batch
-from pruning.patterns import Unstructured
 from pruning.run import prune
 from tests.support import pruning as tiny
 
@@ -57,7 +56,7 @@ def test_long_files_are_heard_by_the_chunk(checkpoints, tmp_path: Path) -> None:
 
 def test_a_large_layer_is_heard_by_the_batch_and_a_large_matrix_by_the_block(tmp_path: Path) -> None:
     made = [Batch((torch.zeros(3),), (number,)) for number in range(4)]
-    with Activations(made, 2, torch.float32, torch.device("cpu"), 10**6, tmp_path) as held:
+    with activations(made, 2, torch.float32, torch.device("cpu"), 10**6, tmp_path) as held:
         for number in range(4):
             assert beats(lambda n=number: held.put(n, torch.zeros(1, 3, 2))) == 1
             assert beats(lambda n=number: held.get(n)) == 1

@@ -108,10 +108,10 @@ for n in range(3):
         time.sleep(0.001)
     heard.unlink()
 """
-    beats, written = [], process._written
+    beats = []
 
     def beat():
-        beats.append(written(log, target))
+        beats.append(sum(file.stat().st_size for file in (log, *target.iterdir())))
         if beats[-1]:
             heard.touch()
 

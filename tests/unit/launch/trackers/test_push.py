@@ -12,7 +12,7 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
 from launch.sweep.models import is_hub_id
 from launch.trackers.hub import base_of, check_repository, fates_of, model_card, need_own_files, whole
-from pruning.calibration.sequences import CalibrationManifest
+from pruning.calibration import CalibrationManifest
 from pruning.output.manifest import MANIFEST_NAME, RemovedParts, read_manifest, to_json
 from tests.support.checkpoint_files import write
 from tests.support.hub import MANIFEST, write_pruned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator.core.errors import InputError
-from pruning.calibration.passages import check_disjoint, text_digest
+from pruning.calibration import Passage, check_disjoint, text_digest
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.output.manifest import read_manifest
 from pruning.run import check, prune
@@ -19,9 +19,9 @@ def test_texts_are_equal_but_for_case_punctuation_and_white_space():
 
 def test_the_first_passage_that_is_held_out_is_named():
     held_out = {text_digest("b"): "item 7"}
-    check_disjoint([("f.txt", 0, text_digest("a")), ("f.txt", 1, "")], held_out)
+    check_disjoint([Passage("a", "f.txt", 0), Passage("?", "f.txt", 1)], held_out)
     with pytest.raises(InputError, match=r"^calibration.source: passage 2 of f.txt is also item 7; leave"):
-        check_disjoint([("f.txt", 0, text_digest("a")), ("f.txt", 2, text_digest("B."))], held_out)
+        check_disjoint([Passage("a", "f.txt", 0), Passage("B.", "f.txt", 2)], held_out)
 
 
 def job(source, calibration):
@@ -44,11 +44,9 @@ def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_
         check(job(source, f"text:{passages}"), out, held_out=held_out)
 
     def rows(origin, **_):
-        from pruning.calibration.passages import Passage
-
         return (Passage(line, origin, row) for row, line in enumerate(passages.read_text().splitlines()))
 
-    monkeypatch.setattr("pruning.calibration.passages._hub", rows)
+    monkeypatch.setattr("pruning.calibration._hub", rows)
     check(job(source, "c4"), out, held_out=held_out)  # reads one passage
     with pytest.raises(InputError, match="passage 2 of c4:train:00000 is also"):
         prune(job(source, "c4"), out, held_out=held_out)

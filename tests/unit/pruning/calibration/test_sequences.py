@@ -12,7 +12,7 @@ import datasets
 import pytest
 
 from evaluator.core.errors import InputError
-from pruning.calibration import sequences
+from pruning import calibration as sequences
 from pruning.config import CalibrationConfig
 from tests.support import pruning as tiny
 

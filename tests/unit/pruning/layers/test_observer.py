@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from evaluator.core.errors import JobError
-from pruning.layers.observer import ColumnNorms, Hessian, Observer
+from pruning.layers.flow import Gathered, Observer
+from pruning.methods.base import Statistic
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.model.packing import ALONE_BELOW, Batch, batches
@@ -23,7 +24,7 @@ def drawn(lengths: list[int]) -> list[tuple[int, ...]]:
     return [tuple(draw.randrange(tiny.VOCABULARY) for _ in range(length)) for length in lengths]
 
 
-def observed(decoder: Decoder, made: list[Batch], kind: type) -> dict[str, torch.Tensor]:
+def observed(decoder: Decoder, made: list[Batch], kind: Statistic) -> dict[str, torch.Tensor]:
     """Statistics of the first two layers, propagated densely."""
     count = sum(len(batch.order) for batch in made)
     found = {}
@@ -31,10 +32,10 @@ def observed(decoder: Decoder, made: list[Batch], kind: type) -> dict[str, torch
         hidden = [decoder.embed(batch) for batch in made]
         for index in range(2):
             layer = decoder.load(index)
-            observer = Observer(decoder.linears(index), lambda columns: kind(columns, count, CPU))
+            observer = Observer(decoder.linears(index), lambda columns: Gathered([kind], columns, count, CPU))
             for inputs, batch in zip(hidden, made, strict=True):
                 observer.run(layer, inputs, decoder.keywords(index, batch), batch)
-            found |= {f"{index}.{name}": statistic.result() for name, statistic in observer.statistics.items()}
+            found |= {f"{index}.{name}": statistic.result()[kind] for name, statistic in observer.statistics.items()}
             hidden = [layer(h, **decoder.keywords(index, b)) for h, b in zip(hidden, made, strict=True)]
             decoder.release(index)
     return found
@@ -45,13 +46,13 @@ def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoi
     decoder = Decoder(Checkpoint(checkpoints(name)), CPU)
     sequences = drawn([40, 3, 17, 40, 90, 16, 31, 90, 7])
     decoder.open_skeleton(torch.tensor([token for sequence in sequences for token in sequence]))
-    one = observed(decoder, batches(sequences, 1), ColumnNorms)
-    many = observed(decoder, batches(sequences, 120), ColumnNorms)
+    one = observed(decoder, batches(sequences, 1), Statistic.COLUMN_NORMS)
+    many = observed(decoder, batches(sequences, 120), Statistic.COLUMN_NORMS)
     assert len(batches(sequences, 1)) == 9
     assert len(batches(sequences, 120)) < 8
     assert len(one) >= 8
     assert all(torch.equal(one[key], many[key]) for key in one)
-    one, many = (observed(decoder, batches(sequences, budget), Hessian) for budget in (1, 120))
+    one, many = (observed(decoder, batches(sequences, budget), Statistic.HESSIAN) for budget in (1, 120))
     for key in one:
         torch.testing.assert_close(one[key], many[key], rtol=1e-4, atol=1e-4)
 
@@ -59,11 +60,11 @@ def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoi
 def test_a_norm_and_a_hessian_are_what_they_say():
     inputs = torch.randn(5, 3)
     batch = Batch((torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)), (1, 0))
-    norms, hessian = ColumnNorms(3, 2, CPU), Hessian(3, 2, CPU)
-    for statistic in (norms, hessian):
-        statistic.add(inputs, batch)
-    torch.testing.assert_close(norms.result(), inputs.square().sum(dim=0) / 2)
-    torch.testing.assert_close(hessian.result(), inputs.T @ inputs)
+    gathered = Gathered(list(Statistic), 3, 2, CPU)
+    gathered.add(inputs, batch)
+    found = gathered.result()
+    torch.testing.assert_close(found[Statistic.COLUMN_NORMS], inputs.square().sum(dim=0) / 2)
+    torch.testing.assert_close(found[Statistic.HESSIAN], inputs.T @ inputs)
 
 
 def test_batches_hold_every_sequence_once_and_keep_to_their_budget():
@@ -91,7 +92,7 @@ class Layer(nn.Module):
 def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_is_saved():
     layer = Layer()
     linears = {name: getattr(layer, name) for name in "qko"}
-    observer = Observer(linears, lambda columns: ColumnNorms(columns, 2, CPU))
+    observer = Observer(linears, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 2, CPU))
     for i in range(2):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (i,)))
     assert observer.groups == {"q": ["q", "k"], "o": ["o"]}
@@ -101,7 +102,7 @@ def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_i
 
 def test_a_module_that_never_runs_is_an_error():
     layer = Layer()
-    observer = Observer({"unused": layer.unused}, lambda columns: ColumnNorms(columns, 1, CPU))
+    observer = Observer({"unused": layer.unused}, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 1, CPU))
     with pytest.raises(JobError, match="unused did not run"):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
 

@@ -9,12 +9,9 @@ from pydantic import ValidationError
 from evaluator.core.errors import InputError
 from pruning.config import PruneConfig, needs_calibration
 from pruning.methods import METHODS
-from pruning.methods.base import Method, ScoringMethod, Statistic
-from pruning.methods.magnitude import Magnitude
-from pruning.methods.ria import RIA
+from pruning.methods.base import Method, NofM, ScoringMethod, Statistic, Unstructured
+from pruning.methods.scores import RIA, Magnitude, Wanda
 from pruning.methods.sparsegpt import SparseGPT
-from pruning.methods.wanda import Wanda
-from pruning.patterns import NofM, Unstructured
 from pruning.run import prune
 from pruning.verify import verify
 from tests.support import pruning as tiny

@@ -26,7 +26,6 @@ def test_every_tensor_is_read_as_it_is(shard, checkpoints):
     assert (checkpoint.index is None) == (shard == "5GB")
     for name, tensor in expected.items():
         assert torch.equal(checkpoint.read(name), tensor)
-    assert checkpoint.size == sum(file.stat().st_size for file in directory.glob("*.safetensors"))
 
 
 def test_rows_are_gathered_without_the_table(checkpoints):

@@ -13,10 +13,10 @@ import torch
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
+from pruning.methods.base import read_numbers
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output.manifest import PruneManifest, RemovedParts
-from pruning.patterns import read_numbers
 from pruning.run import check, prune
 from pruning.verify import examine, verify
 from tests.support import brute_force, structured

@@ -1,12 +1,15 @@
-"""Rounding to nearest: no data, no other environment."""
+"""The ways that need no text and no other environment: rounding to nearest, and vLLM's online quantisation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evaluator.checkpoints.quantisation import ONLINE, ONLINE_SCHEMES
+from evaluator.core.errors import InputError
 from quantising.methods.base import Method, Modifier, Wanted, recipe_of
 from quantising.schemes import SCHEMES
 
@@ -35,3 +38,26 @@ class RTN(Method):
         recipe = recipe_of([Modifier("QuantizationModifier", quantises=True)], wanted)
         (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
         return {name: version(name) for name in ("compressed-tensors", "torch")}
+
+
+class Online(Method):
+    """A directory of links, and a config.json with the scheme for the engine."""
+
+    name = ONLINE
+    help = "vLLM rounds the weights while it loads them; nothing is written but links"
+    schemes = tuple(ONLINE_SCHEMES)
+    takes_group = False
+
+    def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
+        if checkpoint.config.get("quantization_config"):
+            raise InputError(f"{checkpoint.directory / 'config.json'}: the checkpoint is already quantised")
+
+    def write(
+        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
+    ) -> dict[str, str]:
+        said = {"quant_method": ONLINE, "scheme": wanted.scheme}
+        for file in filter(None, (*checkpoint.files, checkpoint.index)):
+            (folder / file.name).symlink_to(file.resolve())
+        config = checkpoint.config | {"quantization_config": said}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        return {}

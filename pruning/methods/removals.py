@@ -1,4 +1,4 @@
-"""Whole layers: a block by its angular distance, or those of a list."""
+"""Whole layers, by their angular distance or by a list; heads or channels by the Wanda scores of their outputs."""
 
 from __future__ import annotations
 
@@ -30,3 +30,21 @@ class Drop(Removal):
     help = "removes the layers in --pattern, e.g. 20-25,28; needs no calibration text"
     unit = "layers"
     listed = True
+
+
+class Heads(Removal):
+    """Query heads, with the key and value that they share (Wanda-sp)."""
+
+    name = "heads"
+    help = "removes attention heads with their key and value, by Wanda scores in o_proj (Wanda-sp)"
+    unit = "heads"
+    passes = 2
+
+
+class Channels(Removal):
+    """Channels of the MLP (Wanda-sp)."""
+
+    name = "channels"
+    help = "removes channels of the MLP by Wanda scores in down_proj (Wanda-sp)"
+    unit = "channels"
+    passes = 2

@@ -1,0 +1,311 @@
+"""Calibration text: passages from a source, as token ids, with a manifest of exactly the tokens that a pruning saw.
+
+A passage keeps its origin, so that the manifest can name each file and row. Each passage gives one sequence, encoded
+with the tokenizer's defaults and cut to the configured length; nothing is packed. `c4:windows` is the Wanda authors'
+recipe instead: random stretches of that length, from longer documents of the whole shard. Other hub data sets are
+streamed: only the first rows of the first shard are fetched.
+
+No text of a task may decide which weights go. The caller passes such texts as digests (`held_out`). Passages are
+compared with them when they are read; a manifest stores the digests of a finished checkpoint. Texts that differ only in
+case, punctuation and white space are equal.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import logging
+import random
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from evaluator.checkpoints.files import digest_of_file
+from evaluator.core.config import Frozen
+from evaluator.core.errors import InputError, one_line
+from evaluator.core.liveness import HEARTBEAT
+from evaluator.core.text import code_of, normalise
+from pruning.config import CalibrationConfig
+
+# (samples, seed) -> passages in order: a source that a caller supplies under its own name.
+PassageSource = Callable[[int, int], Iterator[str]]
+
+KINDS = ("c4", "c4:windows", "wikipedia:LANG,...", "balanced:LANG,...", "text:FILE,...", "jsonl:FILE,...")
+C4_ORIGIN = "c4:train:00000"
+_C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
+_WIKIPEDIA = "wikimedia/wikipedia"
+_WIKIPEDIA_DATE = "20231101"
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One piece of text and where it came from."""
+
+    text: str
+    origin: str  # a file, a hub data set with its configuration, or the caller's name
+    row: int  # 0-based line or row in its origin
+
+
+def iterate(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
+    """The passages of a source in order; at least `config.samples`, unless the source has fewer.
+
+    A name in `sources` takes precedence over the kinds known here. Raises InputError for an unknown kind and, while it
+    is read, for a file that is missing, not UTF-8, or not JSON lines with a `text`.
+    """
+    source, samples = config.source, config.samples
+    if source in sources:
+        supplied = enumerate(sources[source](samples, seed))
+        return (Passage(text, source, row) for row, text in supplied)
+    kind, _, rest = source.partition(":")
+    if kind in ("text", "jsonl"):
+        return _files(config.files, kind == "jsonl")
+    if source in ("c4", "c4:windows"):
+        return _hub(C4_ORIGIN, **_C4)
+    if kind in ("wikipedia", "balanced") and rest:
+        return _wikipedia(source, rest.split(","), samples, balanced=kind == "balanced")
+    known = ", ".join((*KINDS, *sorted(sources)))
+    raise InputError(f"calibration.source: {source!r} is unknown (known: {known})")
+
+
+def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Passage]:
+    for name, path in files:
+        opened = gzip.open if path.suffix == ".gz" else open
+        try:
+            with opened(path, "rb") as stream:
+                for row, line in enumerate(stream):
+                    text = _decode(name, row, line, json_lines)
+                    if text:
+                        yield Passage(text, name, row)
+        except (OSError, EOFError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{name}: calibration file cannot be read: {reason}") from None
+
+
+def _decode(file: str, row: int, line: bytes, json_lines: bool) -> str:
+    """The passage on one line; empty for a blank line, which is not a passage."""
+    try:
+        text = line.decode("utf-8").removeprefix("\ufeff").strip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}, line {row + 1}: calibration file is not UTF-8 ({error.reason})") from None
+    if not text.strip() or not json_lines:
+        return text if text.strip() else ""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{file}, line {row + 1}: is not JSON ({error.msg})") from None
+    passage = value.get("text") if isinstance(value, dict) else None
+    if not isinstance(passage, str):
+        raise InputError(f"{file}, line {row + 1}: field 'text' is missing or not a string")
+    return passage if passage.strip() else ""
+
+
+def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
+    """The rows of a hub data set's train split, streamed."""
+    with _reading(path) as load_dataset:
+        for row, value in enumerate(load_dataset(path, split="train", streaming=True, **arguments)):
+            if value["text"].strip():
+                yield Passage(value["text"], origin, row)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[Callable[..., Any]]:
+    """The library's `load_dataset`; whatever it raises becomes an InputError of one line."""
+    from datasets import load_dataset
+
+    # It logs its retries, which would bury the one line with the reason.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        yield load_dataset
+    except (OSError, ValueError, ConnectionError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"calibration.source: {path} cannot be read from the hub ({one_line(error)}); "
+            "offline, use text:FILE or jsonl:FILE"
+        ) from None
+
+
+def _wikipedia(source: str, languages: list[str], samples: int, *, balanced: bool) -> Iterator[Passage]:
+    """The first passages of each language's Wikipedia, one language after another.
+
+    As many of each as `samples` allows; exactly as many for `balanced`.
+    """
+    codes = [code_of(language) for language in languages]
+    if not all(codes) or len(set(codes)) != len(codes):
+        raise InputError(f"calibration.source: {source!r} must name each language once")
+    if balanced and samples % len(languages):
+        raise InputError(
+            f"calibration.samples: {samples} cannot be the same number of each of {len(languages)} languages"
+        )
+    share, rest = divmod(samples, len(codes))
+    names = [(f"{_WIKIPEDIA_DATE}.{code}", share + (position < rest)) for position, code in enumerate(codes)]
+    return (passage for name, requested in names for passage in _of_language(name, requested))
+
+
+def _of_language(name: str, requested: int) -> list[Passage]:
+    found = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), requested))
+    if len(found) < requested:
+        raise InputError(
+            f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {requested} were requested"
+        )
+    return found
+
+
+def text_digest(text: str) -> str:
+    """sha256, hexadecimal, of the normalised text; empty if no word is left."""
+    words = normalise(text)
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest() if words else ""
+
+
+def check_disjoint(passages: Iterable[Passage | PassageRecord], held_out: Mapping[str, str]) -> None:
+    """Raises InputError for the first passage that is held out: `held_out` describes texts, by `text_digest`."""
+    for each in passages if held_out else ():
+        digest = each.text_digest if isinstance(each, PassageRecord) else text_digest(each.text)
+        if digest and digest in held_out:
+            raise InputError(
+                f"calibration.source: passage {each.row} of {each.origin} is also {held_out[digest]}; "
+                "leave one of the two out"
+            )
+
+
+_DRAWS = 2000  # documents in a row that may be too short before the source is given up
+_UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}  # what a passage is, by the kind of source
+
+
+class PassageRecord(Frozen):
+    """One sequence: where its text came from and how many tokens it gave."""
+
+    origin: str
+    row: int
+    offset: int = 0  # of the sequence's first token in its document
+    tokens: int
+    sha256: str  # of the passage's UTF-8 text
+    text_digest: str = ""  # of its normalised text, by `text_digest`
+
+
+class CalibrationManifest(Frozen):
+    """The text that a job saw; part of the checkpoint's manifest."""
+
+    source: str
+    samples: int
+    sequence_length: int
+    tokens: int
+    cut: int  # passages that were longer than the sequence length
+    ids_sha256: str  # of every sequence's length and ids, little-endian 64-bit
+    files: dict[str, str]  # sha256 of the calibration files
+    passages: tuple[PassageRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Sequences of token ids and their manifest."""
+
+    sequences: tuple[tuple[int, ...], ...]
+    manifest: CalibrationManifest
+
+
+def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> list[Passage]:
+    """The first `samples` passages. Raises InputError if there are fewer, saying how many there were."""
+    found = list(islice(iterate(config, seed, sources), config.samples))
+    if not found:
+        raise InputError(f"calibration.source: {config.source!r} is empty: it holds no passage")
+    if len(found) < config.samples:
+        raise InputError(
+            f"calibration.samples: {config.samples} passages were requested, {config.source!r} has {len(found)}"
+            f"{_UNITS.get(config.source.partition(':')[0], '')}"
+        )
+    unused = [name for name, _ in config.files if name not in {p.origin for p in found}]
+    if unused:
+        raise InputError(
+            f"calibration.source: {unused[0]} gives nothing: the first {config.samples} passages "
+            "are in the files before it; raise samples or leave it out"
+        )
+    return found
+
+
+def check_named(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> None:
+    """Look at a source without the network. Raises InputError if it is unknown, or for files that lack the passages."""
+    iterate(config, seed, sources)
+    if config.source not in sources and config.files:
+        take_passages(config, seed, sources)
+
+
+def load(
+    config: CalibrationConfig,
+    tokenizer: Any,
+    seed: int,
+    sources: Mapping[str, PassageSource],
+    held_out: Mapping[str, str] | None = None,
+) -> Calibration:
+    """Read and encode the calibration passages; `held_out`: forbidden texts (see `check_disjoint`).
+
+    Raises InputError for whatever is wrong with the source (see `iterate`, `take_passages`) and for a
+    passage that gives no token.
+    """
+    if config.source == "c4:windows" and config.source not in sources:
+        drawn = list(_windows(config, tokenizer, seed))
+    else:
+        drawn = []
+        for passage in take_passages(config, seed, sources):
+            HEARTBEAT.beat()
+            ids = tokenizer(passage.text, verbose=False)["input_ids"]
+            if not ids:
+                raise InputError(f"calibration passage {passage.row} of {passage.origin}: gives no token")
+            drawn.append((passage, 0, ids))
+    longest = config.sequence_length
+    digest = hashlib.sha256()
+    records, sequences = [], []
+    for passage, offset, ids in drawn:
+        kept = tuple(ids[:longest])
+        digest.update(struct.pack(f"<{len(kept) + 1}q", len(kept), *kept))
+        sequences.append(kept)
+        records.append(
+            PassageRecord(
+                origin=passage.origin,
+                row=passage.row,
+                offset=offset,
+                tokens=len(kept),
+                sha256=hashlib.sha256(passage.text.encode("utf-8", "surrogatepass")).hexdigest(),
+                text_digest=text_digest(passage.text),
+            )
+        )
+    manifest = CalibrationManifest(
+        source=config.source,
+        samples=len(sequences),
+        sequence_length=longest,
+        tokens=sum(map(len, sequences)),
+        cut=sum(len(ids) > longest for _, _, ids in drawn),
+        ids_sha256=digest.hexdigest(),
+        files={name: digest_of_file(path) for name, path in config.files},
+        passages=tuple(records),
+    )
+    check_disjoint(records, held_out or {})
+    return Calibration(tuple(sequences), manifest)
+
+
+def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[tuple[Passage, int, Sequence[int]]]:
+    """Random stretches of `sequence_length` tokens from random documents of the whole shard that are longer.
+
+    Each draw equals that of the Wanda authors' loader with Python's generator: a document, again while it is too short,
+    then an offset, which never reaches the last stretch.
+    """
+    with _reading(_C4["path"]) as load_dataset:  # fetched whole once, then read from the hub's cache on disk
+        documents = load_dataset(split="train", **_C4)
+    generator = random.Random(seed)
+    length = config.sequence_length
+    for _ in range(config.samples):
+        for _ in range(_DRAWS):
+            row = generator.randint(0, len(documents) - 1)
+            ids = tokenizer(documents[row]["text"], verbose=False)["input_ids"]
+            HEARTBEAT.beat()
+            if len(ids) > length:
+                break
+        else:
+            raise InputError(
+                f"calibration.sequence_length: none of {_DRAWS} documents drawn is longer than {length} tokens"
+            )
+        offset = generator.randint(0, len(ids) - length - 1)
+        yield Passage(documents[row]["text"], C4_ORIGIN, row), offset, ids[offset : offset + length]

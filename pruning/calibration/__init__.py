@@ -1,1 +1,0 @@
-"""The text that a pruning sees: where passages come from, and which tokens they give."""
