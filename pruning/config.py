@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 
 from evaluator.core.config import Frozen
 from pruning.methods import METHODS
-from pruning.methods.base import UNSTRUCTURED, Group, NofM, Pattern, Removal, Removed, parse
+from pruning.methods.base import Removal
+from pruning.methods.patterns import UNSTRUCTURED, Group, NofM, Pattern, Removed, parse
 
 Allocation = Literal["uniform", "owl"]
 Repair = Literal["none", "least_squares"]  # of the weights that stay (layers/repair.py)

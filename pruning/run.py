@@ -20,7 +20,7 @@ from pruning.calibration import Calibration, PassageSource
 from pruning.config import PruneConfig, needs_calibration
 from pruning.layers.flow import Flow, activations
 from pruning.layers.sequential import Writer, leave_dense, outlier_shares, owl, prune_layers
-from pruning.methods.base import NofM, Pattern, Share, Unstructured, written
+from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, written
 from pruning.model import memory
 from pruning.model.decoder import Decoder
 from pruning.model.packing import batches

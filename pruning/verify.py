@@ -11,8 +11,8 @@ import torch
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.errors import InputError
-from pruning.methods.base import NofM, parse, read_numbers
 from pruning.methods.masks import count_zeros, groups_hold
+from pruning.methods.patterns import NofM, parse, read_numbers
 from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output import export

@@ -19,7 +19,7 @@ from launch.sweep.document import validated
 from launch.sweep.models import model_name, names_of, same_model
 from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
 from pruning.methods import METHODS
-from pruning.methods.base import Group
+from pruning.methods.patterns import Group
 
 Out = Annotated[Path, typer.Option("--out", help="The run directory; the same command resumes there.")]
 Seed = Annotated[int, typer.Option(help="the seed of distractors, samples and pruning")]

@@ -18,7 +18,7 @@ from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
 from pruning.calibration import check_named
 from pruning.config import Allocation, Repair
 from pruning.methods import METHODS
-from pruning.methods.base import Group
+from pruning.methods.patterns import Group
 
 if TYPE_CHECKING:
     from launch.trackers.hub import Row

@@ -40,7 +40,7 @@ from launch.sweep.document import read_document, validated
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of
 from pruning.config import Allocation, CalibrationConfig, MethodName, PruneConfig, Repair
-from pruning.methods.base import Group
+from pruning.methods.patterns import Group
 from quantising.config import IGNORED
 from quantising.config import MethodName as QuantiseName
 from quantising.methods import METHODS

@@ -23,8 +23,9 @@ from pruning.config import PruneConfig
 from pruning.layers.flow import Flow, Observer
 from pruning.layers.repair import LeastSquares
 from pruning.methods import METHODS
-from pruning.methods.base import Method, Pattern, Statistic, Unstructured
+from pruning.methods.base import Method, Statistic
 from pruning.methods.masks import check_counts, count_zeros
+from pruning.methods.patterns import Pattern, Unstructured
 from pruning.methods.scores import Wanda
 from pruning.model.architectures import Routed
 from pruning.model.decoder import Decoder

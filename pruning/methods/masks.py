@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from evaluator.core.errors import JobError
-from pruning.methods.base import Group, NofM, Pattern
+from pruning.methods.patterns import Group, NofM, Pattern
 
 _FEW_ROWS = 64  # fewer than this leave most of a GPU idle where each is one multiprocessor's
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes

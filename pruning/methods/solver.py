@@ -16,7 +16,7 @@ from torch import Tensor
 from evaluator.core.errors import JobError
 from evaluator.core.liveness import HEARTBEAT
 from pruning.methods import masks
-from pruning.methods.base import NofM, Pattern
+from pruning.methods.patterns import NofM, Pattern
 
 DAMPING = 0.01  # of the mean diagonal
 _STEP = 16  # columns that are pruned before the rest of their block is updated

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pruning.methods.base import Group, Method, NofM, Pattern, Pruned, Statistic
+from pruning.methods.base import Method, Pruned, Statistic
+from pruning.methods.patterns import Group, NofM, Pattern
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from evaluator.checkpoints.files import Files, of_version, parse_manifest
 from evaluator.core.config import Frozen
 from pruning.calibration import CalibrationManifest
-from pruning.methods.base import Unit
+from pruning.methods.patterns import Unit
 
 MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1

@@ -12,7 +12,8 @@ from torch import Tensor
 from evaluator.core.errors import JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
-from pruning.methods.base import Removed, Share, Statistic
+from pruning.methods.base import Statistic
+from pruning.methods.patterns import Removed, Share
 from pruning.model.decoder import Decoder
 from pruning.structured.cut import OUTPUT, Cut, Within, columns_of, first_cut, parts_of, slices
 from pruning.structured.write import check_built

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from evaluator.core.errors import InputError
-from pruning.methods.base import Listed, Removed, Unit, written
+from pruning.methods.patterns import Listed, Removed, Unit, written
 from pruning.model.decoder import Decoder
 
 # Channels are removed in multiples of a power of two: the largest up to this one that divides their number and is at

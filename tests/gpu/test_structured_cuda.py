@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.methods.base import read_numbers
+from pruning.methods.patterns import read_numbers
 from pruning.run import prune
 from pruning.verify import verify
 from tests.support import pruning as tiny

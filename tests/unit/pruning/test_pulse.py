@@ -14,7 +14,8 @@ from pruning.config import CalibrationConfig, PruneConfig
 from pruning.layers.flow import activations
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks, solver
-from pruning.methods.base import Pruned, Unstructured
+from pruning.methods.base import Pruned
+from pruning.methods.patterns import Unstructured
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.packing import Batch
 from pruning.run import prune

@@ -8,7 +8,8 @@ import torch
 from evaluator.core.errors import JobError
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks
-from pruning.methods.base import NofM, Pruned, Unstructured
+from pruning.methods.base import Pruned
+from pruning.methods.patterns import NofM, Unstructured
 from pruning.methods.solver import DAMPING
 
 ROWS, COLUMNS, TOKENS = 9, 24, 200

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pruning.methods import masks
-from pruning.methods.base import NofM, Unstructured
 from pruning.methods.masks import count_zeros
+from pruning.methods.patterns import NofM, Unstructured
 from tests.support import brute_force
 
 

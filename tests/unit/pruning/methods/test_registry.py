@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from evaluator.core.errors import InputError
 from pruning.config import PruneConfig, needs_calibration
 from pruning.methods import METHODS
-from pruning.methods.base import Method, NofM, ScoringMethod, Statistic, Unstructured
+from pruning.methods.base import Method, ScoringMethod, Statistic
+from pruning.methods.patterns import NofM, Unstructured
 from pruning.methods.scores import RIA, Magnitude, Wanda
 from pruning.methods.sparsegpt import SparseGPT
 from pruning.run import prune

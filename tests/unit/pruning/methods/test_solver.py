@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evaluator.core.errors import JobError
 from pruning.methods import solver
-from pruning.methods.base import NofM, Unstructured
+from pruning.methods.patterns import NofM, Unstructured
 from pruning.methods.sparsegpt import BLOCK
 from tests.support import brute_force
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pruning.config import PruneConfig
-from pruning.methods.base import Share, read_numbers, written
+from pruning.methods.patterns import Share, read_numbers, written
 from pruning.structured.cut import _step
 
 

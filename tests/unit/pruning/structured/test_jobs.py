@@ -13,7 +13,7 @@ import torch
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.methods.base import read_numbers
+from pruning.methods.patterns import read_numbers
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output.manifest import PruneManifest, RemovedParts
