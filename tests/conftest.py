@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than cores, since tests wait for the processes that they start; memory is enough for four."""
     return min(4, len(os.sched_getaffinity(0)) + 1)

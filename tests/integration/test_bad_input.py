@@ -24,7 +24,7 @@ from launch.commands import cli, running
 from launch.run.directory.lock import RunLock
 from launch.sweep import preflight
 from tests.support.models import save_tiny_model
-from tests.support.runs import resurface
+from tests.support.runs import resurface, resurface_apart
 from tests.support.synthetic import write_run
 
 ITEM = {"id": "a-1", "language": "english", "context": "Karo lies on the Belu.", "question": "Where?", "answers": ["x"]}
@@ -169,7 +169,7 @@ def test_sizes_that_are_not_the_weights_are_refused(desk: Desk, changes: dict[st
 def test_an_unknown_architecture_is_one_line_of_ours_alone(desk: Desk) -> None:
     """In a process of its own, where transformers would warn of it too."""
     desk.configure(model_type="frobnicate")
-    done = resurface(*desk.eval())
+    done = resurface_apart(*desk.eval())
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
@@ -499,7 +499,7 @@ def test_two_processes_on_one_output_directory(desk: Desk) -> None:
 
 
 def test_the_installed_command(desk: Desk) -> None:
-    done = resurface("eval", desk.model, "--task", "gazeteer", "--out", desk.directory / "run")
+    done = resurface_apart("eval", desk.model, "--task", "gazeteer", "--out", desk.directory / "run")
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown task 'gazeteer'; did you mean 'gazetteer'? (known: ")
     assert done.stderr.count("\n") == 1
@@ -507,13 +507,13 @@ def test_the_installed_command(desk: Desk) -> None:
 
 
 def test_debug_shows_the_traceback(desk: Desk) -> None:
-    done = resurface("eval", desk.model, "--task", "gazeteer", "--out", desk.directory / "run", "--debug")
+    done = resurface_apart("eval", desk.model, "--task", "gazeteer", "--out", desk.directory / "run", "--debug")
     assert done.returncode != 0
     assert "Traceback" in done.stderr
 
 
 def test_help_names_every_command() -> None:
-    done = resurface("--help")
+    done = resurface_apart("--help")
     assert done.returncode == 0
     assert all(name in done.stdout for name in ("demo", "prune", "eval", "sweep", "report", "bench"))
 

@@ -84,6 +84,7 @@ def test_forced_scores_equal_those_by_prompt_logprobs(checkpoint: Path) -> None:
             )
 
 
+@pytest.mark.more
 def test_a_score_that_fills_the_model_has_no_prompt_logprobs(tmp_path: Path) -> None:
     """vLLM wants to generate one token after the prompt, and no position is left: refused, and the engine lives."""
     checkpoint = save_tiny_model(tmp_path / "tiny", "qwen3", 0, max_position_embeddings=64)

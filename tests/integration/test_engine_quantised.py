@@ -159,7 +159,9 @@ def test_int8_products_that_overflow_are_noticed(dense: Path, tmp_path: Path) ->
     assert "the product of model.layers.0.self_attn.qkv_proj in the engine is not that of the files" in found.reason
 
 
-@pytest.mark.parametrize("layout", [pytest.param("gptq", marks=pytest.mark.long), "fp8-block"])
+@pytest.mark.parametrize(
+    "layout", [pytest.param("gptq", marks=pytest.mark.long), pytest.param("fp8-block", marks=pytest.mark.more)]
+)
 def test_what_cannot_be_served_is_said_with_vllms_own_reason(dense: Path, tmp_path: Path, layout: str) -> None:
     config = {"desc_act": True} if layout == "gptq" else {"weight_block_size": [64, 64]}
     checkpoint = quantise(dense, tmp_path / "q", layout, config={**LAYOUTS[layout].config, **config})

@@ -114,6 +114,7 @@ def test_a_swapped_checkpoint_against_its_base_and_the_base_against_itself(tmp_p
     engine.close()
 
 
+@pytest.mark.more
 def test_where_the_cache_cannot_be_cut_short_the_prompt_is_computed(tmp_path):
     """A sliding window, and a configured slow way of scoring."""
     base, other = (save_tiny_model(tmp_path / f"{seed}", "mistral", seed, eos_ids=(0,)) for seed in (0, 1))

@@ -115,8 +115,8 @@ def turned(ranks: tuple[int, ...]) -> tuple[int, ...]:
     ("scoring", "change", "named"),
     [
         pytest.param("forced", unwritten, "a rank of 0 in a vocabulary of 384", marks=pytest.mark.long),
-        ("prompt_logprobs", unwritten, "a rank of 0 in a vocabulary of 384"),
-        ("forced", turned, r"a rank of \d+ where whole distributions have"),
+        pytest.param("prompt_logprobs", unwritten, "a rank of 0 in a vocabulary of 384", marks=pytest.mark.more),
+        pytest.param("forced", turned, r"a rank of \d+ where whole distributions have", marks=pytest.mark.more),
     ],
 )
 def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(
@@ -136,6 +136,7 @@ def test_an_engine_that_ranks_by_vllm_s_rule_is_not_used(tmp_path, cache, monkey
     assert not cache.exists()
 
 
+@pytest.mark.more
 def test_forced_scores_with_wrong_ranks_are_replaced(tmp_path, cache, monkeypatch):
     change_ranks(monkeypatch, turned, forced=True)
     started, _, _ = served(save_tiny_model(tmp_path / "model", "qwen3"))

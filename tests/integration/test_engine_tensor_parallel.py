@@ -14,7 +14,7 @@ from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, assert_alike, both_runners, oracle_of
 from tests.support.models import save_tiny_model
 
-pytestmark = both_runners
+pytestmark = [*both_runners, pytest.mark.more]  # two processes with an engine each
 
 CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8, tensor_parallel=2)
 ASKED: list[Request] = [

@@ -48,10 +48,10 @@ class Served:
     vocabulary: int
 
 
-MORE = [pytest.param(name, marks=pytest.mark.more) for name in ("mistral", "phi3")]
+TIED, *OTHERS = [pytest.param(name, marks=pytest.mark.more) for name in ("qwen3", "mistral", "phi3")]
 
 
-@pytest.fixture(scope="module", params=fewer(["qwen3", "qwen3_untied", *MORE, "bundled"]))
+@pytest.fixture(scope="module", params=fewer([TIED, "qwen3_untied", *OTHERS, "bundled"]))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     from transformers import AutoModelForCausalLM
 

@@ -39,6 +39,7 @@ def engine(running: VLLMEngine, checkpoint: Path) -> VLLMEngine:
     return running
 
 
+@pytest.mark.more
 def test_a_swapped_engine_equals_a_fresh_one(running, checkpoint, tmp_path):
     one = save_tiny_model(tmp_path / "one", "qwen3", 1)  # tied: the output head is packed apart from the embedding
     other = save_tiny_model(tmp_path / "other", "qwen3", 2)

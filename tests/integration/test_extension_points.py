@@ -165,25 +165,17 @@ def test_a_dry_run_counts_the_toy_probe(sweep_file: Path) -> None:
     assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in done.stdout
 
 
-@pytest.mark.parametrize(("command_name", "expected"), [("eval", ("first", "towns", "toy")), ("prune", ("contrary",))])
-def test_help_names_the_toys(command_name: str, expected: Sequence[str]) -> None:
-    told = run(command_name, "--help").stdout
-    assert all(re.search(rf"\b{name}\b", told) for name in expected)
+def test_help_names_the_toys() -> None:
+    told = run("eval", "--help").stdout
+    assert all(re.search(rf"\b{name}\b", told) for name in ("first", "towns", "toy"))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right", "hint"),
-    [
-        ("choice, first]", "choice, furst]", "unknown probe 'furst'; did you mean 'first'?"),
-        ("kind: toy", "kind: toyy", "unknown engine 'toyy'; did you mean 'toy'?"),
-    ],
-)
-def test_a_mistyped_toy_is_told_from_its_registry(tmp_path: Path, wrong: str, right: str, hint: str) -> None:
+def test_a_mistyped_toy_is_told_from_its_registry(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
-    path.write_text(SWEEP.replace(wrong, right), encoding="utf-8")
+    path.write_text(SWEEP.replace("choice, first]", "choice, furst]"), encoding="utf-8")
     done = run("sweep", path, "--out", tmp_path / "out")
     assert done.returncode == 2
-    assert hint in done.stderr
+    assert "unknown probe 'furst'; did you mean 'first'?" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TextIO
 
 import pandas as pd
 import pyarrow.parquet as pq
+import pytest
 
+from launch.commands import terminal
+from launch.commands.cli import main
+from launch.sweep.plugins import VARIABLE as PLUGINS
 from tests.support.guard import GUARD, UNSTARTED
 
 KEY = ["checkpoint", "task", "language", "item_id", "format", "probe", "seed", "index"]
@@ -32,9 +42,59 @@ def command(*arguments: str | Path) -> list[str]:
 def resurface(
     *arguments: str | Path, cwd: Path | None = None, cluster: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end; `cluster`: the address of a running Ray."""
+    """Run the command line to its end; `cluster`: the address of a running Ray.
+
+    In this process, which has imported torch and pandas already; in one of its own if the environment names plugins,
+    whose registrations would stay.
+    """
     variables = environment() | ({} if cluster is None else {"RAY_ADDRESS": cluster})
-    return subprocess.run(command(*arguments), env=variables, cwd=cwd, capture_output=True, text=True, check=False)
+    if PLUGINS in variables:
+        return resurface_apart(*arguments, cwd=cwd)
+    with pytest.MonkeyPatch.context() as patch, _typed(variables, cwd) as (out, err):
+        patch.setattr(sys, "argv", ["resurface", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), _text(out), _text(err))
+
+
+def resurface_apart(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end in a process of its own."""
+    return subprocess.run(command(*arguments), env=environment(), cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@contextlib.contextmanager
+def _typed(variables: Mapping[str, str], cwd: Path | None) -> Iterator[tuple[TextIO, TextIO]]:
+    """Environment, directory, warnings, signal handlers and output are those of a command; afterwards as before."""
+    with contextlib.ExitStack() as stack:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(signal.signal, each, signal.getsignal(each))
+        before = dict(os.environ)
+        stack.callback(os.environ.update, before)
+        stack.callback(os.environ.clear)
+        os.environ.clear()
+        os.environ.update(variables)
+        stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")
+        files = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(2)]
+        for descriptor, file in zip((1, 2), files, strict=True):
+            saved = os.dup(descriptor)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, descriptor)
+            os.dup2(file.fileno(), descriptor)
+        for console in (terminal.console, terminal.errors):
+            stack.callback(setattr, console, "_width", console._width)
+            console.width = int(variables["COLUMNS"])
+        stack.enter_context(contextlib.redirect_stdout(files[0]))
+        stack.enter_context(contextlib.redirect_stderr(files[1]))
+        yield files[0], files[1]
+
+
+def _text(file: TextIO) -> str:
+    file.flush()
+    file.seek(0)
+    return file.read()
 
 
 def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:

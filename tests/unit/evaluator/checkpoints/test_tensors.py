@@ -229,7 +229,7 @@ def entry(start, end, shape=(1,)):
         ({"a": entry(0, 2**42, (2**20, 2**20))}, "truncated"),
         ({"a": entry(0, 2**42)}, "do not hold shape"),
         ({"a": entry(0, 2**82, (2**40, 2**40))}, "not counts"),
-        ({"a": entry(0, 4, (10**4000,) * 20_000)}, "not counts"),  # whose product would take an hour
+        ({"a": entry(0, 4, (10**4000,) * 2_000)}, "not counts"),  # whose product would take minutes
         ({"a": entry(0, 4, (1,) * 65)}, "not counts"),
         ({"a": entry(0, -4, (-1,))}, "not counts"),
         ({"a": entry(0, 4, (1.0,))}, "not counts"),

@@ -141,7 +141,7 @@ def tinies(tmp_path_factory: pytest.TempPathFactory) -> list[Tiny]:
 prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20).map(tuple)
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=15, derandomize=True)
 @given(number=st.integers(0, 2), prompt=prompts, width=st.integers(1, 5), max_tokens=st.integers(1, 6))
 def test_beams_over_the_oracle_equal_a_plain_search_over_full_passes(tinies, number, prompt, width, max_tokens):
     tiny = tinies[number]
@@ -157,7 +157,7 @@ def test_beams_over_the_oracle_equal_a_plain_search_over_full_passes(tinies, num
 options = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(deadline=None, max_examples=12, derandomize=True)
 @given(number=st.integers(0, 2), prompt=prompts, options=options)
 def test_options_that_share_a_computation_score_as_each_alone(tinies, number, prompt, options):
     tiny = tinies[number]
