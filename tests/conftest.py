@@ -37,8 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores, since tests wait for the processes that they start; memory is enough for four."""
-    return min(4, len(os.sched_getaffinity(0)) + 1)
+    """Two processes more than cores, as tests wait for the processes that they start; memory is enough for four."""
+    return min(4, len(os.sched_getaffinity(0)) + 2)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -20,7 +20,10 @@ from tests.support.models import save_tiny_model
 from tests.support.runs import resurface
 
 README = ROOT / "README.md"
-READING = sorted(DOCS, key=lambda page: page.name != "first-run.md")  # it makes runs/grid
+READING = [  # the first makes runs/grid
+    pytest.param(page, id=page.stem, marks=pytest.mark.more if page.stem == "fidelity" else ())
+    for page in sorted(DOCS, key=lambda page: page.name != "first-run.md")
+]
 pytestmark = pytest.mark.slow
 
 # What does not run here, and why. `tests/unit/test_documents.py` has looked at the options of each.
@@ -69,7 +72,7 @@ def test_the_readme_prunes_evaluates_and_judges(directory: Path) -> None:
     assert (directory / "runs" / "mine" / "gate.json").is_file()
 
 
-@pytest.mark.parametrize("page", READING, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", READING)
 def test_the_commands_of_a_page_run(
     page: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,6 +119,7 @@ def _overflowing(model: Path) -> Path:
     return model
 
 
+@pytest.mark.more
 def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: Path) -> None:
     for seed, name in enumerate(("good", "broken", "nan")):
         save_tiny_model(tmp_path / name, seed=seed)

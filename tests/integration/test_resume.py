@@ -80,6 +80,7 @@ def undisturbed(desk: Desk) -> pd.DataFrame:
     return records(run)
 
 
+@pytest.mark.more
 def test_a_driver_that_is_killed_again_and_again(
     desk: Desk, undisturbed: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
