@@ -18,11 +18,18 @@ import pytest
 from scipy.stats import chisquare
 
 from evaluator.engine.base import FixedSource, Generate, Request, Response, Score
-from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import TOLERANCE, Waiting, both_runners, fewer, oracle_of, runs_v2
+from tests.support.engines import (
+    TOLERANCE,
+    assert_beams_of_transformers,
+    both_runners,
+    fewer,
+    greedy_tokens,
+    oracle_of,
+    runs_v2,
+)
 from tests.support.engines import answers as ask
 from tests.support.models import save_tiny_model
 from tests.support.rounding import rank_bounds
@@ -95,13 +102,6 @@ def prompts(vocabulary: int, lengths: Sequence[int], seed: int = 0) -> list[tupl
     return [tuple(draw.randrange(8, vocabulary) for _ in range(length)) for length in lengths]
 
 
-def greedy_tokens(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
-    import torch
-
-    output = model.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False)
-    return tuple(output[0, len(prompt) :].tolist())
-
-
 def test_greedy_tokens_equal_transformers(served):
     asked = [
         Generate(request_id=str(i), prompt_ids=prompt, max_tokens=24)
@@ -154,38 +154,9 @@ def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, lengt
 
 @pytest.mark.parametrize("max_tokens", [1, 12 if runs_v2() else 24])
 def test_beams_equal_transformers(served, max_tokens):
-    import torch
-
-    searches = {
-        str(i): BeamSearch(str(i), prompt, width=5, max_tokens=max_tokens, eos_ids=eos_of(served.model))
-        for i, prompt in enumerate(prompts(served.vocabulary, fewer([5, 31, 32, 33, 64, 90, 120, 150]), seed=2))
-    }
-    source = Waiting([request for search in searches.values() for request in search.start()])
-    for response in served.engine.run(source):
-        source.requests += searches[response.request_id.split("/")[0]].receive(response)
-    for search in searches.values():
-        output = served.model.generate(
-            torch.tensor([search._prompt_ids]),
-            num_beams=5,
-            num_return_sequences=5,
-            length_penalty=1.0,
-            early_stopping=False,
-            do_sample=False,
-            max_new_tokens=max_tokens,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
-        beams = [tuple(row[len(search._prompt_ids) :].tolist()) for row in output.sequences]
-        for hypothesis, beam, score in zip(search.hypotheses(), beams, output.sequences_scores, strict=True):
-            length = len(hypothesis.token_ids)
-            assert hypothesis.token_ids == beam[:length]
-            assert all(token == served.model.generation_config.pad_token_id for token in beam[length:])
-            assert hypothesis.score == pytest.approx(float(score), abs=TOLERANCE)
-
-
-def eos_of(model: Any) -> frozenset[int]:
-    ids = model.generation_config.eos_token_id
-    return frozenset(ids if isinstance(ids, list) else [ids])
+    asked = prompts(served.vocabulary, fewer([5, 31, 32, 33, 64, 90, 120, 150]), seed=2)
+    pad = served.model.generation_config.pad_token_id
+    assert_beams_of_transformers(served.engine, served.model, asked, width=5, max_tokens=max_tokens, pad=pad)
 
 
 def test_samples_do_not_depend_on_how_the_work_is_cut(served):

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from evaluator.engine.base import Generate, Request
-from evaluator.engine.beam import BeamSearch
+from evaluator.engine.base import Generate
 from evaluator.engine.config import EngineConfig
+from tests.support.engines import assert_beams_of_transformers, greedy_tokens
 from tests.support.rounding import rank_bounds
 from tests.support.runs import resurface
 from tests.support.smollm2 import CALIBRATION, MARKS, MODEL, ask, candidates, full_pass, items, prompter
@@ -75,13 +75,6 @@ def served(request: pytest.FixtureRequest, engine: Any, pruned: Path) -> Served:
     return Served(checkpoint, engine, model, report.swapped)
 
 
-def greedy_ids(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
-    import torch
-
-    output = model.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False)
-    return tuple(output[0, len(prompt) :].tolist())
-
-
 @pytest.mark.parametrize("chat", [False, True], ids=["raw", "chat"])
 def test_greedy_tokens_equal_transformers(served, tokenizer, chat):
     ours = prompter(tokenizer, chat=chat)
@@ -91,7 +84,7 @@ def test_greedy_tokens_equal_transformers(served, tokenizer, chat):
     ]
     answers = ask(served.engine, asked)
     for request in asked:
-        assert answers[request.request_id].token_ids == greedy_ids(served.model, request.prompt_ids, 24)
+        assert answers[request.request_id].token_ids == greedy_tokens(served.model, request.prompt_ids, 24)
 
 
 def test_the_pruned_model_was_swapped_in(served):
@@ -109,49 +102,10 @@ def test_candidates_and_ranks_equal_a_full_forward_pass(served, tokenizer):
 
 
 def test_beams_equal_transformers(served, tokenizer):
-    import torch
-
-    ours, width, max_tokens = prompter(tokenizer), 5, 12
+    ours = prompter(tokenizer)
+    asked = [ours.build(item, "open").token_ids for item in items()[:2]]
     (eos,) = ours.eos_ids
-    searches = {
-        item.item_id: BeamSearch(
-            item.item_id,
-            ours.build(item, "open").token_ids,
-            width=width,
-            max_tokens=max_tokens,
-            eos_ids=frozenset({eos}),
-        )
-        for item in items()[:2]
-    }
-    waiting: list[Request] = [request for search in searches.values() for request in search.start()]
-
-    class Source:
-        def take(self, limit: int) -> list[Request]:
-            taken, waiting[:] = waiting[:limit], waiting[limit:]
-            return taken
-
-    for response in served.engine.run(Source()):
-        waiting.extend(searches[response.request_id.split("/")[0]].receive(response))
-    for item in items()[:2]:
-        prompt = ours.build(item, "open").token_ids
-        output = served.model.generate(
-            torch.tensor([prompt]),
-            num_beams=width,
-            num_return_sequences=width,
-            length_penalty=1.0,
-            early_stopping=False,
-            do_sample=False,
-            max_new_tokens=max_tokens,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
-        beams = [tuple(row[len(prompt) :].tolist()) for row in output.sequences]
-        hypotheses = searches[item.item_id].hypotheses()
-        for hypothesis, beam, score in zip(hypotheses, beams, output.sequences_scores, strict=True):
-            length = len(hypothesis.token_ids)
-            assert hypothesis.token_ids == beam[:length]
-            assert all(token == eos for token in beam[length:])  # padding
-            assert hypothesis.score == pytest.approx(float(score), abs=TOLERANCE)
+    assert_beams_of_transformers(served.engine, served.model, asked, width=5, max_tokens=12, pad=eos)
 
 
 def test_a_chat_prompt_is_the_tokenizer_s_own_template(tokenizer):
@@ -163,10 +117,6 @@ def test_a_chat_prompt_is_the_tokenizer_s_own_template(tokenizer):
     assert chat.text == expected
     assert list(chat.token_ids) == tokenizer(expected, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(chat.token_ids).count("<|im_start|>") == 3  # system, user, assistant
-
-
-def test_digits_are_tokens_of_their_own_whatever_white_space_precedes_them(tokenizer):
-    assert tokenizer.tokenize("In 1984\n\n12") == ["In", "Ġ", "1", "9", "8", "4", "ĊĊ", "1", "2"]
 
 
 def test_wanda_masks_the_first_layer_as_the_brute_force_does(pruned, tmp_path):

@@ -10,11 +10,12 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from evaluator.engine.base import Cancel, Engine, FixedSource, Request, Response
+from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.devices import vllm_serves_cpus
@@ -77,3 +78,46 @@ def assert_alike(found: Mapping[str, Response], expected: Mapping[str, Response]
     for name, answer in expected.items():
         assert (found[name].status, found[name].token_ids) == ("ok", answer.token_ids), (name, found[name].error)
         assert found[name].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE), name
+
+
+def greedy_tokens(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
+    """The greedy answer of a model of transformers."""
+    import torch
+
+    output = model.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False)
+    return tuple(output[0, len(prompt) :].tolist())
+
+
+def assert_beams_of_transformers(
+    engine: Engine, model: Any, asked: Sequence[tuple[int, ...]], *, width: int, max_tokens: int, pad: int
+) -> None:
+    """Searches that run together in `engine` end with the beams that transformers' own search has for each prompt."""
+    import torch
+
+    eos = model.generation_config.eos_token_id
+    eos_ids = frozenset(eos if isinstance(eos, list) else [eos])
+    searches = [
+        BeamSearch(str(number), prompt, width=width, max_tokens=max_tokens, eos_ids=eos_ids)
+        for number, prompt in enumerate(asked)
+    ]
+    source = Waiting([request for search in searches for request in search.start()])
+    for response in engine.run(source):
+        source.requests += searches[int(response.request_id.split("/")[0])].receive(response)
+    for prompt, search in zip(asked, searches, strict=True):
+        output = model.generate(
+            torch.tensor([prompt]),
+            num_beams=width,
+            num_return_sequences=width,
+            length_penalty=1.0,
+            early_stopping=False,
+            do_sample=False,
+            max_new_tokens=max_tokens,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        beams = [tuple(row[len(prompt) :].tolist()) for row in output.sequences]
+        for hypothesis, beam, score in zip(search.hypotheses(), beams, output.sequences_scores, strict=True):
+            length = len(hypothesis.token_ids)
+            assert hypothesis.token_ids == beam[:length]
+            assert all(token == pad for token in beam[length:])
+            assert hypothesis.score == pytest.approx(float(score), abs=TOLERANCE)
