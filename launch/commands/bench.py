@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -61,15 +60,7 @@ def bench(
     ],
 ) -> None:
     """Run a benchmark, with all further options. Needs a checkout of Resurface."""
-    run_benchmarks(name, context.args)
-
-
-def run_benchmarks(name: str, arguments: Sequence[str]) -> None:
-    """Run benchmark `name`, or every one for `all`, with `arguments`.
-
-    Raises InputError for an unknown name or without a checkout, ResurfaceError when a benchmark fails. A benchmark that
-    refuses its arguments prints one line; the command then exits with code 2.
-    """
+    # A benchmark that refuses its arguments prints one line; the command then exits with code 2.
     names = (*BENCHMARKS.names, ALL)
     if name not in names:
         raise unknown(BENCHMARKS.kind, name, names)
@@ -77,7 +68,7 @@ def run_benchmarks(name: str, arguments: Sequence[str]) -> None:
         raise InputError("no benchmarks are installed; run this in a checkout of Resurface (`make install`)")
     path = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
     for each in BENCHMARKS if name == ALL else (BENCHMARKS[name],):
-        command = [sys.executable, "-P", "-m", f"benchmarks.{each.module}", *arguments]
+        command = [sys.executable, "-P", "-m", f"benchmarks.{each.module}", *context.args]
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
         if done.returncode == 2:
             raise typer.Exit(2)

@@ -105,30 +105,21 @@ def main() -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:
-        code = _unread()
     except BaseException as error:
         if is_stop(error):
             errors.print("stopped; the same command resumes")
             end_by_sigterm()
-        if debug:
+        cause = error.__context__ if isinstance(error, SystemExit) else error  # typer ends with SystemExit
+        if isinstance(cause, BrokenPipeError):  # the reader of a pipe has ended (`| head`), which is no error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the remaining output is lost
+        elif debug:
             raise
-        code = _unread() if _is_of_a_pipe(error) else _explain(error)
+        else:
+            code = _explain(error)
     if code == 130:
         errors.print("interrupted; the same command resumes")
     sys.stdout.flush()
     sys.exit(code)
-
-
-def _is_of_a_pipe(error: BaseException) -> bool:
-    """Whether an error is typer's SystemExit for a closed output."""
-    return isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
-
-
-def _unread() -> int:
-    """Drop the remaining output: the reader of a pipe has ended (`| head`), which is no error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 def _explain(error: BaseException) -> int:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from evaluator.core.errors import InputError
 from launch.commands.report import need_records
-from launch.commands.terminal import console
+from launch.commands.terminal import console, empty_table, print_plain
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
     from evaluator.deciding.comparison import Compared
@@ -56,7 +58,13 @@ def compare(
 
         write_atomically(csv, csv_bytes(found.frame))
     if as_json:
-        print(json.dumps(_document(found)))
+        differences = [
+            {"checkpoint": name, "task": task, "settings": {each: list(values) for each, values in settings.items()}}
+            for (name, task), settings in found.differences.items()
+        ]
+        document = {"schema_version": 1, "moved": len(found.moved), "differences": differences}
+        rows = json.loads(found.frame.to_json(orient="records"))
+        print(json.dumps(document | {"notes": list(found.notes), "rows": rows}))
         return
     _print(found)
 
@@ -86,93 +94,49 @@ def _side(path: Path) -> Side:
     return side_of_run(read_inputs(path), str(path))
 
 
-def _document(found: Compared) -> dict[str, object]:
-    rows = json.loads(found.frame.to_json(orient="records"))
-    differences = [
-        {"checkpoint": checkpoint, "task": task, "settings": {name: list(values) for name, values in settings.items()}}
-        for (checkpoint, task), settings in found.differences.items()
-    ]
-    moved = {"schema_version": 1, "moved": len(found.moved), "differences": differences}
-    return moved | {"notes": list(found.notes), "rows": rows}
-
-
 def _print(found: Compared) -> None:
-    from evaluator.metrics.columns import rows_of
-
-    _print_differences(found)
-    pooled = found.frame[found.frame["language"] == "all"]
-    console.print(_table(rows_of(pooled)))
-    apart = found.moved[found.moved["language"] != "all"]
-    if not apart.empty:
-        console.print("languages that moved:")
-        console.print(_table(rows_of(apart)))
-    prompts = pooled["other_prompt"].fillna(0).max()
-    if prompts:
-        console.print(f"prompts differ on up to {int(prompts)} items of a measure")
-    console.print(_sentence(found), highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_differences(found: Compared) -> None:
-    """Print each different setting once, with its checkpoints if they are not all."""
-    about: dict[str, list[str]] = {}
+    about: dict[str, list[str]] = {}  # each different setting, with its checkpoints
     for (checkpoint, _), settings in found.differences.items():
         for name, (ours, theirs) in settings.items():
             about.setdefault(f"{name}: {ours} | {theirs}", []).append(checkpoint)
     for what, names in about.items():
         where = "" if len(names) == len(found.differences) else f" ({', '.join(dict.fromkeys(names))})"
-        console.print(f"{what}{where}", highlight=False, markup=False, soft_wrap=True)
+        print_plain(f"{what}{where}")
     if not about:
         console.print("no setting that both state differs")
     for note in found.notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        print_plain(note)
+    pooled = found.frame[found.frame["language"] == "all"]
+    console.print(_table(pooled))
+    apart = found.moved[found.moved["language"] != "all"]
+    if not apart.empty:
+        console.print("languages that moved:")
+        console.print(_table(apart))
+    prompts = pooled["other_prompt"].fillna(0).max()
+    if prompts:
+        console.print(f"prompts differ on up to {int(prompts)} items of a measure")
+    if not found.moved.empty:
+        rows = found.moved[found.moved["language"] == "all"].to_dict("records")
+        moved = ", ".join(f"{row['checkpoint']} {row['measure']}" for row in rows) or "single languages only"
+        print_plain(f"Moved by more than noise: {moved} (McNemar exact, Holm; B minus A).")
+    elif (found.frame["verdict"] == "noise").any():
+        print_plain("Nothing moved by more than noise.")
+    else:
+        print_plain("Nothing differs: every score is the same.")
 
 
-def _table(rows: Sequence[Mapping[str, object]]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
+def _table(frame: pd.DataFrame) -> Table:
+    from evaluator.metrics.columns import rows_of
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
-    for name in ("checkpoint", "measure", "where"):
-        table.add_column(name, overflow="fold")
-    for name in ("n", "A", "B", "only A", "only B", "p", ""):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        verdict = str(row["verdict"])
-        where = str(row["task"]) if row["language"] == "all" else f"{row['task']}, {row['language']}"
-        numbers = (
-            row["n"],
-            *(_number(row[name]) for name in ("a", "b")),
-            *(row[name] for name in ("only_a", "only_b")),
-        )
-        table.add_row(
-            *(escape(str(each)) for each in (row["checkpoint"], row["measure"], where)),
-            *(_cell(each) for each in numbers),
-            _p(*(row[name] for name in ("holm_p", "mcnemar_p", "t_p"))),
-            f"[{_STYLES[verdict]}]{verdict}[/]",
-        )
+    texts = ("checkpoint", "measure", "where")
+    table = empty_table([*texts, "n", "A", "B", "only A", "only B", "p", ""], texts)
+    for row in rows_of(frame):
+        where = row["task"] if row["language"] == "all" else f"{row['task']}, {row['language']}"
+        cells = [escape(str(each)) for each in (row["checkpoint"], row["measure"], where)]
+        numbers = [row["n"], *(f"{float(str(row[name])):.3f}" for name in ("a", "b")), row["only_a"], row["only_b"]]
+        cells += ["" if str(each) in ("<NA>", "nan") else str(each) for each in numbers]
+        ps = [float(str(row[name])) for name in ("holm_p", "mcnemar_p", "t_p")]
+        p = next((each for each in ps if each == each), None)  # the first that is not missing
+        cells.append("" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.0e}")
+        table.add_row(*cells, f"[{_STYLES[str(row['verdict'])]}]{row['verdict']}[/]")
     return table
-
-
-def _number(value: object) -> str:
-    return f"{float(str(value)):.3f}"
-
-
-def _cell(value: object) -> str:
-    return "" if str(value) in ("<NA>", "nan") else str(value)
-
-
-def _p(*values: object) -> str:
-    """The first number that is not missing."""
-    number = next((each for each in map(float, map(str, values)) if each == each), None)
-    return "" if number is None else f"{number:.3f}" if number >= 0.001 else f"{number:.0e}"
-
-
-def _sentence(found: Compared) -> str:
-    pooled = found.moved[found.moved["language"] == "all"]
-    if found.moved.empty:
-        noise = (found.frame["verdict"] == "noise").any()
-        return "Nothing moved by more than noise." if noise else "Nothing differs: every score is the same."
-    names = [f"{row['checkpoint']} {row['measure']}" for row in pooled.to_dict("records")]
-    moved = ", ".join(names) or "single languages only"
-    return f"Moved by more than noise: {moved} (McNemar exact, Holm; B minus A)."

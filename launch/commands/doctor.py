@@ -45,9 +45,15 @@ def doctor(
     ENGINES["vllm"].check_here(EngineConfig())
     logs = None
     if out is not None:
-        _need_file_place(out)
+        if out.is_dir():
+            raise InputError(f"{out}: --out: is a directory, not a file")
+        if not nearest_existing(out.parent).is_dir():
+            raise InputError(f"{out}: --out: {nearest_existing(out.parent)} is a file, not a directory")
         logs = out.absolute().with_suffix(".logs")
-        _make_folder(logs)
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{logs}: --out: the logs need this folder ({error.strerror})") from error
     from evaluator.store.files import write_atomically
     from launch.doctor import report as doctor_report
 
@@ -94,19 +100,3 @@ def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> 
             ended=ended,
             so_far=so_far,
         )
-
-
-def _need_file_place(out: Path) -> None:
-    """Raises InputError if no file can be written there."""
-    if out.is_dir():
-        raise InputError(f"{out}: --out: is a directory, not a file")
-    if not nearest_existing(out.parent).is_dir():
-        raise InputError(f"{out}: --out: {nearest_existing(out.parent)} is a file, not a directory")
-
-
-def _make_folder(folder: Path) -> None:
-    """Raises InputError if the folder cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: --out: the logs need this folder ({error.strerror})") from error

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import BaseModel
+from rich.markup import escape
 
 from evaluator.core.errors import InputError
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
 from launch.commands.options import as_option
 from launch.commands.report import need_records
-from launch.commands.terminal import console
+from launch.commands.terminal import console, empty_table, print_plain
 from launch.sweep.document import validated
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 BLOCKED = 4  # exit code
-_FIELDS = Thresholds.model_fields
+_MOST_REPEATS = 100_000  # tries of a screened sweep
 _MARKS = {"beyond": "!", "undecided": "?"}
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
@@ -32,24 +34,23 @@ _LEGEND = (
 )
 
 
-def _bound(name: str) -> Any:
-    default = _FIELDS[name].default
-    return typer.Option(
-        help=f"{_FIELDS[name].description} ({'not judged' if default is None else f'default {default:g}'})"
-    )
+def _option(model: type[BaseModel], name: str) -> Any:
+    field = model.model_fields[name]
+    default = "not judged" if field.default is None else f"default {field.default:g}"
+    return typer.Option(help=f"{field.description} ({default})")
 
 
 def gate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
-    max_drop: Annotated[float | None, _bound("max_drop")] = None,
-    max_drop_language: Annotated[float | None, _bound("max_drop_language")] = None,
-    max_mc_only: Annotated[float | None, _bound("max_mc_only")] = None,
-    max_lost: Annotated[float | None, _bound("max_lost")] = None,
-    min_recovery: Annotated[float | None, _bound("min_recovery")] = None,
-    max_flips: Annotated[float | None, _bound("max_flips")] = None,
-    max_delta_pr: Annotated[float | None, _bound("max_delta_pr")] = None,
-    max_kld: Annotated[float | None, _bound("max_kld")] = None,
-    min_ear: Annotated[float | None, _bound("min_ear")] = None,
+    max_drop: Annotated[float | None, _option(Thresholds, "max_drop")] = None,
+    max_drop_language: Annotated[float | None, _option(Thresholds, "max_drop_language")] = None,
+    max_mc_only: Annotated[float | None, _option(Thresholds, "max_mc_only")] = None,
+    max_lost: Annotated[float | None, _option(Thresholds, "max_lost")] = None,
+    min_recovery: Annotated[float | None, _option(Thresholds, "min_recovery")] = None,
+    max_flips: Annotated[float | None, _option(Thresholds, "max_flips")] = None,
+    max_delta_pr: Annotated[float | None, _option(Thresholds, "max_delta_pr")] = None,
+    max_kld: Annotated[float | None, _option(Thresholds, "max_kld")] = None,
+    min_ear: Annotated[float | None, _option(Thresholds, "min_ear")] = None,
     languages: Annotated[
         bool | None, typer.Option("--languages/--no-languages", help="judge each language too")
     ] = None,
@@ -60,7 +61,7 @@ def gate(
     undecided. ANOMALOUS: the base only guesses, or the checkpoint gains over 5 points. Tolerances come from the
     options, then from `gate:` of the run's sweep file. Writes RUN/gate.json.
     """
-    typed = {name: value for name, value in locals().items() if name in _FIELDS and value is not None}
+    typed = {name: value for name, value in locals().items() if name in Thresholds.model_fields and value is not None}
     need_records(run)
     from evaluator.store.reading import read_run
 
@@ -69,7 +70,6 @@ def gate(
     if languages is False:
         stated.pop("max_drop_language", None)
     thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
-    from evaluator.core.errors import InputError
     from evaluator.deciding.verdicts import judge, unfinished
     from evaluator.deciding.words import document, paragraph, summary
     from evaluator.report import read_inputs
@@ -92,25 +92,17 @@ def gate(
         what = f"{each.checkpoint} on {each.task}" if each.task else each.checkpoint
         lines.append(f"not judged: {what}: {each.reason}")
     for line in (*lines, f"{told['verdict']}: {run / 'gate.json'}"):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_plain(line)
     if told["verdict"] == "BLOCK":
         raise typer.Exit(BLOCKED)
 
 
 def _table(verdicts: Sequence[Verdict]) -> Table:
     """A row per checkpoint and task: each criterion over all items, and the worst language."""
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
-    table.add_column("checkpoint", overflow="fold")
-    table.add_column("verdict")
     pooled = [{check.criterion.name: _shown(check) for check in each.checks if check.pooled} for each in verdicts]
     shown = list(dict.fromkeys(name for each in pooled for name, value in each.items() if value))
-    for name in shown:
-        table.add_column(name.removesuffix("_drop"), justify="right", no_wrap=True)
-    table.add_column("worst", overflow="fold")
+    texts = ("checkpoint", "verdict", "worst")
+    table = empty_table([*texts[:2], *(name.removesuffix("_drop") for name in shown), texts[2]], texts)
     several = len({verdict.task for verdict in verdicts}) > 1
     for verdict, values in zip(verdicts, pooled, strict=True):
         name = f"{verdict.checkpoint} ({verdict.task})" if several else verdict.checkpoint
@@ -136,18 +128,10 @@ def _worst(verdict: Verdict) -> str:
     return ""
 
 
-_SCREEN_FIELDS = Screen.model_fields
-_MOST_REPEATS = 100_000  # tries
-
-
-def _option(name: str) -> Any:
-    return typer.Option(help=f"{_SCREEN_FIELDS[name].description} (default {_SCREEN_FIELDS[name].default})")
-
-
 def screen(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory that evaluated everything")],
-    items: Annotated[int | None, _option("items")] = None,
-    seed: Annotated[int | None, _option("seed")] = None,
+    items: Annotated[int | None, _option(Screen, "items")] = None,
+    seed: Annotated[int | None, _option(Screen, "seed")] = None,
     repeats: Annotated[int, typer.Option(min=1, max=_MOST_REPEATS, help="how many times the run is resampled")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
@@ -156,7 +140,7 @@ def screen(
     Resamples the run's contexts in random order and stops when the gate is sure. Starts no engine and writes nothing.
     Settings come from the options, then from `screen:` of the run's sweep file.
     """
-    typed = {name: value for name, value in locals().items() if name in _SCREEN_FIELDS and value is not None}
+    typed = {name: value for name, value in locals().items() if name in Screen.model_fields and value is not None}
     need_records(run)
     from evaluator.store.reading import read_run
 
@@ -170,7 +154,7 @@ def screen(
     from evaluator.report import read_inputs
 
     inputs = read_inputs(run)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for verdict in judge(inputs, thresholds):
         comparison = inputs.comparisons()[verdict.task, verdict.checkpoint]
         if comparison.reason is not None or (verdict.task, verdict.checkpoint) in inputs.decided_early:
@@ -191,18 +175,8 @@ def screen(
     if as_json:
         print(json.dumps({"schema_version": 2, "screen": rule.model_dump(), "repeats": repeats, "checkpoints": rows}))
         return
-    _print(rows, rule, repeats)
-
-
-def _print(rows: list[dict[str, Any]], rule: Screen, repeats: int) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("checkpoint", overflow="fold")
-    for name in ("gate", "items", "median", "PASS %", "BLOCK %", "undecided %"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("checkpoint", "gate", "items", "median", "PASS %", "BLOCK %", "undecided %")
+    table = empty_table(columns, {"checkpoint"}, between=1)
     several = len({row["task"] for row in rows}) > 1
     for row in rows:
         name = f"{row['checkpoint']} ({row['task']})" if several else row["checkpoint"]
@@ -210,10 +184,7 @@ def _print(rows: list[dict[str, Any]], rule: Screen, repeats: int) -> None:
         table.add_row(escape(name), row["gate"], f"{row['items']:,}", f"{row['median_items']:,.0f}", *shares)
     console.print(table)
     saved = 1 - sum(row["median_items"] for row in rows) / sum(row["items"] for row in rows)
-    console.print(
+    print_plain(
         f"gate: the verdict on all items; median: items that half of {repeats:,} draws need; first look {rule.items:,} "
-        f"items.\nAt the median, screening saves {100 * saved:.0f} % of the compressed checkpoints' items.",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"items.\nAt the median, screening saves {100 * saved:.0f} % of the compressed checkpoints' items."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -11,11 +11,8 @@ from rich.markup import escape
 from evaluator.engine.config import engines_help
 from evaluator.probes import answering_probes
 from launch.commands.options import DTYPES, match_request
-from launch.commands.report import need_records
-from launch.commands.terminal import console
-
-if TYPE_CHECKING:
-    from launch.matching import Matched
+from launch.commands.report import finish, need_records
+from launch.commands.terminal import console, print_plain, warn
 
 CONTROLS = 30
 
@@ -53,32 +50,19 @@ def match(
     asked = Asked(probes=chosen, everything=everything, controls=controls, fit_only=fit_only)
     with captured(console, run / "logs" / "match.log"), console.status("matching") as status:
         matched = match_run(
-            *(run, matcher, asked), engine=config, tell=lambda what: status.update(escape(what)), warn=_warn
+            *(run, matcher, asked), engine=config, tell=lambda what: status.update(escape(what)), warn=warn
         )
     for each in matched:
-        console.print(
+        unjudged = f"; {each.too_long} are too long for the matcher's prompt" if each.too_long else ""
+        if each.failed:
+            unjudged += f"; on {each.failed} the engine failed: the same command repeats them"
+        print_plain(
             f"{each.matcher}: {each.asked} pairs of item and response judged now; of {each.verdicts} responses with a "
-            f"verdict {each.yes} match the reference" + _unjudged(each),
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            f"verdict {each.yes} match the reference{unjudged}"
         )
     from evaluator.metrics.tables.judges import words
     from evaluator.store.controls import read_controls
-    from launch.commands.summary import finish
 
     for line in words(read_controls(run), [each.matcher for each in matched], fit_only=fit_only):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print_plain(line)
     finish(console, run)
-
-
-def _warn(text: str) -> None:
-    console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
-
-
-def _unjudged(matched: Matched) -> str:
-    """The responses without a verdict, and the remedy."""
-    why = f"; {matched.too_long} are too long for the matcher's prompt" if matched.too_long else ""
-    if matched.failed:
-        why += f"; on {matched.failed} the engine failed: the same command repeats them"
-    return why

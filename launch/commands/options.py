@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Protocol, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -34,14 +33,22 @@ Prompts = Annotated[
 DTYPES: tuple[str, ...] = get_args(DType)
 
 
-class _Described(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def help(self) -> str: ...
+# The options of `resurface prune` that define a pruning, and their defaults; None: not given.
+PRUNE_DEFAULTS: Mapping[str, Any] = {
+    "method": None,
+    "sparsity": None,
+    "pattern": None,
+    "allocation": "uniform",
+    "group": None,
+    "repair": "none",
+    "calibration": None,
+    "samples": 128,
+    "sequence_length": 2048,
+    "seed": 0,
+}
 
 
-def described(objects: Iterable[_Described]) -> str:
+def described(objects: Iterable[Any]) -> str:
     """A paragraph per registered object: name and help."""
     return "\n\n".join(f"{each.name}: {each.help}" for each in objects)
 
@@ -87,51 +94,24 @@ def eval_sweep(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneOptions:
-    """The options of `resurface prune` that define a pruning; None: not given."""
-
-    method: str | None = None
-    sparsity: float | None = None
-    pattern: str | None = None
-    allocation: str = "uniform"
-    group: str | None = None
-    repair: str = "none"
-    calibration: str | None = None
-    samples: int = 128
-    sequence_length: int = 2048
-    seed: int = 0
-
-    @property
-    def changed(self) -> list[str]:
-        """The options that differ from their defaults, as typed."""
-        named = [each for each in fields(self) if getattr(self, each.name) != each.default]
-        return [f"--{each.name.replace('_', '-')}" for each in named]
-
-
-def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
-    """Raises InputError naming the option and the value."""
-    if options.method is None:
+def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
+    """A pruning by options, as in PRUNE_DEFAULTS. Raises InputError naming the option and the value."""
+    method, sparsity, pattern = (options[name] for name in ("method", "sparsity", "pattern"))
+    if method is None:
         raise InputError(f"Missing option '--method': one of {', '.join(METHODS.names)}")
-    _known("--method", [options.method], METHODS.names)
-    _known("--allocation", [options.allocation], get_args(Allocation))
-    _known("--repair", [options.repair], get_args(Repair))
-    if options.group is not None:
-        _known("--group", [options.group], get_args(Group))
-    if (options.sparsity is None) == (options.pattern is None):
-        both = f"--sparsity {options.sparsity} and --pattern {options.pattern}"
-        given = "neither is given" if options.pattern is None else f"not both, {both}"
+    allowed = {"method": METHODS.names, "allocation": get_args(Allocation), "repair": get_args(Repair)}
+    for name, known in (allowed | {"group": get_args(Group)}).items():
+        if options[name] is not None:
+            _known(f"--{name}", [options[name]], known)
+    if (sparsity is None) == (pattern is None):
+        both = f"not both, --sparsity {sparsity} and --pattern {pattern}"
+        given = "neither is given" if pattern is None else both
         raise InputError(f"give one of --sparsity (as 0.5) and --pattern (as 2:4): {given}")
-    wanted: dict[str, Any] = {"source": source} | {
-        option: getattr(options, option) for option in ("method", "allocation", "group", "repair", "seed")
-    }
-    wanted |= {"sparsity": options.sparsity} if options.pattern is None else {"pattern": options.pattern}
-    if needs_calibration(options.method, options.allocation, options.repair):
-        wanted["calibration"] = {
-            "source": options.calibration or "c4",
-            "samples": options.samples,
-            "sequence_length": options.sequence_length,
-        }
+    wanted = {name: options[name] for name in ("method", "allocation", "group", "repair", "seed")}
+    wanted |= {"source": source} | ({"sparsity": sparsity} if pattern is None else {"pattern": pattern})
+    if needs_calibration(method, options["allocation"], options["repair"]):
+        calibration = {name: options[name] for name in ("samples", "sequence_length")}
+        wanted["calibration"] = calibration | {"source": options["calibration"] or "c4"}
     config = validated(PruneConfig, wanted, "resurface prune", as_option)
     if config.calibration is None:
         return config

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from evaluator.core.errors import InputError
-from launch.commands.options import PruneOptions, Seed, described, prune_request
+from launch.commands.options import PRUNE_DEFAULTS, Seed, described, prune_request
 from launch.commands.terminal import console, errors
 from launch.sweep.compress import KINDS, SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
@@ -21,11 +20,10 @@ from pruning.methods import METHODS
 from pruning.methods.patterns import Group
 
 if TYPE_CHECKING:
-    from launch.trackers.hub import Row
     from pruning.output.manifest import PruneManifest
 
+_USUAL = PRUNE_DEFAULTS
 _LINES = 10  # of progress, about, where there is no terminal
-_UNASKED = PruneOptions()
 
 
 def prune(
@@ -42,17 +40,17 @@ def prune(
     ] = None,
     allocation: Annotated[
         str, typer.Option(help=f"how the sparsity varies over layers: {', '.join(get_args(Allocation))}")
-    ] = _UNASKED.allocation,
+    ] = _USUAL["allocation"],
     group: Annotated[
         str | None, typer.Option(help=f"where scores are compared: {', '.join(get_args(Group))}; default the method's")
     ] = None,
     repair: Annotated[
         str, typer.Option(help=f"fit the remaining weights to the calibration text: {', '.join(get_args(Repair))}")
-    ] = _UNASKED.repair,
+    ] = _USUAL["repair"],
     calibration: Annotated[str | None, typer.Option(help=", ".join(KINDS))] = None,
-    samples: Annotated[int, typer.Option(help="calibration passages")] = _UNASKED.samples,
-    sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = _UNASKED.sequence_length,
-    seed: Seed = _UNASKED.seed,
+    samples: Annotated[int, typer.Option(help="calibration passages")] = _USUAL["samples"],
+    sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = _USUAL["sequence_length"],
+    seed: Seed = _USUAL["seed"],
     push: Annotated[
         str | None, typer.Option(metavar="ORG/NAME", help="upload to the hub; without MODEL, the checkpoint in --out")
     ] = None,
@@ -63,42 +61,29 @@ def prune(
     verify: Annotated[Path | None, typer.Option(help="compare a pruned checkpoint with its manifest")] = None,
 ) -> None:
     """Prune a checkpoint; any server of safetensors loads the result. --verify checks one, --push uploads one."""
+    options = {name: value for name, value in locals().items() if name in PRUNE_DEFAULTS}
+    changed = [f"--{name.replace('_', '-')}" for name, value in options.items() if value != PRUNE_DEFAULTS[name]]
     if push is None and (run is not None or public):
         raise InputError("--run and --public go with --push")
-    options = PruneOptions(
-        method=method,
-        sparsity=sparsity,
-        pattern=pattern,
-        allocation=allocation,
-        group=group,
-        repair=repair,
-        calibration=calibration,
-        samples=samples,
-        sequence_length=sequence_length,
-        seed=seed,
-    )
     if verify is not None:
         more = {"MODEL": model, "--out": out, "--push": push}
-        if ignored := [name for name, value in more.items() if value is not None] + options.changed:
+        if ignored := [name for name, value in more.items() if value is not None] + changed:
             raise InputError(f"--verify takes no {', '.join(ignored)}: it only checks an existing checkpoint")
-        raise typer.Exit(run_verify(console, errors, verify))
+        raise typer.Exit(run_verify(verify))
     if push is None:
-        run_prune(console, model, out, options)
-    elif model is not None:
-        run_prune_and_push(console, push, model, out, options, run, public=public)
-    elif options.changed:
+        run_prune(model, out, options)
+        return
+    if model is None and changed:
         raise InputError(
-            f"Missing argument 'MODEL': the dense checkpoint; without one, --push takes no {', '.join(options.changed)}"
+            f"Missing argument 'MODEL': the dense checkpoint; without one, --push takes no {', '.join(changed)}"
         )
-    else:
-        run_push(console, push, out, run, public=public)
+    run_push(push, model, out, options, run, public=public)
 
 
 def run_prune(
-    console: Console,
     model: str | None,
     out: Path | None,
-    options: PruneOptions,
+    options: Mapping[str, Any],
     checked: Callable[[Path], None] | None = None,
 ) -> None:
     """Prune `model` into `out`. Checks options before it fetches a model. Raises InputError or JobError.
@@ -131,42 +116,52 @@ def run_prune(
                 console.print(f"pruning: {done}/{total} layers", highlight=False)
 
         manifest = make(config, out, sources=SOURCES, provenance=provenance(), progress=progress)
-    _print_manifest(console, manifest, out)
+    of = "of the pruned matrices" if manifest.removed is None else "of the weights in the layers' matrices"
+    lines = [
+        f"{_method_of(manifest)}: measured sparsity {manifest.measured_sparsity:.6f} {of}, {manifest.seconds:.1f} s"
+    ]
+    if manifest.removed is not None and manifest.removed.unit == "layers":
+        lines.append(f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}")
+    for line in (*lines, f"checkpoint: {out}"):
+        console.print(escape(line), highlight=False, soft_wrap=True)
 
 
-def run_prune_and_push(
-    console: Console, name: str, model: str, out: Path | None, options: PruneOptions, run: Path | None, *, public: bool
+def run_push(
+    name: str, model: str | None, out: Path | None, options: Mapping[str, Any], run: Path | None, *, public: bool
 ) -> None:
-    """Prune a model and upload it. First makes sure that the hub accepts it. Raises InputError or JobError."""
-    from launch.trackers.hub import check_repository, need_own_files, open_repository, whole
+    """Upload a pruned checkpoint: an existing one, or one that is pruned from `model` first. Raises InputError or
+    JobError. First makes sure that the hub accepts it.
+    """
+    from launch.trackers import hub
 
-    check_repository(name)
-    if run is not None:
-        raise InputError("--run: this checkpoint is not pruned yet, so it has no run: push it later, without MODEL")
+    hub.check_repository(name)
+    if model is None:
+        if out is None:
+            raise InputError("Missing option '--out': the sparse checkpoint's directory")
+        manifest = hub.whole(out)
+        fates = [] if run is None else hub.fates_of(out, run)
+        hub.open_repository(name, public=public)
+    else:
+        if run is not None:
+            raise InputError("--run: this checkpoint is not pruned yet, so it has no run: push it later, without MODEL")
 
-    def ready(source: Path) -> None:
-        need_own_files(source)
-        open_repository(name, public=public)
+        def open_for(source: Path) -> None:
+            hub.need_own_files(source)
+            hub.open_repository(name, public=public)
 
-    run_prune(console, model, out, options, ready)
-    assert out is not None
-    _upload(console, name, out, whole(out), model if is_hub_id(model) else None, [])
+        run_prune(model, out, options, open_for)
+        assert out is not None
+        manifest, fates = hub.whole(out), []
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-
-def run_push(console: Console, name: str, out: Path | None, run: Path | None, *, public: bool) -> None:
-    """Upload an existing pruned checkpoint. Raises InputError."""
-    from launch.trackers.hub import check_repository, fates_of, open_repository, whole
-
-    check_repository(name)
-    if out is None:
-        raise InputError("Missing option '--out': the sparse checkpoint's directory")
-    manifest = whole(out)
-    fates = [] if run is None else fates_of(out, run)
-    open_repository(name, public=public)
-    _upload(console, name, out, manifest, None, fates)
+    if not errors.is_terminal:  # the hub's library draws them into files too
+        disable_progress_bars()
+    base = model if model is not None and is_hub_id(model) else hub.base_of(manifest)
+    address = hub.push(name, out, manifest, base=base, fates=fates)
+    console.print(f"pushed: {escape(address)}", highlight=False, soft_wrap=True)
 
 
-def run_verify(console: Console, errors: Console, directory: Path) -> int:
+def run_verify(directory: Path) -> int:
     """Check a pruned checkpoint against its manifest. Prints one line and returns 0, or a line per problem and 1.
 
     Raises InputError for a directory without a readable manifest.
@@ -184,42 +179,16 @@ def run_verify(console: Console, errors: Console, directory: Path) -> int:
         return 1
     what = f"{len(manifest.matrices)} matrices"
     if manifest.removed is not None:
-        source = verdict.source
-        what = "source not found here" if source is None else f"the rest equals {escape(str(source))}"
+        what = "source not found here" if verdict.source is None else f"the rest equals {escape(str(verdict.source))}"
     console.print(
         f"{escape(str(directory))}: sound: {len(manifest.files)} files, {what}, "
-        f"{_told_method(manifest)}, {manifest.pattern}, measured sparsity {manifest.measured_sparsity:.6f}",
+        f"{_method_of(manifest)}, measured sparsity {manifest.measured_sparsity:.6f}",
         highlight=False,
         soft_wrap=True,
     )
     return 0
 
 
-def _upload(
-    console: Console, name: str, directory: Path, manifest: PruneManifest, base: str | None, fates: Sequence[Row]
-) -> None:
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    from launch.trackers.hub import base_of, push
-
-    if not errors.is_terminal:  # the hub's library draws them into files too
-        disable_progress_bars()
-    address = push(name, directory, manifest, base=base or base_of(manifest), fates=fates)
-    console.print(f"pushed: {escape(address)}", highlight=False, soft_wrap=True)
-
-
-def _told_method(manifest: PruneManifest) -> str:
-    return manifest.method if manifest.repair is None else f"{manifest.method} + {manifest.repair}"
-
-
-def _print_manifest(console: Console, manifest: PruneManifest, out: Path) -> None:
-    of = "of the pruned matrices" if manifest.removed is None else "of the weights in the layers' matrices"
-    console.print(
-        f"{_told_method(manifest)}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} {of}, "
-        f"{manifest.seconds:.1f} s",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if manifest.removed is not None and manifest.removed.unit == "layers":
-        console.print(f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}", highlight=False)
-    console.print(f"checkpoint: {escape(str(out))}", highlight=False, soft_wrap=True)
+def _method_of(manifest: PruneManifest) -> str:
+    repair = "" if manifest.repair is None else f" + {manifest.repair}"
+    return f"{manifest.method}{repair}, {manifest.pattern}"

@@ -1,21 +1,26 @@
-"""`resurface report` and `resurface export`: a run's tables and page, or another tool's format."""
+"""`resurface report` and `resurface export`: a run's tables and page with the headline, or another tool's format."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
-from evaluator.core.errors import InputError
-from launch.commands.terminal import console
+from evaluator.core.errors import InputError, ResurfaceError
+from launch.commands.terminal import console, empty_table, print_plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from launch.run.decide.assignments import Outcome
 
 
 def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]) -> None:
     """Rebuild tables/ and report/ from the records alone."""
     need_records(run)
-    from launch.commands.summary import finish
-
     finish(console, run)
 
 
@@ -40,4 +45,83 @@ def export(
 
     folder = out or run / "lm-eval"
     files = write(run, folder)
-    console.print(f"{len(files)} files in {folder}", highlight=False, markup=False, soft_wrap=True)
+    print_plain(f"{len(files)} files in {folder}")
+
+
+def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> None:
+    """Build tables and report from records, and print the headline table.
+
+    Raises ResurfaceError at the end if a plugin's table failed.
+    """
+    from evaluator.deciding.words import summary
+    from evaluator.metrics.columns import rows_of
+    from evaluator.metrics.headline import COLUMNS
+    from evaluator.report import write_report
+
+    report = write_report(run_dir)
+    results = report.results
+    shown = [column for column in COLUMNS if column.short and results.headline[column.name].notna().any()]
+    for task, rows in results.headline.groupby("task", sort=False):
+        # Short headings without units keep the table within 80 columns.
+        table = empty_table(["checkpoint", *(column.short for column in shown)], {"checkpoint"})
+        table.title, table.title_justify = escape(f"{task}: what can it still say?"), "left"
+        table.show_edge = False
+        for row in rows_of(rows):
+            table.add_row(escape(row["checkpoint"]), *(column.shown(row, narrow=True) for column in shown))
+        console.print(table)
+        console.print()
+    if results.missed:
+        console.print(results.missed, highlight=False, markup=False, soft_wrap=True)
+    for column in shown:
+        console.print(f"{column.short:<8} {column.meaning}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"\n{escape(results.sentence)}", highlight=False, soft_wrap=True)
+    if results.verdicts:
+        console.print(f"gate: {escape(summary(results.verdicts))}", highlight=False, soft_wrap=True)
+    _left_out(console, results.left_out)
+    _truncation(console, results.tables["accuracy"].frame)
+    if outcome is not None and outcome.items:
+        console.print(
+            f"{outcome.items} items in {outcome.seconds:.1f} s: {outcome.items / outcome.seconds:.1f} items/s, "
+            "pruning and start included",
+            highlight=False,
+        )
+    console.print(f"report: {escape(str(report.page))}", highlight=False, soft_wrap=True)
+    if results.failures:
+        raise ResurfaceError(f"{'; '.join(results.failures.values())}; the report has the other tables")
+
+
+def _left_out(console: Console, table: pd.DataFrame) -> None:
+    """Print the unmeasured items, a line per reason. Each language counts the most items of any checkpoint."""
+    from evaluator.metrics.inputs import ALL
+
+    keys = ["task", "status", "reason", "format", "probe"]
+    apart = table[table["language"] != ALL].groupby([*keys, "language"], sort=False)
+    most = apart["n"].max().reset_index()
+    lines: dict[str, list[str]] = {}
+    for (task, status, reason, form, probe), group in most.groupby(keys, sort=False):
+        word = "excluded" if status == "excluded" else "failed"
+        counts = ", ".join(f"{row['language']} {row['n']}" for row in group.to_dict("records"))
+        asked = f"{probe}" if form == "open" else f"{probe} of {form}"
+        lines.setdefault(f"{task}: {word}, {reason}: {counts}", []).append(asked)
+    for what, probes in lines.items():
+        console.print(f"{what} ({', '.join(probes)})", highlight=False, markup=False, soft_wrap=True)
+
+
+def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
+    """Print the languages with contexts that were cut to fit the token cap."""
+    keys = ["task", "format", "language"]
+    cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation"].astype("float64") > 0)]
+    rates = cut.groupby(keys, sort=False)["truncation"].max().reset_index()
+    if rates.empty:
+        return
+    from rich.table import Table
+
+    from evaluator.metrics.columns import rounded
+
+    table = Table(title="contexts cut to fit the prompt's token cap", title_justify="left")
+    for column in keys:
+        table.add_column(column)
+    table.add_column("truncated", justify="right")
+    for row in rates.to_dict("records"):
+        table.add_row(*(escape(row[name]) for name in keys), f"{rounded(100 * row['truncation'], 1)} %")
+    console.print(table)

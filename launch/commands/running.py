@@ -22,7 +22,8 @@ from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import tasks_help
 from launch.commands.options import DTYPES, Out, Prompts, Seed, Track, described, eval_sweep, listed
-from launch.commands.terminal import console, empty_table, errors
+from launch.commands.report import finish
+from launch.commands.terminal import console, empty_table, errors, warn
 from launch.process import stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
@@ -34,8 +35,6 @@ from launch.sweep.models import BUNDLED
 if TYPE_CHECKING:
     from evaluator.store.failures import Failure
     from launch.sweep.estimate import JobEstimate, Work
-    from launch.sweep.preflight import Prepared
-    from launch.trackers.tracking import Tracker, Tracking
 
 WITH_FAILURES = 3  # exit code
 _NAMED = 3  # checkpoints
@@ -75,10 +74,13 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
             from launch.run.work.driver import open_run, run_sweep  # imports Ray: bad input is reported without it
 
             directory = held.enter_context(open_run(prepared, out, progress))
-            tracking = None if tracker is None else held.enter_context(_tracking(tracker, prepared, out))
-            outcome = run_sweep(prepared, directory, progress, () if tracking is None else (tracking.on,))
-        from launch.commands.summary import finish
+            tracking = None
+            if tracker is not None:
+                from launch.trackers.tracking import Tracking, flattened, tracked
 
+                document = flattened(config.model_dump(mode="json", exclude_defaults=True))
+                tracking = held.enter_context(Tracking(tracker, out, tracked(prepared), document, warn))
+            outcome = run_sweep(prepared, directory, progress, () if tracking is None else (tracking.on,))
         finish(console, out, outcome)
         if tracking is not None:
             tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
@@ -88,17 +90,6 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
         line = f"{summary(outcome.failures)}; see {where}; the same command repeats only these"
         errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
         raise typer.Exit(WITH_FAILURES)
-
-
-def _tracking(tracker: Tracker, prepared: Prepared, out: Path) -> Tracking:
-    from launch.trackers.tracking import Tracking, flattened, tracked
-
-    document = prepared.config.model_dump(mode="json", exclude_defaults=True)
-
-    def warn(text: str) -> None:
-        console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
-
-    return Tracking(tracker, out, tracked(prepared), flattened(document), warn)
 
 
 def summary(failures: Sequence[Failure]) -> str:

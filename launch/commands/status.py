@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -12,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launch.commands.terminal import console
+from launch.commands.terminal import console, empty_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
     from rich.text import Text
 
-    from launch.status import EngineStatus, PartStatus, RunStatus
+    from launch.status import RunStatus
 
 _LOOK_SECONDS = 2.0
 _ROWS = 24  # of tasks and checkpoints; a longer table shows only running and failed ones, and counts the rest
@@ -35,47 +35,64 @@ def status(
     Reads files alone, on any machine that sees them, also while the run works. "stale" means that the run did not end
     and its driver is gone: the same command resumes it.
     """
+    from rich.live import Live
+
     from launch.status import read_status
 
     found = read_status(run)
-    if as_json:
-        _print_json(found, watch)
-    elif not (watch and console.is_terminal):
-        console.print(_page(found))
-    if not watch:
-        return
-    if console.is_terminal and not as_json:
-        from rich.live import Live
-
-        with Live(_page(found), console=console, auto_refresh=False) as shown:
-            for later in _until_ended(run, found):
-                shown.update(_page(later), refresh=True)
-    else:
-        for later in _until_ended(run, found):
-            _print_json(later, watch) if as_json else console.print(_page(later))
-
-
-def _until_ended(run: Path, found: RunStatus) -> Iterator[RunStatus]:
-    """Later states of a run. Ctrl-C ends a watch without an error."""
-    from launch.status import read_status
-
-    while found.state == "running":
-        try:
-            time.sleep(_LOOK_SECONDS)
-            found = read_status(run)
-        except KeyboardInterrupt:
-            return
-        yield found
-
-
-def _print_json(found: RunStatus, line: bool) -> None:
-    print(json.dumps(asdict(found), indent=None if line else 2), flush=True)
+    live = watch and console.is_terminal and not as_json
+    with Live(console=console, auto_refresh=False) if live else nullcontext() as shown:
+        while True:
+            if as_json:
+                print(json.dumps(asdict(found), indent=None if watch else 2), flush=True)
+            elif shown is not None:
+                shown.update(_page(found), refresh=True)
+            else:
+                console.print(_page(found))
+            if not watch or found.state != "running":
+                return
+            try:
+                time.sleep(_LOOK_SECONDS)
+                found = read_status(run)
+            except KeyboardInterrupt:  # ends a watch without an error
+                return
 
 
 def _page(found: RunStatus) -> RenderableType:
     from rich.console import Group
 
-    return Group(*map(_plain, _summary(found)), *_tables(found))
+    page: list[RenderableType] = [_plain(line) for line in _summary(found)]
+    parts = list(found.parts)
+    if len(parts) > _ROWS:
+        parts = [part for part in parts if part.state in ("running", "failed")][:_ROWS]
+    if parts:
+        table = empty_table(("checkpoint", "task", "state", "done", "of"), ("checkpoint", "task"))
+        table.columns[2].justify = "left"
+        for part in parts:
+            of = "?" if part.total is None else str(part.total)
+            table.add_row(_plain(part.checkpoint), _plain(part.task), part.state, str(part.done), of)
+        page.append(table)
+    if len(parts) < len(found.parts):
+        page.append(_plain(f"and {len(found.parts) - len(parts)} more tasks of checkpoints; --json has them all"))
+    if found.engines:
+        columns = ("engine", "state", "checkpoint", "task", "items", "seconds", "idle", "waiting")
+        table = empty_table(columns, ("checkpoint", "task"))
+        table.columns[1].justify = "left"
+        for each in found.engines:
+            shares = (
+                "" if share is None else f"{100 * share:.0f} %" for share in (each.idle_share, each.waiting_share)
+            )
+            table.add_row(
+                str(each.engine),
+                *(_plain(text or "") for text in (each.state, each.checkpoint, each.task)),
+                f"{each.done} of {each.items}" if each.items else "",
+                f"{each.seconds:.0f}" if each.seconds else "",
+                *shares,
+            )
+        page.append(table)
+    if found.errors:
+        page += [_plain("last errors:"), *(_plain(f"  {error}") for error in found.errors)]
+    return Group(*page)
 
 
 def _summary(found: RunStatus) -> Iterator[str]:
@@ -97,61 +114,6 @@ def _summary(found: RunStatus) -> Iterator[str]:
         unpruned = ", pruning not counted" if found.to_prune and found.pruned != found.to_prune else ""
         items += f", {timedelta(seconds=round(found.seconds_left))} left{unpruned}"
     yield items
-
-
-def _tables(found: RunStatus) -> Iterator[RenderableType]:
-    shown = _shown(found)
-    if shown:
-        yield _parts(shown)
-    if len(shown) < len(found.parts):
-        yield _plain(f"and {len(found.parts) - len(shown)} more tasks of checkpoints; --json has them all")
-    if found.engines:
-        yield _engines(found.engines)
-    if found.errors:
-        yield _plain("last errors:")
-        yield from (_plain(f"  {error}") for error in found.errors)
-
-
-def _shown(found: RunStatus) -> list[PartStatus]:
-    if len(found.parts) <= _ROWS:
-        return list(found.parts)
-    return [part for part in found.parts if part.state in ("running", "failed")][:_ROWS]
-
-
-def _parts(parts: list[PartStatus]) -> Table:
-    table = _table("checkpoint", "task", "state", "done", "of")
-    for part in parts:
-        of = "?" if part.total is None else str(part.total)
-        table.add_row(_plain(part.checkpoint), _plain(part.task), part.state, str(part.done), of)
-    return table
-
-
-def _engines(engines: tuple[EngineStatus, ...]) -> Table:
-    table = _table("engine", "state", "checkpoint", "task", "items", "seconds", "idle", "waiting")
-    for each in engines:
-        table.add_row(
-            str(each.engine),
-            _plain(each.state),
-            _plain(each.checkpoint or ""),
-            _plain(each.task or ""),
-            f"{each.done} of {each.items}" if each.items else "",
-            f"{each.seconds:.0f}" if each.seconds else "",
-            "" if each.idle_share is None else f"{100 * each.idle_share:.0f} %",
-            "" if each.waiting_share is None else f"{100 * each.waiting_share:.0f} %",
-        )
-    return table
-
-
-def _table(*columns: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)  # eight columns fit into 80 characters
-    for name in columns:
-        name_of_something = name in ("checkpoint", "task")
-        right = not name_of_something and name != "state"
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not name_of_something)
-    return table
 
 
 def _plain(text: str) -> Text:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompt, Prompter
     from evaluator.asking.questions import Question
     from evaluator.asking.templates import PromptTemplate
-
-
-_DRAWN = "choice: the answer among three answers of other questions in its language"
+    from evaluator.probes.config import EvalConfig
 
 
 def tasks(
@@ -51,22 +48,21 @@ def _described(task: Task) -> Iterator[str]:
     if task.sample is None:
         return
     item = task.sample()
-    yield f"  sample, the prompt of the {'probe choice' if task.choice_only else 'format open'}:"
-    yield from _block(prompt_text(item, "open"))
-    if not item.options:
+    options = choose_options(item, [item], seed=0) if item.options else None
+    prompts = {
+        f"sample, the prompt of the {'probe choice' if task.choice_only else 'format open'}": prompt_text(item, "open")
+    }
+    if options is not None and not task.choice_only:
+        prompts["the prompt of the format shown"] = prompt_text(item, "shown", options.texts)
+    for title, text in prompts.items():
+        yield f"  {title}:"
+        yield from (f"    | {line}".rstrip() for line in text.split("\n"))
+    if options is None:
         yield f"  right: {' / '.join(item.answers)}"
-        yield f"  {_DRAWN}"
+        yield "  choice: the answer among three answers of other questions in its language"
         return
-    options = choose_options(item, [item], seed=0)
-    if not task.choice_only:
-        yield "  the prompt of the format shown:"
-        yield from _block(prompt_text(item, "shown", options.texts))
     yield "  choice, scored after the first prompt (* is right):"
     yield from (f"  {'*' if number == options.gold else ' '} {text}" for number, text in enumerate(options.texts))
-
-
-def _block(text: str) -> Iterator[str]:
-    yield from (f"    | {line}".rstrip() for line in text.split("\n"))
 
 
 SAMPLE = "sample"
@@ -96,18 +92,33 @@ def show_prompt(
         raise unknown("--options", options, get_args(DrawnOptions))
     templates = _templates(prompts, prompt)
     data, found = _found(task, item, language)
-    posed = _Posed(task, data, found, format, items, seed, options == "alike")
+    from evaluator.asking.prompt_trial import try_prompts
+    from evaluator.asking.prompts import Prompter
     from evaluator.checkpoints.tokenizer import load_tokenizer
+    from evaluator.probes.config import EvalConfig
     from launch.sweep.models import resolve_model
+    from launch.sweep.prompts import misfit
 
     tokenizer = load_tokenizer(resolve_model(model))
-    blocks = [list(posed.shown(each, tokenizer, chat)) for each in templates]
-    if prompts is not None:
-        blocks = [
-            [f"prompt {PAPER if each is None else each.name}", *block]
-            for each, block in zip(templates, blocks, strict=True)
-        ]
-    printed("\n\n".join("\n".join(block) for block in blocks))
+    caps = {name: EvalConfig.model_fields[name].default for name in ("prompt_tokens", "one_shot_prompt_tokens")}
+    config = EvalConfig.model_validate(
+        {"task": task, "items": items, "seed": seed, "formats": (format,), "probes": ("choice",), "options": options}
+    )
+    blocks = []
+    for template in templates:
+        if template is not None and (why := misfit([format], template)):
+            raise InputError(f"format {why}")
+        question = _question(data, found, config.model_copy(update={"template": template}))
+        if not question.can_pose(format):
+            raise InputError(f"item {found.item_id!r}: format {format!r}: {question.why_not(format)}")
+        candidates = question.candidates.get(format, ())
+        if template is not None:
+            try_prompts(template, [(found, candidates)])
+        prompter = Prompter(tokenizer, chat=chat, template=template, **caps)
+        shown = prompter.build(found, format, candidates=candidates, exemplar=question.exemplar)
+        heading = [] if prompts is None else [f"prompt {PAPER if template is None else template.name}"]
+        blocks.append("\n".join([*heading, *_shown(question, shown, format, prompter, tokenizer)]))
+    printed("\n\n".join(blocks))
 
 
 def _templates(file: Path | None, only: str | None) -> list[PromptTemplate | None]:
@@ -122,63 +133,20 @@ def _templates(file: Path | None, only: str | None) -> list[PromptTemplate | Non
     return [None if name == PAPER else PromptTemplate(name=name, text=texts[name]) for name in names]
 
 
-@dataclass(frozen=True)
-class _Posed:
-    """The item to show, and its settings."""
+def _question(data: TaskData, item: Item, config: EvalConfig) -> Question:
+    """The item as `questions_of` poses it. Raises InputError for one that is excluded."""
+    from evaluator.probes.planning import questions_of
 
-    task: str
-    data: TaskData
-    item: Item
-    format: Format
-    items: int
-    seed: int
-    alike: bool
-
-    def shown(self, template: PromptTemplate | None, tokenizer: Any, chat: bool) -> Iterator[str]:
-        """The lines of one prompt. Raises InputError if it cannot be made."""
-        from evaluator.asking.prompt_trial import try_prompts
-        from evaluator.asking.prompts import Prompter
-        from evaluator.probes.config import EvalConfig
-        from launch.sweep.prompts import misfit
-
-        if template is not None and (why := misfit([self.format], template)):
-            raise InputError(f"format {why}")
-        question = self._question(template)
-        if not question.can_pose(self.format):
-            raise InputError(f"item {self.item.item_id!r}: format {self.format!r}: {question.why_not(self.format)}")
-        candidates = question.candidates.get(self.format, ())
-        if template is not None:
-            try_prompts(template, [(self.item, candidates)])
-        caps = {name: EvalConfig.model_fields[name].default for name in ("prompt_tokens", "one_shot_prompt_tokens")}
-        prompter = Prompter(tokenizer, chat=chat, template=template, **caps)
-        prompt = prompter.build(self.item, self.format, candidates=candidates, exemplar=question.exemplar)
-        yield from _shown(question, prompt, self.format, prompter, tokenizer)
-
-    def _question(self, template: PromptTemplate | None) -> Question:
-        """The item as `questions_of` poses it. Raises InputError for one that is excluded."""
-        from evaluator.probes.config import EvalConfig
-        from evaluator.probes.planning import questions_of
-
-        data, found = self.data, self.item
-        if not found.answers:
-            raise InputError(f"task {self.task!r}, item {found.item_id!r}: no right answer, so that it is excluded")
-        pools = {found.language: data.every_pool[found.language]}
-        one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
-        # A run might not select this item. Its prompt is the same then, except for the example of one_shot.
-        for count in (self.items, 0):
-            config = EvalConfig(
-                task=self.task,
-                items=count,
-                seed=self.seed,
-                formats=(self.format,),
-                probes=("choice",),
-                options="alike" if self.alike else "any",
-                template=template,
-            )
-            for question in questions_of(one, config, refuse=False):
-                if question.item is found:
-                    return question
-        raise AssertionError("every item of the pool is asked")
+    if not item.answers:
+        raise InputError(f"task {config.task!r}, item {item.item_id!r}: no right answer, so that it is excluded")
+    pools = {item.language: data.every_pool[item.language]}
+    one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
+    # A run might not select this item. Its prompt is the same then, except for the example of one_shot.
+    for count in (config.items, 0):
+        for question in questions_of(one, config.model_copy(update={"items": count}), refuse=False):
+            if question.item is item:
+                return question
+    raise AssertionError("every item of the pool is asked")
 
 
 def _found(task: str, item_id: str | None, language: str | None) -> tuple[TaskData, Item]:

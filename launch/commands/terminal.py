@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.segment import Segment
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ def printed(text: str) -> None:
         each if each in safe or not unicodedata.category(each).startswith("C") else ascii(each)[1:-1] for each in text
     )
     print("".join(spelled))
+
+
+def warn(text: str) -> None:
+    """Print a warning of one line."""
+    console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def print_plain(text: str) -> None:

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.counting import NO_REASON, left_out
-from launch.commands.summary import _left_out
+from launch.commands.report import _left_out
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 

@@ -17,7 +17,7 @@ from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.metrics import TABLES, Inputs, Lack, Table, compute_tables, reduce_records
 from evaluator.metrics.columns import COUNT, PERCENTAGE, POINTS, REASON, TEXT, Column, typed_frame
 from evaluator.report import write_report
-from launch.commands.summary import finish
+from launch.commands.report import finish
 from tests.support.records import Seen, records
 from tests.support.synthetic import write_run
 

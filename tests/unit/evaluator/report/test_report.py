@@ -21,7 +21,7 @@ from evaluator.probes import PROBES
 from evaluator.report import Report, page, write_report
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
-from launch.commands.summary import finish
+from launch.commands.report import finish
 from tests.support.synthetic import HOSTILE, SETTINGS, records_of, write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")

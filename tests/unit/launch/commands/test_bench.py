@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from evaluator.core.errors import InputError
 from launch.commands import bench
-from launch.commands.bench import BENCHMARKS, CHECKOUT, run_benchmarks
+from launch.commands.bench import BENCHMARKS, CHECKOUT
 from tests.support.runs import resurface
 
 
@@ -21,13 +22,13 @@ def test_every_benchmark_is_a_module_with_a_line_of_help() -> None:
 
 def test_an_unknown_benchmark_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InputError, match="unknown benchmark 'scores'; did you mean 'score'"):
-        run_benchmarks("scores", ())
+        bench.bench(SimpleNamespace(args=[]), "scores")
 
 
 def test_the_installed_package_explains_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
     with pytest.raises(InputError, match=r"^no benchmarks are installed; run this in a checkout of Resurface"):
-        run_benchmarks("score", ())
+        bench.bench(SimpleNamespace(args=[]), "score")
 
 
 @pytest.mark.parametrize(

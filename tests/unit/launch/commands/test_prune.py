@@ -8,17 +8,15 @@ from typer.testing import CliRunner
 
 from evaluator.core.errors import InputError
 from launch.commands.cli import app
-from launch.commands.options import PruneOptions, prune_request
+from launch.commands.options import PRUNE_DEFAULTS, prune_request
 from launch.commands.prune import run_prune
 from tests.support.commands import typed
 from tests.support.models import save_tiny_model
 
 
 def options(**changes):
-    usual = {"method": "wanda", "sparsity": 0.5, "pattern": None, "allocation": "uniform", "group": None}
-    return PruneOptions(
-        **usual | {"calibration": "gazetteer", "samples": 4, "sequence_length": 32, "seed": 0} | changes
-    )
+    usual = {"method": "wanda", "sparsity": 0.5, "calibration": "gazetteer", "samples": 4, "sequence_length": 32}
+    return PRUNE_DEFAULTS | usual | changes
 
 
 @pytest.mark.parametrize(
@@ -83,11 +81,11 @@ def test_magnitude_looks_at_text_for_owl_and_repair_only(tmp_path):
 
 def test_options_are_checked_before_a_model_is_fetched(tmp_path):
     with pytest.raises(InputError, match="unknown --method"):
-        run_prune(None, "nobody/nothing", tmp_path / "out", options(method="x"))
+        run_prune("nobody/nothing", tmp_path / "out", options(method="x"))
     with pytest.raises(InputError, match="MODEL"):
-        run_prune(None, None, tmp_path / "out", options())
+        run_prune(None, tmp_path / "out", options())
     with pytest.raises(InputError, match="--out"):
-        run_prune(None, "bundled", None, options())
+        run_prune("bundled", None, options())
 
 
 @pytest.fixture(scope="module")
