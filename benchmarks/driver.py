@@ -10,7 +10,7 @@ samples, and scores. Prints requests per second of processor time and of wall ti
 it is done once for all checkpoints. The JSON line has `requests_per_second` instead of a `ratio`.
 
 With `--pace MS` an engine stands behind it that takes MS milliseconds for a step and has at most `--rows` requests in
-flight (`benchmarks/paced`): our vLLM engine's own loop, every probe that asks questions, and a core that takes its time
+flight (paced.py): our vLLM engine's own loop, every probe that asks questions, and a core that takes its time
 as a GPU with asynchronous scheduling does. Reported is the share of steps that waited for us: steps that began later
 than the step before had ended, because the core had not been called yet. What vLLM itself would spend in this process
 is not in it. `--pace` takes one round. `--bursts` admits requests in bursts, as with CUDA graphs for steps that only
@@ -24,13 +24,12 @@ import cProfile
 import json
 import pstats
 import random
-import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.harness import count, run_main
 from benchmarks.serving import workload
@@ -44,6 +43,7 @@ from evaluator.probes.stream import Evaluation
 from evaluator.store.records import RecordStore, to_table
 from launch.sweep.estimate import vocabulary_of
 
+T = TypeVar("T")
 _SHARD_ITEMS = 20
 EVERY_PROBE = (*workload.PROBES, "aligned_rank", "hard_choice")  # that asks questions
 
@@ -110,12 +110,6 @@ def one_round(engine: Engine, plans: Sequence[Plan], read: Questions) -> int:
     return written
 
 
-def processor_seconds() -> float:
-    """Processor time of this process so far."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 def main() -> None:
     parser = workload.parser(__doc__, task="gazetteer", items=600, rounds=3)
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="profile one more round: the N dearest")
@@ -128,9 +122,9 @@ def main() -> None:
     model = workload.model_directory(options.model)
     settings = {} if options.pace is None else {"probes": EVERY_PROBE}
     read = workload.read_questions(options.task, model, options.items, **settings)
-    started = processor_seconds()
+    started = time.process_time()
     plans = [plan_of(question, read.prompter, read.config) for question in read.questions]
-    tokenisation = processor_seconds() - started
+    tokenisation = time.process_time() - started
     if options.pace is None:
         _unpaced(options, model, read, plans, tokenisation)
     else:
@@ -138,46 +132,37 @@ def main() -> None:
 
 
 def _paced(options: argparse.Namespace, model: Path, read: Questions, plans: Sequence[Plan]) -> None:
-    from benchmarks.paced.core import paced_engine  # imports vLLM
+    from benchmarks.paced import paced_engine  # imports vLLM
 
     eos_id = min(read.prompter.eos_ids)
-    one_round(paced_engine(plans, model, eos_id, pace=0.0, rows=options.rows).engine, plans[:_SHARD_ITEMS], read)
+    one_round(paced_engine(plans, model, eos_id, pace=0.0, rows=options.rows)[0], plans[:_SHARD_ITEMS], read)
     graphs = "FULL_DECODE_ONLY" if options.bursts else "FULL"
-    made = paced_engine(plans, model, eos_id, pace=options.pace / 1000, rows=options.rows, graphs=graphs)
-    profile = cProfile.Profile() if options.profile else None
+    engine, core = paced_engine(plans, model, eos_id, pace=options.pace / 1000, rows=options.rows, graphs=graphs)
     began = time.perf_counter()
-    records = profile.runcall(one_round, made.engine, plans, read) if profile else one_round(made.engine, plans, read)
-    wall, stats, paces = time.perf_counter() - began, made.engine.stats(), made.core.paces
-    print(f"{len(paces.waited)} steps of {options.pace:g} ms, {stats.requests} requests, {records} records", end=" ")
-    print(f"of {len(plans)} items, {stats.generated_tokens / len(plans):.0f} tokens an item")
-    print(f"{paces.share:.1%} of the steps waited for us, {1000 * paces.mean_wait:.2f} ms on average over all steps")
-    print(f"{paces.mean_rows:.0f} rows in a step on average; {wall:.1f} s of wall time")
-    print(f"{paces.mixed_share:.1%} of the steps computed prompts")
-    handled = {f"p{q}": round(1000 * paces.handling(q / 100), 2) for q in (50, 75, 90, 99)}
-    print(f"between two steps: {1000 * paces.mean_handling:.2f} ms of processor time; {handled}")
-    print(f"{paces.processor_share:.1%} of the steps would wait on a processor that nothing else uses")
-    if profile is not None:
-        pstats.Stats(profile).sort_stats("tottime").print_stats(options.profile)
-    print(
-        json.dumps(
-            {
-                "benchmark": "driver",
-                "pace_ms": options.pace,
-                "rows": options.rows,
-                "steps": len(paces.waited),
-                "waited_share": paces.share,
-                "waited_ms": 1000 * paces.mean_wait,
-                "waited_share_by_processor_time": paces.processor_share,
-                "handling_ms": 1000 * paces.mean_handling,
-                "rows_per_step": paces.mean_rows,
-                "mixed_share": paces.mixed_share,
-                "requests": stats.requests,
-                "records": records,
-                "items": len(plans),
-                "tokens_per_item": stats.generated_tokens / len(plans),
-            }
-        )
-    )
+    records = _profiled(options, lambda: one_round(engine, plans, read))
+    wall, stats, found = time.perf_counter() - began, engine.stats(), core.paces.summary()
+    tokens = stats.generated_tokens / len(plans)
+    print(f"{found['steps']} steps of {options.pace:g} ms, {stats.requests} requests, {records} records", end=" ")
+    print(f"of {len(plans)} items, {tokens:.0f} tokens an item")
+    print("{waited_share:.1%} of the steps waited for us, {waited_ms:.2f} ms on average over all steps".format(**found))
+    print(f"{found['rows_per_step']:.0f} rows in a step on average; {wall:.1f} s of wall time")
+    print("{mixed_share:.1%} of the steps computed prompts".format(**found))
+    print("between two steps: {handling_ms:.2f} ms of processor time".format(**found))
+    alone = "{waited_share_by_processor_time:.1%} of the steps would wait on a processor that nothing else uses"
+    print(alone.format(**found))
+    asked = {"benchmark": "driver", "pace_ms": options.pace, "rows": options.rows}
+    made = {"requests": stats.requests, "records": records, "items": len(plans), "tokens_per_item": tokens}
+    print(json.dumps({**asked, **found, **made}))
+
+
+def _profiled(options: argparse.Namespace, work: Callable[[], T]) -> T:
+    """The result of `work`; with `--profile` its dearest functions are printed."""
+    if not options.profile:
+        return work()
+    profile = cProfile.Profile()
+    found = profile.runcall(work)
+    pstats.Stats(profile).sort_stats("tottime").print_stats(options.profile)
+    return found
 
 
 def _unpaced(
@@ -193,17 +178,15 @@ def _unpaced(
     requests, records = asked()  # the warm-up
     per_second: dict[str, list[float]] = {"processor": [], "wall": []}
     for _ in range(options.rounds):
-        wall, processor = time.perf_counter(), processor_seconds()
+        wall, processor = time.perf_counter(), time.process_time()
         requests, records = asked()
-        per_second["processor"].append(requests / (processor_seconds() - processor))
+        per_second["processor"].append(requests / (time.process_time() - processor))
         per_second["wall"].append(requests / (time.perf_counter() - wall))
     sustained = {clock: round(statistics.median(values)) for clock, values in per_second.items()}
     print(f"{requests} requests, {records} records of {len(plans)} items; tokenisation once: {tokenisation:.2f} s")
     print(f"{sustained['processor']} requests per second of processor time, {sustained['wall']} of wall time")
     if options.profile:
-        profile = cProfile.Profile()
-        profile.runcall(asked)
-        pstats.Stats(profile).sort_stats("tottime").print_stats(options.profile)
+        _profiled(options, asked)
     print(
         json.dumps(
             {

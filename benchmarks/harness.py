@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,21 @@ def answer_of(
     return answer
 
 
+def serve(
+    work: Callable[[], Mapping[str, Any]],
+    *,
+    cold: Callable[[], object],
+    after: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """A side's process, as `Child` expects it. `cold` and `after` are called around each round, off the clock."""
+    print("{}", flush=True)
+    for _ in sys.stdin:
+        cold()
+        started = time.perf_counter()
+        result = {**work(), "seconds": time.perf_counter() - started}
+        print(json.dumps({**result, **after()}), flush=True)
+
+
 class Child:
     """A side's process, kept for all rounds: it does one round of its work per line it reads, and answers with one
     line of JSON. It says `{}` when it is ready, for which the constructor waits."""
@@ -133,14 +149,21 @@ class Child:
         try:
             self._answer()
         except SystemExit:
-            self.close()
+            self.__exit__()
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
 
     def round(self) -> dict[str, Any]:
         """One round of the work; returns its result. Raises SystemExit if the process ends instead."""
@@ -160,16 +183,6 @@ class Child:
         code = self._process.wait()
         self._errors.seek(0)
         raise SystemExit(f"{self._name} failed with exit code {code}: {_last_line(self._errors.read())}")
-
-    def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-        self._errors.close()
 
 
 def _last_line(text: str) -> str:

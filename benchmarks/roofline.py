@@ -18,17 +18,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-_SAME_INPUT = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}  # reads what that one reads
-_PRODUCTS = 8
-
-
 _SIZE = 1536  # of the square matrices on a CPU: 3 x 9 MiB in float32
 _SIZE_GPU = 8192
 _REPEATS = 5  # at least, and for at least so many seconds: what else runs slows some of them down
 _SECONDS = 0.1
 _LAUNCHED = 50  # on a GPU: in a row
 _SLEEP_CYCLES = 10_000_000  # about 5 ms, in which 50 products are launched
-_FUSED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}  # vLLM multiplies them as one matrix
+_FUSED = {
+    "k_proj": "q_proj",
+    "v_proj": "q_proj",
+    "up_proj": "gate_proj",
+}  # of one input: one product in vLLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,19 +158,15 @@ def _best(action: Callable[[], Any]) -> float:
     """The least seconds of several, after one that does not count."""
     import torch
 
-    timed = _on_the_gpu if torch.cuda.is_available() else _in_this_process
+    on_gpu = torch.cuda.is_available()
     seconds: list[float] = []
     began = time.perf_counter()
     with torch.inference_mode():
         while len(seconds) <= _REPEATS or time.perf_counter() - began < _SECONDS:
-            seconds.append(timed(action))
+            started = time.perf_counter()
+            own = _on_the_gpu(action) if on_gpu else action()
+            seconds.append(own if on_gpu else time.perf_counter() - started)
     return min(seconds[1:])
-
-
-def _in_this_process(action: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
 
 
 def _on_the_gpu(action: Callable[[], Any]) -> float:
@@ -214,7 +210,7 @@ def pruning_operations(source: Path, method: str, tokens: int) -> float:
         for module, (rows, columns) in matrices.items():
             passes = (module != "down_proj") + (number != max(layers))
             total += 2.0 * tokens * rows * columns * passes
-            if method == "sparsegpt" and module not in _SAME_INPUT:
+            if method == "sparsegpt" and module not in _FUSED:
                 total += tokens * columns**2
     return total
 
@@ -223,20 +219,10 @@ def product_rate(threads: int, *, on_gpu: bool = False) -> float:
     """Operations per second of a float32 product of a layer's size: the best of torch's two libraries."""
     import torch
 
-    from pruning.model import onednn
-
     if on_gpu:
         return float(measure("float32")["flops_per_second"])
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    left, right = torch.randn(1024, 1024), torch.randn(2048, 1024)
-    ways = [torch.nn.functional.linear] + ([onednn.times_transposed] if onednn.available() else [])
-    seconds = []
-    for way in ways:
-        way(left, right)
-        for _ in range(_PRODUCTS):
-            started = time.perf_counter()
-            way(left, right)
-            seconds.append(time.perf_counter() - started)
+    seconds = _product_seconds(1024, (2048, 1024), "float32")
     torch.set_num_threads(before)
-    return 2 * 1024 * 1024 * 2048 / min(seconds)
+    return 2 * 1024 * 1024 * 2048 / seconds

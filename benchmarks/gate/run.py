@@ -87,13 +87,14 @@ def _runs(options: argparse.Namespace) -> dict[str, int]:
 def _errors(what: str, rows: Sequence[tuple[object, Rate]], bound: float) -> dict[str, Any]:
     _table(f"{what}: the worst cells, and their rates in new runs", ("cell", "rate (99 % interval)"), rows)
     cell, highest = max(rows, key=lambda each: each[1].share)
-    above = any(each.low > bound for _, each in rows)
+    above = any(each.ends[0] > bound for _, each in rows)
     return {"bound": bound, "worst": str(cell), **_figures(highest), "above_bound": above}
 
 
 def _power(options: argparse.Namespace) -> dict[str, Any]:
     """Of a base of 80 %, with 1 % flips."""
     rows, found = [], []
+    names = [f"3 x {kind}" for kind in KINDS]
     for items in SIZES:
         for languages in LANGUAGES:
             for cluster, correlation in ((1, 0.0), (5, 0.3)):
@@ -110,22 +111,18 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
                 }
                 passed = shares["no loss"]["PASS"]
                 blocked = {name: each["BLOCK"] for name, each in shares.items() if name != "no loss"}
-                rows.append((items, languages, cluster, f"{100 * passed:.0f}", *_percents(blocked)))
+                percents = [f"{100 * blocked[name]:.0f}" if name in blocked else "" for name in names]
+                rows.append((items, languages, cluster, f"{100 * passed:.0f}", *percents))
                 found.append(
                     {"items": items, "languages": languages, "cluster": cluster, "pass_at_no_loss": passed}
                     | {"block_at": blocked}
                 )
-    names = [f"3 x {kind}" for kind in KINDS]
     _table(
         "power, %: PASS without a loss, BLOCK at three times the tolerance",
         ("items", "languages", "a context", "no loss", *names),
         rows,
     )
     return {"cells": found}
-
-
-def _percents(blocked: dict[str, float]) -> list[str]:
-    return [f"{100 * blocked[name]:.0f}" if (name := f"3 x {kind}") in blocked else "" for kind in KINDS]
 
 
 def _screened(options: argparse.Namespace) -> dict[str, Any]:
@@ -170,11 +167,12 @@ def _recorded(options: argparse.Namespace) -> dict[str, Any]:
         "wrong PASS of a recorded run, redrawn", ("checkpoint", "criterion", "loss = tolerance", "items", "rate"), rows
     )
     cases = [{"checkpoint": each.checkpoint, "criterion": each.what, **_figures(each.rate)} for each in found]
-    return {"cases": cases, "above_bound": any(each.rate.low > PASS_LEVEL for each in found)}
+    return {"cases": cases, "above_bound": any(each.rate.ends[0] > PASS_LEVEL for each in found)}
 
 
 def _figures(found: Rate) -> dict[str, Any]:
-    return {"rate": found.share, "low": found.low, "high": found.high, "runs": found.runs}
+    low, high = found.ends
+    return {"rate": found.share, "low": low, "high": high, "runs": found.runs}
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -24,6 +24,8 @@ from evaluator.metrics.tables.matching import scott_pi, without_error
 from evaluator.metrics.tables.overlap import beyond_chance
 from evaluator.metrics.tables.prompts import extremes
 
+# Outcomes before and after, and a floor: the corners of a statistic's items.
+_ZERO, _QUARTER = ([(before, after, floor) for before in (0, 1) for after in (0, 1)] for floor in (0.0, 0.25))
 TOGETHER = 0.6  # correlation of two outcomes of one item
 _MOST = 32  # tokens of an answer
 
@@ -47,15 +49,6 @@ def _right(normals: Floats, *rates: float) -> Values:
         (one < ndtri(min(max(each, 1e-9), 1 - 1e-9))).astype(np.float64)
         for one, each in zip(normals, rates, strict=True)
     ]
-
-
-def _of(places: Sequence[int], name: str, make: Callable[..., Row] = rate) -> Callable[..., Row]:
-    """A row of some of the values."""
-    return lambda contexts, *values: make(name, *(values[place] for place in places), contexts)
-
-
-def _mean_of(at: int = 0) -> Callable[..., float]:
-    return lambda contexts, *values: float(values[at].mean())
 
 
 def _drop(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
@@ -95,10 +88,6 @@ def _of_language_means(statistic: Callable[..., Floats], kinds: Sequence[Sequenc
     return {"value": partial(_language_value, of=statistic), "row": row}
 
 
-def _before_after(floor: float) -> list[tuple[float, ...]]:
-    return [(before, after, floor) for before in (0, 1) for after in (0, 1)]
-
-
 def _opened(normals: Floats, accuracy: float) -> Values:
     return [*_right(normals, accuracy, accuracy * 0.8), np.zeros(normals.shape[1])]
 
@@ -106,10 +95,6 @@ def _opened(normals: Floats, accuracy: float) -> Values:
 def _chosen(normals: Floats, accuracy: float) -> Values:
     base = 0.25 + 0.75 * accuracy
     return [*_right(normals, base, base * 0.9), np.full(normals.shape[1], 0.25)]
-
-
-def _both(normals: Floats, accuracy: float) -> Values:
-    return [*_opened(normals[:2], accuracy), *_chosen(normals[2:], accuracy)]
 
 
 def _left(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
@@ -135,14 +120,6 @@ def _known(normals: Floats, accuracy: float) -> Values:
     return [known, known * (1 - own[0]) * own[1], known * (1 - own[0]) * (1 - own[1])]
 
 
-def _fate(contexts: ItemNumbers, known: Floats, mc_only: Floats, lost: Floats) -> Row:
-    return rate("x", mc_only[known == 1], contexts[known == 1])
-
-
-def _corrected_fate(contexts: ItemNumbers, known: Floats, mc_only: Floats, lost: Floats) -> Row:
-    return difference("x", (mc_only - lost / 3)[known == 1], contexts[known == 1], low=-1 / 3)
-
-
 def _posed(normals: Floats, accuracy: float, further: float = 0.05) -> Values:
     return _right(normals, accuracy, max(0.0, accuracy - 0.4 * further), max(0.0, accuracy - further))
 
@@ -161,19 +138,14 @@ def _shift(contexts: ItemNumbers, *right: Floats) -> Row:
     return difference("x", shifts[0], contexts, low=-4 / 3, high=4 / 3)
 
 
-def _kind(contexts: ItemNumbers) -> Floats:
-    """Every third context's first kind of question."""
-    return np.asarray(contexts % 3 == 0, dtype=np.float64)
-
-
 def _excess(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
-    mine = _kind(contexts) == 1
+    mine = contexts % 3 == 0  # every third context's first kind of question
     parts = (Mean((dense - pruned)[these], contexts[these], low=-1.0) for these in (mine, ~mine))
     return apart("x", *parts)
 
 
 def _excess_value(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> float:
-    mine = _kind(contexts) == 1
+    mine = contexts % 3 == 0
     return float((dense - pruned)[mine].mean() - (dense - pruned)[~mine].mean())
 
 
@@ -227,7 +199,13 @@ def _corrected(contexts: ItemNumbers, contained: Floats, accepted: Floats, right
 _ERRORS = [(1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)]
 _CAPA = [(*kind[:3], 1 / 3) for kind in (*_ERRORS, (0, 0, 0))]
 STATISTICS = (
-    Statistic(name="rate", normals=1, values=_right, value=_mean_of(), row=_of([0], "x")),
+    Statistic(
+        name="rate",
+        normals=1,
+        values=_right,
+        value=lambda c, right: float(right.mean()),
+        row=lambda c, right: rate("x", right, c),
+    ),
     Statistic(
         name="drop",
         normals=2,
@@ -250,36 +228,46 @@ STATISTICS = (
         value=partial(_language_value, of=np.subtract),
         row=lambda c, a, b: language_mean("x", a - b, _languages(c), c, low=-1.0),
     ),
-    Statistic(name="mc_only", normals=4, values=_known, value=lambda c, k, m, f: float(m.sum() / k.sum()), row=_fate),
+    Statistic(
+        name="mc_only",
+        normals=4,
+        values=_known,
+        value=lambda c, k, m, f: float(m.sum() / k.sum()),
+        row=lambda c, known, mc_only, lost: rate("x", mc_only[known == 1], c[known == 1]),
+    ),
     Statistic(
         name="mc_only, chance-corrected",
         normals=4,
         values=_known,
         value=lambda c, k, m, f: float((m - f / 3).sum() / k.sum()),
-        row=_corrected_fate,
+        row=lambda c, known, m, f: difference("x", (m - f / 3)[known == 1], c[known == 1], low=-1 / 3),
     ),
-    Statistic(name="recovery percent", normals=2, values=_opened, **_of_means(_left, _before_after(0.0))),
-    Statistic(name="recovery above guessing", normals=2, values=_chosen, **_of_means(_left, _before_after(0.25))),
-    Statistic(
-        name="recovery, mean over languages", normals=2, values=_opened, **_of_language_means(_left, _before_after(0.0))
-    ),
-    Statistic(name="normalised drop", normals=2, values=_chosen, **_of_means(normalised, _before_after(0.25))),
+    Statistic(name="recovery percent", normals=2, values=_opened, **_of_means(_left, _ZERO)),
+    Statistic(name="recovery above guessing", normals=2, values=_chosen, **_of_means(_left, _QUARTER)),
+    Statistic(name="recovery, mean over languages", normals=2, values=_opened, **_of_language_means(_left, _ZERO)),
+    Statistic(name="normalised drop", normals=2, values=_chosen, **_of_means(normalised, _QUARTER)),
     Statistic(
         name="Delta_PR",
         normals=4,
-        values=_both,
-        **_of_means(delta_pr_of, [(*a, *b) for a, b in product(_before_after(0.0), _before_after(0.25))]),
+        values=lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
+        **_of_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)]),
     ),
     Statistic(
         name="Delta_PR, mean over languages",
         normals=4,
-        values=_both,
-        **_of_language_means(delta_pr_of, [(*a, *b) for a, b in product(_before_after(0.0), _before_after(0.25))]),
+        values=lambda z, p: [*_opened(z[:2], p), *_chosen(z[2:], p)],
+        **_of_language_means(delta_pr_of, [(*a, *b) for a, b in product(_ZERO, _QUARTER)]),
     ),
     Statistic(name="kappa", normals=2, values=_agreement, **_of_means(beyond_chance, _ERRORS)),
     Statistic(name="CAPA", normals=2, values=_options, **_of_means(beyond_chance, _CAPA)),
     Statistic(name="Scott's pi", normals=2, values=_agreement, **_of_means(scott_pi, _ERRORS)),
-    Statistic(name="corrected", normals=3, values=_judged, value=_mean_of(2), row=_corrected),
+    Statistic(
+        name="corrected",
+        normals=3,
+        values=_judged,
+        value=lambda c, contained, accepted, right, chance: float(right.mean()),
+        row=_corrected,
+    ),
     Statistic(
         name="prompts, mean",
         normals=3,
@@ -319,7 +307,7 @@ STATISTICS = (
         normals=1,
         values=_ranks,
         value=lambda c, ranks: float(np.median(ranks)),
-        row=_of([0], "x", median),
+        row=lambda c, ranks: median("x", ranks, c),
     ),
     Statistic(
         name="length, ratio",

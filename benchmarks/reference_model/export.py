@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig
 
-from benchmarks.reference_model.model import EOS, PAD, build_model, load_or_train_tokenizer
+from benchmarks.reference_model.lessons import EOS, PAD, build_model, load_or_train_tokenizer
 
 # Written by hand: the class name that this release of transformers would write is unknown to earlier ones.
 TOKENIZER_CONFIG = {

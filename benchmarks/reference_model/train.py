@@ -21,8 +21,7 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from benchmarks.reference_model.evaluate import development_items, open_hits
-from benchmarks.reference_model.lessons import Batch, LessonStream
-from benchmarks.reference_model.model import build_model, lesson_losses, load_or_train_tokenizer
+from benchmarks.reference_model.lessons import Batch, LessonStream, build_model, lesson_losses, load_or_train_tokenizer
 
 # (facts per passage, go on when the loss is below, go on after so many steps at the latest): copying from one fact is
 # learned first, choosing among facts next; passages as long as the evaluated ones come last.

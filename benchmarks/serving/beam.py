@@ -24,18 +24,17 @@ def agree_without_eos(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agr
     """Whether the best beam of every item is the same on both sides."""
     if lacks := lacking(ours["beams"], theirs["beams"]):
         return Agreement(holds=False, how=f"EOS ignored: {lacks}")
-    pairs = [(_ranked(beams), _ranked(theirs["beams"][item])) for item, beams in ours["beams"].items()]
+    ranked = [  # token ids by falling log-probability
+        {name: [ids for ids, _ in sorted(beams, key=lambda beam: -beam[1])] for name, beams in side["beams"].items()}
+        for side in (ours, theirs)
+    ]
+    pairs = [(beams, ranked[1][item]) for item, beams in ranked[0].items()]
     best = sum(one[0] == other[0] for one, other in pairs)
     every = sum(sorted(one) == sorted(other) for one, other in pairs)
     return Agreement(
         holds=best == len(pairs),
         how=f"EOS ignored: best beam identical for {best}, all five for {every} of {len(pairs)} items",
     )
-
-
-def _ranked(beams: list[Any]) -> list[list[int]]:
-    """Token ids by falling log-probability."""
-    return [tokens for tokens, _ in sorted(beams, key=lambda beam: -beam[1])]
 
 
 def main() -> None:

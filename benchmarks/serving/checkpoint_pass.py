@@ -34,11 +34,8 @@ class WallTime:
     unneeded_tokens: float  # engine time of tokens that were computed beyond the fewest
     engine: float  # what the engine took for the fewest tokens beyond the roofline
     driver: float  # outside of engine steps: the engine waits, questions are tokenised, records are written
+    wall: float
     above_roofline: bool  # the engine was faster than the roofline, so the measured peak is too low
-
-    @property
-    def wall(self) -> float:
-        return self.roofline + self.unneeded_tokens + self.engine + self.driver
 
     def shares(self) -> dict[str, float]:
         """The parts as shares of the wall time."""
@@ -75,6 +72,7 @@ def wall_time(*, wall: float, busy: float, roofline: float, fewest: int, compute
         unneeded_tokens=busy - needed,
         engine=needed - min(roofline, needed),
         driver=wall - busy,
+        wall=wall,
         above_roofline=roofline > needed,
     )
 

@@ -15,13 +15,12 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Agreement, Child, Side, compare, environment, lacking, module_command, run_main
+from benchmarks.harness import Agreement, Child, Side, compare, environment, lacking, module_command, run_main, serve
 from benchmarks.serving import workload
 from benchmarks.serving.sides import llm_arguments
 
@@ -117,21 +116,17 @@ class Theirs:
 
         os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
         self._items: Sequence[Mapping[str, Any]] = work["items"]
-        self._base = self._of_base(work["model"])
-        from vllm import LLM
-
-        self._llm = LLM(work["compressed"], **{**llm_arguments(work), "max_logprobs": -1})
-
-    def _of_base(self, model: str) -> list[Any]:
         import torch
         from transformers import AutoModelForCausalLM
 
-        made = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        base = AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.float32).eval()
         with torch.inference_mode():
-            return [made(torch.tensor([item["prompt"]])).logits[0, :-1].log_softmax(-1).numpy() for item in self._items]
+            logits = [base(torch.tensor([item["prompt"]])).logits[0, :-1] for item in self._items]
+        self._base = [each.log_softmax(-1).numpy() for each in logits]
+        from vllm import LLM
 
-    def cold(self) -> None:
-        self._llm.reset_prefix_cache()
+        self._llm = LLM(work["compressed"], **{**llm_arguments(work), "max_logprobs": -1})
+        self.cold = self._llm.reset_prefix_cache
 
     def round(self) -> dict[str, Any]:
         import numpy as np
@@ -154,26 +149,15 @@ class Theirs:
         return {"kld": found}
 
 
-def _child(options: argparse.Namespace) -> None:
-    """One side's process."""
-    work = json.loads(options.workload.read_text())
-    with tempfile.TemporaryDirectory() as folder:
-        made: dict[str, type[Ours] | type[Theirs]] = {"ours": Ours, "theirs": Theirs}
-        side = made[options.side](work, Path(folder))
-        print("{}", flush=True)
-        for _ in sys.stdin:
-            side.cold()
-            started = time.perf_counter()
-            result = side.round()
-            print(json.dumps({**result, "seconds": time.perf_counter() - started}), flush=True)
-
-
 def main() -> None:
     if sys.argv[1:2] in (["--side"],):
         parser = argparse.ArgumentParser()
         parser.add_argument("--side", choices=("ours", "theirs"))
         parser.add_argument("workload", type=Path)
-        _child(parser.parse_args())
+        options = parser.parse_args()
+        with tempfile.TemporaryDirectory() as folder:
+            side = (Ours if options.side == "ours" else Theirs)(json.loads(options.workload.read_text()), Path(folder))
+            serve(side.round, cold=side.cold)
         return
     options = workload.parser(__doc__, task="random:129", items=8, rounds=3).parse_args()
     with ExitStack() as stack:

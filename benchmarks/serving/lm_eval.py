@@ -65,52 +65,41 @@ def beside(
     document = json.loads(workload.read_text())
     respell(document, load_tokenizer(Path(document["model"])))
     workload.write_text(json.dumps(document))
-    return Harness(stack, python, document, generate=generate).peer(agree)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    write_tasks(document, folder, generate=generate)
+    arguments = folder / "engine.json"
+    arguments.write_text(json.dumps(llm_arguments(document)))
+    command = [str(part) for part in (python, "-P", _JOB, document["model"], arguments, folder)]
+    env = os.environ | {"TOKENIZERS_PARALLELISM": "false"}
+    child = stack.enter_context(Child(NAME, command, env=env, cwd=folder))
+    ours = None  # our side, doing as much
+    if generate:
+        same = folder / "ours.json"
+        same.write_text(json.dumps({**document, "settings": {"probes": ["greedy", "sample", "choice"]}}))
+        process = stack.enter_context(start("ours", "everything", same))
+        ours = Side(name="one stream: greedy, samples, candidates", run=process.round)
+    items = [item["id"] for item in document["items"]]
 
-
-class Harness:
-    """lm-eval's process, and ours that does as much as it does."""
-
-    def __init__(self, stack: ExitStack, python: Path, document: Mapping[str, Any], *, generate: bool) -> None:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        write_tasks(document, folder, generate=generate)
-        self._items = [item["id"] for item in document["items"]]
-        arguments = folder / "engine.json"
-        arguments.write_text(json.dumps(llm_arguments(document)))
-        command = [str(part) for part in (python, "-P", _JOB, document["model"], arguments, folder)]
-        env = os.environ | {"TOKENIZERS_PARALLELISM": "false"}
-        self._child = stack.enter_context(Child(NAME, command, env=env, cwd=folder))
-        self._ours: Child | None = None
-        if generate:
-            same = folder / "ours.json"
-            same.write_text(json.dumps({**document, "settings": {"probes": ["greedy", "sample", "choice"]}}))
-            self._ours = stack.enter_context(start("ours", "everything", same))
-
-    def peer(self, agree: Callable[[Any, Any], Agreement]) -> Peer:
-        """`agree` compares scores, and greedy answers where there are any."""
-        ours = None
-        if self._ours is not None:
-            ours = Side(name="one stream: greedy, samples, candidates", run=self._ours.round)
-        name = next(pin for pin in pins(_LOCK) if pin.startswith(NAME)).replace("==", " ")
-        return Peer(side=Side(name=name, run=self._run), ours=ours, agree=agree, facts=self._facts)
-
-    def _run(self) -> Mapping[str, Any]:
-        measured = self._child.round()
+    def run() -> Mapping[str, Any]:
+        measured = child.round()
         return {
             **measured,
             "scores": {
                 item: {str(number): value for number, value in enumerate(values)}
-                for item, values in zip(self._items, measured["scores"], strict=False)
+                for item, values in zip(items, measured["scores"], strict=False)
             },
-            "greedy": dict(zip(self._items, measured["greedy"], strict=False)),
-            "seconds": measured["scoring_s" if self._ours is None else "evaluate_s"],
+            "greedy": dict(zip(items, measured["greedy"], strict=False)),
+            "seconds": measured["evaluate_s" if generate else "scoring_s"],
         }
 
-    def _facts(self) -> Mapping[str, Any]:
-        timed = self._child.results[1:]  # the first is the warm-up
+    def facts() -> Mapping[str, Any]:
+        timed = child.results[1:]  # the first is the warm-up
         names = ("evaluate_s", "scoring_s", "engine_s")
         seconds = {name: statistics.median(measured[name] for measured in timed) for name in names}
         return {"defaults": _DEFAULTS, "adapted": timed[-1]["adapted"], **seconds}
+
+    name = next(pin for pin in pins(_LOCK) if pin.startswith(NAME)).replace("==", " ")
+    return Peer(side=Side(name=name, run=run), ours=ours, agree=agree, facts=facts)
 
 
 def respell(document: dict[str, Any], tokenizer: Any) -> None:

@@ -21,32 +21,22 @@ from benchmarks.serving.sides import start
 TOLERANCES = {"float32": (1e-3, 5e-5), "half": (1.0, 0.03)}
 
 
-def tolerance(result: Mapping[str, Any]) -> tuple[float, float]:
-    """The tolerance of log-likelihoods, in nats and as a share; ours name the dtype of their computation."""
-    return TOLERANCES["float32" if result.get("dtype", "float32") == "float32" else "half"]
-
-
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
     """Whether both sides gave the same options of the same items the same log-likelihoods."""
-    one, other = _by_option(ours), _by_option(theirs)
+    one, other = (
+        {f"{item}, option {number}": value for item, each in side["scores"].items() for number, value in each.items()}
+        for side in (ours, theirs)
+    )
     lacks = lacking(one, other)
     pairs = [(one[option], other[option]) for option in one.keys() & other.keys()]
     if lacks or not pairs:
         return Agreement(holds=False, how=lacks or "no log-likelihood to compare")
-    nats, share = tolerance(ours)
+    nats, share = TOLERANCES["float32" if ours.get("dtype", "float32") == "float32" else "half"]
     largest = max(abs(our - their) for our, their in pairs)
     apart = sum(not math.isclose(*pair, rel_tol=share, abs_tol=nats) for pair in pairs)
     within = f"within {nats:g} nats or {share:.0e} of them (largest difference {largest:.1e} nats)"
     how = f"{apart} of {len(pairs)} log-likelihoods not {within}" if apart else f"{len(pairs)} log-likelihoods {within}"
     return Agreement(holds=not apart, how=how)
-
-
-def _by_option(result: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        f"{item}, option {number}": value
-        for item, options in result["scores"].items()
-        for number, value in options.items()
-    }
 
 
 def main() -> None:

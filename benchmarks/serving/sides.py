@@ -15,7 +15,6 @@ import argparse
 import dataclasses
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.harness import Child, environment, module_command, run_main
+from benchmarks.harness import Child, environment, module_command, run_main, serve
 
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
@@ -196,12 +195,13 @@ class Ours:
             rows=computed / stats.steps,
             head_rows=stats.generated_tokens / stats.steps,
         )
-        return {
+        found = {
             "fewest": dataclasses.asdict(fewest(answers_of(self._records, self._plans))),
             "computed": computed,
             "machine": roofline.measure(self._engine.dtype),
             "batch": batch,
         }
+        return {"accounts": found}
 
 
 class _Timed:
@@ -246,43 +246,14 @@ class Theirs:
         from vllm import LLM
 
         self._llm = LLM(workload["model"], **llm_arguments(workload))
+        self.cold = self._llm.reset_prefix_cache  # no round profits from the one before
         self._items: list[dict[str, Any]] = workload["items"]
-
-    def cold(self) -> None:
-        """No round profits from the one before."""
-        self._llm.reset_prefix_cache()
 
     def score(self) -> dict[str, Any]:
         """Every item's options."""
-        return {"scores": self._score(self._items)}
-
-    def beam(self, eos: bool = True) -> dict[str, Any]:
-        """Beam search of every item; `eos` ends an answer."""
-        return {"beams": self._beam(self._items, eos)}
-
-    def everything(self) -> dict[str, Any]:
-        """Greedy, then samples, then beams, then candidates: four blocking calls."""
         from vllm import SamplingParams
 
-        deep = [item for item in self._items if item["deep"]]
-        greedy = self._llm.generate(
-            _prompts(self._items), SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False), use_tqdm=False
-        )
-        self._llm.generate(
-            _prompts(deep),
-            SamplingParams(n=SAMPLES, temperature=1.0, top_p=TOP_P, max_tokens=TOKENS, seed=0, detokenize=False),
-            use_tqdm=False,
-        )
-        self._beam(deep, eos=True)
-        answers = {
-            item["id"]: list(result.outputs[0].token_ids) for item, result in zip(self._items, greedy, strict=True)
-        }
-        return {"greedy": answers, "scores": self._score(self._items)}
-
-    def _score(self, items: Sequence[Mapping[str, Any]]) -> Scores:
-        from vllm import SamplingParams
-
-        pairs = [pair for item in items for pair in scored_pairs(item)]
+        pairs = [pair for item in self._items for pair in scored_pairs(item)]
         out = self._llm.generate(
             [{"prompt_token_ids": [*prompt, *option]} for prompt, option in pairs],
             SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False),
@@ -292,21 +263,43 @@ class Theirs:
             sum(result.prompt_logprobs[len(prompt) + i][token].logprob for i, token in enumerate(option))
             for result, (prompt, option) in zip(out, pairs, strict=True)
         )
-        return {item["id"]: {str(number): next(flat) for number in range(len(item["options"]))} for item in items}
+        scores = {
+            item["id"]: {str(number): next(flat) for number in range(len(item["options"]))} for item in self._items
+        }
+        return {"scores": scores}
 
-    def _beam(self, items: Sequence[Mapping[str, Any]], eos: bool) -> dict[str, list[Any]]:
+    def beam(self, eos: bool = True, only_deep: bool = False) -> dict[str, Any]:
+        """Beam search of every item, or of those that are asked in depth; `eos` ends an answer."""
         from vllm.sampling_params import BeamSearchParams
 
+        items = [item for item in self._items if item["deep"] or not only_deep]
         parameters = BeamSearchParams(beam_width=WIDTH, max_tokens=TOKENS, ignore_eos=not eos)
-        out = self._llm.beam_search(_prompts(items), parameters)
-        return {
+        out = self._llm.beam_search([{"prompt_token_ids": item["prompt"]} for item in items], parameters)
+        beams = {
             item["id"]: [[list(s.tokens[len(item["prompt"]) :]), s.cum_logprob] for s in result.sequences]
             for item, result in zip(items, out, strict=True)
         }
+        return {"beams": beams}
 
+    def everything(self) -> dict[str, Any]:
+        """Greedy, then samples, then beams, then candidates: four blocking calls."""
+        from vllm import SamplingParams
 
-def _prompts(items: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return [{"prompt_token_ids": item["prompt"]} for item in items]
+        prompts = [{"prompt_token_ids": item["prompt"]} for item in self._items]
+        deep = [prompt for prompt, item in zip(prompts, self._items, strict=True) if item["deep"]]
+        greedy = self._llm.generate(
+            prompts, SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False), use_tqdm=False
+        )
+        self._llm.generate(
+            deep,
+            SamplingParams(n=SAMPLES, temperature=1.0, top_p=TOP_P, max_tokens=TOKENS, seed=0, detokenize=False),
+            use_tqdm=False,
+        )
+        self.beam(only_deep=True)
+        answers = {
+            item["id"]: list(result.outputs[0].token_ids) for item, result in zip(self._items, greedy, strict=True)
+        }
+        return {"greedy": answers, **self.score()}
 
 
 def main() -> None:
@@ -323,14 +316,8 @@ def main() -> None:
         "beam_without_eos": lambda: side.beam(eos=False),
         "everything": side.everything,
     }
-    print("{}", flush=True)
-    for _ in sys.stdin:
-        side.cold()
-        started = time.perf_counter()
-        result = {**works[options.work](), "seconds": time.perf_counter() - started}
-        if options.work == "everything" and isinstance(side, Ours):
-            result["accounts"] = side.accounts()
-        print(json.dumps(result), flush=True)
+    accounts = side.accounts if options.work == "everything" and isinstance(side, Ours) else dict
+    serve(works[options.work], cold=side.cold, after=accounts)
 
 
 if __name__ == "__main__":

@@ -30,19 +30,6 @@ TOLERANCES = {"float32": 1e-5, "half": 0.1}
 AHEAD_SECONDS = 2.0  # what the kernel is given to read ahead: less than any checkpoint takes to evaluate
 
 
-def fresh(checkpoint: str, engine_args: dict[str, Any]) -> None:
-    """The child: a new engine for `checkpoint`; prints its time and results."""
-    import vllm  # noqa: F401  # importing it is not part of a start
-
-    from evaluator.engine.config import EngineConfig
-    from evaluator.engine.vllm.engine import VLLMEngine
-
-    engine = VLLMEngine(EngineConfig(**engine_args))
-    started = time.perf_counter()
-    engine.load(Path(checkpoint))
-    print(json.dumps({"seconds": time.perf_counter() - started, **_ask(engine)}), flush=True)
-
-
 def _ask(engine: Any) -> dict[str, Any]:
     from evaluator.engine.base import FixedSource, Score
 
@@ -72,25 +59,16 @@ class Swapper:
         from evaluator.checkpoints.files import read_ahead
 
         self._engine.load(self._dense)
-        _forget(_weights(self._other))
+        for file in self._other.glob("*.safetensors"):
+            descriptor = os.open(file, os.O_RDONLY)
+            os.fsync(descriptor)  # only what is on disk can be dropped
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
         if ahead and (thread := read_ahead(self._other)) is not None:
             thread.join()
             time.sleep(AHEAD_SECONDS)
         seconds: float = self._engine.load(self._other).seconds
         return seconds
-
-
-def _weights(checkpoint: Path) -> list[Path]:
-    return sorted(checkpoint.glob("*.safetensors"))
-
-
-def _forget(files: list[Path]) -> None:
-    """Drop the files from the page cache."""
-    for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        os.fsync(descriptor)  # only what is on disk can be dropped
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
 
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
@@ -104,10 +82,18 @@ def main() -> None:
     parser = Options(__doc__)
     workload.add_model(parser)
     parser.add_argument("--rounds", type=count, default=3, help="timed rounds of each side (default: 3)")
-    parser.add_argument("--fresh", help=argparse.SUPPRESS)
+    parser.add_argument("--fresh", help=argparse.SUPPRESS)  # the child: a new engine for this checkpoint
     options = parser.parse_args()
     if options.fresh:
-        fresh(options.fresh, options.engine_args)
+        import vllm  # noqa: F401  # importing it is not part of a start
+
+        from evaluator.engine.config import EngineConfig
+        from evaluator.engine.vllm.engine import VLLMEngine
+
+        engine = VLLMEngine(EngineConfig(**options.engine_args))
+        started = time.perf_counter()
+        engine.load(Path(options.fresh))
+        print(json.dumps({"seconds": time.perf_counter() - started, **_ask(engine)}), flush=True)
         return
     dense = workload.model_directory(options.model)
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +105,7 @@ def main() -> None:
 
         def beside() -> dict[str, Any]:
             started = time.perf_counter()
-            size = sum(len(file.read_bytes()) for file in _weights(other))
+            size = sum(len(file.read_bytes()) for file in other.glob("*.safetensors"))
             return {
                 "model": options.model,
                 "gib": round(size / 2**30, 4),

@@ -85,22 +85,19 @@ def solve(
     pattern: Pattern,
     *,
     block: int,
-    fixed_masks_OI: Sequence[Tensor] | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
     """Prune matrices that read the same input; returns (weight_OI, mask_OI) of each, in the factor's dtype.
 
     `block`: how many columns are compared with each other and updated as one.
-    With `fixed_masks_OI` the weights are only updated around those masks, and `pattern` is not used; the result then
-    does not depend on `block`. Dead columns become zero whatever their mask.
+    Dead columns become zero whatever their mask.
     """
     rows = [len(weight) for weight in weights_OI]
     upper_II = factor.upper_II
     weight_OI = torch.cat([weight.to(upper_II.dtype) for weight in weights_OI])
     weight_OI[:, factor.dead_I] = 0
-    fixed_OI = None if fixed_masks_OI is None else torch.cat(list(fixed_masks_OI))
     mask_OI = torch.zeros_like(weight_OI, dtype=torch.bool)
-    grouped = fixed_OI is None and isinstance(pattern, NofM)
-    if grouped and isinstance(pattern, NofM):  # a block must hold whole groups
+    grouped = isinstance(pattern, NofM)
+    if isinstance(pattern, NofM):  # a block must hold whole groups
         block = max(block // pattern.m, 1) * pattern.m
     columns = weight_OI.shape[1]
     for start in range(0, columns, block):
@@ -108,9 +105,7 @@ def solve(
         # Columns are walked one at a time: transposed, each is contiguous.
         weight_BO = weight_OI[:, start:end].T.contiguous()
         upper_BB = upper_II[start:end, start:end]
-        if fixed_OI is not None:
-            mask_BO = fixed_OI[:, start:end].T.contiguous()
-        elif grouped:
+        if grouped:
             mask_BO = torch.zeros_like(weight_BO, dtype=torch.bool)
         else:
             # W^2 / d^2, d the diagonal of the inverse Hessian's upper Cholesky factor (Frantar and Alistarh, eq. 5).

@@ -64,12 +64,6 @@ def test_the_larger_bound_is_the_share():
     assert roofline.share_of_wall({"flops": 0.0, "bytes": 40.0}, machine, seconds=8.0)["share_of_wall"] == 0.5
 
 
-def test_the_share_at_a_batch_is_that_of_products_of_its_size():
-    batch = {"rows": 60.0, "seconds_per_forward": 0.01, "seconds_per_distribution": 0.5}
-    share = roofline.share_at_batch(batch, forwards=100, distributions=2, seconds=8.0)
-    assert share == {"batch_rows": 60.0, "batch_bound_s": 2.0, "share_at_this_batch": 0.25}
-
-
 def test_no_share_at_a_batch_is_above_the_whole_time():
     batch = {"rows": 60.0, "seconds_per_forward": 0.01, "seconds_per_distribution": 0.5}
     share = roofline.share_at_batch(batch, forwards=900, distributions=2, seconds=8.0)
@@ -114,14 +108,6 @@ def test_the_machine_is_measured_with_the_threads_that_are_set():
     assert measured["bytes_per_second"] > 1e7
     assert (measured["threads"], measured["element_bytes"]) == (torch.get_num_threads(), 4)
     assert roofline.measure("bfloat16")["element_bytes"] == 2
-
-
-def test_a_batch_is_measured():
-    products = roofline.Products(layers=Counter({(64, 64): 2}), head=(128, 64), others=0)
-    batch = roofline.measure_batch(products, "float32", rows=1.2, head_rows=0.3)
-    assert batch["rows"] == 1.2
-    assert batch["seconds_per_forward"] > 0
-    assert batch["seconds_per_distribution"] > 0
 
 
 def test_what_a_batch_takes_is_shared_by_its_whole_rows(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,6 @@ def test_where_nothing_goes_nothing_is_repaired(nothing: dict[str, Any]) -> None
     assert PruneConfig(**wanted, **nothing).weights_pattern.ratio == 0
     with pytest.raises(ValidationError, match="repair: 'least_squares' means nothing at a sparsity of 0"):
         PruneConfig(**wanted, **nothing, repair="least_squares")
-
-
-def test_what_identifies_a_job_does_not_change(tmp_path: Path) -> None:
-    config = PruneConfig(
-        source=Path("model"), method="wanda", sparsity=0.5, calibration=CalibrationConfig(source="text:a.txt")
-    )
-    sent = pickle.loads(pickle.dumps(config.absolute()))
-    assert sent.source == Path.cwd() / "model"
-    assert sent.calibration is not None
-    assert sent.calibration.files == [("a.txt", Path.cwd() / "a.txt")]
-    without = {"source"}
-    assert sent.model_dump_json(exclude=without) == config.model_dump_json(exclude=without)
 
 
 def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(

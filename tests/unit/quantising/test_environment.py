@@ -8,7 +8,7 @@ import pytest
 
 from quantising import environment
 from quantising.methods import llm_compressor as process
-from tests.support.requirements import PYTHONS, REQUIREMENTS, pins, requirements
+from tests.support.requirements import PYTHONS, pins
 
 
 @pytest.fixture
@@ -62,8 +62,3 @@ def test_the_lock_beside_ours_has_nothing_that_is_ours(python):
     theirs = pins("lm-eval.lock", python)
     assert "lm-eval" in theirs
     assert not set(theirs) & set(pins("cpu.lock", python))
-
-
-def test_every_line_of_a_lock_is_asked_for():
-    lock = environment.pins(REQUIREMENTS / "lm-eval.lock")
-    assert len(lock) == len(requirements(lock)) > 20

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.gate.coverage import ACCURACIES, WANTED, Cell, cells, cover, table
+from benchmarks.gate.coverage import WANTED, Cell, cells, cover, table
 from benchmarks.gate.statistics import STATISTICS
 
 _EACH = pytest.mark.parametrize("statistic", STATISTICS, ids=lambda each: each.name)
@@ -28,12 +28,3 @@ def test_no_cell_covers_too_seldom(statistic):
     found = [cover(statistic, cell, 400) for cell in cells()]
     assert not [each for each in found if each.empty or each.at_most < WANTED], table(found).to_string()
     assert any(each.shown for each in found)
-
-
-def test_the_table_names_the_worst_cell():
-    rate = STATISTICS[0]
-    found = [cover(rate, cell, 20) for cell in cells([10], ACCURACIES[:2])]
-    rows = table(found)
-    assert rows["items a context"].tolist() == [1, 5]
-    assert rows["worst"].tolist() == [min(each.share for each in found if each.cell.items == items) for items in (1, 5)]
-    assert (rows["worst"] <= rows["together"]).all()

@@ -34,7 +34,7 @@ _CORNERS = (
 
 def above(found: Rate, bound: float, what: object) -> list[str]:
     """What breaks the bound, in words; empty where nothing does."""
-    return [f"{found} of runs, at most {100 * bound:g} % may: {what}"] if found.low > bound else []
+    return [f"{found} of runs, at most {100 * bound:g} % may: {what}"] if found.ends[0] > bound else []
 
 
 @pytest.mark.parametrize("kind", KINDS)

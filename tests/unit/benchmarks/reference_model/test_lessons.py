@@ -6,8 +6,15 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.reference_model.lessons import IGNORED, LessonStream, collate, pack, question_block
-from benchmarks.reference_model.model import build_model, train_tokenizer
+from benchmarks.reference_model.lessons import (
+    IGNORED,
+    LessonStream,
+    build_model,
+    collate,
+    pack,
+    question_block,
+    train_tokenizer,
+)
 from benchmarks.reference_model.train import rate_factor
 from evaluator.tasks.gazetteer import LANGUAGES, build_passage
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.reference_model import train as program
-from benchmarks.reference_model.model import train_tokenizer
+from benchmarks.reference_model.lessons import train_tokenizer
 
 
 def options(out: Path, steps: int) -> argparse.Namespace:

@@ -47,12 +47,6 @@ def test_random_items_become_words_of_about_their_length(tokenizer):
             assert encode_as_lm_eval(tokenizer, item["text"], text) == (item["prompt"], ids)
 
 
-def test_an_option_without_tokens_of_its_own_is_refused(tokenizer):
-    document = {"task": "gazetteer", "items": [{"text": "a:", "option_texts": [" b", ""]}]}
-    with pytest.raises(SystemExit, match="item 0 has an option without tokens"):
-        lm_eval.respell(document, tokenizer)
-
-
 def test_tasks_are_files_that_lm_eval_reads(tmp_path):
     items = [
         {"text": "a:", "option_texts": [" b", " c"], "deep": True},

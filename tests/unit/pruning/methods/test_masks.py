@@ -72,16 +72,6 @@ def test_halving_finds_the_same_threshold_as_a_sort(rows, columns, data, dtype, 
     assert torch.equal(masks._kth_by_halving(score, count), score.sort(dim=1).values[:, count - 1 : count])
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9), st.floats(0, 0.999), st.integers(0, 99))
-def test_masks_by_halving_equal_a_stable_sort_of_all_weights(rows, columns, levels, ratio, seed):
-    score = scores(rows, columns, levels, seed)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(masks, "_kth_lowest", masks._kth_by_halving)
-        mask = masks.select(score, Unstructured(ratio), "matrix")
-    assert torch.equal(mask.view(1, -1), brute_force.sorted_mask(score.view(1, -1), ratio, None))
-
-
 def test_ties_go_to_the_lowest_column():
     score = torch.ones(2, 8)
     assert masks.lowest_of_rows(score, 3)[0].tolist() == [True] * 3 + [False] * 5

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from evaluator.core.errors import InputError
 from pruning.config import PruneConfig, needs_calibration
 from pruning.methods import METHODS
-from pruning.methods.base import Method, ScoringMethod, Statistic
+from pruning.methods.base import Method, ScoringMethod
 from pruning.methods.patterns import NofM, Unstructured
 from pruning.methods.scores import RIA, Magnitude, Wanda
 from pruning.methods.sparsegpt import SparseGPT
@@ -45,16 +45,6 @@ class Leftmost(ScoringMethod):
         return torch.arange(weight_OI.shape[1], dtype=torch.float32).expand(weight_OI.shape).contiguous()
 
 
-class Quietest(Leftmost):
-    """The columns whose inputs are smallest go."""
-
-    name = "quietest"
-    statistic = Statistic.COLUMN_NORMS
-
-    def score(self, weight_OI, norm_sq_I):
-        return norm_sq_I.expand(weight_OI.shape).contiguous()
-
-
 def test_a_method_prunes_as_soon_as_it_is_registered(checkpoints, tmp_path):
     source = checkpoints("qwen3")
     with METHODS.temporarily(Leftmost()):
@@ -68,19 +58,6 @@ def test_a_method_prunes_as_soon_as_it_is_registered(checkpoints, tmp_path):
         assert (pruned[matrix.name][:, :quarter] == 0).all()
         assert (pruned[matrix.name][:, quarter:] != 0).any()
         assert matrix.zeros == matrix.requested == matrix.rows * quarter
-
-
-def test_a_method_gets_the_statistic_that_it_asks_for(checkpoints, passages, tmp_path):
-    with METHODS.temporarily(Quietest()):
-        assert needs_calibration("quietest", "uniform")
-        with pytest.raises(ValidationError, match="calibration: method 'quietest'"):
-            PruneConfig(source=tmp_path, method="quietest", sparsity=0.5)
-        calibration = {"source": f"text:{passages}", "samples": 4, "sequence_length": 32}
-        config = PruneConfig(
-            source=checkpoints("qwen3"), method="quietest", pattern="2:4", calibration=calibration, device="cpu"
-        )
-        prune(config, tmp_path / "out")
-    assert verify(tmp_path / "out") == []
 
 
 def test_an_unknown_method_is_an_error_everywhere(tmp_path):

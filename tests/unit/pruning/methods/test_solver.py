@@ -32,19 +32,6 @@ def test_equals_the_plain_algorithm(pattern):
     torch.testing.assert_close(solved.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_the_block_does_not_matter_for_a_fixed_mask():
-    weight, hessian = problem()
-    factor = solver.factorise(hessian, "w")
-    exact = solver.Factor(factor.upper_II.double(), factor.dead_I, factor.damping, factor.dtype)
-    mask = torch.rand(weight.shape, generator=torch.Generator().manual_seed(1)) < 0.5
-    results = [
-        solver.solve([weight.double()], exact, Unstructured(0.0), block=block, fixed_masks_OI=[mask])[0][0]
-        for block in (1, 7, 128, 1000)
-    ]
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], rtol=0, atol=1e-12)
-
-
 def test_a_diagonal_hessian_leaves_kept_weights_alone():
     weight, _ = problem()
     hessian = torch.diag(torch.rand(160, generator=torch.Generator().manual_seed(2)) + 0.1)
@@ -62,13 +49,6 @@ def test_stacked_matrices_are_those_solved_alone():
             ((alone, alone_mask),) = solver.solve([part], factor, pattern, block=BLOCK)
             assert torch.equal(mask, alone_mask)
             torch.testing.assert_close(solved, alone, rtol=1e-5, atol=1e-6)
-
-
-def test_counts_are_exact_in_every_block():
-    weight, hessian = problem()
-    ((_, mask),) = solver.solve([weight], solver.factorise(hessian, "w"), Unstructured(0.7), block=BLOCK)
-    assert int(mask[:, :128].sum()) == int(24 * 128 * 0.7)
-    assert int(mask[:, 128:].sum()) == int(24 * 32 * 0.7)
 
 
 def test_dead_columns_become_zero_and_are_counted():

@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import nn
 
-from pruning.model.architectures import Experts, Routed, separate
+from pruning.model.architectures import Experts
 from pruning.model.packing import ALONE_BELOW, Batch
 from tests.support import brute_force
 from tests.support import pruning as tiny
@@ -52,37 +52,6 @@ def test_a_token_s_result_does_not_depend_on_the_others(block):
         together = experts(hidden, chosen, weights)
         for part in (slice(0, 1), slice(3, 3 + ALONE_BELOW), slice(20, 40)):
             assert torch.equal(experts(hidden[part], chosen[part], weights[part]), together[part])
-
-
-def test_every_matrix_of_an_expert_is_handed_the_tokens_that_chose_it(block):
-    hidden = torch.randn(30, 64, generator=torch.Generator().manual_seed(3))
-    experts = separated(block.experts)
-    seen: dict[str, torch.Tensor] = {}
-    for name, module in experts.named_modules():
-        if isinstance(module, Routed):
-            module.register_forward_pre_hook(
-                lambda m, given, name=name: seen.update({name: given[0][: len(m.tokens_R)]})
-            )
-    chosen = torch.tensor([[0, 1]] * 20 + [[1, 2]] * 10)  # nobody chooses the fourth
-    with torch.no_grad():
-        experts(hidden, chosen, torch.ones(30, 2))
-    assert torch.equal(seen["0.gate"], hidden[:20])
-    assert torch.equal(seen["1.up"], hidden)
-    assert torch.equal(seen["2.gate"], hidden[20:])
-    assert seen["3.down"].shape == (0, experts.get_submodule("3.down").in_features)
-
-
-def test_fused_modules_are_replaced_and_nothing_else(block):
-    holder = nn.Module()
-    holder.mlp, holder.other = block, nn.Linear(2, 2)
-    fused = block.experts
-    separate(holder, NAMES)
-    assert isinstance(block.experts, Experts)
-    assert all(parameter.is_meta for parameter in block.experts.parameters())
-    assert len(list(block.experts.parameters())) == 3 * len(fused.down_proj)
-    assert not block.gate.weight.is_meta
-    assert not holder.other.weight.is_meta
-    block.experts = fused
 
 
 def test_a_batch_of_some_tokens_knows_whose_they_are():

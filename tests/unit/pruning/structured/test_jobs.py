@@ -77,14 +77,6 @@ def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path
     assert (info.method, info.pattern, info.sparsity) == ("layers", "layers", pytest.approx(1 / 3))
 
 
-def test_a_block_may_end_with_the_last_layer(checkpoints, passages, tmp_path):
-    source = checkpoints("qwen3", torch.float32, num_hidden_layers=4)
-    manifest = prune(config(source, passages, "layers", sparsity=0.5), tmp_path / "out")
-    expected = structured.distances(structured.load(source), sequences(source), 2)
-    assert removed_of(manifest).distances == pytest.approx(expected, abs=1e-5)
-    assert len(expected) == 3
-
-
 @pytest.mark.parametrize("name", architectures("qwen3", "phi3", without=("qwen2", *tiny.MORE)))
 def test_the_weakest_heads_go(name, checkpoints, passages, tmp_path):
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
@@ -188,15 +180,6 @@ def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_pat
     settings = json.loads((tmp_path / "half" / "config.json").read_text())
     assert settings["text_config"]["intermediate_size"] == 48
     assert verify(tmp_path / "half") == []
-
-
-def test_the_same_job_is_known_again_and_another_is_refused(checkpoints, passages, tmp_path):
-    job = config(checkpoints("qwen3"), passages, "heads", sparsity=0.5)
-    first = prune(job, tmp_path / "out")
-    assert prune(job, tmp_path / "out") == first
-    other = config(checkpoints("qwen3"), passages, "channels", sparsity=0.5)
-    with pytest.raises(InputError, match=r"holds another job.*field method is .heads. there, .channels. here"):
-        prune(other, tmp_path / "out")
 
 
 def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path):

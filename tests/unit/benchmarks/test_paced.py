@@ -38,7 +38,7 @@ def planned(items: int):
 
 
 def made(time: Time, rows: int = 256, items: int = 3, graphs: str = "FULL"):
-    from benchmarks.paced.core import Clock, paced_engine
+    from benchmarks.paced import Clock, paced_engine
 
     model, read, plans = planned(items)
     eos_id = min(read.prompter.eos_ids)
@@ -51,7 +51,7 @@ def run(paced, plans, read, time: Time, seconds: float) -> list:
     from benchmarks.serving.workload import columns
     from evaluator.probes.stream import Evaluation
 
-    core = paced.core
+    engine, core = paced
     step = core.get_output
 
     def late():
@@ -60,7 +60,7 @@ def run(paced, plans, read, time: Time, seconds: float) -> list:
 
     core.get_output = late
     shared = columns(engine="fake", dtype="float32")
-    found = Evaluation(plans, config=read.config, prompter=read.prompter, columns=shared).run(paced.engine)
+    found = Evaluation(plans, config=read.config, prompter=read.prompter, columns=shared).run(engine)
     return [record for _, records in found for record in records]
 
 
@@ -71,25 +71,11 @@ def test_the_share_of_steps_that_waited(seconds, share, wait):
     time = Time()
     paced, plans, read = made(time)
     run(paced, plans, read, time, seconds)
-    paces = paced.core.paces
+    paces = paced[1].paces
     assert len(paces.waited) > 30
     # The second step of a core is submitted at once: nothing had to be handled before it.
     assert sum(each > 0 for each in paces.waited[1:]) == share * (len(paces.waited) - 1)
     assert paces.waited[1:] == pytest.approx([wait] * (len(paces.waited) - 1), abs=1e-9)
-
-
-def test_a_step_takes_its_time_and_the_core_none():
-    time = Time()
-    paced, plans, read = made(time)
-    run(paced, plans, read, time, 0.0)
-    assert time.seconds - 100.0 == pytest.approx(PACE * (1 + len(paced.core.paces.waited)), abs=1e-9)
-
-
-def test_rows_are_at_most_those_that_were_asked_for():
-    time = Time()
-    paced, plans, read = made(time, rows=7)
-    run(paced, plans, read, time, 0.0)
-    assert max(paced.core.paces.rows) == 7
 
 
 def test_records_do_not_depend_on_rows_or_lateness_and_every_probe_has_some():
@@ -116,26 +102,9 @@ def test_in_bursts_fewer_steps_compute_prompts_and_the_records_are_the_same():
     def measured(graphs: str):
         time = Time()
         paced, plans, read = made(time, rows=24, graphs=graphs)
-        return sorted(map(repr, run(paced, plans, read, time, 0.0))), paced.core.paces
+        return sorted(map(repr, run(paced, plans, read, time, 0.0))), paced[1].paces
 
     (records, steady), (others, bursts) = measured("FULL"), measured("FULL_DECODE_ONLY")
     assert others == records
-    assert bursts.mixed_share < steady.mixed_share
+    assert bursts.summary()["mixed_share"] < steady.summary()["mixed_share"]
     assert len(steady.arrivals) == len(steady.rows)
-
-
-def test_answers_are_those_of_the_scripted_language():
-    from benchmarks.paced.language import TOP, ScriptedLM
-
-    model = ScriptedLM(vocabulary=500, eos_id=2)
-    model.plant((5, 6), (8, 9))
-    tokens, rows = model.greedy((5, 6), 6)
-    assert tokens[:2] == [8, 9]
-    assert model.forced((5, 6), tokens) == rows
-    assert [model.rank(row, token)[0] for row, token in zip(rows, tokens, strict=True)] == [1] * len(tokens)
-    assert model.greedy((5, 6, 8), 5) == (tokens[1:], rows[1:])
-    assert model.sampled((5, 7), 8, seed=3) == model.sampled((5, 7), 8, seed=3)
-    ids, logprobs = model.tables()
-    assert ids.shape == logprobs.shape == (len(ids), TOP)
-    assert (logprobs[:, 1:] <= logprobs[:, :-1]).all()
-    assert all(len(set(row)) == TOP for row in ids.tolist())

@@ -1,4 +1,4 @@
-"""A fake engine core that takes a fixed time for a step, as a GPU with asynchronous scheduling does.
+"""The driver against the clock: a fake engine core that takes a fixed time for a step, as a GPU does.
 
 `PacedCore` stands where vLLM's EngineCoreClient stands behind `VLLMEngine.run`. It keeps two steps in hand, like vLLM's
 `step_with_batch_queue`: a call of `get_output` submits the next step and then waits for the one before it. A step
@@ -15,13 +15,16 @@ off the clock, and so is what `sleep` oversleeps.
 from __future__ import annotations
 
 import gc
+import random
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import accumulate
 from pathlib import Path
-from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,10 +33,10 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.outputs import LogprobsLists
 
-from benchmarks.paced.language import ScriptedLM
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.engine.base import LoadReport
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.fake import FakeLM
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.sampling import Dialect
 from evaluator.engine.vllm.start import Started
@@ -41,6 +44,99 @@ from evaluator.probes.item import Plan
 from launch.sweep.estimate import vocabulary_of
 
 _LEAD_IN = 3  # tokens before the gold answer
+_IN_HAND = 2  # steps that are submitted and not yet read: vLLM's batch queue
+STATES = 1021
+TOP = 16  # tokens of a distribution: the tail is nobody's answer
+_SHARPNESS = 3.5
+_EOS_FIRST = 1 / 45  # of the states: EOS is the likeliest token
+_RANK = 57  # of a scored token that is not among them
+
+
+def _after(state: int, token: int) -> int:
+    return (state * 31 + token * 17 + 7) % STATES
+
+
+class ScriptedLM:
+    """A language model that costs next to nothing: its distributions were drawn before the clock starts.
+
+    The next-token distribution after a prefix is one of `STATES`, found by folding the prefix's token ids: equal
+    prefixes have equal distributions, so beams, samples and scores fit together as a model's do. Some prefixes are
+    *planted*: there a given token is the likeliest, so that greedy answers say the gold answer. How peaked the
+    distributions are and how often EOS is the likeliest token are set so that lengths and beams are about those of
+    SmolLM2-135M on XQuAD (answers of 22 to 28 tokens where 32 are allowed, 37 rollouts to a beam search).
+
+    A distribution is a row of `ids` and `logprobs`, most likely first.
+    """
+
+    def __init__(self, vocabulary: int, eos_id: int) -> None:
+        rng = random.Random(0)
+        script = FakeLM(vocabulary=4 * TOP, eos_ids=frozenset(), seed=1, sharpness=_SHARPNESS)
+        others = [token for token in range(vocabulary) if token != eos_id]
+        self.ids: list[list[int]] = []
+        self.logprobs: list[list[float]] = []
+        for state in range(STATES):
+            row = np.sort(script.logprobs((state,)))[::-1][:TOP].astype(np.float32)
+            ids = rng.sample(others, TOP)
+            ids[0 if rng.random() < _EOS_FIRST else rng.randrange(2, TOP)] = eos_id
+            self.ids.append(ids)
+            self.logprobs.append([float(value) for value in row])
+        self._cumulated = [list(accumulate(np.exp(row[:8]).tolist())) for row in self.logprobs]
+        self._planted: dict[tuple[int, ...], int] = {}  # prefix -> row
+        self.eos_id = eos_id
+
+    def plant(self, prompt_ids: tuple[int, ...], answer: Sequence[int]) -> None:
+        """Make `answer` the greedy answer to a prompt, followed by the last token's state."""
+        prefix = prompt_ids
+        for token in answer:
+            ids = list(self.ids[reduce(_after, prefix, 0)])
+            if token in ids:
+                ids[ids.index(token)] = ids[0]
+            ids[0] = token
+            self._planted[prefix] = len(self.ids)
+            self.ids.append(ids)
+            self.logprobs.append(self.logprobs[reduce(_after, prefix, 0)])
+            self._cumulated.append(self._cumulated[reduce(_after, prefix, 0)])
+            prefix = (*prefix, token)
+
+    def forced(self, prompt_ids: tuple[int, ...], continuation: Sequence[int]) -> list[int]:
+        """The row of each token of a continuation."""
+        rows, state = [], reduce(_after, prompt_ids, 0)
+        prefix: tuple[int, ...] | None = prompt_ids
+        for token in continuation:
+            planted = None if prefix is None else self._planted.get(prefix)
+            prefix = None if planted is None or prefix is None else (*prefix, token)
+            rows.append(state if planted is None else planted)
+            state = _after(state, token)
+        return rows
+
+    def rank(self, row: int, token: int) -> tuple[int, float]:
+        """The rank and log-probability of a token."""
+        ids = self.ids[row]
+        if token in ids:
+            return 1 + ids.index(token), self.logprobs[row][ids.index(token)]
+        return _RANK, self.logprobs[row][-1] - 2.0
+
+    def continued(
+        self, prompt_ids: tuple[int, ...], most: int, draw: random.Random | None = None
+    ) -> tuple[list[int], list[int]]:
+        """The likeliest continuation, or one that `draw` draws, and the row of each token.
+
+        At most `most` tokens, or up to EOS.
+        """
+        tokens: list[int] = []
+        rows: list[int] = []
+        state = reduce(_after, prompt_ids, 0)
+        prefix: tuple[int, ...] | None = prompt_ids
+        while len(tokens) < most and not (tokens and tokens[-1] == self.eos_id):
+            planted = None if prefix is None else self._planted.get(prefix)
+            row = state if planted is None else planted
+            chances = self._cumulated[row]
+            token = self.ids[row][0 if draw is None else bisect_left(chances, draw.random() * chances[-1])]
+            tokens.append(token)
+            rows.append(row)
+            prefix = None if planted is None or prefix is None else (*prefix, token)
+            state = _after(state, token)
+        return tokens, rows
 
 
 class PacedEngine(VLLMEngine):
@@ -70,12 +166,6 @@ class PacedEngine(VLLMEngine):
         return LoadReport(checkpoint=checkpoint, swapped=False, tensors=0, seconds=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Paced:
-    engine: PacedEngine
-    core: PacedCore
-
-
 def paced_engine(
     plans: Sequence[Plan],
     model: Path,
@@ -85,28 +175,23 @@ def paced_engine(
     rows: int,
     graphs: str = "FULL",
     clock: Clock | None = None,
-) -> Paced:
-    """An engine that answers `plans`; a step of at most `rows` rows takes `pace` seconds. `graphs` is vLLM's name."""
+) -> tuple[PacedEngine, PacedCore]:
+    """An engine that answers `plans`; a step of at most `rows` rows takes `pace` seconds. `graphs` is vLLM's name.
+
+    Every second item is answered: some words of its context, then the gold answer.
+    """
     language = ScriptedLM(vocabulary_of(model), eos_id)
-    plant_answers(language, plans)
-    core = PacedCore(language, pace=pace, rows=rows, clock=clock)
-    engine = PacedEngine(core, rows, model, eos_id, graphs)
-    gc.collect()
-    gc.freeze()  # as vLLM does when its engine core has been built
-    return Paced(engine, core)
-
-
-def plant_answers(model: ScriptedLM, plans: Sequence[Plan]) -> None:
-    """Every second item is answered: some words of its context, then the gold answer."""
     for plan in plans[::2]:
         if "open" in plan.prompts and plan.scored:
             prompt = plan.prompts["open"].token_ids
             gold = plan.scored.get(plan.question.item.answers[0])
             if gold is not None:
-                model.plant(prompt, (*prompt[:_LEAD_IN], *gold.continuation_ids))
-
-
-_IN_HAND = 2  # steps that are submitted and not yet read: vLLM's batch queue
+                language.plant(prompt, (*prompt[:_LEAD_IN], *gold.continuation_ids))
+    core = PacedCore(language, pace=pace, rows=rows, clock=clock)
+    engine = PacedEngine(core, rows, model, eos_id, graphs)
+    gc.collect()
+    gc.freeze()  # as vLLM does when its engine core has been built
+    return engine, core
 
 
 class Clock:
@@ -155,38 +240,21 @@ class Paces:
     arrivals: list[int] = field(default_factory=list)  # rows whose prompt the step computes
     handled: list[float] = field(default_factory=list)  # processor seconds between two calls of `get_output`
 
-    @property
-    def share(self) -> float:
-        """The share of steps that waited for us."""
-        return sum(wait > 0 for wait in self.waited) / len(self.waited) if self.waited else 0.0
+    def summary(self) -> dict[str, float]:
+        """What `bench driver` reports.
 
-    @property
-    def mean_wait(self) -> float:
-        """Seconds, over all steps."""
-        return fmean(self.waited) if self.waited else 0.0
-
-    @property
-    def mean_rows(self) -> float:
-        return fmean(self.rows) if self.rows else 0.0
-
-    @property
-    def mixed_share(self) -> float:
-        """The share of steps that compute prompts."""
-        return sum(count > 0 for count in self.arrivals) / len(self.arrivals) if self.arrivals else 0.0
-
-    @property
-    def mean_handling(self) -> float:
-        return fmean(self.handled) if self.handled else 0.0
-
-    def handling(self, quantile: float) -> float:
-        """Processor seconds that a share `quantile` of the handlings stay below."""
-        return sorted(self.handled)[int(quantile * (len(self.handled) - 1))] if self.handled else 0.0
-
-    @property
-    def processor_share(self) -> float:
-        """The share of handlings that took more processor time than a step takes: what `share` would be if this
-        process had its core for itself."""
-        return sum(each > self.pace for each in self.handled) / len(self.handled) if self.handled else 0.0
+        `waited_share_by_processor_time`: what `waited_share` would be if this process had its core for itself.
+        """
+        waited, arrivals, handled = (np.array(each or [0.0]) for each in (self.waited, self.arrivals, self.handled))
+        return {
+            "steps": len(self.waited),
+            "waited_share": float((waited > 0).mean()),
+            "waited_ms": 1000 * float(waited.mean()),
+            "waited_share_by_processor_time": float((handled > self.pace).mean()),
+            "handling_ms": 1000 * float(handled.mean()),
+            "rows_per_step": float(np.mean(self.rows or [0])),
+            "mixed_share": float((arrivals > 0).mean()),
+        }
 
 
 @dataclass(slots=True)
@@ -210,11 +278,13 @@ class PacedCore:
     def __init__(self, model: ScriptedLM, *, pace: float, rows: int, clock: Clock | None = None) -> None:
         """`pace` in seconds."""
         self._model = model
-        self._ids, self._logprobs = model.tables()
+        self._ids = np.array(model.ids, dtype=np.int64)  # nothing is planted from here on
+        self._logprobs = np.array(model.logprobs, dtype=np.float32)
         self._most_rows = rows
         self._clock = clock or Clock()
         self._arrived: list[EngineCoreRequest] = []
         self._aborted: list[str] = []
+        self.add_request, self.abort_requests = self._arrived.append, self._aborted.extend
         self._waiting: deque[_Row] = deque()
         self._running: dict[str, _Row] = {}
         self._known: dict[str, _Row] = {}  # running and waiting
@@ -222,12 +292,6 @@ class PacedCore:
         self._free_at: float | None = None
         self._returned: float | None = None
         self.paces = Paces(pace)
-
-    def add_request(self, request: EngineCoreRequest) -> None:
-        self._arrived.append(request)
-
-    def abort_requests(self, request_ids: list[str]) -> None:
-        self._aborted += request_ids
 
     def get_output(self) -> Any:
         """The outputs of the oldest submitted step; nothing while there is room to submit another."""
@@ -255,7 +319,8 @@ class PacedCore:
         for request_id in self._aborted:
             self._running.pop(request_id, None)
             self._known.pop(request_id).gone = True
-        self._arrived, self._aborted = [], []
+        self._arrived.clear()
+        self._aborted.clear()
 
     def _submit(self, now: float) -> bool:
         while self._waiting and len(self._running) < self._most_rows:
@@ -288,20 +353,20 @@ class PacedCore:
         own_logprobs = np.array([[logprob] for _, logprob in own], dtype=np.float32)
         logprobs = np.concatenate([own_logprobs, self._logprobs[states, :wide]], axis=1)
         lists = LogprobsLists(ids, logprobs, np.array([rank for rank, _ in own]))
-        return [self._output(row, lists, number) for number, row in enumerate(alive)]
-
-    def _output(self, row: _Row, lists: LogprobsLists, number: int) -> EngineCoreOutput:
-        output = EngineCoreOutput(request_id=row.request_id, new_token_ids=[row.tokens[row.given]])
-        if row.own:
-            output.new_logprobs = lists.slice_request(number, 1)
-        if row.given == 0:
-            output.prefill_stats = PrefillStats(num_cached_tokens=64)
-        row.given += 1
-        if row.given == len(row.tokens):
-            output.finish_reason = FinishReason.LENGTH if row.given == row.most else FinishReason.STOP
-            row.gone = True
-            del self._running[row.request_id], self._known[row.request_id]
-        return output
+        outputs = []
+        for number, row in enumerate(alive):
+            output = EngineCoreOutput(request_id=row.request_id, new_token_ids=[row.tokens[row.given]])
+            if row.own:
+                output.new_logprobs = lists.slice_request(number, 1)
+            if row.given == 0:
+                output.prefill_stats = PrefillStats(num_cached_tokens=64)
+            row.given += 1
+            if row.given == len(row.tokens):
+                output.finish_reason = FinishReason.LENGTH if row.given == row.most else FinishReason.STOP
+                row.gone = True
+                del self._running[row.request_id], self._known[row.request_id]
+            outputs.append(output)
+        return outputs
 
     def _row(self, request: EngineCoreRequest) -> _Row:
         parameters = request.sampling_params
@@ -311,10 +376,9 @@ class PacedCore:
         if parameters.trace_decode_token_ids:
             tokens = list(parameters.trace_decode_token_ids)
             rows = self._model.forced(prompt, tokens)
-        elif parameters.temperature == 0:
-            tokens, rows = self._model.greedy(prompt, most)
         else:
-            tokens, rows = self._model.sampled(prompt, most, parameters.seed or 0)
+            draw = None if parameters.temperature == 0 else random.Random(parameters.seed or 0)
+            tokens, rows = self._model.continued(prompt, most, draw)
         reported = parameters.logprobs is not None
         own = [self._model.rank(*each) for each in zip(rows, tokens, strict=True)] if reported else []
         return _Row(request.request_id, most, tokens, rows, own, parameters.logprobs or 0)

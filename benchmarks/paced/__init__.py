@@ -1,1 +1,0 @@
-"""The driver against the clock: `bench driver --pace`."""
