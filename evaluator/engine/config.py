@@ -54,14 +54,10 @@ class EngineConfig(Frozen):
         return ENGINES.checked(kind)
 
     @model_validator(mode="after")
-    def _engine_knows_the_scoring(self) -> EngineConfig:
+    def _settings_agree(self) -> EngineConfig:
         if self.scoring not in ENGINES[self.kind].scorings:
             able = ", ".join(each.name for each in ENGINES if self.scoring in each.scorings)
             raise ValueError(f"scoring {self.scoring!r} is a way of engine {able}, not of {self.kind}")
-        return self
-
-    @model_validator(mode="after")
-    def _compiling_brings_its_own_graphs(self) -> EngineConfig:
         if self.compile and isinstance(self.cuda_graphs, str):
             raise ValueError(f"cuda_graphs: {self.cuda_graphs!r}: compile: true has graphs of its own, or none (false)")
         return self

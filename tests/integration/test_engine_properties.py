@@ -110,10 +110,6 @@ def stream(engine: VLLMEngine, requests: Sequence[Request], searches: Sequence[B
     return answers
 
 
-def search_of(number: int, prompt: Tokens, max_tokens: int = NEW) -> BeamSearch:
-    return BeamSearch(f"search{number}", prompt, width=WIDTH, max_tokens=max_tokens, eos_ids=frozenset(EOS_IDS))
-
-
 def assert_equal_beams(loaded: Loaded, prompt: Tokens, hypotheses: Sequence[Hypothesis]) -> bool:
     """Whether the comparison was strict: no decision of the plain search was closer than rounding."""
     found = plain_beams(
@@ -160,7 +156,10 @@ def assert_equal_score(loaded: Loaded, request: Score, answer: Response) -> None
 
 def test_one_stream_of_beams_and_scores_equals_plain_searches(loaded: Loaded) -> None:
     contexts = prompts()
-    searches = [search_of(number, prompt) for number, prompt in enumerate(contexts.values())]
+    searches = [
+        BeamSearch(f"search{number}", prompt, width=WIDTH, max_tokens=NEW, eos_ids=frozenset(EOS_IDS))
+        for number, prompt in enumerate(contexts.values())
+    ]
     scores = [
         Score(request_id=f"{length}/{number}", prompt_ids=prompt, continuation_ids=ids)
         for length, prompt in contexts.items()
@@ -177,24 +176,3 @@ def test_one_stream_of_beams_and_scores_equals_plain_searches(loaded: Loaded) ->
         assert_equal_score(loaded, request, cold[request.request_id])
         assert_equal_score(loaded, request, warm[request.request_id])
     assert loaded.engine.stats().cached_tokens > 0
-
-
-def test_what_does_not_fit_and_what_has_no_prefix_is_refused_and_harms_nothing(loaded: Loaded) -> None:
-    full = prompts()[CONTEXT - NEW]
-    searches = [search_of(0, full), search_of(1, (*full, 9)), search_of(2, ())]
-    scores = {
-        "fits": Score(request_id="fits", prompt_ids=full, continuation_ids=(9,) * NEW),
-        "over": Score(request_id="over", prompt_ids=full, continuation_ids=(9,) * (NEW + 1)),
-        "empty": Score(request_id="empty", prompt_ids=(), continuation_ids=(9,)),
-    }
-    answers = stream(loaded.engine, list(scores.values()), searches)
-    assert_equal_beams(loaded, full, searches[0].hypotheses())
-    assert_equal_score(loaded, scores["fits"], answers["fits"])
-    too_long = f"{len(full)} prompt tokens and {NEW + 1} more do not fit the engine's {CONTEXT} (max_model_len)"
-    assert answers["over"].error == too_long
-    assert (
-        searches[1].error
-        == f"{len(full) + 1} prompt tokens and {NEW} more do not fit the engine's {CONTEXT} (max_model_len)"
-    )
-    assert answers["empty"].error == searches[2].error == "the prompt is empty"
-    assert searches[1].hypotheses() == searches[2].hypotheses() == ()

@@ -122,10 +122,6 @@ def test_of_equal_tokens_the_lowest_id_is_greedy_and_the_rank_is_strict(ours):
     assert tables.logprob_token_ids[1:, 1].tolist() == [130, 130]
 
 
-def test_rows_that_report_nothing_bring_no_tables(ours):
-    assert ours.sample(random_logits(2, VOCABULARY), [sampled(ours), sampled(ours)], {})[1] is None
-
-
 def by_sorting(logits, top_p):
     """The nucleus of one row, the long way: probabilities by id, zero outside."""
     probability = logits.double().softmax(-1)
@@ -140,7 +136,7 @@ def by_sorting(logits, top_p):
 def test_a_draw_is_the_inverse_of_the_nucleus_distribution(ours, scale, vocabulary):
     logits = random_logits(6, vocabulary, scale)
     top_p = torch.tensor([0.1, 0.5, 0.9, 0.95, 0.999, 1.0])
-    for uniform in (0.0, 0.2, 0.5, 0.77, 0.999):
+    for uniform in (0.0, 0.2, 0.5, 0.77, 1.0 - 2**-24):  # the last one is the largest variate
         tokens = ours.draw(logits, top_p, torch.full((6,), uniform))
         for line, token, p in zip(logits, tokens.tolist(), top_p.tolist(), strict=True):
             weight = by_sorting(line, p)
@@ -149,13 +145,6 @@ def test_a_draw_is_the_inverse_of_the_nucleus_distribution(ours, scale, vocabula
             assert weight[token] > 0 or p > 0.99
             assert cumulated[token] >= uniform - 1e-4
             assert cumulated[token] - weight[token] / weight.sum() <= uniform + 1e-4
-
-
-def test_the_largest_variate_draws_from_the_nucleus(ours):
-    logits = torch.full((1, VOCABULARY), -20.0)
-    logits[0, [3, 7]] = 1.0
-    almost_one = torch.tensor([1.0 - 2**-24])
-    assert ours.draw(logits, torch.tensor([0.9]), almost_one).tolist() == [7]
 
 
 def test_tokens_that_tie_with_the_last_of_the_nucleus_belong_to_it(ours):
@@ -184,7 +173,7 @@ def test_draws_have_the_probabilities_of_the_nucleus(ours):
 
 def test_a_seeded_draw_is_the_same_alone_and_in_a_batch(ours):
     logits = random_logits(5, 5000)
-    together, _ = ours.sample(
+    together, tables = ours.sample(
         logits, [sampled(ours)] * 5, {line: torch.Generator().manual_seed(line) for line in range(5)}
     )
     alone = [
@@ -192,6 +181,7 @@ def test_a_seeded_draw_is_the_same_alone_and_in_a_batch(ours):
         for line in range(5)
     ]
     assert together.tolist() == alone
+    assert tables is None  # rows that report nothing bring no tables
 
 
 def test_the_temperature_flattens_a_row(ours):

@@ -145,6 +145,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     """The device decides the first arguments, these decide the runner, and the runner decides the others."""
     check_vllm(installed_version())
 
+    import torch
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -162,8 +163,10 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
         arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=v2)
         engine_config = _engine_config(arguments)
-        if on_cpu:
-            _request_amx()
+        if (
+            on_cpu and torch.cpu._is_amx_tile_supported()
+        ):  # request AMX: the kernels of some schemes take it for granted
+            torch.cpu._init_amx()
         elif current_platform.is_cuda_alike():
             wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
@@ -188,14 +191,6 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         graphs=str(getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE")),
         has_connector="kv_transfer_config" in arguments,
     )
-
-
-def _request_amx() -> None:
-    """Request AMX of the system: the kernels of some schemes take it for granted."""
-    import torch
-
-    if torch.cpu._is_amx_tile_supported():
-        torch.cpu._init_amx()
 
 
 def _patch(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
@@ -313,11 +308,17 @@ def _check_deterministic(platform: Any) -> None:
 
 
 def _prepare_environment(config: EngineConfig) -> None:
-    """vLLM reads these when it is imported or when an engine starts; the user's own settings stay."""
-    if config.deterministic:
-        _before_vllm(BATCH_INVARIANT, "deterministic")
+    """vLLM reads these when it is imported or when an engine starts; the user's own settings stay.
+
+    Raises InputError where it is too late for one.
+    """
+    wanted = {BATCH_INVARIANT: "deterministic"} if config.deterministic else {}
     if config.cuda_graphs == "piecewise" and not serves_cpus():
-        _before_vllm(BREAKABLE, "cuda_graphs: piecewise")
+        wanted[BREAKABLE] = "cuda_graphs: piecewise"
+    for variable, setting in wanted.items():  # vLLM's modules read these when they are imported
+        if os.environ.get(variable) != "1" and "vllm" in sys.modules:
+            raise InputError(f"engine: {setting}: vLLM is running in this process without it; start another process")
+        os.environ[variable] = "1"
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
@@ -332,10 +333,3 @@ def _prepare_environment(config: EngineConfig) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-
-
-def _before_vllm(variable: str, setting: str) -> None:
-    """Switch on what vLLM's modules read when they are imported. Raises InputError where it is too late for that."""
-    if os.environ.get(variable) != "1" and "vllm" in sys.modules:
-        raise InputError(f"engine: {setting}: vLLM is running in this process without it; start another process")
-    os.environ[variable] = "1"

@@ -46,9 +46,14 @@ def pieces(module: Any, shapes: Sequence[tuple[int, ...]]) -> list[Piece] | None
     `shapes`: of the tensors in the files that the weight concatenates by rows, for example q, k and v. None if the
     layer's way to store them is unknown here.
     """
-    columns = _columns(module, shapes[0][1])
+    width = shapes[0][1]
+    held = getattr(module, "input_size_per_partition", width)
+    if held not in (width, width / getattr(module, "tp_size", 1)):
+        return None
+    left = 0 if held == width else module.tp_rank * held
+    columns = slice(left, left + held)
     parts = list(_parts(module, sum(shape[0] for shape in shapes)))
-    if columns is None or sum(part.whole for part in parts) != sum(shape[0] for shape in shapes):
+    if sum(part.whole for part in parts) != sum(shape[0] for shape in shapes):
         return None
     if any(part.first + part.held > part.whole for part in parts):
         return None
@@ -81,15 +86,6 @@ def sampled(held: Sequence[Piece]) -> Iterator[tuple[Piece, slice, slice]]:
 def rows_held(held: Sequence[Piece]) -> int:
     """How many rows of a weight they fill; what follows is padding."""
     return max((piece.start + piece.height for piece in held), default=0)
-
-
-def _columns(module: Any, whole: int) -> slice | None:
-    held = getattr(module, "input_size_per_partition", whole)
-    if held == whole:
-        return slice(0, whole)
-    if held * getattr(module, "tp_size", 1) != whole:
-        return None
-    return slice(module.tp_rank * held, (module.tp_rank + 1) * held)
 
 
 def _parts(module: Any, rows: int) -> Iterator[_Part]:

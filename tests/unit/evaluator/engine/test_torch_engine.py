@@ -40,11 +40,6 @@ def model(checkpoint: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
 
 
-def test_load_says_what_it_did(checkpoint):
-    report = TorchEngine(EngineConfig(kind="torch")).load(checkpoint)
-    assert (report.checkpoint, report.swapped, report.tensors) == (checkpoint, False, 24)
-
-
 def test_greedy_is_that_of_generate(engine, model):
     import torch
 
@@ -105,9 +100,13 @@ def test_a_request_that_does_not_fit_fails_alone(engine):
         Generate(request_id="long", prompt_ids=PROMPT * 12, max_tokens=5),
         Generate(request_id="fits", prompt_ids=PROMPT, max_tokens=5),
     ]
-    answers = {r.request_id: r for r in engine.run(FixedSource(asked))}
-    assert answers["long"].status == "engine_error"
-    assert answers["fits"].status == "ok"
+    before = engine.stats()
+    assert [(r.request_id, r.status) for r in engine.run(FixedSource(asked))] == [
+        ("long", "engine_error"),
+        ("fits", "ok"),
+    ]
+    after = engine.stats()
+    assert (after.requests - before.requests, after.prompt_tokens - before.prompt_tokens) == (1, 5)
 
 
 def test_without_a_checkpoint_nothing_runs():
@@ -124,14 +123,6 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path):
     save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"missing keys: model\.norm\.weight"):
         TorchEngine(EngineConfig(kind="torch")).load(broken)
-
-
-def test_counters_count(checkpoint):
-    engine = TorchEngine(EngineConfig(kind="torch"))
-    engine.load(checkpoint)
-    engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=(9, 10)))
-    stats = engine.stats()
-    assert (stats.requests, stats.prompt_tokens, stats.generated_tokens) == (1, 5, 2)
 
 
 def test_log_probabilities_that_are_not_numbers_are_an_error(tmp_path):

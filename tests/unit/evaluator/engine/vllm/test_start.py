@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
+from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments, start
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
-from tests.support.models import save_tiny_model
 
 
 @pytest.fixture
@@ -73,21 +71,6 @@ def test_graphs_are_no_larger_than_a_step(asked):
     assert decode["compilation_config"]["cudagraph_capture_sizes"][-1] == 60
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_blueprint_says_what_the_weights_are_stored_in(dtype: str, tmp_path: Path):
-    found = read_blueprint(save_tiny_model(tmp_path / "model", dtype=dtype))
-    assert found.dtype == dtype
-    width = 4 if dtype == "float32" else 2
-    assert found.bytes == width * sum(_elements(shape) for _, shape in found.tensors.values())
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
 CUDA = {"is_cpu": False, "is_cuda": True}
 
 
@@ -119,20 +102,13 @@ def test_a_deterministic_engine_is_told_before_vllm_is_imported(environment):
     assert environment[BATCH_INVARIANT] == "1"
 
 
-def test_int4_weights_are_computed_as_they_are_unless_the_user_says_otherwise(environment):
+@pytest.mark.parametrize("name", [start.INT4_AS_W4A8, "VLLM_USE_FLASHINFER_SAMPLER"])
+def test_the_user_s_own_settings_of_vllm_stay(environment, name):
     start._prepare_environment(EngineConfig())
-    assert os.environ[start.INT4_AS_W4A8] == "0"
-    os.environ[start.INT4_AS_W4A8] = "1"
+    assert environment[name] == "0"
+    environment[name] = "1"
     start._prepare_environment(EngineConfig())
-    assert os.environ[start.INT4_AS_W4A8] == "1"
-
-
-def test_a_sampler_that_no_request_is_given_to_need_not_be_installed(environment):
-    start._prepare_environment(EngineConfig())
-    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
-    environment["VLLM_USE_FLASHINFER_SAMPLER"] = "1"
-    start._prepare_environment(EngineConfig())
-    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
+    assert environment[name] == "1"
 
 
 @pytest.mark.parametrize(
