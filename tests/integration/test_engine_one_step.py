@@ -12,7 +12,7 @@ from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import answers, both_runners, fewer, oracle_of, runs_v2
+from tests.support.engines import answers, both_runners, fewer, oracle_of
 from tests.support.engines import random_tokens as tokens
 from tests.support.models import collapse, save_tiny_model
 
@@ -76,16 +76,6 @@ def test_continuations_that_begin_alike_fill_whole_blocks(engine, oracle, length
 def test_more_rows_than_go_through_the_head_at_once(engine, oracle):
     draw = random.Random(1)
     asked = [Score(request_id=str(n), prompt_ids=tokens(draw, 3), continuation_ids=tokens(draw, 290)) for n in range(5)]
-    check(engine, oracle, asked)
-
-
-def test_scores_in_a_full_batch_with_one_token_and_with_many(engine, oracle):
-    draw = random.Random(2)
-    prompt = tokens(draw, 50)
-    asked = [
-        Score(request_id=str(n), prompt_ids=prompt[: 50 - n % 3], continuation_ids=tokens(draw, 1 + n % 4))
-        for n in range(20 if runs_v2() else 60)
-    ]
     check(engine, oracle, asked)
 
 

@@ -41,7 +41,12 @@ def served(checkpoint: Path, config: EngineConfig = CONFIG) -> tuple[LoadReport,
     try:
         reports = engine.load(checkpoint), engine.load(checkpoint)
         assert engine.stats().requests == 0  # the check's own are not counted
-        return *reports, answers(engine, ASKED)
+        found, again = answers(engine, ASKED), answers(engine, ASKED)
+        for name, answer in again.items():  # the second time the prefix cache could answer
+            assert (answer.token_ids, answer.ranks) == (found[name].token_ids, found[name].ranks)
+            assert answer.logprobs == pytest.approx(found[name].logprobs, abs=1e-4)
+            assert not answer.cached_tokens or answer.request_id == "greedy" or reports[0].scoring == "forced"
+        return *reports, found
     finally:
         engine.close()
 

@@ -273,21 +273,6 @@ def test_bfloat16_models_have_float32_logits(tmp_path):
                 assert answer.logprobs == pytest.approx(expected[name].logprobs, abs=0.25)
 
 
-@pytest.mark.long
-def test_without_swaps_each_checkpoint_has_a_fresh_engine(served):
-    """It answers as the one that is swapped."""
-    (prompt,) = prompts(served.vocabulary, [70], seed=12)
-    asked: list[Request] = [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))]
-    served.engine.load(served.other)
-    expected = ask(served.engine, asked)["a"]
-    served.engine.load(served.checkpoint)
-    with contextlib.closing(VLLMEngine(CONFIG.model_copy(update={"swap": False}))) as engine:
-        assert [engine.load(each).swapped for each in (served.checkpoint, served.other)] == [False, False]
-        answer = ask(engine, asked)["a"]
-    assert answer.ranks == expected.ranks
-    assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
-
-
 def test_counters_count(served):
     served.engine.load(served.checkpoint)
     (prompt,) = prompts(served.vocabulary, [70], seed=11)

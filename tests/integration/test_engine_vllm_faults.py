@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, needs_vllm, oracle_of
-from tests.support.models import VOCABULARY, save_tiny_model
+from tests.support.models import save_tiny_model
 
 pytestmark = needs_vllm
 
@@ -60,22 +59,13 @@ def test_a_swapped_engine_equals_a_fresh_one(running, checkpoint, tmp_path):
     swapped.close()
 
 
-def edit_weights(checkpoint: Path, change) -> None:
+def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    file = checkpoint / "model.safetensors"
-    tensors = load_file(file)
-    change(tensors)
-    save_file(tensors, file, metadata={"format": "pt"})
-
-
-def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
     tied = save_tiny_model(tmp_path / "tied", "qwen3_untied", 3)
-
-    def tie(tensors):
-        tensors["lm_head.weight"][100:200] = tensors["lm_head.weight"][50]
-
-    edit_weights(tied, tie)
+    tensors = load_file(tied / "model.safetensors")
+    tensors["lm_head.weight"][100:200] = tensors["lm_head.weight"][50]
+    save_file(tensors, tied / "model.safetensors", metadata={"format": "pt"})
     engine.load(tied)
     asked = [
         Score(request_id=str(token), prompt_ids=(20, 21, 22), continuation_ids=(token,)) for token in range(40, 220, 5)
@@ -96,22 +86,6 @@ def test_another_architecture_is_refused_and_the_engine_goes_on(engine, tmp_path
         engine.load(other)
     (answer,) = engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20, 21), max_tokens=3)]))
     assert answer.status == "ok"
-
-
-def test_other_shapes_and_missing_tensors_are_refused(engine, tmp_path):
-    short = save_tiny_model(tmp_path / "short", "qwen3_untied")
-    edit_weights(short, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
-    with pytest.raises(InputError, match=r"tensor model.layers.1.mlp.up_proj.weight is missing"):
-        engine.load(short)
-
-
-def test_a_checkpoint_with_other_constants_is_refused(engine, tmp_path):
-    other = save_tiny_model(tmp_path / "theta", "qwen3_untied")
-    config = json.loads((other / "config.json").read_text())
-    config["rms_norm_eps"] = 0.1
-    (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"config.json: rms_norm_eps is 0.1"):
-        engine.load(other)
 
 
 def test_weights_that_did_not_arrive_are_noticed(engine, checkpoint, tmp_path, monkeypatch):
@@ -144,9 +118,3 @@ def test_a_step_that_fails_ends_the_engine_with_one_line(engine, checkpoint, mon
     assert not engine.load(checkpoint).swapped
     (answer,) = engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)]))
     assert answer.status == "ok"
-
-
-def test_vocabulary_smaller_than_the_top_is_no_error(engine):
-    asked = Score(request_id="s", prompt_ids=(20,), continuation_ids=(VOCABULARY - 1,))
-    (answer,) = engine.run(FixedSource([asked]))
-    assert 1 <= answer.ranks[0] <= VOCABULARY

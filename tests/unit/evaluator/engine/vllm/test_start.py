@@ -15,6 +15,7 @@ from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments, start
+from evaluator.engine.vllm.engine import environment_in_words
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
 
 
@@ -71,6 +72,17 @@ def test_graphs_are_no_larger_than_a_step(asked):
     assert decode["compilation_config"]["cudagraph_capture_sizes"][-1] == 60
 
 
+BUFFER = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"  # vLLM gives it another value in each process
+KNOWN = {
+    "VLLM_API_KEY",
+    "VLLM_LOGGING_LEVEL",
+    "VLLM_DISABLED_KERNELS",
+    "NVIDIA_TF32_OVERRIDE",
+    "LD_LIBRARY_PATH",
+    BUFFER,
+}
+PLAIN = {"LD_LIBRARY_PATH": "/lib", "VLLM_API_KEY": "secret", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_DIST_IDENT": "17"}
+PLAIN |= {BUFFER: "VLLM_OBJECT_STORAGE_SHM_BUFFER_4711"}
 CUDA = {"is_cpu": False, "is_cuda": True}
 
 
@@ -90,16 +102,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     environment: dict[str, str] = {}
     monkeypatch.setattr(start.os, "environ", environment)
     return environment
-
-
-def test_a_deterministic_engine_is_told_before_vllm_is_imported(environment):
-    start._prepare_environment(EngineConfig())
-    assert BATCH_INVARIANT not in environment
-    start._prepare_environment(EngineConfig(deterministic=True))
-    assert environment[BATCH_INVARIANT] == "1"
-    start._check_deterministic(platform(**CUDA))
-    start._check_deterministic(platform(is_cpu=False, is_cuda=False))
-    assert environment[BATCH_INVARIANT] == "1"
 
 
 @pytest.mark.parametrize("name", [start.INT4_AS_W4A8, "VLLM_USE_FLASHINFER_SAMPLER"])
@@ -131,28 +133,28 @@ def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(te
 
 
 @pytest.mark.parametrize(
-    ("setting", "variable"),
-    [({"deterministic": True}, BATCH_INVARIANT), ({"cuda_graphs": "piecewise"}, BREAKABLE)],
+    ("settings", "on_cpu", "variable"),
+    [
+        ({"deterministic": True}, False, BATCH_INVARIANT),
+        ({"cuda_graphs": "piecewise"}, False, BREAKABLE),
+        ({"cuda_graphs": "piecewise"}, True, None),
+        ({"cuda_graphs": "full"}, False, None),
+        ({}, False, None),
+    ],
 )
-def test_vllm_that_runs_without_it_cannot_be_told_any_more(environment, monkeypatch, setting, variable):
-    monkeypatch.setattr(start, "serves_cpus", lambda: False)
-    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
-    with pytest.raises(
-        InputError, match=f"engine: {next(iter(setting))}: .*vLLM is running in this process without it"
-    ):
-        start._prepare_environment(EngineConfig(**setting))
-    environment[variable] = "1"
-    start._prepare_environment(EngineConfig(**setting))
-
-
-@pytest.mark.parametrize(
-    ("graphs", "on_cpu", "told"),
-    [("piecewise", False, True), ("piecewise", True, False), ("full", False, False), (None, False, False)],
-)
-def test_graphs_of_pieces_are_announced_before_vllm_is_imported(environment, monkeypatch, graphs, on_cpu, told):
+def test_what_vllm_reads_when_it_is_imported_is_set_before_and_not_after(
+    environment, monkeypatch, settings, on_cpu, variable
+):
     monkeypatch.setattr(start, "serves_cpus", lambda: on_cpu)
-    start._prepare_environment(EngineConfig(cuda_graphs=graphs))
-    assert environment.get(BREAKABLE) == ("1" if told else None)
+    start._prepare_environment(EngineConfig(**settings))
+    assert {BATCH_INVARIANT, BREAKABLE} & {*environment} == ({variable} if variable else set())
+    start._prepare_environment(EngineConfig(**settings))
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    if variable:
+        start._prepare_environment(EngineConfig(**settings))
+        del environment[variable]
+        with pytest.raises(InputError, match=f"engine: {next(iter(settings))}: .*vLLM is running in this process"):
+            start._prepare_environment(EngineConfig(**settings))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +169,8 @@ def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, 
     with pytest.raises(InputError, match=f"^engine: deterministic: .*{reason}"):
         start._check_deterministic(answers)
     assert BATCH_INVARIANT not in environment
+    start._check_deterministic(platform(**CUDA))
+    start._check_deterministic(platform(is_cpu=False, is_cuda=False))
 
 
 def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(asked):
@@ -216,6 +220,14 @@ def test_half_precision_models_with_a_plain_head_have_float32_logits(asked, dtyp
     assert given.get("hf_overrides") == ({"head_dtype": "float32"} if exact else None)
 
 
+def test_variables_that_choose_kernels_make_another_combination_and_others_do_not():
+    assert environment_in_words(PLAIN, KNOWN) == "nothing set"
+    one, other = (environment_in_words(PLAIN | {"VLLM_DISABLED_KERNELS": value}, KNOWN) for value in ("a", "b"))
+    assert one != other
+    assert one.startswith("VLLM_DISABLED_KERNELS (")
+    assert environment_in_words({"NVIDIA_TF32_OVERRIDE": "0"}, KNOWN).startswith("NVIDIA_TF32_OVERRIDE (")
+
+
 class TestRunner:
     """Which runner vLLM chooses, and what it refuses."""
 
@@ -262,45 +274,39 @@ class TestRunner:
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
         with pytest.raises(InputError, match="do not set VLLM_USE_V2_MODEL_RUNNER=0"):
             start.check_here(EngineConfig())
+        monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER")
+        monkeypatch.setattr(start, "_is_there", lambda module: False)
+        with pytest.raises(InputError, match="would run its V1 model runner"):
+            start.check_here(EngineConfig())
 
     @pytest.mark.parametrize(
-        ("there", "missing"),
+        ("there", "interpreted", "missing"),
         [
-            ((), "triton is not installed"),
-            (("triton",), "triton.runtime.interpreter is not installed, or cannot be imported"),
-            (("triton", "triton.runtime.interpreter"), r"it needs Triton's interpreter \(TRITON_INTERPRET=1\)"),
+            ((), False, "triton is not installed"),
+            (("triton",), False, "triton.runtime.interpreter is not installed, or cannot be imported"),
+            (("triton", "triton.runtime.interpreter"), False, r"needs Triton's interpreter \(TRITON_INTERPRET=1\)"),
+            (("triton", "triton.runtime.interpreter"), True, "this Triton has no backend named cpu"),
         ],
     )
-    def test_a_cpu_needs_triton_and_its_interpreter(self, monkeypatch, there, missing):
-        monkeypatch.setattr(start, "serves_cpus", lambda: True)
-        monkeypatch.setattr(start, "_is_there", lambda module: module in there)
-        start.check_here(EngineConfig())
-        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-        with pytest.raises(InputError, match=missing):
-            start.check_here(EngineConfig())
-
-    def test_a_cpu_needs_a_backend_for_cpus(self, monkeypatch):
+    def test_a_cpu_needs_triton_its_interpreter_and_a_backend(self, monkeypatch, there, interpreted, missing):
         backends = SimpleNamespace(backends={"nvidia": None})
         monkeypatch.setattr(start, "serves_cpus", lambda: True)
-        monkeypatch.setattr(start, "_is_there", lambda module: True)
+        monkeypatch.setattr(start, "_is_there", lambda module: module in there)
         monkeypatch.setattr(start.importlib, "import_module", lambda name: backends)
-        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-        with pytest.raises(InputError, match="this Triton has no backend named cpu"):
-            start.check_here(EngineConfig())
-        backends.backends["cpu"] = None
         start.check_here(EngineConfig())
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+        if interpreted:
+            monkeypatch.setenv("TRITON_INTERPRET", "1")
+        with pytest.raises(InputError, match=missing):
+            start.check_here(EngineConfig())
+        if interpreted:
+            backends.backends["cpu"] = None
+            start.check_here(EngineConfig())
 
     @pytest.mark.parametrize("value", ["true", "2", ""])
     def test_the_variable_is_0_or_1(self, monkeypatch, value):
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", value)
         with pytest.raises(InputError, match=f"VLLM_USE_V2_MODEL_RUNNER={value} in the environment: it must be 0 or 1"):
-            start.check_here(EngineConfig())
-
-    def test_a_gpu_needs_triton(self, monkeypatch):
-        monkeypatch.setattr(start, "serves_cpus", lambda: False)
-        monkeypatch.setattr(start, "_is_there", lambda module: False)
-        with pytest.raises(InputError, match="would run its V1 model runner"):
             start.check_here(EngineConfig())
 
     def test_a_package_that_cannot_be_imported_is_not_there(self, monkeypatch, tmp_path):
