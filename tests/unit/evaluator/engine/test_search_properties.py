@@ -13,9 +13,38 @@ from hypothesis import strategies as st
 from evaluator.engine.base import Cancel, Generate, Request
 from evaluator.engine.beam import BeamSearch
 from evaluator.engine.fake import FakeEngine, FakeLM
-from tests.support.search import plain_beams
 
+Tokens = tuple[int, ...]
 PROMPT = (5, 6)
+
+
+def plain_beams(
+    lm: FakeLM, prompt: Tokens, *, width: int, max_tokens: int, eos_ids: frozenset[int]
+) -> list[tuple[Tokens, float]]:
+    """Beam search the long way, by the rules of beam.py: every step looks at every continuation of every live prefix.
+
+    Returns generated ids and their summed log-probabilities, best first.
+    """
+    live: list[tuple[float, Tokens]] = [(0.0, ())]
+    finished: list[tuple[float, float, Tokens]] = []  # score, sum, ids
+    for length in range(1, max_tokens + 1):
+        everything = [
+            (total + float(row[token]), (*ids, int(token)))
+            for total, ids in live
+            for row in [lm.logprobs(prompt + ids)]
+            for token in np.argsort(-row, kind="stable")
+        ]
+        everything.sort(key=lambda candidate: -candidate[0])  # stable: to the better prefix, then the lower id
+        ends = [length == max_tokens or ids[-1] in eos_ids for _, ids in everything]
+        best = [(total, ids) for (total, ids), end in list(zip(everything, ends, strict=True))[:width] if end]
+        finished += [(total / length, total, ids) for total, ids in best]
+        finished.sort(key=lambda beam: -beam[0])
+        del finished[width:]
+        live = [candidate for candidate, end in zip(everything, ends, strict=True) if not end][:width]
+        done = len(finished) == width and live and (width == 1 or live[0][0] / length <= finished[-1][0])
+        if done or not live:
+            break
+    return [(ids, total) for _, total, ids in finished]
 
 
 class CoarseLM(FakeLM):
@@ -88,14 +117,8 @@ def test_beams_equal_a_plain_search_where_everything_ties(
     lm = CoarseLM(vocabulary=vocabulary, eos_ids=theirs, seed=seed, sharpness=sharpness)
     search = BeamSearch("b", PROMPT, width=width, max_tokens=max_tokens, eos_ids=eos_ids)
     asked = search_through(search, lm.answer, seed, room)
-    found = plain_beams(
-        lambda prefixes: np.stack([lm.logprobs(prefix) for prefix in prefixes]),
-        PROMPT,
-        width=width,
-        max_tokens=max_tokens,
-        eos_ids=eos_ids,
-    )
-    assert [(h.token_ids, h.logprob) for h in search.hypotheses()] == found.beams
+    found = plain_beams(lm, PROMPT, width=width, max_tokens=max_tokens, eos_ids=eos_ids)
+    assert [(h.token_ids, h.logprob) for h in search.hypotheses()] == found
     assert all(h.score == h.logprob / len(h.token_ids) for h in search.hypotheses())
     assert all(len(r.prompt_ids) + r.max_tokens == len(PROMPT) + max_tokens for r in asked)  # never past the context
     assert len({r.prompt_ids for r in asked}) == len(asked) or theirs != eos_ids
