@@ -158,7 +158,8 @@ class VLLMEngine:
             for rank, missing in enumerate(on_workers(started.llm, "swap_weights", files)):
                 if missing:
                     raise EngineError(f"{checkpoint}: no value for {missing[0]}{self._on(rank)}")
-            if started.llm.engine_core.reset_prefix_cache(reset_connector=started.has_connector) is not True:
+            # The V1 runner has a connector (v1/partial_blocks.py); vLLM answers False where it is to reset none.
+            if started.llm.engine_core.reset_prefix_cache(reset_connector=not started.dialect.v2) is not True:
                 raise EngineError(f"{checkpoint}: vLLM did not reset its prefix cache")
         except Exception as error:  # a half-swapped engine must never answer
             self.close()

@@ -59,7 +59,6 @@ class Started:
     notes: tuple[str, ...] = ()  # remarks for the user, one line each
     clock: DeviceClock | None = None  # of a GPU; None: a CPU computes only within steps
     graphs: str = "NONE"  # vLLM's name of the CUDA graphs in use; the attention may not support the requested ones
-    has_connector: bool = False  # v1/partial_blocks.py
 
 
 def installed_version() -> str:
@@ -189,7 +188,6 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         clock=None if on_cpu else device_clock(llm, workers=config.tensor_parallel),
         # A running engine has written its graphs there; separate workers write into copies.
         graphs=str(getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE")),
-        has_connector="kv_transfer_config" in arguments,
     )
 
 
