@@ -11,7 +11,8 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
@@ -36,8 +37,8 @@ def digest_of_file(file: Path) -> str:
 
 
 def digest_once(file: Path) -> str:
-    """The same, of a file that is read once by this process, as long as neither its size nor its time changes: a sweep
-    that is resumed asks it of one source for each checkpoint that was made of it."""
+    """The same, read once by this process as long as neither size nor time changes: a resumed sweep needs it for each
+    checkpoint that was made from one source."""
     state = file.stat()
     return _digest_as_of(file, state.st_ino, state.st_size, state.st_mtime_ns)
 
@@ -75,8 +76,13 @@ def check_files(checkpoint: Path) -> None:
 
 def file_states(checkpoint: Path) -> FileStates:
     """The state of a checkpoint's weights and JSON files, from the directory alone."""
-    found = sorted(path for path in checkpoint.iterdir() if path.suffix in _STATED)
-    return {path.name: (state.st_size, state.st_mtime_ns) for path in found for state in _stat(path)}
+    states = {}
+    for path in sorted(checkpoint.iterdir()):
+        if path.suffix in _STATED:
+            with suppress(OSError):  # a link that leads nowhere, or gone since it was listed
+                state = path.stat()
+                states[path.name] = (state.st_size, state.st_mtime_ns)
+    return states
 
 
 def changed_file(before: FileStates, now: FileStates) -> str | None:
@@ -84,19 +90,17 @@ def changed_file(before: FileStates, now: FileStates) -> str | None:
     return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
 
 
-def _stat(path: Path) -> list[os.stat_result]:
-    try:
-        return [path.stat()]
-    except OSError:  # a link that leads nowhere, or gone since it was listed
-        return []
-
-
 def check_no_code(file: Path, config: Mapping[str, Any]) -> None:
     """Raises InputError for a configuration (`file` holds it) that names code on the hub for one of its layers."""
-    for name, value in _fields(config):
-        wanted = value.values() if isinstance(value, dict) else (value,)
-        if any(isinstance(each, str) and "/" in each for each in wanted):
-            raise InputError(f"{file}: field {name!r} is {value!r}: code from the hub is not run")
+    waiting = [config]
+    while waiting:  # parts of a model too (`text_config`)
+        for name, value in waiting.pop().items():
+            if name.strip("_").removesuffix("_internal") in _IMPLEMENTATIONS:
+                wanted = value.values() if isinstance(value, dict) else (value,)
+                if any(isinstance(each, str) and "/" in each for each in wanted):
+                    raise InputError(f"{file}: field {name!r} is {value!r}: code from the hub is not run")
+            elif isinstance(value, dict):
+                waiting.append(value)
 
 
 def is_inside(name: str) -> bool:
@@ -114,17 +118,6 @@ def is_plain(name: str) -> bool:
         and len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
         and not any("\ud800" <= each <= "\udfff" for each in name)
     )
-
-
-def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The fields that choose an implementation, also of parts of a model (`text_config`)."""
-    waiting = [config]
-    while waiting:
-        for name, value in waiting.pop().items():
-            if name.strip("_").removesuffix("_internal") in _IMPLEMENTATIONS:
-                yield name, value
-            elif isinstance(value, dict):
-                waiting.append(value)
 
 
 _Manifest = TypeVar("_Manifest", bound=BaseModel)
@@ -179,25 +172,20 @@ def read_ahead(checkpoint: Path) -> threading.Thread | None:
     files = sorted(checkpoint.glob("*.safetensors"))
     if not files or not hasattr(os, "posix_fadvise"):
         return None
-    if sum(file.stat().st_size for file in files) > _SHARE * _available_bytes():
+    if sum(file.stat().st_size for file in files) > _SHARE * psutil.virtual_memory().available:
         return None
-    thread = threading.Thread(target=_advise, args=(files,), name="read-ahead", daemon=True)
+
+    def advise() -> None:
+        for file in files:
+            try:
+                descriptor = os.open(file, os.O_RDONLY)
+            except OSError:
+                continue
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
+
+    thread = threading.Thread(target=advise, name="read-ahead", daemon=True)
     thread.start()
     return thread
-
-
-def _advise(files: list[Path]) -> None:
-    for file in files:
-        try:
-            descriptor = os.open(file, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(descriptor)
-
-
-def _available_bytes() -> int:
-    """Memory that can be had without swapping."""
-    return int(psutil.virtual_memory().available)

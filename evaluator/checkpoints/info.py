@@ -72,7 +72,15 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     files = file_states(path)
     config = read_config(path)
     check_no_code(path / "config.json", config)
-    _check_architecture(path / "config.json", config, trust_remote_code=trust_remote_code)
+    # Before transformers reads anything else: it would print its own warning. Engines use transformers' list.
+    from transformers import CONFIG_MAPPING
+
+    if config["model_type"] not in CONFIG_MAPPING:
+        file = path / "config.json"
+        if "auto_map" not in config:
+            raise InputError(f"{file}: field 'model_type' is {config['model_type']!r}, an unknown architecture")
+        if not trust_remote_code:
+            raise InputError(f"{file}: field 'auto_map' names code of the checkpoint; it needs --trust-remote-code")
     quantisation = read_quantisation(path, config)
     pruning = _read_pruning(path, quantised=quantisation is not None)
     tensors = read_tensors(path)
@@ -94,11 +102,11 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         tensors=len(tensors),
         bytes=sum(tensor.size for tensor in tensors),
         dtype=dtype,
-        method=_joined(pruning.method, None if quantisation is None else quantisation.algorithm or "quantised"),
-        pattern=_joined(pruning.pattern, None if quantisation is None else quantisation.label),
-        sparsity=pruning.sparsity,
-        requested_sparsity=pruning.requested_sparsity,
-        calibration=_joined(pruning.calibration, None if quantisation is None else quantisation.calibration),
+        method=_joined(pruning.get("method"), None if quantisation is None else quantisation.algorithm or "quantised"),
+        pattern=_joined(pruning.get("pattern"), None if quantisation is None else quantisation.label),
+        sparsity=pruning.get("sparsity"),
+        requested_sparsity=pruning.get("requested_sparsity"),
+        calibration=_joined(pruning.get("calibration"), None if quantisation is None else quantisation.calibration),
         quantisation=quantisation,
         files=files,
     )
@@ -147,22 +155,6 @@ def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
     return positions
 
 
-def _check_architecture(file: Path, config: dict[str, Any], *, trust_remote_code: bool) -> None:
-    """Raises InputError for an architecture that transformers does not know: engines use transformers' list.
-
-    Call it before transformers reads anything else: transformers would print its own warning.
-    """
-    from transformers import CONFIG_MAPPING
-
-    model_type = config["model_type"]
-    if model_type in CONFIG_MAPPING:
-        return
-    if "auto_map" not in config:
-        raise InputError(f"{file}: field 'model_type' is {model_type!r}, an unknown architecture")
-    if not trust_remote_code:
-        raise InputError(f"{file}: field 'auto_map' names code of the checkpoint; it needs --trust-remote-code")
-
-
 def _weights_digest(tensors: Sequence[Tensor], online: str | None) -> str:
     """`online`: the engine's quantisation while it loads, which changes the weights."""
     digest = hashlib.sha256() if online is None else hashlib.sha256(f"{online} of ".encode())
@@ -206,25 +198,16 @@ def stored_dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
     return _DTYPES.get(most, most.lower())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pruning:
-    """How a checkpoint was pruned; all None for a dense one."""
+def _read_pruning(path: Path, *, quantised: bool) -> dict[str, Any]:
+    """How a checkpoint was pruned; empty for a dense one. Raises InputError.
 
-    method: str | None = None
-    pattern: str | None = None
-    sparsity: float | None = None
-    requested_sparsity: float | None = None
-    calibration: str | None = None
-
-
-def _read_pruning(path: Path, *, quantised: bool) -> _Pruning:
-    """From the manifest, which is written last and lists every other file with its digest. Raises InputError.
+    The manifest says it, which is written last and lists every other file with its digest.
 
     A quantised checkpoint may have kept its source's manifest, with other file names.
     """
     file = path / MANIFEST
     if not file.exists():
-        return _Pruning()
+        return {}
     place = str(file)
     try:
         manifest = of_kind(parse(file.read_bytes(), place), dict, place)
@@ -237,19 +220,16 @@ def _read_pruning(path: Path, *, quantised: bool) -> _Pruning:
     if absent and not quantised:
         raise InputError(f"checkpoint {path}: half-written or damaged: {MANIFEST} lists {absent[0]}, which is missing")
     calibration = field(manifest, "config", dict, place).get("calibration")
-    achieved, requested = (_number(manifest, name, place) for name in ("measured_sparsity", "sparsity"))
+    for name in ("measured_sparsity", "sparsity"):
+        if not isinstance(manifest.get(name), int | float):
+            raise InputError(f"{place}: field {name!r} must be a number, not {manifest.get(name)!r}")
     repair = None if manifest.get("repair") is None else field(manifest, "repair", str, place)
-    return _Pruning(
-        method=_joined(field(manifest, "method", str, place), repair),
-        pattern=field(manifest, "pattern", str, place),
-        sparsity=achieved,
-        requested_sparsity=requested,
-        calibration=None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration"),
-    )
-
-
-def _number(manifest: dict[str, Any], name: str, place: str) -> float:
-    value = manifest.get(name)
-    if not isinstance(value, int | float):
-        raise InputError(f"{place}: field {name!r} must be a number, not {value!r}")
-    return float(value)
+    return {
+        "method": _joined(field(manifest, "method", str, place), repair),
+        "pattern": field(manifest, "pattern", str, place),
+        "sparsity": float(manifest["measured_sparsity"]),
+        "requested_sparsity": float(manifest["sparsity"]),
+        "calibration": (
+            None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration")
+        ),
+    }

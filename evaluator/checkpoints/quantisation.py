@@ -71,16 +71,6 @@ class Quantisation:
         return f"{self.scheme} ({', '.join(details)})" if details else self.scheme
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """The scheme that one part of a configuration gives its matrices."""
-
-    scheme: str
-    per: str | None = None
-    symmetric: bool = True
-    activation_order: str | None = None
-
-
 def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | None:
     """How the checkpoint in directory `path`, whose config.json holds `config`, is quantised; None for a dense one.
 
@@ -109,68 +99,57 @@ def online_scheme(config: Mapping[str, Any]) -> str | None:
 
 
 def _compressed_tensors(path: Path, said: Mapping[str, Any], place: str) -> Quantisation:
-    groups = field(said, "config_groups", dict, place)
-    found = []
-    for name, group in groups.items():
+    groups = []
+    for name, group in field(said, "config_groups", dict, place).items():
         where = f"{place}.config_groups.{name}"
         if of_kind(group, dict, where).get("weights") is not None:
-            found.append(_of_group(group, where))
-    if not found:
+            groups.append(_of_group(group, where))
+    if not groups:
         raise InputError(f"{place}: field 'config_groups' quantises no weights")
     sparse = said.get("sparsity_config") or {}
     place = f"{place}.sparsity_config"
     return Quantisation(
         library=COMPRESSED_TENSORS,
-        scheme=" and ".join(dict.fromkeys(group.scheme for group in found)),
+        scheme=" and ".join(dict.fromkeys(group.scheme for group in groups)),
         algorithm=_of_recipe(path / _RECIPE),
-        per=found[0].per if len({group.per for group in found}) == 1 else None,
-        symmetric=all(group.symmetric for group in found),
-        activation_order=next((group.activation_order for group in found if group.activation_order), None),
+        per=groups[0].per if len({group.per for group in groups}) == 1 else None,
+        symmetric=all(group.symmetric for group in groups),
+        activation_order=next((group.activation_order for group in groups if group.activation_order), None),
         calibration=_of_manifest(path / QUANTISE_MANIFEST),
         sparse_format=field(sparse, "format", str, place) if sparse and sparse.get("targets") else None,
     )
 
 
-def _of_group(group: Mapping[str, Any], place: str) -> _Group:
+def _of_group(group: Mapping[str, Any], place: str) -> Quantisation:
     """One of config_groups: the arguments of its weights and of its activations."""
-    weights, place = of_kind(group["weights"], dict, f"{place}.weights"), f"{place}.weights"
+    weights = of_kind(group["weights"], dict, f"{place}.weights")
     inputs = group.get("input_activations")
-    bits = _bits(weights, "num_bits", place)
-    floats = weights.get("type", "int") == "float"
-    activations = (
-        _NO_ACTIVATION_BITS if inputs is None else _bits(inputs, "num_bits", place.replace("weights", "inputs"))
-    )
-    strategy = weights.get("strategy")
-    size = weights.get("group_size")
+    bits = _bits(weights, "num_bits", f"{place}.weights")
+    activations = _NO_ACTIVATION_BITS if inputs is None else _bits(inputs, "num_bits", f"{place}.inputs")
+    strategy, size, block = (weights.get(name) for name in ("strategy", "group_size", "block_structure"))
     if strategy is None:
         strategy = "group" if size and size > 0 else "channel" if size == -1 else "tensor"
+    if weights.get("type", "int") != "float":
+        scheme = f"W{bits}A{activations}"
+    elif bits == 4:
+        scheme = f"{'NVFP4' if size == 16 else 'MXFP4'}{'' if activations == 4 else f' W4A{activations}'}"
+    elif strategy == "group" and size == 32:
+        scheme = "MXFP8"
+    else:
+        scheme = "FP8" if activations == 8 else f"FP8 W{bits}A{activations}"
+    per: str | None = str(strategy)
+    if isinstance(block, list | tuple) and len(block) == 2:
+        per = f"block {block[0]}x{block[1]}"
+    elif strategy in ("group", "tensor_group"):
+        per = None if size is None else f"group {size}"
     order = weights.get("actorder")
-    return _Group(
-        scheme=_float_scheme(bits, activations, strategy, size) if floats else _scheme(bits, activations),
-        per=_per(str(strategy), size, weights.get("block_structure")),
+    return Quantisation(
+        library=COMPRESSED_TENSORS,
+        scheme=scheme,
+        per=per,
         symmetric=bool(weights.get("symmetric", True)),
         activation_order=None if not order else "static" if order in ("static", "weight") else "group",
     )
-
-
-def _float_scheme(bits: int, activations: int, strategy: object, size: object) -> str:
-    if bits == 4:
-        return f"{'NVFP4' if size == 16 else 'MXFP4'}{'' if activations == 4 else f' W4A{activations}'}"
-    if strategy == "group" and size == 32:
-        return "MXFP8"
-    return "FP8" if activations == 8 else f"FP8 W{bits}A{activations}"
-
-
-def _scheme(bits: int, activations: int) -> str:
-    return f"W{bits}A{activations}"
-
-
-def _per(strategy: str, size: object, block: object = None) -> str | None:
-    if isinstance(block, list | tuple) and len(block) == 2:
-        return f"block {block[0]}x{block[1]}"
-    if strategy in ("group", "tensor_group"):
-        return None if size is None else f"group {size}"
-    return strategy
 
 
 def _of_recipe(file: Path) -> str | None:
@@ -205,19 +184,19 @@ def _of_manifest(file: Path) -> str | None:
 def _gptq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     return Quantisation(
         library=library,
-        scheme=_scheme(_bits(said, "bits", place), _NO_ACTIVATION_BITS),
+        scheme=f"W{_bits(said, 'bits', place)}A{_NO_ACTIVATION_BITS}",
         algorithm="gptq" if library.startswith("gptq") else library,
         per=_by_size(said.get("group_size")),
         symmetric=bool(said.get("sym", True)),
         activation_order="group" if said.get("desc_act") else None,
-        calibration=_calibration(said.get("dataset")),
+        calibration=_data_set(said),
     )
 
 
 def _awq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     return Quantisation(
         library=library,
-        scheme=_scheme(_bits(said, "bits" if "bits" in said else "w_bit", place), _NO_ACTIVATION_BITS),
+        scheme=f"W{_bits(said, 'bits' if 'bits' in said else 'w_bit', place)}A{_NO_ACTIVATION_BITS}",
         algorithm="awq",
         per=_by_size(said.get("group_size", said.get("q_group_size"))),
         symmetric=not said.get("zero_point", True),
@@ -225,20 +204,26 @@ def _awq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
 
 
 def _auto_round(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    activations = said.get("act_bits") or _NO_ACTIVATION_BITS
     return Quantisation(
         library=library,
-        scheme=_scheme(_bits(said, "bits", place), activations),
+        scheme=f"W{_bits(said, 'bits', place)}A{said.get('act_bits') or _NO_ACTIVATION_BITS}",
         algorithm="autoround",
         per=_by_size(said.get("group_size")),
         symmetric=bool(said.get("sym", True)),
-        calibration=_calibration(said.get("dataset")),
+        calibration=_data_set(said),
     )
+
+
+def _data_set(said: Mapping[str, Any]) -> str | None:
+    """The name of the data set. A list holds the texts themselves."""
+    found = said.get("dataset")
+    return found if isinstance(found, str) and found else None
 
 
 def _fp8(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     block = said.get("weight_block_size")
-    return Quantisation(library=library, scheme="FP8", per=_per("tensor", None, block) if block else None)
+    per = f"block {block[0]}x{block[1]}" if isinstance(block, list | tuple) and len(block) == 2 else "tensor"
+    return Quantisation(library=library, scheme="FP8", per=per if block else None)
 
 
 def _bitsandbytes(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
@@ -265,7 +250,7 @@ def _online(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
 def _by_bits(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     """A layout that is not known here: the tool's name, and its bits if it says them."""
     bits = said.get("bits", said.get("num_bits"))
-    scheme = _scheme(bits, _NO_ACTIVATION_BITS) if type(bits) is int else library.upper()
+    scheme = f"W{bits}A{_NO_ACTIVATION_BITS}" if type(bits) is int else library.upper()
     return Quantisation(library=library, scheme=scheme, per=_by_size(said.get("group_size")))
 
 
@@ -291,8 +276,3 @@ def _by_size(size: object) -> str | None:
     if type(size) is not int:
         return None
     return f"group {size}" if size > 0 else "channel"
-
-
-def _calibration(dataset: object) -> str | None:
-    """The name of a data set. A list holds the texts themselves."""
-    return dataset if isinstance(dataset, str) and dataset else None

@@ -31,56 +31,50 @@ def check_shapes(checkpoint: Path, config: Mapping[str, Any], tensors: Iterable[
     if config.get("model_type") not in _DECODERS or packed:
         return
     file = checkpoint / "config.json"
-    sizes = _Sizes(file, config)
+    sizes, query = _stated_sizes(file, config)
     layers = set()
     for tensor in tensors:
         if layer := _LAYER.match(tensor.name):
             layers.add(int(layer.group(1)))
         if tensor.dtype not in NOT_FINITE or len(tensor.shape) != 2:
             continue
+        rows, columns = tensor.shape
+        wanted: list[tuple[str, int | None, int]] = []
         if tensor.name == _EMBEDDING:
-            for field, size in zip(("vocab_size", "hidden_size"), tensor.shape, strict=True):
-                _compare(file, field, sizes.of(field), tensor, size)
+            wanted = [("vocab_size", sizes["vocab_size"], rows), ("hidden_size", sizes["hidden_size"], columns)]
         elif _QUERY.fullmatch(tensor.name):
-            _compare(file, "hidden_size", sizes.of("hidden_size"), tensor, tensor.shape[1])
-            _compare(file, *sizes.query_rows(), tensor, tensor.shape[0])
-    wanted = sizes.of("num_hidden_layers")
-    if wanted is not None and layers and layers != set(range(wanted)):
+            wanted = [("hidden_size", sizes["hidden_size"], columns), (*query, rows)]
+        for field, count, size in wanted:
+            if count is not None and count != size:
+                raise InputError(
+                    f"{file}: field {field!r} is {count}, but tensor {tensor.name!r} of {tensor.file.name} has shape "
+                    f"{list(tensor.shape)}"
+                )
+    stated = sizes["num_hidden_layers"]
+    if stated is not None and layers and layers != set(range(stated)):
         raise InputError(
-            f"{file}: field 'num_hidden_layers' is {wanted}, but the weights have {len(layers)} layers, the last of "
+            f"{file}: field 'num_hidden_layers' is {stated}, but the weights have {len(layers)} layers, the last of "
             f"them model.layers.{max(layers)}"
         )
 
 
-class _Sizes:
-    """The sizes that a configuration states; None where it leaves one to the architecture's default."""
+def _stated_sizes(file: Path, config: Mapping[str, Any]) -> tuple[dict[str, int | None], tuple[str, int | None]]:
+    """The sizes of a configuration, and the rows of a layer's query projection with the fields that determine them.
 
-    def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
-        self._file = file
-        self._config = config
-
-    def of(self, field: str) -> int | None:
-        value = self._config.get(field)
+    None: the configuration leaves it to the architecture's default.
+    """
+    sizes: dict[str, int | None] = {}
+    for field in ("vocab_size", "hidden_size", "num_attention_heads", "head_dim", "num_hidden_layers"):
+        sizes[field] = value = config.get(field)
         if value is not None and (type(value) is not int or value < 1):
-            raise InputError(f"{self._file}: field {field!r} is {value!r}, not a count")
-        return value
-
-    def query_rows(self) -> tuple[str, int | None]:
-        """The rows of a layer's query projection, and the fields that determine them."""
-        heads, size, hidden = (self.of(field) for field in ("num_attention_heads", "head_dim", "hidden_size"))
-        if heads and size:
-            return "num_attention_heads * head_dim", heads * size
-        if heads and hidden and _DECODERS[self._config["model_type"]]:
-            return "num_attention_heads * (hidden_size // num_attention_heads)", heads * (hidden // heads)
-        return "head_dim", None
-
-
-def _compare(file: Path, field: str, wanted: int | None, tensor: Tensor, size: int) -> None:
-    if wanted is not None and wanted != size:
-        raise InputError(
-            f"{file}: field {field!r} is {wanted}, but tensor {tensor.name!r} of {tensor.file.name} has shape "
-            f"{list(tensor.shape)}"
-        )
+            raise InputError(f"{file}: field {field!r} is {value!r}, not a count")
+    heads, head_size, hidden = (sizes[field] for field in ("num_attention_heads", "head_dim", "hidden_size"))
+    query: tuple[str, int | None] = "head_dim", None
+    if heads and head_size:
+        query = "num_attention_heads * head_dim", heads * head_size
+    elif heads and hidden and _DECODERS[config["model_type"]]:
+        query = "num_attention_heads * (hidden_size // num_attention_heads)", heads * (hidden // heads)
+    return sizes, query
 
 
 _FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -73,19 +73,19 @@ class Tensor:
                 stream.seek(self.start)
                 for done in range(0, self.size, _CHUNK):
                     chunk = buffer[: min(_CHUNK, self.size - done)]
-                    _fill(stream, chunk, self.file)
-                    self._check_finite(chunk)
+                    filled = 0
+                    while filled < len(chunk):
+                        count = stream.readinto(chunk[filled:])
+                        if not count:
+                            raise InputError(f"{self.file}: became shorter while it was read")
+                        filled += count
+                    if self.dtype in NOT_FINITE:
+                        kind, mask = NOT_FINITE[self.dtype]
+                        if bool(((np.frombuffer(chunk, dtype=kind) & mask) == mask).any()):
+                            raise InputError(f"{self.file}: tensor {self.name!r} holds NaN or infinity")
                     yield chunk
         except OSError as error:
             raise InputError(f"{self.file}: cannot be read ({error.strerror})") from error
-
-    def _check_finite(self, chunk: memoryview) -> None:
-        if self.dtype not in NOT_FINITE:
-            return
-        kind, mask = NOT_FINITE[self.dtype]
-        values = np.frombuffer(chunk, dtype=kind)
-        if bool(((values & mask) == mask).any()):
-            raise InputError(f"{self.file}: tensor {self.name!r} holds NaN or infinity")
 
 
 def read_tensors(checkpoint: Path) -> list[Tensor]:
@@ -97,11 +97,17 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
     files = sorted(checkpoint.glob("*.safetensors"))
     if not index.is_file():
         if not files:
-            raise InputError(f"{checkpoint}: holds no *.safetensors file{_other_weights(checkpoint)}")
+            others = [file.name for each in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in checkpoint.glob(each)]
+            hint = f" (weights are read from safetensors only, not from {min(others)})" if others else ""
+            raise InputError(f"{checkpoint}: holds no *.safetensors file{hint}")
         if len(files) > 1:
             raise InputError(f"{checkpoint}: holds {len(files)} *.safetensors files and no {INDEX} that lists them")
         return _by_name(read_header(files[0]))
-    weight_map: dict[str, Any] = field(parse(_read(index), str(index), unique=True), "weight_map", dict, str(index))
+    try:
+        text = index.read_bytes()
+    except OSError as error:
+        raise InputError(f"{index}: cannot be read ({error.strerror})") from error
+    weight_map: dict[str, Any] = field(parse(text, str(index), unique=True), "weight_map", dict, str(index))
     shards = {of_kind(shard, str, f"{index}: weight_map[{name!r}]") for name, shard in weight_map.items()}
     if not shards:
         raise InputError(f"{index}: field 'weight_map' is empty")
@@ -121,11 +127,6 @@ def check_meant(checkpoint: Path, shards: Collection[str]) -> None:
     """Raises InputError where model.safetensors lies beside an index that names other files: which are meant?"""
     if SINGLE not in shards and (checkpoint / SINGLE).exists():
         raise InputError(f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files; remove one of them")
-
-
-def _other_weights(checkpoint: Path) -> str:
-    others = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in checkpoint.glob(pattern))
-    return f" (weights are read from safetensors only, not from {others[0]})" if others else ""
 
 
 def _by_name(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -180,22 +181,6 @@ def _tensor(file: Path, name: str, entry: Any, data_start: int) -> Tensor:
     if (end - start) * 8 != math.prod(shape) * _BITS[dtype]:
         raise InputError(f"{place}: {end - start} bytes do not hold shape {shape} of {dtype}")
     return Tensor(name=name, file=file, dtype=dtype, shape=tuple(shape), start=data_start + start, size=end - start)
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-
-
-def _fill(stream: BinaryIO, chunk: memoryview, file: Path) -> None:
-    filled = 0
-    while filled < len(chunk):
-        count = stream.readinto(chunk[filled:])  # type: ignore[attr-defined]  # BinaryIO of typeshed lacks it
-        if not count:
-            raise InputError(f"{file}: became shorter while it was read")
-        filled += count
 
 
 def identity(tensor: Tensor) -> bytes:

@@ -40,32 +40,27 @@ def tokenise_alike(one: Any, other: Any) -> bool:
 
 
 def eos_ids_of(tokenizer: Any) -> frozenset[int]:
-    """The ids that end an answer: the tokenizer's own EOS, and those that the checkpoint's configuration names.
+    """The ids that end an answer: the tokenizer's own EOS, and `eos_token_id` of the checkpoint's
+    generation_config.json, or of its config.json where the former names none.
 
     Raises InputError for a configuration whose `eos_token_id` is not an id or a list of ids.
     """
-    own = tokenizer.eos_token_id
-    return _configured_eos(tokenizer) | (frozenset() if own is None else {own})
+    own = frozenset() if tokenizer.eos_token_id is None else frozenset({tokenizer.eos_token_id})
+    for name in ("generation_config.json", "config.json") if tokenizer.name_or_path else ():
+        file = Path(tokenizer.name_or_path) / name
+        if file.is_file():
+            configured = of_kind(parse(file.read_bytes(), str(file)), dict, str(file)).get("eos_token_id")
+            if configured is None:
+                continue
+            ids = configured if isinstance(configured, list) else [configured]
+            if not all(isinstance(number, int) for number in ids):
+                raise InputError(
+                    f"{file}: field 'eos_token_id' must be a token id or a list of them, not {configured!r}"
+                )
+            return own | frozenset(ids)
+    return own
 
 
 def read_eos_ids(checkpoint: Path, *, trust_remote_code: bool = False) -> frozenset[int]:
     """`eos_ids_of` a checkpoint directory. Raises InputError."""
     return eos_ids_of(load_tokenizer(checkpoint, trust_remote_code=trust_remote_code))
-
-
-def _configured_eos(tokenizer: Any) -> frozenset[int]:
-    """`eos_token_id` of generation_config.json, or of config.json where the former names none. Raises InputError."""
-    if not tokenizer.name_or_path:
-        return frozenset()
-    for name in ("generation_config.json", "config.json"):
-        file = Path(tokenizer.name_or_path) / name
-        if file.is_file():
-            configured = of_kind(parse(file.read_bytes(), str(file)), dict, str(file)).get("eos_token_id")
-            ids = configured if isinstance(configured, list) else [configured]
-            if configured is not None and not all(isinstance(number, int) for number in ids):
-                raise InputError(
-                    f"{file}: field 'eos_token_id' must be a token id or a list of them, not {configured!r}"
-                )
-            if configured is not None:
-                return frozenset(ids)
-    return frozenset()

@@ -11,7 +11,7 @@ An item is named by (task, language, item_id): the parallel questions of XQuAD h
 
 from __future__ import annotations
 
-from evaluator.tasks import gazetteer, hf, jsonl, text, tydiqa, xquad
+from evaluator.tasks import data_sets, gazetteer, squad, user_files
 from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec, tasks_help
 from evaluator.tasks.loading import (
     DEEP_ITEMS,
@@ -25,7 +25,6 @@ from evaluator.tasks.loading import (
     spelled,
     task_name,
 )
-from evaluator.tasks.presets import preset_tasks
 from evaluator.tasks.source import Source
 
 __all__ = [
@@ -48,11 +47,13 @@ __all__ = [
 ]
 
 # In this order help texts list them.
-TASKS.register(gazetteer.TASK)
-TASKS.register(xquad.TASK)
-TASKS.register(tydiqa.TASK)
-for preset in preset_tasks():
-    TASKS.register(preset)
-TASKS.register(hf.TASK)
-TASKS.register(jsonl.TASK)
-TASKS.register(text.TASK)
+for task in (
+    gazetteer.TASK,
+    squad.XQUAD,
+    squad.TYDIQA,
+    *(data_sets.preset_task(path) for path in sorted(data_sets.FOLDER.glob("*.yaml"))),
+    data_sets.HF,
+    user_files.JSONL,
+    user_files.TEXT,
+):
+    TASKS.register(task)

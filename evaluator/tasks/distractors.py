@@ -60,13 +60,12 @@ def choose_options(item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | 
     """
     rng = random.Random(f"{seed}:{item.item_id}")
     if item.options:
-        distractors = _brought(item)
+        distractors = _own_distractors(item)
     else:
-        candidates = _drawn(_others(item, pool), rng) if kinds is None else _like_the_answer(item, kinds, rng)
-        distractors = _distinct(candidates, _gold(item), DISTRACTORS)
-    if not distractors:
-        raise _none_differs(item, pool)
-    return arrange(item, distractors, rng)
+        others = [other for other in pool if other.item_id != item.item_id] if kinds is None else []
+        candidates = _drawn([others], rng) if kinds is None else _like_the_answer(item, kinds, rng)
+        distractors = _distinct(candidates, item, DISTRACTORS)
+    return _arranged(item, distractors, pool, rng)
 
 
 def choose_hard_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
@@ -74,14 +73,16 @@ def choose_hard_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
 
     Raises InputError when there is not even one.
     """
-    distractors = hard_distractors(item, pool)
+    return _arranged(item, hard_distractors(item, pool), pool, random.Random(f"{seed}:{item.item_id}"))
+
+
+def _arranged(item: Item, distractors: Sequence[str], pool: Sequence[Item], rng: random.Random) -> Options:
+    """The gold option and the distractors in an order drawn from `rng`. Raises InputError without a distractor."""
     if not distractors:
-        raise _none_differs(item, pool)
-    return arrange(item, distractors, random.Random(f"{seed}:{item.item_id}"))
-
-
-def arrange(item: Item, distractors: Sequence[str], rng: random.Random) -> Options:
-    """The gold option and the distractors in an order drawn from `rng`."""
+        raise InputError(
+            f"task {item.task!r}, language {item.language!r}, item {item.item_id!r}: "
+            f"no distractor differs from its gold answers (items in the language: {len(pool)})"
+        )
     texts = [gold_option(item), *distractors]
     order = list(range(len(texts)))
     rng.shuffle(order)
@@ -98,7 +99,7 @@ def unrelated_candidates(item: Item, pools: Mapping[str, Sequence[Item]], seed: 
     """
     rng = random.Random(f"{seed}:{item.item_id}")
     others = [pool for language, pool in pools.items() if language != item.language]
-    found = _distinct(_drawn(_Joined(others), rng), _gold(item), UNRELATED)
+    found = _distinct(_drawn(others, rng), item, UNRELATED)
     if not found:
         raise InputError(
             f"task {item.task!r}, item {item.item_id!r}: format 'unrelated' lists answers of other languages, "
@@ -114,31 +115,26 @@ def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
     of the pool. A text of under three characters has no trigram and is like nothing.
     """
     wanted = _trigrams(gold_option(item))
-    others = [other for other in _others(item, pool) if not is_excluded(other)]
-    alike = [_jaccard(wanted, _trigrams(gold_option(other))) for other in others]
+    others = [other for other in pool if other.item_id != item.item_id and not is_excluded(other)]
+    alike = []
+    for other in others:
+        theirs = _trigrams(gold_option(other))
+        shared = len(wanted & theirs)
+        alike.append(shared / (len(wanted) + len(theirs) - shared) if shared else 0.0)
     ranked = sorted(range(len(others)), key=lambda number: -alike[number])  # stable: ties stay in pool order
-    return _distinct((others[number] for number in ranked), _gold(item), DISTRACTORS)
+    return _distinct((others[number] for number in ranked), item, DISTRACTORS)
 
 
-def _none_differs(item: Item, pool: Sequence[Item]) -> InputError:
-    return InputError(
-        f"task {item.task!r}, language {item.language!r}, item {item.item_id!r}: "
-        f"no distractor differs from its gold answers (items in the language: {len(pool)})"
-    )
-
-
-def _brought(item: Item) -> tuple[str, ...]:
+def _own_distractors(item: Item) -> tuple[str, ...]:
     """Compared as they are written: to a benchmark of numbers, `5` and `-5` are two options."""
-    gold = {_written(answer) for answer in item.answers}
+    gold, options = (
+        [unicodedata.normalize("NFC", text).strip() for text in texts] for texts in (item.answers, item.options)
+    )
     distinct: dict[str, str] = {}
-    for option in item.options:
-        if _written(option) not in gold:
-            distinct.setdefault(_written(option), option)
+    for written, option in zip(options, item.options, strict=True):
+        if written not in gold:
+            distinct.setdefault(written, option)
     return tuple(distinct.values())
-
-
-def _written(text: str) -> str:
-    return unicodedata.normalize("NFC", text).strip()
 
 
 def similar_length(one: str, other: str) -> bool:
@@ -151,7 +147,7 @@ def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[
     """The item itself may be among them: its option equals a gold answer, so no caller takes it."""
     gold = gold_option(item)
     own = answer_type(gold, item.language)
-    for group in (kinds.get(own, ()), _Joined([items for kind, items in kinds.items() if kind != own])):
+    for group in ([kinds.get(own, ())], [items for kind, items in kinds.items() if kind != own]):
         left = []
         for candidate in _drawn(group, rng):
             if similar_length(gold, gold_option(candidate)):
@@ -161,16 +157,9 @@ def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[
         yield from left
 
 
-def _others(item: Item, pool: Sequence[Item]) -> list[Item]:
-    return [other for other in pool if other.item_id != item.item_id]
-
-
-def _gold(item: Item) -> set[str]:
-    return {normalised(answer) for answer in item.answers}
-
-
-def _distinct(candidates: Iterable[Item], gold: set[str], count: int) -> tuple[str, ...]:
-    """The first `count` gold options that differ from the gold answers and from each other once normalised."""
+def _distinct(candidates: Iterable[Item], item: Item, count: int) -> tuple[str, ...]:
+    """The first `count` gold options that differ from the item's gold answers and from each other once normalised."""
+    gold = {normalised(answer) for answer in item.answers}
     taken: dict[str, str] = {}
     for candidate in candidates:
         if len(taken) == count:
@@ -184,39 +173,22 @@ def _distinct(candidates: Iterable[Item], gold: set[str], count: int) -> tuple[s
     return tuple(taken.values())
 
 
-def _drawn(items: Sequence[Item], rng: random.Random) -> Iterator[Item]:
-    """The items in random order: a lazy Fisher-Yates shuffle, since the caller takes few of them."""
+def _drawn(pools: Sequence[Sequence[Item]], rng: random.Random) -> Iterator[Item]:
+    """The items of all pools in random order: a lazy Fisher-Yates shuffle, since the caller takes few of them."""
     moved: dict[int, int] = {}
-    for place in range(len(items)):
-        other = rng.randrange(place, len(items))
+    count = sum(map(len, pools))
+    for place in range(count):
+        other = rng.randrange(place, count)
         chosen = moved.get(other, other)
         moved[other] = moved.get(place, place)
-        yield items[chosen]
-
-
-class _Joined(Sequence[Item]):
-    """Several pools end to end, without copying thousands of items for every draw of four."""
-
-    def __init__(self, pools: Sequence[Sequence[Item]]) -> None:
-        self._pools = pools
-
-    def __len__(self) -> int:
-        return sum(map(len, self._pools))
-
-    def __getitem__(self, index: int) -> Item:  # type: ignore[override]  # a draw takes no slices
-        for pool in self._pools:
-            if index < len(pool):
-                return pool[index]
-            index -= len(pool)
-        raise IndexError(index)
+        for pool in pools:
+            if chosen < len(pool):
+                yield pool[chosen]
+                break
+            chosen -= len(pool)
 
 
 @lru_cache(maxsize=65536)
 def _trigrams(text: str) -> frozenset[str]:
     characters = normalised(text)
     return frozenset(characters[start : start + 3] for start in range(len(characters) - 2))
-
-
-def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    shared = len(one & other)
-    return shared / (len(one) + len(other) - shared) if shared else 0.0

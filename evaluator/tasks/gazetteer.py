@@ -208,9 +208,10 @@ def _next_topic(
     repeats = bool(used) and rng.random() < _SAME_RELATION
     relation = _pick(rng, used)[1] if repeats else _pick(rng, tuple(RELATIONS))
     kind = RELATIONS[relation][0]
-    name = _words(rng, grammar, stream, 2 if kind == "writer" else 1)
-    while any(name == known for known, _ in subjects):
+    while True:
         name = _words(rng, grammar, stream, 2 if kind == "writer" else 1)
+        if all(name != known for known, _ in subjects):
+            break
     subjects.append((name, kind))
     return name, relation
 
@@ -228,17 +229,15 @@ def _answer(rng: random.Random, grammar: Grammar, stream: Stream, kind: Kind) ->
 
 
 def _words(rng: random.Random, grammar: Grammar, stream: Stream, count: int) -> str:
-    return " ".join(_invented_word(rng, grammar, stream) for _ in range(count))
-
-
-def _invented_word(rng: random.Random, grammar: Grammar, stream: Stream) -> str:
-    """Two or three syllables; drawn again until the word is one of the stream's own."""
-    while True:
+    """Invented words of two or three syllables; a word that is not one of the stream's own is drawn again."""
+    words: list[str] = []
+    while len(words) < count:
         length = 3 if rng.random() < _LONG_NAME else 2
         syllables = [_pick(rng, grammar.syllables) for _ in range(length)]
         word = "".join(syllables)
         if len(set(syllables)) == length and word_stream(word) == stream:
-            return word[0].upper() + word[1:] if grammar.capital else word
+            words.append(word[0].upper() + word[1:] if grammar.capital else word)
+    return " ".join(words)
 
 
 def word_stream(word: str) -> Stream:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import Item
@@ -70,7 +69,10 @@ def load_task(
     items = [item if item.task == name else replace(item, task=name) for item in read]
     if not items:
         raise InputError(f"task {spec!r}: holds no items")
-    every_pool = {language: tuple(pool) for language, pool in sorted(_by_language(items).items())}
+    by_language: dict[str, list[Item]] = {}
+    for item in items:
+        by_language.setdefault(item.language, []).append(item)
+    every_pool = {language: tuple(pool) for language, pool in sorted(by_language.items())}
     wanted = every_pool if languages is None else dict.fromkeys(spelled(name, languages, every_pool))
     return TaskData(
         name=name,
@@ -111,9 +113,12 @@ def task_name(spec: str, name: str | None = None) -> str:
         return name
     if parsed.word is not None and argument is not None:
         return argument.words[parsed.word]
-    if task.named_after == "file" and parsed.path is not None:
-        return _file_task_name(parsed.path) or task.name
-    return task.name
+    if task.named_after == "task" or parsed.path is None:
+        return task.name
+    # The hub's ORG/NAME@REVISION gives NAME, which may contain dots.
+    stem = parsed.path.stem if parsed.path.exists() else str(parsed.path).partition("@")[0].rpartition("/")[2]
+    # Without anything that could upset a file system or a shell.
+    return re.sub(r"[^\w.-]+", "-", stem).strip("-.") or task.name
 
 
 def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
@@ -131,20 +136,6 @@ def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tupl
             raise unknown(f"language of task {task!r}:", language, known)
         found.append(own)
     return tuple(found)
-
-
-def _file_task_name(path: Path) -> str:
-    """The file's stem without anything that could upset a file system or a shell; empty if nothing is left."""
-    # The hub's ORG/NAME@REVISION gives NAME, which may contain dots.
-    name = path.stem if path.exists() else str(path).partition("@")[0].rpartition("/")[2]
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.")
-
-
-def _by_language(items: Iterable[Item]) -> dict[str, list[Item]]:
-    pools: dict[str, list[Item]] = {}
-    for item in items:
-        pools.setdefault(item.language, []).append(item)
-    return pools
 
 
 def _digest(items: Iterable[Item]) -> str:

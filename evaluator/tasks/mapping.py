@@ -92,7 +92,7 @@ class _Reader:
         """The texts of a field: at least one."""
         found = self.texts(name)
         if not found:
-            raise InputError(f"{self._place}: field {name!r} ({self._paths(name)}) is empty")
+            raise InputError(f"{self._at(name)} is empty")
         return found
 
     def texts(self, name: str) -> list[str]:
@@ -108,58 +108,46 @@ class _Reader:
         if self._fields.options is not None:
             count = len({*options, *answers[:1]})
             if not 2 <= count <= MOST_OPTIONS:
-                raise InputError(
-                    f"{self._place}: field 'options' ({self._paths('options')}) gives a choice among {count}, "
-                    f"not among 2 to {MOST_OPTIONS}"
-                )
+                raise InputError(f"{self._at('options')} gives a choice among {count}, not among 2 to {MOST_OPTIONS}")
         return answers, options
 
     def _option(self, value: Any, options: Sequence[str]) -> str | None:
-        """The option that `answer` names; None where it is hidden."""
-        if value is None or self._text(value, "answer") in _HIDDEN:
+        """The option that `answer` names by its number from 0, its letter or its label; None where it is hidden."""
+        answer = "" if value is None else self._text(value, "answer")
+        if answer in _HIDDEN:
             return None
-        text = self._text(value, "answer")
-        number = self._number(text)
-        place = f"{self._place}: field 'answer' ({self._paths('answer')})"
-        if not 0 <= number < len(options) or not options[number]:
-            raise InputError(f"{place}: {text!r} is none of the {len(options)} options")
-        return options[number]
-
-    def _number(self, answer: str) -> int:
-        """Which option an answer names, from 0; a number that no option has where it names none of the labels."""
         if self._fields.labels is not None:
             labels = self._all("labels")
-            if len(labels) != len(self._all("options")):
-                raise InputError(
-                    f"{self._place}: field 'labels' ({self._paths('labels')}) has {len(labels)} entries, and "
-                    f"'options' {len(self._all('options'))}"
-                )
-            return labels.index(answer) if answer in labels else -1
-        if answer.isascii() and answer.isdecimal():
-            return int(answer)
-        if len(answer) == 1 and answer.isascii() and answer.isalpha():
-            return ord(answer.upper()) - ord("A")
-        raise InputError(
-            f"{self._place}: field 'answer' ({self._paths('answer')}): {answer[:60]!r} is neither a number from 0 nor "
-            "a letter from A: put a text in fields.answers, and other names of options in fields.labels"
-        )
+            if len(labels) != len(options):
+                raise InputError(f"{self._at('labels')} has {len(labels)} entries, and 'options' {len(options)}")
+            number = labels.index(answer) if answer in labels else -1
+        elif answer.isascii() and answer.isdecimal():
+            number = int(answer)
+        elif len(answer) == 1 and answer.isascii() and answer.isalpha():
+            number = ord(answer.upper()) - ord("A")
+        else:
+            raise InputError(
+                f"{self._at('answer')}: {answer[:60]!r} is neither a number from 0 nor a letter from A: put a text in "
+                "fields.answers, and other names of options in fields.labels"
+            )
+        if not 0 <= number < len(options) or not options[number]:
+            raise InputError(f"{self._at('answer')}: {answer!r} is none of the {len(options)} options")
+        return options[number]
 
     def _all(self, name: str) -> list[str]:
         """Every text of a field, in order; empty where there is none."""
         return ["" if value is None else self._text(value, name) for value in self._values(name)]
 
-    def _values(self, name: str) -> list[Any]:
-        paths: Sequence[str] = getattr(self._fields, name) or ()
-        return [value for path in paths for value in self._at(path, name)]
-
-    def _at(self, path: str, name: str) -> Iterator[Any]:
-        if path.startswith(CONSTANT):
-            yield path.removeprefix(CONSTANT)
-        elif path in self._row:
-            yield from self._walk(self._row[path], (), path, name)
-        else:
-            first, *rest = path.split(".")
-            yield from self._walk(self._row.get(first), rest, path, name)
+    def _values(self, name: str) -> Iterator[Any]:
+        """The values of a field, in order; None where a row lacks one."""
+        for path in getattr(self._fields, name) or ():
+            if path.startswith(CONSTANT):
+                yield path.removeprefix(CONSTANT)
+            elif path in self._row:
+                yield from self._walk(self._row[path], (), path, name)
+            else:
+                first, *rest = path.split(".")
+                yield from self._walk(self._row.get(first), rest, path, name)
 
     def _walk(self, value: Any, parts: Sequence[str], path: str, name: str) -> Iterator[Any]:
         if isinstance(value, list | tuple):
@@ -174,20 +162,18 @@ class _Reader:
         elif isinstance(value, dict) and parts[0] in value:
             yield from self._walk(value[parts[0]], parts[1:], path, name)
         else:
-            raise InputError(f"{self._place}: field {name!r} ({path}): there is no {parts[0]!r} in {_shown(value)}")
+            raise InputError(
+                f"{self._place}: field {name!r} ({path}): there is no {parts[0]!r} in {one_line(repr(value), 60)}"
+            )
 
     def _text(self, value: Any, name: str) -> str:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
-        place = f"{self._place}: field {name!r} ({self._paths(name)})"
         if not isinstance(value, str):
-            raise InputError(f"{place} must be text or a number, not {_shown(value)}")
-        text: str = of_kind(value, str, place)
-        return text.strip()
+            raise InputError(f"{self._at(name)} must be text or a number, not {one_line(repr(value), 60)}")
+        of_kind(value, str, self._at(name))  # no lone surrogates
+        return value.strip()
 
-    def _paths(self, name: str) -> str:
-        return ", ".join(getattr(self._fields, name) or ())
-
-
-def _shown(value: object) -> str:
-    return one_line(repr(value), 60)
+    def _at(self, name: str) -> str:
+        """A field's place, for errors."""
+        return f"{self._place}: field {name!r} ({', '.join(getattr(self._fields, name) or ())})"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,77 +45,56 @@ class Place:
         return f"{what} ({named})" if named else what
 
 
-class Rows:
-    """The rows of one split. To be used within `with`: what local files were converted to is removed at its end."""
+@contextmanager
+def rows_at(place: Place) -> Iterator[tuple[str, Any]]:
+    """The name of a place's split, and its rows. What local files were converted to is removed at the end.
 
-    def __init__(self, place: Place) -> None:
-        """Raises InputError, in one line, for data that cannot be loaded."""
-        self.place = place
-        self._stack = ExitStack()
-        try:
-            self.split, self._rows = self._chosen(self._load())
-        except BaseException:
-            self._stack.close()
-            raise
-
-    def __enter__(self) -> Rows:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._rows.column_names)
-
-    def of(self, columns: list[str]) -> Iterator[Mapping[str, Any]]:
-        """The rows with some columns. Images and sounds in other columns are not decoded."""
-        yield from self._rows.select_columns(columns)
-
-    def _load(self) -> Mapping[str, Any]:
-        """Split -> its rows."""
-        import datasets  # seconds of imports, for those who need it only
-
-        # It logs every retry; the one error below is enough for users.
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-        datasets.disable_progress_bars()
-        place, options = self.place, {}
-        if place.local:  # the cache would copy local files and confuse two versions of them
-            options["cache_dir"] = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="resurface-rows-"))
-        if place.revision is not None:
-            options["revision"] = place.revision
-        asked: tuple[str, ...] = (place.data, *([] if place.config is None else [place.config]))
-        if Path(place.data).is_file() and place.local:
-            loader = _LOADERS.get(Path(place.data).suffix.lower())
-            if loader is None:
-                raise InputError(f"{place.data}: a file ending in {', '.join(_LOADERS)} is needed")
-            asked, options["data_files"] = (loader,), place.data
-        try:
-            format = _format(datasets.load_dataset_builder(*asked, **options))
-            if format not in _LOADERS.values():
-                raise InputError(f"{place}: its files are {format!r}; only Parquet, JSON and CSV are read")
-            found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
-            if format == "csv":  # whose values are guessed otherwise: 007 would be a number, and NA nothing
-                columns = next(iter(found.values())).column_names
-                features = datasets.Features({column: datasets.Value("string") for column in columns})
-                found = datasets.load_dataset(*asked, **options, features=features, keep_default_na=False)
-        except InputError:
-            raise
-        # Offline, a missing data set, a gated one, a broken file: each raises another library's exceptions.
-        except Exception as error:
-            raise InputError(f"task {place.task!r}: {place}: cannot be loaded: {_reason(error, place)}") from error
-        return found
-
-    def _chosen(self, splits: Mapping[str, Any]) -> tuple[str, Any]:
-        """Raises InputError for a split that is not there, and where it takes one to be named."""
-        wanted = self.place.split
-        usual = [name for name in (self.place.usual, *_USUAL_SPLITS) if name in splits]
-        chosen = wanted or (usual[0] if usual else next(iter(splits)) if len(splits) == 1 else None)
+    Raises InputError, in one line, for data that cannot be loaded, for a split that is not there, and where it takes
+    one to be named.
+    """
+    with ExitStack() as stack:
+        splits = _load(place, stack)
+        usual = [name for name in (place.usual, *_USUAL_SPLITS) if name in splits]
+        chosen = place.split or (usual[0] if usual else next(iter(splits)) if len(splits) == 1 else None)
         if chosen is None or chosen not in splits:
             lacks = "name one with split" if chosen is None else f"there is no split {chosen!r}"
-            raise InputError(f"task {self.place.task!r}: {self.place}: {lacks} (known: {', '.join(splits)})")
-        return chosen, splits[chosen]
+            raise InputError(f"task {place.task!r}: {place}: {lacks} (known: {', '.join(splits)})")
+        yield chosen, splits[chosen]
+
+
+def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
+    """Split -> its rows."""
+    import datasets  # seconds of imports, for those who need it only
+
+    # It logs every retry; the one error below is enough for users.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
+    options: dict[str, Any] = {}
+    if place.local:  # the cache would copy local files and confuse two versions of them
+        options["cache_dir"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="resurface-rows-"))
+    if place.revision is not None:
+        options["revision"] = place.revision
+    asked: tuple[str, ...] = (place.data, *([] if place.config is None else [place.config]))
+    if Path(place.data).is_file() and place.local:
+        loader = _LOADERS.get(Path(place.data).suffix.lower())
+        if loader is None:
+            raise InputError(f"{place.data}: a file ending in {', '.join(_LOADERS)} is needed")
+        asked, options["data_files"] = (loader,), place.data
+    try:
+        format = _format(datasets.load_dataset_builder(*asked, **options))
+        if format not in _LOADERS.values():
+            raise InputError(f"{place}: its files are {format!r}; only Parquet, JSON and CSV are read")
+        found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
+        if format == "csv":  # whose values are guessed otherwise: 007 would be a number, and NA nothing
+            columns = next(iter(found.values())).column_names
+            features = datasets.Features({column: datasets.Value("string") for column in columns})
+            found = datasets.load_dataset(*asked, **options, features=features, keep_default_na=False)
+    except InputError:
+        raise
+    # Offline, a missing data set, a gated one, a broken file: each raises another library's exceptions.
+    except Exception as error:
+        raise InputError(f"task {place.task!r}: {place}: cannot be loaded: {_reason(error, place)}") from error
+    return found
 
 
 def _format(builder: Any) -> str:
@@ -156,9 +135,18 @@ def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: b
     source = said.over(usual)
     items: dict[tuple[str, str], Item] = {}
     for language, place in _places(task, data, source, said, local=local):
-        for item in _items(task, place, source, language):
-            if items.setdefault((item.language, item.item_id), item) is not item:
-                raise InputError(f"{place}: language {item.language!r}: field 'id' repeats {item.item_id!r}")
+        with rows_at(place) as (split, rows):
+            fields = source.fields
+            if fields is None:  # each field is the column of its name, where there is one
+                same = {name: name for name in Fields.model_fields if name in rows.column_names}
+                if language is not None:
+                    same.pop("language", None)
+                fields = Fields.model_validate(same)
+            mapping = RowMapping(fields, task=task, language=language, where=str(place))
+            for number, row in enumerate(rows.select_columns(mapping.columns(rows.column_names))):
+                item = mapping.item(row, f"{split}-{number:06d}", f"row {number}")
+                if items.setdefault((item.language, item.item_id), item) is not item:
+                    raise InputError(f"{place}: language {item.language!r}: field 'id' repeats {item.item_id!r}")
     found = list(items.values())
     where = data if local else f"data set {data!r}"
     if not found:
@@ -171,22 +159,6 @@ def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: b
     return found
 
 
-def _items(task: str, place: Place, source: Source, language: str | None) -> Iterator[Item]:
-    with Rows(place) as rows:
-        fields = source.fields or _same_names(rows.columns, language)
-        mapping = RowMapping(fields, task=task, language=language, where=str(place))
-        for number, row in enumerate(rows.of(mapping.columns(rows.columns))):
-            yield mapping.item(row, f"{rows.split}-{number:06d}", f"row {number}")
-
-
-def _same_names(columns: Collection[str], language: str | None) -> Fields:
-    """Without a mapping, each field is the column of its name, where there is one."""
-    named = {name: name for name in Fields.model_fields if name in columns}
-    if language is not None:
-        named.pop("language", None)
-    return Fields.model_validate(named)
-
-
 def _places(task: str, data: str, source: Source, said: Source, *, local: bool) -> Iterator[tuple[str | None, Place]]:
     """Each configuration with its language, which is None where a column says it."""
     path = Path(data)
@@ -196,7 +168,9 @@ def _places(task: str, data: str, source: Source, said: Source, *, local: bool) 
             yield language, Place(task=task, data=data, local=False, **hub)
         return
     # A configuration that is no directory and no file is the affair of the data set's card, or of whoever names it.
-    asked = path.is_dir() and (said.config is not None or _names_configurations(path))
+    card = path / "README.md"  # of a repository of the hub, which may list its configurations
+    listed = card.is_file() and "configs:" in card.read_text(encoding="utf-8", errors="replace")
+    asked = path.is_dir() and (said.config is not None or listed)
     found = 0
     for language, config in source.configs.items():
         inner = _inside(path, language, config)
@@ -237,9 +211,3 @@ def _inside(path: Path, language: str | None, config: str | None) -> Path | None
             if (path / f"{name}{suffix}").is_file():
                 return path / f"{name}{suffix}"
     return None
-
-
-def _names_configurations(directory: Path) -> bool:
-    """Whether a directory is a repository of the hub whose card lists its configurations."""
-    card = directory / "README.md"
-    return card.is_file() and "configs:" in card.read_text(encoding="utf-8", errors="replace")

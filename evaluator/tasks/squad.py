@@ -1,19 +1,93 @@
-"""Readers that XQuAD and TyDi QA GoldP share: SQuAD-format JSON files (`data[].paragraphs[].qas[]`), and the hub."""
+"""XQuAD and TyDi QA GoldP, from SQuAD-format JSON files (`data[].paragraphs[].qas[]`) or from the hub.
+
+XQuAD: 1190 parallel questions in twelve languages, which it names by their codes. TyDi QA GoldP: questions written in
+nine languages, which it names in full, each with its gold passage.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluator.core.errors import InputError, field, of_kind, parse, text_field
 from evaluator.core.records import Item
+from evaluator.core.text import name_of
+from evaluator.tasks.base import Argument, Task
 
 LanguageOf = Callable[[str, Path], str]  # (item id, file) -> language
+_SPLIT = "validation"
+_XQUAD_LANGUAGES = ("ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro")
+# Language -> items of the validation split, as the hub has them.
+_TYDIQA_SIZES = {
+    "arabic": 921,
+    "bengali": 113,
+    "english": 440,
+    "finnish": 782,
+    "indonesian": 565,
+    "korean": 276,
+    "russian": 812,
+    "swahili": 499,
+    "telugu": 669,
+}
+_TYDIQA_LANGUAGES = (*_TYDIQA_SIZES, "japanese", "thai")  # GoldP has the first nine
 
 
-def files(path: Path, pattern: str) -> list[Path]:
+def read_xquad(path: Path) -> list[Item]:
+    """Every item of the files `xquad.<language>.json` of a directory, or of one such file.
+
+    Questions on one paragraph share a cluster, named by the article and the paragraph, which are the same ones in every
+    language of XQuAD. Raises InputError.
+    """
+    files = _files(path, "xquad.*.json")
+    return _read_all(files, "xquad", lambda _, file: file.stem.rpartition(".")[2], shared_contexts=True)
+
+
+def _load_xquad() -> list[Item]:
+    """Items of all twelve configurations on the hub; questions on one context share a cluster. Raises InputError."""
+    items = []
+    for language in _XQUAD_LANGUAGES:
+        # Numbered in order of appearance, which is the same in every language.
+        contexts: dict[str, str] = {}
+        for row in _hub_rows("xquad", "google/xquad", f"xquad.{language}"):
+            cluster = contexts.setdefault(row["context"], f"context {len(contexts)}")
+            items.append(_hub_item("xquad", language, row, cluster))
+    return items
+
+
+def read_tydiqa(path: Path) -> list[Item]:
+    """Every item of the `*.json` files of a directory, or of one file.
+
+    The language is the prefix of an item's id (`swahili-123`), or else it is taken from the file's name
+    (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question is its own cluster. Raises InputError.
+    """
+    return _read_all(_files(path, "*.json"), "tydiqa", _tydiqa_language, shared_contexts=False)
+
+
+def _load_tydiqa() -> list[Item]:
+    """The items of the gold-passage task on the hub; the language is the id's prefix. Raises InputError."""
+    return [
+        _hub_item("tydiqa", row["id"].partition("-")[0], row, row["id"])
+        for row in _hub_rows("tydiqa", "google-research-datasets/tydiqa", "secondary_task")
+    ]
+
+
+def _tydiqa_language(item_id: str, file: Path) -> str:
+    prefix = item_id.partition("-")[0]
+    if prefix in _TYDIQA_LANGUAGES:
+        return prefix
+    named = {name_of(piece) for piece in re.split(r"[-_.]", file.stem.lower())}.intersection(_TYDIQA_LANGUAGES)
+    if len(named) != 1:
+        raise InputError(
+            f"{file}: id {item_id!r} has no language prefix, and the file's name does not name one language "
+            f"(known: {', '.join(sorted(_TYDIQA_LANGUAGES))})"
+        )
+    return named.pop()
+
+
+def _files(path: Path, pattern: str) -> list[Path]:
     """The file itself, or a directory's files that match `pattern`, sorted. Raises InputError if there are none."""
     if path.is_file():
         return [path]
@@ -25,7 +99,7 @@ def files(path: Path, pattern: str) -> list[Path]:
     return found
 
 
-def read_all(files: Sequence[Path], task: str, language_of: LanguageOf, *, shared_contexts: bool) -> list[Item]:
+def _read_all(files: Sequence[Path], task: str, language_of: LanguageOf, *, shared_contexts: bool) -> list[Item]:
     """Every item of the files, in order; `shared_contexts`: questions on one paragraph are one cluster.
 
     Raises InputError, with file and place, for malformed data, for an id that a language has twice, and without items.
@@ -54,6 +128,10 @@ def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bo
             for number, question in enumerate(field(paragraph, "qas", list, inner)):
                 at = f"{inner}.qas[{number}]"
                 item_id = text_field(question, "id", at)
+                answers = [
+                    field(answer, "text", str, f"{at}.answers[{entry}]")
+                    for entry, answer in enumerate(field(question, "answers", list, at))
+                ]
                 cluster = f"{article_number}.{paragraph_number} {title}".rstrip()
                 yield Item(
                     task=task,
@@ -61,22 +139,12 @@ def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bo
                     item_id=item_id,
                     context=context,
                     question=field(question, "question", str, at),
-                    answers=_answers(question, at),
+                    answers=tuple(dict.fromkeys(answers)),  # TyDi QA often has the same one twice
                     cluster=cluster if shared_contexts else item_id,
                 )
 
 
-def _answers(question: Any, place: str) -> tuple[str, ...]:
-    """The references, each once: TyDi QA often has the same one twice."""
-    answers = field(question, "answers", list, place)
-    texts = (field(answer, "text", str, f"{place}.answers[{number}]") for number, answer in enumerate(answers))
-    return tuple(dict.fromkeys(texts))
-
-
-_SPLIT = "validation"
-
-
-def hub_item(task: str, language: str, row: Mapping[str, Any], cluster: str) -> Item:
+def _hub_item(task: str, language: str, row: Mapping[str, Any], cluster: str) -> Item:
     """The item of one row of a data set."""
     return Item(
         task=task,
@@ -89,7 +157,7 @@ def hub_item(task: str, language: str, row: Mapping[str, Any], cluster: str) -> 
     )
 
 
-def hub_rows(task: str, dataset: str, config: str) -> Iterable[Mapping[str, Any]]:
+def _hub_rows(task: str, dataset: str, config: str) -> Iterable[Mapping[str, Any]]:
     """The rows of a data set's validation split. Raises InputError, in one line, where it cannot be loaded."""
     import datasets  # seconds of imports, for those who ask the hub only
 
@@ -105,3 +173,39 @@ def hub_rows(task: str, dataset: str, config: str) -> Iterable[Mapping[str, Any]
             f"with its files on disk, use {task}:DIR"
         ) from error
     return found
+
+
+XQUAD = Task(
+    name="xquad",
+    help="XQuAD, from the hub or from its files on disk",
+    argument=Argument("DIR"),
+    read_items=lambda path: _load_xquad() if path is None else read_xquad(path),
+    sizes=dict.fromkeys(sorted(_XQUAD_LANGUAGES), 1190),
+    open="The answer is a span of the passage.",
+    sample=lambda: Item(
+        task="xquad",
+        language="en",
+        item_id="sample",
+        context="The lighthouse of Arda is 41 metres high and was lit by oil until 1931.",
+        question="How high is the lighthouse?",
+        answers=("41 metres",),
+        cluster="sample",
+    ),
+)
+TYDIQA = Task(
+    name="tydiqa",
+    help="TyDi QA GoldP, from the hub or from its files on disk",
+    argument=Argument("DIR"),
+    read_items=lambda path: _load_tydiqa() if path is None else read_tydiqa(path),
+    sizes=_TYDIQA_SIZES,
+    open="The answer is a span of the passage; questions were asked by people who had not read it.",
+    sample=lambda: Item(
+        task="tydiqa",
+        language="finnish",
+        item_id="finnish-sample",
+        context="Silta valmistui vuonna 1958, ja se on 212 metriä pitkä.",
+        question="Kuinka pitkä silta on?",
+        answers=("212 metriä",),
+        cluster="finnish-sample",
+    ),
+)

@@ -1,13 +1,15 @@
 """A hostile checkpoint directory: pipes, links that lead elsewhere, code. And files that are read ahead."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from evaluator.checkpoints import files as readahead
-from evaluator.checkpoints.files import is_inside
+from evaluator.checkpoints.files import digest_of_file, digest_once, is_inside
 from evaluator.checkpoints.info import MANIFEST
 from evaluator.checkpoints.tensors import INDEX
 from evaluator.core.errors import InputError
@@ -139,18 +141,28 @@ def test_nothing_is_read_ahead_without_files_or_memory(
 ) -> None:
     assert readahead.read_ahead(tmp_path) is None
     (tmp_path / "model.safetensors").write_bytes(b"x" * 10)
-    monkeypatch.setattr(readahead, "_available_bytes", lambda: 19)
-    assert readahead.read_ahead(tmp_path) is None
-    monkeypatch.setattr(readahead, "_available_bytes", lambda: 20)
-    thread = readahead.read_ahead(tmp_path)
+    for available, reads in ((19, False), (20, True)):
+        monkeypatch.setattr(readahead.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))  # noqa: B023
+        thread = readahead.read_ahead(tmp_path)
+        assert (thread is not None) == reads
     assert thread is not None
     thread.join()
     assert advised == [10]
 
 
-def test_a_file_that_goes_missing_is_left_out(tmp_path: Path, advised: list[int]) -> None:
-    there = tmp_path / "b.safetensors"
-    there.write_bytes(b"x")
-    readahead._advise([tmp_path / "a.safetensors", there])
-    assert advised == [1]
-    assert readahead._available_bytes() > 0
+def test_a_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(readahead, "digest_of_file", lambda file: read.append(file.name) or digest_of_file(file))
+    file, other = tmp_path / "a", tmp_path / "b"
+    file.write_bytes(b"one")
+    other.write_bytes(b"one")
+    for _ in range(3):
+        assert digest_once(file) == digest_once(other) == hashlib.sha256(b"one").hexdigest()
+    assert read == ["a", "b"]
+    file.write_bytes(b"two")
+    os.utime(file, ns=(1, 1))  # whatever the file system's clock says
+    assert digest_once(file) == hashlib.sha256(b"two").hexdigest()
+    other.unlink()
+    other.write_bytes(b"three")
+    assert digest_once(other) == hashlib.sha256(b"three").hexdigest()
+    assert read == ["a", "b", "a", "b"]

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from evaluator.checkpoints import info as described
 from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint, recognise
 from evaluator.checkpoints.tensors import SINGLE
 from evaluator.core.errors import InputError
 from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
-from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, compressed_tensors, floats, with_quantisation
 
 PRUNED = {
@@ -34,22 +32,11 @@ def checkpoint(tmp_path):
 # ---- what it says -----------------------------------------------------------------------------------------------
 
 
-def test_a_dense_checkpoint(checkpoint):
+def test_a_dense_checkpoint(checkpoint, monkeypatch):
     info = inspect_checkpoint(checkpoint)
     assert (info.name, info.path, info.tensors, info.bytes, info.dtype) == ("dense", checkpoint, 3, 72, "bfloat16")
     assert (info.method, info.pattern, info.sparsity, info.calibration) == (None, None, None, None)
     assert inspect_checkpoint(checkpoint, "base").name == "base"
-
-
-def test_a_real_one(tmp_path):
-    info = inspect_checkpoint(save_tiny_model(tmp_path / "tiny"))
-    weights = load_file(tmp_path / "tiny" / SINGLE)
-    assert info.tensors == len(weights)
-    assert info.bytes == sum(weight.numel() * weight.element_size() for weight in weights.values())
-    assert info.dtype == "float32"
-
-
-def test_the_name_of_the_working_directory(checkpoint, monkeypatch):
     monkeypatch.chdir(checkpoint)
     assert inspect_checkpoint(Path()).name == "dense"
 

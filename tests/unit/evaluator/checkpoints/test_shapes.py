@@ -7,7 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.info import inspect_checkpoint, read_positions, stored_dtype
+from evaluator.checkpoints.shapes import expert_field, text_model
+from launch.sweep.estimate import vocabulary_of
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.checkpoint_files import only_error, write
 from tests.support.models import save_tiny_model
@@ -76,3 +78,22 @@ def test_good_checkpoints_pass(tmp_path, architecture):
 
 def test_the_bundled_model_passes():
     assert inspect_checkpoint(BUNDLED_MODEL).tensors > 4
+
+
+TOWERS = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "head_dim": 256, "dtype": "bfloat16"}
+WHOLE = {
+    "model_type": "gemma3",
+    "head_dim": 1,
+    "text_config": {**TOWERS, "model_type": "gemma3_text", "num_experts": 8},
+}
+
+
+def test_whoever_reads_a_size_reads_the_text_model_s(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(WHOLE))
+    assert read_positions(tmp_path, unknown=1) == TOWERS["max_position_embeddings"]
+    assert vocabulary_of(tmp_path) == TOWERS["vocab_size"]
+    assert stored_dtype(WHOLE, []) == "bfloat16"
+    assert stored_dtype({"torch_dtype": "float32", **WHOLE}, []) == "float32"
+    assert expert_field(WHOLE) == "num_experts"
+    assert text_model(WHOLE)["head_dim"] == TOWERS["head_dim"]
+    assert text_model({"head_dim": 64, "text_config": None}) == {"head_dim": 64, "text_config": None}

@@ -35,13 +35,6 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, dtype, value)
     assert "tensor 'model.a.weight' holds NaN or infinity" in message
 
 
-def test_float8_without_infinities(tmp_path):
-    weights = {"w": torch.full((3,), 448.0).to(torch.float8_e4m3fn)}
-    assert inspect_checkpoint(write(tmp_path / "ok", weights)).tensors == 1
-    weights = {"w": torch.full((3,), float("nan")).to(torch.float8_e4m3fn)}
-    assert "tensor 'w'" in only_error(write(tmp_path / "bad", weights))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_largest_and_the_smallest_numbers_are_finite(tmp_path, dtype):
     limits = torch.finfo(dtype)
@@ -71,6 +64,9 @@ def test_a_tensor_of_more_than_one_chunk(tmp_path, position):
 
 
 def test_integers_and_empty_tensors_are_taken(tmp_path):
+    float8 = {"w": torch.tensor([448.0, float("nan")]).to(torch.float8_e4m3fn)}  # which has no infinity
+    assert "tensor 'w'" in only_error(write(tmp_path / "bad", float8))
+    assert inspect_checkpoint(write(tmp_path / "ok", {"w": float8["w"][:1].clone()})).tensors == 1
     weights = {"i": torch.tensor([2**31 - 1], dtype=torch.int32), "b": torch.tensor([True]), "e": torch.zeros(0, 3)}
     assert inspect_checkpoint(write(tmp_path / "m", weights | tensors())).tensors == 6
 
@@ -95,28 +91,21 @@ def sharded(tmp_path):
     return write_sharded(tmp_path / "s", tensors(), {"a.safetensors": names[:2], "b.safetensors": names[2:]}), names
 
 
-def test_a_missing_shard(tmp_path):
-    directory, _ = sharded(tmp_path)
-    (directory / "b.safetensors").unlink()
-    assert f"{INDEX}: field 'weight_map' names 'b.safetensors', which is missing" in only_error(directory)
-
-
-def test_a_missing_tensor(tmp_path):
+@pytest.mark.parametrize(
+    ("shard", "kept", "part"),
+    [
+        ("b.safetensors", slice(0), f"{INDEX}: field 'weight_map' names 'b.safetensors', which is missing"),
+        ("a.safetensors", slice(1), "a.safetensors: lacks tensor"),
+        ("b.safetensors", slice(None), "is also in a.safetensors"),
+        (SINGLE, slice(None), "remove one of them"),
+    ],
+)
+def test_shards_that_are_not_what_the_index_says(tmp_path, shard, kept, part):
     directory, names = sharded(tmp_path)
-    save_file({names[0]: tensors()[names[0]]}, directory / "a.safetensors")
-    assert f"a.safetensors: lacks tensor '{names[1]}'" in only_error(directory)
-
-
-def test_a_tensor_in_two_shards(tmp_path):
-    directory, _ = sharded(tmp_path)
-    save_file(tensors(), directory / "b.safetensors")
-    assert "is also in a.safetensors" in only_error(directory)
-
-
-def test_an_index_beside_a_single_file(tmp_path):
-    directory, _ = sharded(tmp_path)
-    save_file(tensors(), directory / SINGLE)
-    assert "remove one of them" in only_error(directory)
+    (directory / shard).unlink(missing_ok=True)
+    if names[kept]:
+        save_file({name: tensors()[name] for name in names[kept]}, directory / shard)
+    assert part in only_error(directory)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +125,6 @@ def test_bad_indices(tmp_path, checkpoint, index, part):
     assert part in only_error(directory)
 
 
-@pytest.mark.parametrize("size", [0, 4, 8, 40, -1, -72])
-def test_truncated_files(checkpoint, size):
-    file = checkpoint / SINGLE
-    content = file.read_bytes()
-    file.write_bytes(content[:size])
-    assert f"{file}: truncated" in only_error(checkpoint)
-
-
 def test_trailing_bytes(checkpoint):
     with (checkpoint / SINGLE).open("ab") as stream:
         stream.write(b"\0")
@@ -155,7 +136,7 @@ def test_every_truncation_of_a_whole_file_is_refused(checkpoint):
     content = file.read_bytes()
     for size in range(len(content)):
         file.write_bytes(content[:size])
-        assert SINGLE in only_error(checkpoint)
+        assert f"{file}: truncated" in only_error(checkpoint)
 
 
 def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
@@ -184,6 +165,11 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
         ({"w": entry(), "x": entry(offsets=(4, 12))}, "starts at byte"),
         ({"w": entry(offsets=(10**15, 10**15 + 8))}, "starts at byte"),
         ({"w": entry(shape=(10**15,), offsets=(0, 4 * 10**15))}, "truncated"),
+        ({"w": entry(shape=(2**20, 2**20), offsets=(0, 2**42))}, "truncated"),
+        ({"w": entry(shape=(2**40, 2**40), offsets=(0, 2**82))}, "not counts"),
+        ({"w": entry(shape=(10**4000,) * 2_000)}, "not counts"),  # whose product would take minutes
+        ({"w": entry(shape=(1,) * 65)}, "not counts"),
+        ({"w": entry(shape=(2.0,))}, "not counts"),
     ],
 )
 def test_bad_headers(checkpoint, header, part):
@@ -192,7 +178,7 @@ def test_bad_headers(checkpoint, header, part):
     assert part in only_error(checkpoint)
 
 
-@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 100_000_001, 10_000])
+@pytest.mark.parametrize("length", [2**60, 2**63, 2**64 - 1, 100_000_001, 10_000])
 def test_a_header_s_length_is_not_trusted(checkpoint, length):
     (checkpoint / SINGLE).write_bytes(struct.pack("<Q", length) + b"{}")
     assert "hold no whole header" in only_error(checkpoint)
@@ -206,42 +192,6 @@ def test_tensors_lie_where_safetensors_puts_them(checkpoint):
         content = b"".join(bytes(chunk) for chunk in tensor.chunks())
         assert content == expected[tensor.name].view(torch.uint8).numpy().tobytes()
         assert tensor.shape == tuple(expected[tensor.name].shape)
-
-
-@pytest.mark.parametrize("length", [2**60, 2**63, 2**64 - 1])
-def test_a_header_that_claims_to_be_longer_than_any_file_is_not_read(tmp_path, length):
-    file = tmp_path / "x.safetensors"
-    file.write_bytes(struct.pack("<Q", length) + b"{}")
-    with pytest.raises(InputError, match="hold no whole header"):
-        read_header(file)
-
-
-def entry(start, end, shape=(1,)):
-    return {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
-
-
-@pytest.mark.parametrize(
-    ("entries", "why"),
-    [
-        ({"a": entry(0, 4), "b": entry(0, 4)}, "starts at byte"),  # one over the other
-        ({"a": entry(0, 4), "b": entry(2, 6)}, "starts at byte"),
-        ({"a": entry(10**12, 10**12 + 4)}, "starts at byte"),
-        ({"a": entry(0, 2**42, (2**20, 2**20))}, "truncated"),
-        ({"a": entry(0, 2**42)}, "do not hold shape"),
-        ({"a": entry(0, 2**82, (2**40, 2**40))}, "not counts"),
-        ({"a": entry(0, 4, (10**4000,) * 2_000)}, "not counts"),  # whose product would take minutes
-        ({"a": entry(0, 4, (1,) * 65)}, "not counts"),
-        ({"a": entry(0, -4, (-1,))}, "not counts"),
-        ({"a": entry(0, 4, (1.0,))}, "not counts"),
-        ({"a": entry(0, 4, (True,))}, "not counts"),
-    ],
-)
-def test_a_header_that_lies_about_where_tensors_are_is_refused(tmp_path, entries, why):
-    file = tmp_path / "x.safetensors"
-    header = json.dumps(entries).encode()
-    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
-    with pytest.raises(InputError, match=why):
-        read_header(file)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES
-from evaluator.metrics.columns import FLAG, LANGUAGE, PERCENTAGE, REASON, TEXT, Column
+from evaluator.metrics.columns import LANGUAGE, PERCENTAGE, REASON, TEXT, Column
 from evaluator.metrics.headline import COLUMNS
 from evaluator.report.page import grid, published_grid
 
@@ -95,7 +95,3 @@ def test_a_heading_is_its_column_in_words():
     assert TABLES["pr_gap"].column("delta_pr").heading == "Δ PR"
     assert TABLES["calibration"].column("open_accuracy").heading == "open accuracy"
     assert TABLES["fates"].column("mc_only_corrected").heading == "mc_only, chance-corrected"
-
-
-def test_a_flag_is_yes_or_no():
-    assert (FLAG.shown(True), FLAG.shown(False)) == ("yes", "no")

@@ -178,26 +178,22 @@ def test_a_run_of_a_single_probe_has_a_page(tmp_path, probe):
     assert ("Fates are shares" in page) == (probe in ("greedy", "choice"))  # else there is no headline
 
 
-def test_a_run_without_records_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"records: no \.parquet part"):
-        write_report(tmp_path)
-
-
-def broken(tmp_path: Path) -> Path:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"records: no \.parquet part"),
+        (b"not parquet", r"0\.parquet: cannot be read as Parquet"),
+        (pa.table({"checkpoint": ["dense"]}), r"0\.parquet: has no column 'weights_digest'"),
+    ],
+)
+def test_records_that_cannot_be_read_are_named(tmp_path, content, message):
     path = tmp_path / "records" / "dense" / "t" / "0.parquet"
     path.parent.mkdir(parents=True)
-    return path
-
-
-def test_a_broken_part_is_named(tmp_path):
-    broken(tmp_path).write_bytes(b"not parquet")
-    with pytest.raises(InputError, match=r"0\.parquet: cannot be read as Parquet"):
-        write_report(tmp_path)
-
-
-def test_a_missing_column_is_named(tmp_path):
-    pq.write_table(pa.table({"checkpoint": ["dense"]}), broken(tmp_path))
-    with pytest.raises(InputError, match=r"0\.parquet: has no column 'weights_digest'"):
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        pq.write_table(content, path)
+    with pytest.raises(InputError, match=message):
         write_report(tmp_path)
 
 

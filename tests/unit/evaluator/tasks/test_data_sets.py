@@ -14,7 +14,7 @@ import pytest
 
 from evaluator.core.errors import InputError
 from evaluator.tasks import Source, TaskSpec, items_by_language, load_task, task_name
-from evaluator.tasks.rows import Place, Rows
+from evaluator.tasks.rows import Place, rows_at
 
 ARC = {"id": "a1", "question": "q?", "choices": {"text": ["w", "x", "y"], "label": ["A", "B", "C"]}, "answerKey": "B"}
 MINE = Source.model_validate({"language": "english", "fields": {"id": "n", "question": "q", "answers": "a"}})
@@ -174,10 +174,10 @@ def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     file = lines(tmp_path / "rows.jsonl", {"n": 1, "q": "q", "a": "x"})
-    with Rows(Place(task="t", data=str(file), local=True)) as rows:
-        assert (rows.columns, rows.split) == (["n", "q", "a"], "train")
+    with rows_at(Place(task="t", data=str(file), local=True)) as (split, rows):
+        assert (rows.column_names, split) == (["n", "q", "a"], "train")
         assert len(list((tmp_path / "temporary").iterdir())) == 1
-        assert list(rows.of(["q"])) == [{"q": "q"}]
+        assert list(rows.select_columns(["q"])) == [{"q": "q"}]
     lines(file, {"n": 1, "q": "another", "a": "x"})
     assert load_task(f"hf:{file}", None, said=MINE).pools["english"][0].question == "another"
     assert not list((tmp_path / "temporary").iterdir())

@@ -8,9 +8,9 @@ import pytest
 
 from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS, is_excluded
+from evaluator.tasks.data_sets import FOLDER, Preset, document, preset_task
 from evaluator.tasks.distractors import choose_options
 from evaluator.tasks.mapping import RowMapping
-from evaluator.tasks.presets import FOLDER, Preset, document, preset_task
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 

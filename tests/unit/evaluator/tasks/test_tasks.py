@@ -10,9 +10,8 @@ import pytest
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.tasks import TASKS, Argument, Task, TaskSpec, items_by_language, load_task, task_name
-from evaluator.tasks.jsonl import read_jsonl
-from evaluator.tasks.tydiqa import read_tydiqa
-from evaluator.tasks.xquad import read_xquad
+from evaluator.tasks.squad import read_tydiqa, read_xquad
+from evaluator.tasks.user_files import read_jsonl
 
 XQUAD = Path(__file__).resolve().parents[5] / "shared" / "data" / "xquad"
 needs_xquad = pytest.mark.skipif(not XQUAD.is_dir(), reason="the shared XQuAD files are not here")
@@ -73,23 +72,13 @@ def test_gazetteer():
         ("jsonl:/no/such/file", ["/no/such/file: no such file"]),
         ("xquad:/no/such/dir", ["/no/such/dir: no such file"]),
         ("jsonl:/", ["is a directory"]),
+        ("jsonl:~nobody-of-that-name/x.jsonl", ["no such file or directory"]),
     ],
 )
 def test_bad_specs(spec, parts):
     for function in (TaskSpec.parse, lambda spec: load_task(spec, None)):
         message = only_error(function, spec)
         assert all(part in message for part in parts), message
-
-
-def test_good_specs_are_checked_without_reading(tmp_path):
-    broken = write(tmp_path / "broken.jsonl", "{")
-    for spec in ("gazetteer", "xquad", "tydiqa", f"jsonl:{broken}", f"xquad:{tmp_path}"):
-        assert TaskSpec.parse(spec).task.name == spec.partition(":")[0]
-
-
-def test_unknown_languages():
-    assert "did you mean 'swahili'?" in only_error(load_task, "gazetteer", ["swahilli"])
-    assert "no language is asked for" in only_error(load_task, "gazetteer", [])
 
 
 def test_the_digest_identifies_the_data_and_not_the_file(tmp_path):
@@ -134,6 +123,7 @@ def test_both_spellings_of_a_language_are_accepted(tmp_path):
     assert items_by_language("xquad", ["thai", "en"]) == {"th": 1190, "en": 1190}
     assert items_by_language("tydiqa", ["sw"]) == {"swahili": 499}
     assert "did you mean 'th'?" in only_error(load_task, f"xquad:{tmp_path}", ["tai"])
+    assert "no language is asked for" in only_error(load_task, "gazetteer", [])
 
 
 def test_a_task_is_one_object(tmp_path):
@@ -210,15 +200,13 @@ def test_jsonl_errors_name_file_line_and_field(tmp_path, line, parts):
     assert len(message) < 400 + len(str(file))
 
 
-def test_jsonl_that_is_not_text(tmp_path):
+def test_files_that_are_no_items(tmp_path):
     file = tmp_path / "items.jsonl"
     file.write_bytes(json.dumps(LINE).encode() + b"\n" + '{"id": "ä'.encode("latin-1"))
     assert "line 2: not UTF-8" in only_error(read_jsonl, file, "items")
-
-
-@pytest.mark.parametrize("content", ["", "\n \n"])
-def test_jsonl_without_items(tmp_path, content):
-    assert "holds no items" in only_error(read_jsonl, write(tmp_path / "items.jsonl", content), "items")
+    assert "holds no items" in only_error(read_jsonl, write(file, "\n \n"), "items")
+    with TASKS.temporarily(Task(name="empty", help="nothing", read_items=lambda _: [])):
+        assert only_error(load_task, "empty", None) == "task 'empty': holds no items"
 
 
 # ---- xquad and tydiqa on disk -----------------------------------------------------------------------------------
@@ -277,15 +265,6 @@ def test_tydiqa_without_a_language(tmp_path, name):
     assert "arabic" in message
 
 
-def test_repeated_ids(tmp_path):
-    write(tmp_path / "xquad.en.json", squad(question("1", "x"), question("1", "y")))
-    assert "language 'en': field 'id' repeats '1'" in only_error(read_xquad, tmp_path)
-    write(tmp_path / "dev.json", squad(question("arabic-1", "x")))
-    (tmp_path / "xquad.en.json").unlink()
-    write(tmp_path / "train.json", squad(question("arabic-1", "x")))
-    assert f"{tmp_path / 'train.json'}: language 'arabic'" in only_error(read_tydiqa, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
@@ -304,6 +283,7 @@ def test_repeated_ids(tmp_path):
         (squad({"id": "1", "question": "q", "answers": ["x"]}), ["qas[0].answers[0] must be an object"]),
         (squad({"id": "1", "question": "q", "answers": [{}]}), ["qas[0].answers[0]: field 'text' is missing"]),
         (squad(question("1", "\udfff")), ["lone surrogate"]),
+        (squad(question("1", "x"), question("1", "y")), ["language 'en': field 'id' repeats '1'"]),
     ],
 )
 def test_squad_errors_name_file_and_place(tmp_path, content, parts):
@@ -311,11 +291,6 @@ def test_squad_errors_name_file_and_place(tmp_path, content, parts):
     message = only_error(read_xquad, tmp_path)
     assert str(tmp_path) in message
     assert all(part in message for part in parts), message
-
-
-def test_unanswerable_questions_are_kept(tmp_path):
-    write(tmp_path / "xquad.en.json", squad(question("1"), question("2", "...")))
-    assert [item.answers for item in read_xquad(tmp_path)] == [(), ("...",)]
 
 
 def test_a_directory_without_files(tmp_path):
@@ -348,41 +323,25 @@ def row(item_id, context="c", answers=("x", "x")):
 @pytest.mark.parametrize(
     ("task", "dataset"), [("xquad", "google/xquad"), ("tydiqa", "google-research-datasets/tydiqa")]
 )
-def test_offline(hub, task, dataset):
+def test_without_the_hub_the_directory_is_named(hub, task, dataset):
     message = only_error(load_task, task, None)
     assert f"cannot load data set '{dataset}'" in message
     assert "Couldn't reach the Hub" in message
     assert f"use {task}:DIR" in message
 
 
-def test_tydiqa_of_the_hub(hub):
-    rows = [row("telugu-1"), row("arabic-2-0", answers=["x", "y"])]
-    hub["google-research-datasets/tydiqa", "secondary_task", "validation"] = rows
-    data = load_task("tydiqa", None)
-    assert list(data.pools) == ["arabic", "telugu"]
-    assert data.pools["arabic"][0].answers == ("x", "y")
-    assert data.pools["telugu"][0].answers == ("x",)
-    assert data.pools["telugu"][0].cluster == "telugu-1"
-
-
-def test_xquad_of_the_hub(hub):
+def test_items_of_the_hub(hub):
     for language in ["ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro"]:
         hub["google/xquad", f"xquad.{language}", "validation"] = [row("1"), row("2"), row("3", context="d")]
     data = load_task("xquad", ["ro"])
     assert len(data.every_pool) == 12
     clusters = [item.cluster for item in data.pools["ro"]]
     assert clusters[0] == clusters[1] != clusters[2]
-
-
-def test_a_task_without_items_is_refused() -> None:
-    with (
-        TASKS.temporarily(Task(name="empty", help="nothing", read_items=lambda _: [])),
-        pytest.raises(InputError) as caught,
-    ):
-        load_task("empty", None)
-    assert str(caught.value) == "task 'empty': holds no items"
-
-
-def test_a_home_of_nobody_is_a_missing_file() -> None:
-    with pytest.raises(InputError, match="no such file or directory"):
-        load_task("jsonl:~nobody-of-that-name/x.jsonl", None)
+    rows = [row("telugu-1"), row("arabic-2-0", answers=["x", "y"])]
+    hub["google-research-datasets/tydiqa", "secondary_task", "validation"] = rows
+    pools = load_task("tydiqa", None).pools
+    assert {language: [item.answers for item in pool] for language, pool in pools.items()} == {
+        "arabic": [("x", "y")],
+        "telugu": [("x",)],
+    }
+    assert pools["telugu"][0].cluster == "telugu-1"

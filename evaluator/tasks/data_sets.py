@@ -1,10 +1,21 @@
-"""Presets for data sets: one YAML file each (`presets/NAME.yaml`), which becomes the task NAME.
+"""Tasks of data sets: the presets and `hf`.
+
+A preset is one YAML file (`presets/NAME.yaml`), which becomes the task NAME.
 
     resurface eval MODEL --task arc_easy          from the hub
     resurface eval MODEL --task arc_easy:DIR      from its files (Parquet, JSON or CSV) in a directory
 
 A file states the data set's address, the meaning of its columns (`Source`) and what open answering means for it. It
 also has a sample row in the data set's layout. The row is invented, not copied.
+
+`hf` is any data set on the hub, or in files that `datasets` reads:
+
+    hf:ORG/NAME[@REVISION]    on the hub
+    hf:DIR, hf:FILE           Parquet, JSON (also a row per line) or CSV
+    hf:FILE.yaml              for the command line: a YAML file with a mapping; its `data` names the data set
+
+That file, or the task's entry in a sweep file, maps columns to fields (`source.py`). Without a mapping, columns have
+the names of the fields.
 """
 
 from __future__ import annotations
@@ -45,36 +56,49 @@ class Preset(DataSource):
     sizes: int | dict[str, int]  # of the split on the hub: rows of each language
     sample: dict[str, Any]  # a row of our own
 
-    @property
-    def size_by_language(self) -> dict[str, int]:
-        if isinstance(self.sizes, dict):
-            return self.sizes
-        return {language: self.sizes for language in self.configs if language is not None}
-
 
 @dataclass(frozen=True, slots=True)
-class PresetReader:
-    """Reads the data set of a preset from the hub, or from files."""
+class _Named:
+    """The data set that a path names: a repository of the hub, or files."""
 
-    name: str
-    preset: Preset
+    data: str
+    local: bool
+    said: Source  # its description
+
+
+class _Reader:
+    """Reads a preset's data set, or, without a preset, whatever a path names."""
+
+    def __init__(self, name: str, preset: Preset | None = None) -> None:
+        self._name, self._preset = name, preset
 
     def read(self, path: Path | None, said: Source) -> list[Item]:
         """Raises InputError as `read_data_set` does."""
-        data = self.preset.data if path is None else str(path)
-        return read_data_set(self.name, data, self.preset, said, local=path is not None)
+        if self._preset is not None:
+            data = self._preset.data if path is None else str(path)
+            return read_data_set(self._name, data, self._preset, said, local=path is not None)
+        named = _named(path)
+        return read_data_set(self._name, named.data, Source(), said.over(named.said), local=named.local)
 
     def usual(self, path: Path | None) -> Source | None:
-        """The description of the data set on the hub; None for files."""
-        return self.preset if path is None else None
+        """The description of a data set on the hub; None for files."""
+        if self._preset is not None:
+            return self._preset if path is None else None
+        named = _named(path)
+        return None if named.local else named.said
 
-    def sample(self) -> Item:
-        """The item of the sample row."""
-        known = self.preset.configs
-        language = "english" if "english" in known else next(iter(known))
-        assert self.preset.fields is not None
-        mapping = RowMapping(self.preset.fields, task=self.name, language=language, where=f"preset {self.name!r}")
-        return mapping.item(self.preset.sample, "sample", "sample")
+
+def _named(path: Path | None) -> _Named:
+    assert path is not None, "the argument is required"
+    said = Source()
+    if path.suffix in (".yaml", ".yml"):
+        said = document(path, DataSource)
+        beside = path.parent / said.data
+        path = beside if beside.exists() else Path(said.data)
+    if path.exists():
+        return _Named(str(path), True, said)
+    repository, _, revision = str(path).partition("@")
+    return _Named(repository, False, said.over(Source(revision=revision or None)))
 
 
 def document(path: Path, kind: type[_Said]) -> _Said:
@@ -90,7 +114,11 @@ def document(path: Path, kind: type[_Said]) -> _Said:
         # A few aliases can stand for billions of entries.
         if "*" in text and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise InputError(f"{path}: aliases (*name) are not read here")
-        content = _content(text)
+        loader = _SAFE(text)
+        try:
+            content = loader.get_single_data()
+        finally:
+            loader.dispose()
     # A value that its tag or form promises and that does not exist: the 31st of February, a number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {one_line(error)}") from error
@@ -106,29 +134,36 @@ def document(path: Path, kind: type[_Said]) -> _Said:
         raise InputError(f"{path}: {field}{value}: {message}") from error
 
 
-def _content(text: str) -> Any:
-    loader = _SAFE(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
-
-
 def preset_task(path: Path) -> Task:
     """The task of one preset's file. Raises InputError for a file that is not one."""
-    preset = document(path, Preset)
+    name, preset = path.stem, document(path, Preset)
+    languages = [language for language in preset.configs if language is not None]
+
+    def sample() -> Item:
+        assert preset.fields is not None
+        language = "english" if "english" in languages else next(iter(preset.configs))
+        mapping = RowMapping(preset.fields, task=name, language=language, where=f"preset {name!r}")
+        return mapping.item(preset.sample, "sample", "sample")
+
     return Task(
-        name=path.stem,
+        name=name,
         help=preset.help,
         argument=Argument("DIR"),
-        data=PresetReader(path.stem, preset),
-        sizes=preset.size_by_language,
+        data=_Reader(name, preset),
+        sizes=preset.sizes if isinstance(preset.sizes, dict) else dict.fromkeys(languages, preset.sizes),
         open=preset.open,
         choice_only=preset.choice_only,
-        sample=PresetReader(path.stem, preset).sample,
+        sample=sample,
     )
 
 
-def preset_tasks() -> list[Task]:
-    """The tasks of all presets, by name."""
-    return [preset_task(path) for path in sorted(FOLDER.glob("*.yaml"))]
+HF = Task(
+    name="hf",
+    help=(
+        "any data set of the hub, or in Parquet, JSON or CSV files; a sweep file or FILE.yaml maps its "
+        "columns (docs/your-data.md)"
+    ),
+    argument=Argument("ORG/NAME", required=True),
+    named_after="file",
+    data=_Reader("hf"),
+)

@@ -1,0 +1,110 @@
+"""Tasks of a user's own file: `jsonl`, questions, and `text`, running text for the perplexity probe.
+
+jsonl: one JSON object per line with `id, language, context, question, answers` (list of strings). An optional `options`
+lists the distractors of a multiple-choice benchmark (gold answers in it are skipped). Other fields are ignored, and so
+are blank lines.
+
+text: any UTF-8 file, or `gazetteer`, the bundled passages in nine languages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evaluator.core.errors import InputError, field, parse, strings, text_field
+from evaluator.core.records import Item
+from evaluator.tasks.base import Argument, Task
+from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
+
+BUNDLED = "gazetteer"
+_BUNDLED_START = 1_000_000  # far behind the passages that calibrate pruning
+_BUNDLED_PASSAGES = 40  # of each language
+
+
+def read_jsonl(path: Path, task: str) -> list[Item]:
+    """Every item of the file, in file order.
+
+    Raises InputError with the line's number for a malformed item, and for an id that its language already has.
+    """
+    items = []
+    first_seen: dict[tuple[str, str], int] = {}
+    clusters: dict[tuple[str, str], str] = {}  # (language, context) -> the first item that has this context
+    try:
+        # Bytes: text mode would also end a line at characters that JSON strings may hold.
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        place = f"{path}: line {number}"
+        record = parse(line, place)
+        item_id, language = text_field(record, "id", place), text_field(record, "language", place)
+        context = field(record, "context", str, place)
+        answers = strings(field(record, "answers", list, place), f"{place}: field 'answers'")
+        question = text_field(record, "question", place)
+        options = () if record.get("options") is None else strings(record["options"], f"{place}: field 'options'")
+        for at, option in enumerate(options):
+            if not option.strip():
+                raise InputError(f"{place}: field 'options'[{at}] is empty")
+        earlier = first_seen.setdefault((language, item_id), number)
+        if earlier != number:
+            raise InputError(f"{place}: field 'id' repeats {item_id!r} of line {earlier}")
+        items.append(
+            Item(
+                task=task,
+                language=language,
+                item_id=item_id,
+                context=context,
+                question=question,
+                answers=tuple(dict.fromkeys(answers)),
+                cluster=clusters.setdefault((language, context), item_id) if context.strip() else item_id,
+                options=options,
+            )
+        )
+    if not items:
+        raise InputError(f"{path}: holds no items")
+    return items
+
+
+def _read_items(path: Path | None) -> list[Item]:
+    assert path is not None, "the argument is required"
+    return read_jsonl(path, JSONL.name)
+
+
+JSONL = Task(
+    name="jsonl",
+    help="your own questions, a JSON object per line",
+    argument=Argument("FILE", required=True),
+    named_after="file",
+    read_items=_read_items,
+)
+
+
+def read_text(path: Path | None) -> str:
+    """The whole text of a file, or passages that no calibration sees, one per line, one language after the other.
+
+    Raises InputError for a file that cannot be read, is not UTF-8, or is blank.
+    """
+    assert path is not None, "the argument is required"
+    if path == Path(BUNDLED):
+        passages = (gazetteer_passages(each, start=_BUNDLED_START, count=_BUNDLED_PASSAGES) for each in LANGUAGES)
+        return "\n".join(passage for each in passages for passage in each)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason})") from error
+    if not text.strip():
+        raise InputError(f"{path}: holds no text")
+    return text
+
+
+TEXT = Task(
+    name="text",
+    help="running text, for the perplexity probe",
+    argument=Argument("FILE", required=True, words={BUNDLED: f"{BUNDLED}-text"}),
+    named_after="file",
+    read_text=read_text,
+)
