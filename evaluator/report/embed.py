@@ -95,17 +95,26 @@ class ItemView:
     def _chunk(self, task: str, language: str, records: pd.DataFrame) -> dict[str, Any]:
         strings: dict[str, int] = {}
         numbers, rows = [], []
+        views = {probe.name: probe.view for probe in _shown()}
         ordered = records[_READ].sort_values(["item_id", "index"], kind="stable")
         ordered = ordered.astype(dict.fromkeys(_TEXTS, object))  # texts of Arrow are slow to take one by one
         for item_id, part in groupby(ordered.itertuples(index=False), key=attrgetter("item_id")):
             number = self.numbers.setdefault((task, language, str(item_id)), len(self.numbers))
-            row = _Row(strings)
-            for record in part:
-                row.add(record)
-            if row.gold and number not in self.gold:
-                self.gold[number] = [row.gold]
+            cut, gold = 0, None
+            entries: dict[str, list[list[Any]]] = {name: [] for name in views}
+            for each in part:
+                record: Any = each
+                if _is(record.truncated) or record.status == "truncated":
+                    cut = 1
+                entry = _entry(views[record.probe], record, strings)
+                if entry is not None:
+                    entries[record.probe].append(entry)
+                    if views[record.probe] == "options" and _is(record.is_gold):
+                        gold = str(record.option_text)
+            if gold and number not in self.gold:
+                self.gold[number] = [gold]
             numbers.append(number)
-            rows.append(row.packed())
+            rows.append([cut, *entries.values()])
         return {"s": list(strings), "n": numbers, "r": rows}
 
     def add_items(self, items: pd.DataFrame) -> dict[int, str]:
@@ -201,47 +210,26 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
     return records[seed == wanted]
 
 
-class _Row:
-    """One item's records on one checkpoint, as the arrays in the module's docstring."""
+def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any] | None:
+    """The entry of one record; None if it has nothing to show."""
 
-    def __init__(self, strings: dict[str, int]) -> None:
-        self._strings = strings
-        self._views = {probe.name: probe.view for probe in _shown()}
-        self._entries: dict[str, list[list[Any]]] = {name: [] for name in self._views}
-        self._cut = 0
-        self.gold: str | None = None
+    def number_of(text: object) -> int:
+        return strings.setdefault(text if isinstance(text, str) else "", len(strings))
 
-    def add(self, record: Any) -> None:
-        if _is(record.truncated) or record.status == "truncated":
-            self._cut = 1
-        entry = self._entry(self._views[record.probe], record)
-        if entry is not None:
-            self._entries[record.probe].append(entry)
-
-    def _entry(self, view: View | None, record: Any) -> list[Any] | None:
-        """The entry of one record; None if it has nothing to show."""
-        if view == "answer":
-            return [self._text(record.text), _hit(record), FORMATS.index(record.format)]
-        if view == "answers":
-            logprob = _number(record.logprob, 2)
-            return [self._text(record.text), _hit(record), *([] if logprob is None else [logprob])]
-        if view == "options" and record.option_text is not None and not pd.isna(record.option_text):
-            gold = _is(record.is_gold)
-            tokens = None if record.token_ids is None else len(record.token_ids)
-            self.gold = str(record.option_text) if gold else self.gold
-            return [self._text(record.option_text), int(gold), _number(record.logprob, 3), tokens]
-        if view == "rank" and not pd.isna(record.rank):
-            return [int(record.rank), _number(record.margin, 2)]
-        if view == "aligned" and not pd.isna(record.rank):
-            said = [self._text(record.text), self._text(record.option_text)]
-            return [int(record.rank), _number(record.margin, 2), *said, _number(record.logprob, 2)]
-        return None
-
-    def packed(self) -> list[Any]:
-        return [self._cut, *self._entries.values()]
-
-    def _text(self, text: object) -> int:
-        return self._strings.setdefault(text if isinstance(text, str) else "", len(self._strings))
+    if view == "answer":
+        return [number_of(record.text), _hit(record), FORMATS.index(record.format)]
+    if view == "answers":
+        logprob = _number(record.logprob, 2)
+        return [number_of(record.text), _hit(record), *([] if logprob is None else [logprob])]
+    if view == "options" and record.option_text is not None and not pd.isna(record.option_text):
+        tokens = None if record.token_ids is None else len(record.token_ids)
+        return [number_of(record.option_text), int(_is(record.is_gold)), _number(record.logprob, 3), tokens]
+    if view == "rank" and not pd.isna(record.rank):
+        return [int(record.rank), _number(record.margin, 2)]
+    if view == "aligned" and not pd.isna(record.rank):
+        said = [number_of(record.text), number_of(record.option_text)]
+        return [int(record.rank), _number(record.margin, 2), *said, _number(record.logprob, 2)]
+    return None
 
 
 def _hit(record: Any) -> int:

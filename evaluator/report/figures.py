@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import pandas as pd
 
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
-from evaluator.metrics.table import Bars, Dots, Figure, Heat, Note, Panel, Scatter, Series, Table
+from evaluator.metrics.table import Bars, Dots, Figure, Heat, Note, Panel, Scatter, Table
 from evaluator.report import theme
 
 _SCATTER_ROWS = 7  # the height of a scatter
@@ -21,7 +23,9 @@ def draw(table: Table, frame: pd.DataFrame) -> str | None:
     """The figure of a table as inline SVG; None if the table has no figure or the frame no values."""
     if table.figure is None or frame.empty:
         return None
-    with theme.styled():
+    with mpl.rc_context(theme.STYLE), warnings.catch_warnings():
+        # The browser draws the text with its own fonts. A glyph missing in matplotlib's font only shifts a label.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
         made = _painted(table.figure, table.figure.rows(frame))
         if made is None:
             return None
@@ -36,7 +40,7 @@ def _painted(figure: Figure, frame: pd.DataFrame) -> Any:
     if isinstance(shown[0], Scatter):
         return _scatters([panel for panel in shown if isinstance(panel, Scatter)], rows)
     made, panels = theme.figure(len(rows.keys), [each.width for each in shown if not isinstance(each, Scatter)])
-    theme.label_rows(panels[0], rows.labels)
+    panels[0].set_yticks(range(len(rows.labels)), [theme.in_two_lines(label) for label in rows.labels])
     for axes, panel in zip(panels, shown, strict=True):
         if isinstance(panel, Dots):
             _dots(axes, panel, rows)
@@ -45,20 +49,19 @@ def _painted(figure: Figure, frame: pd.DataFrame) -> Any:
         elif isinstance(panel, Heat):
             _heat(axes, panel, rows)
         axes.set_title(_written(panel.title, frame))
-        if _legend(panel):
-            theme.legend(axes, columns=_legend(panel))
-    if not any(map(_legend, shown)) and any(map(_legend, figure.panels)):
+        if legend := getattr(panel, "legend", 0):
+            theme.legend(axes, columns=legend)
+    if not any(getattr(each, "legend", 0) for each in shown) and any(
+        getattr(each, "legend", 0) for each in figure.panels
+    ):
         theme.legend(panels[0])  # the panel with the legend is left out
     return made
 
 
-def _legend(panel: Panel) -> int:
-    return panel.legend if isinstance(panel, Dots | Bars) else 0
-
-
 def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
     if isinstance(panel, Dots):
-        wanted = [(each.column, each.where) for each in _series(panel, frame)]
+        series = panel.series(frame) if callable(panel.series) else panel.series
+        wanted = [(each.column, each.where) for each in series]
     elif isinstance(panel, Bars):
         wanted = [(column, panel.where) for column in panel.parts]
     elif isinstance(panel, Heat):
@@ -66,10 +69,6 @@ def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
     else:
         return bool((frame[panel.x].notna() & frame[panel.y].notna()).any())
     return any(rows_where(frame, {"language": ALL, **where})[column].notna().any() for column, where in wanted)
-
-
-def _series(panel: Dots, frame: pd.DataFrame) -> Sequence[Series]:
-    return panel.series(frame) if callable(panel.series) else panel.series
 
 
 def _written(title: str, frame: pd.DataFrame) -> str:
@@ -99,7 +98,8 @@ class _Rows:
 
 
 def _dots(axes: Axes, panel: Dots, rows: _Rows) -> None:
-    found = [(each, rows.values(each.column, each.where)) for each in _series(panel, rows.frame)]
+    series = panel.series(rows.frame) if callable(panel.series) else panel.series
+    found = [(each, rows.values(each.column, each.where)) for each in series]
     drawn = [(each, values) for each, values in found if not panel.linked or any(each is not None for each in values)]
     if panel.linked:
         theme.link(axes, *(values for _, values in drawn))
@@ -174,9 +174,11 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows) -> Any:
         if panel.each:
             theme.name_points(at, *spots, part[panel.name].tolist())
         else:
-            theme.name_beside(
-                at, *spots, [rows.label(*key) for key in zip(part["task"], part[panel.name], strict=True)]
-            )
+            for x, y, task, name in zip(*spots, part["task"], part[panel.name], strict=True):
+                at.annotate(
+                    theme.in_two_lines(rows.label(task, name)), (x, y), xytext=(5, 0), textcoords="offset points",
+                    va="center", fontsize=7.3, color=theme.COLOURS["muted"],
+                )  # fmt: skip
             at.tick_params(labelleft=True)
         at.set_title(theme.in_two_lines(title, _TITLE_CHARACTERS // len(parts)))
     axes[0].set_ylabel(panels[0].y_title)

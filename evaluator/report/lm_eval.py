@@ -92,7 +92,7 @@ def _open(item: Mapping[str, Any], record: pd.Series) -> Json:
     scores = {"contains": record["contains"], "exact_match": record["exact_match"], "f1": record["token_f1"]}
     settings = {"until": [], "do_sample": False, "temperature": 0.0}
     arguments = {"gen_args_0": {"arg_0": _prompt(item), "arg_1": settings}}
-    return _sample(item, str(item["answers"][0]), arguments, [[text]], [text]) | _scores("open", scores)
+    return _sample(item, str(item["answers"][0]), arguments, [[text]], [text], scores)
 
 
 def _choice(item: Mapping[str, Any], records: pd.DataFrame) -> Json:
@@ -106,7 +106,7 @@ def _choice(item: Mapping[str, Any], records: pd.DataFrame) -> Json:
     normed = [value / max(len(text), 1) for value, text in zip(logprobs, options, strict=True)]
     scores = {"acc": _wins(logprobs, gold), "acc_norm": _wins(normed, gold)}
     target = str(gold.index(True)) if True in gold else ""
-    return _sample(item, target, arguments, [[each] for each in told], told) | _scores("choice", scores)
+    return _sample(item, target, arguments, [[each] for each in told], told, scores)
 
 
 def _wins(scores: Sequence[float], gold: Sequence[bool]) -> bool:
@@ -118,7 +118,15 @@ def _prompt(item: Mapping[str, Any]) -> str:
     return f"{item['context']}\n\n{item['question']}" if str(item["context"]).strip() else str(item["question"])
 
 
-def _sample(item: Mapping[str, Any], target: str, arguments: Json, responses: list[Any], filtered: list[Any]) -> Json:
+def _sample(
+    item: Mapping[str, Any],
+    target: str,
+    arguments: Json,
+    responses: list[Any],
+    filtered: list[Any],
+    scores: Mapping[str, Any],
+) -> Json:
+    measured = {name: float(value) for name, value in scores.items() if not pd.isna(value)}
     doc = {
         "id": item["item_id"],
         "resurface_task": item["task"],
@@ -135,12 +143,9 @@ def _sample(item: Mapping[str, Any], target: str, arguments: Json, responses: li
         "doc_hash": doc_hash(doc),
         "prompt_hash": hashed(_prompt(item)),
         "target_hash": hashed(target),
+        "metrics": list(measured),
+        **measured,
     }
-
-
-def _scores(kind: str, values: Mapping[str, Any]) -> Json:
-    measured = {name: float(values[name]) for name in _METRICS[kind] if not pd.isna(values[name])}
-    return {"metrics": list(measured), **measured}
 
 
 def _results(tasks: Sequence[_Task], origin: Mapping[str, Any], run: Mapping[str, Any]) -> Json:

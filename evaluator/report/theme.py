@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -39,7 +37,7 @@ COLOURS: Mapping[str, str] = {
         start=1,
     )
 }
-_STYLE = {
+STYLE = {  # matplotlib's settings while a figure is drawn and written
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
@@ -64,15 +62,6 @@ ROW_INCHES = 0.34
 WIDTH_INCHES = 10.4
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Matplotlib's settings while a figure is drawn and written."""
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # The browser draws the text with its own fonts. A glyph missing in matplotlib's font only shifts a label.
-        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
-        yield
-
-
 def figure(rows: int, widths: Sequence[float]) -> tuple[Figure, list[Axes]]:
     """A figure with one panel per width. All panels share `rows` checkpoint rows, the first at the top."""
     made = Figure(
@@ -89,10 +78,6 @@ def figure(rows: int, widths: Sequence[float]) -> tuple[Figure, list[Axes]]:
     return made, list(panels)
 
 
-def label_rows(panel: Axes, labels: Sequence[str]) -> None:
-    panel.set_yticks(range(len(labels)), [in_two_lines(label) for label in labels])
-
-
 def in_two_lines(name: str, width: int = 30) -> str:
     """A checkpoint's name in at most two lines, as longer names would take the panel's space."""
     return "\n".join(wrap(name, width, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}"))
@@ -104,28 +89,32 @@ def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
     panel.set_xticks(ticks, [as_percent(tick) for tick in ticks])
 
 
-def change_axis(panel: Axes, *, points: bool = False) -> None:
-    """An axis of differences. It marks zero, and a minimum range keeps noise around zero small."""
-    low, high = panel.get_xlim()
-    panel.set_xlim(min(low, -0.05), max(high, 0.1))
-    panel.axvline(0, color=COLOURS["muted"], linewidth=1)
-    if points:
-        panel.xaxis.set_major_formatter(as_points)
-
-
 def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
     """The axis of a panel whose dots are drawn already; `values`: of the dots."""
+    low, high = panel.get_xlim()
     if axis == "rates":
         percent_axis(panel, -0.02, 1.04)
     elif axis == "share":
-        panel.set_xlim(min(panel.get_xlim()[0], 0.9), max(panel.get_xlim()[1], 1.05))
+        panel.set_xlim(min(low, 0.9), max(high, 1.05))
         panel.xaxis.set_major_formatter(as_percent)
-    elif axis in ("points", "changes"):
-        change_axis(panel, points=axis == "points")
-    elif axis == "amounts":
-        factor_axis(panel, values)
-    else:
+    elif axis in ("points", "changes"):  # zero is marked, and a minimum range keeps noise around zero small
+        panel.set_xlim(min(low, -0.05), max(high, 0.1))
+        panel.axvline(0, color=COLOURS["muted"], linewidth=1)
+        if axis == "points":
+            panel.xaxis.set_major_formatter(as_points)
+    elif axis == "places":
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    elif max(values) < 4 * min(values):  # positive amounts
+        room = max(0.15 * (max(values) - min(values)), 0.03 * max(values))
+        panel.set_xlim(min(low, min(values) - room), max(high, max(values) + room))
+    else:
+        low, high = 0.7 * min(values), 1.4 * max(values)
+        panel.set_xscale("log")
+        panel.set_xlim(low, high)
+        ticks = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 2, 5)]
+        ticks = [tick for tick in ticks if low <= tick <= high][:: 1 if high / low < 100 else 3]
+        panel.set_xticks(ticks, [amount(tick) for tick in ticks])
+        panel.set_xticks([], minor=True)
 
 
 def as_percent(value: float, _: object = None) -> str:
@@ -136,23 +125,6 @@ def as_percent(value: float, _: object = None) -> str:
 def as_points(value: float, _: object = None) -> str:
     """A difference of two shares in whole percentage points, for an axis."""
     return f"{rounded(100 * value)} pp"
-
-
-def factor_axis(panel: Axes, values: Sequence[float]) -> None:
-    """An axis of positive values with room around them: logarithmic if they differ by a factor of 4, with plain
-    digits."""
-    low, high = min(values), max(values)
-    if high < 4 * low:
-        room = max(0.15 * (high - low), 0.03 * high)
-        panel.set_xlim(min(panel.get_xlim()[0], low - room), max(panel.get_xlim()[1], high + room))
-        return
-    low, high = 0.7 * low, 1.4 * high
-    panel.set_xscale("log")
-    panel.set_xlim(low, high)
-    ticks = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 2, 5)]
-    ticks = [tick for tick in ticks if low <= tick <= high][:: 1 if high / low < 100 else 3]
-    panel.set_xticks(ticks, [amount(tick) for tick in ticks])
-    panel.set_xticks([], minor=True)
 
 
 def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[float], str]) -> None:
@@ -180,28 +152,21 @@ _NAME_PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
 def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
     """Sorted positions for labels of these widths, moved as little as possible so that they do not overlap."""
-    groups: list[tuple[list[float], list[float]]] = []  # preferred positions of the first label, widths
+    groups: list[tuple[list[float], list[float], float]] = []  # positions wished for the first label, widths, start
     for spot, width in zip(spots, widths, strict=True):
-        groups.append(([spot], [width]))
-        while len(groups) > 1 and _end(groups[-2]) > _start(groups[-1]):
-            (before, their), (wished, mine) = groups[-2:]
-            offset = sum(their) + (mine[0] - their[0]) / 2
-            groups[-2:] = [(before + [each - offset for each in wished], their + mine)]
+        wished, sizes, start = [spot], [width], spot - width / 2
+        while groups and groups[-1][2] + sum(groups[-1][1]) > start:
+            before, theirs, _ = groups.pop()
+            offset = sum(theirs) + (sizes[0] - theirs[0]) / 2
+            wished, sizes = before + [each - offset for each in wished], theirs + sizes
+            start = sum(wished) / len(wished) - sizes[0] / 2
+        groups.append((wished, sizes, start))
     placed: list[float] = []
-    for group in groups:
-        left = _start(group)
-        for width in group[1]:
+    for _, sizes, left in groups:
+        for width in sizes:
             placed.append(left + width / 2)
             left += width
     return placed
-
-
-def _start(group: tuple[list[float], list[float]]) -> float:
-    return sum(group[0]) / len(group[0]) - group[1][0] / 2
-
-
-def _end(group: tuple[list[float], list[float]]) -> float:
-    return _start(group) + sum(group[1])
 
 
 def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
@@ -214,28 +179,16 @@ def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Se
     wide, high = (share * (end - start) for share, (start, end) in zip(_NAME_SHARES, ends, strict=True))
     taken: list[tuple[float, float]] = []  # the middles of names
     for (x, y), name in zip(points, names, strict=True):
-        others = [point for point in points if point != (x, y)]
-
-        def is_free(place: tuple[int, int], x: float = x, y: float = y, others: Sequence[Any] = others) -> bool:
-            across, up = x + place[0] * wide / 2, y + place[1] * high
-            return not any(abs(across - a) < wide and abs(up - u) < high for a, u in taken) and not any(
-                abs(across - a) < 0.6 * wide and abs(up - u) < high / 2 for a, u in others
-            )
-
-        side, above = next(filter(is_free, _NAME_PLACES), _NAME_PLACES[0])
+        for side, above in (*_NAME_PLACES, _NAME_PLACES[0]):  # the first one if none is free
+            across, up = x + side * wide / 2, y + above * high
+            if not any(abs(across - a) < wide and abs(up - u) < high for a, u in taken) and not any(
+                abs(across - a) < 0.6 * wide and abs(up - u) < high / 2 for a, u in points if (a, u) != (x, y)
+            ):
+                break
         taken.append((x + side * wide / 2, y + above * high))
         panel.annotate(
             _short(name), (x, y), xytext=(5 * side, 8 * above), textcoords="offset points", va="center",
             ha=("center", "left", "right")[side], fontsize=7.3, color=COLOURS["muted"],
-        )  # fmt: skip
-
-
-def name_beside(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
-    """Write longer names on the right of a scatter's dots."""
-    for x, y, name in zip(xs, ys, names, strict=True):
-        panel.annotate(
-            in_two_lines(name), (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=7.3,
-            color=COLOURS["muted"],
         )  # fmt: skip
 
 
@@ -331,14 +284,11 @@ def to_svg(made: Figure, name: str, description: str) -> str:
     for colour, placeholder in COLOURS.items():
         svg = svg.replace(placeholder, f"var(--{colour.replace('_', '-')})")
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', _opening(description), svg, count=1, flags=re.DOTALL)
-    return svg.replace("'DejaVu Sans'", "var(--sans)")
-
-
-def _opening(description: str) -> str:
     text = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return rf'<svg class="figure" role="img" aria-label="{text}" viewBox="\g<1>" {spaces}>'
+    opening = rf'<svg class="figure" role="img" aria-label="{text}" viewBox="\g<1>" {spaces}>'
+    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', opening, svg, count=1, flags=re.DOTALL)
+    return svg.replace("'DejaVu Sans'", "var(--sans)")
 
 
 def _short(language: str) -> str:

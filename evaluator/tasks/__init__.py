@@ -1,4 +1,4 @@
-"""The tasks: one file each, from the bundled `gazetteer` to public data sets (`presets/`) and user files.
+"""The tasks, from the bundled `gazetteer` to public data sets (`presets/`) and user files.
 
     data = load_task("xquad:data/xquad", ["en", "thai"])
     for language, pool in data.pools.items():

@@ -47,8 +47,8 @@ class RowMapping:
     def columns(self, known: Collection[str]) -> list[str]:
         """The columns that are read, of those that the data has. Raises InputError for one that it does not have."""
         found = []
-        for name, paths in self._fields.given.items():
-            for path in paths:
+        for name in Fields.model_fields:
+            for path in getattr(self._fields, name) or ():
                 if path.startswith(CONSTANT):
                     continue
                 column = path if path in known else path.partition(".")[0]

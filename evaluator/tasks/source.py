@@ -54,11 +54,6 @@ class Fields(Frozen):
     labels: Paths = None  # what `answer` names options by, where that is neither numbers from 0 nor letters
     cluster: Paths = None  # None: questions on one context are one cluster
 
-    @property
-    def given(self) -> dict[str, tuple[str, ...]]:
-        """Field -> its paths, of the fields that have any."""
-        return {name: paths for name in type(self).model_fields if (paths := getattr(self, name)) is not None}
-
     def problem(self) -> str | None:
         """Why no item can be made with these fields, naming the one that lacks; None where all is well."""
         if self.question is None:

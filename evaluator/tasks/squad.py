@@ -35,18 +35,15 @@ _TYDIQA_SIZES = {
 _TYDIQA_LANGUAGES = (*_TYDIQA_SIZES, "japanese", "thai")  # GoldP has the first nine
 
 
-def read_xquad(path: Path) -> list[Item]:
-    """Every item of the files `xquad.<language>.json` of a directory, or of one such file.
+def read_xquad(path: Path | None) -> list[Item]:
+    """Every item of the files `xquad.<language>.json` of a directory, or of one such file; None: of the hub.
 
     Questions on one paragraph share a cluster, named by the article and the paragraph, which are the same ones in every
     language of XQuAD. Raises InputError.
     """
-    files = _files(path, "xquad.*.json")
-    return _read_all(files, "xquad", lambda _, file: file.stem.rpartition(".")[2], shared_contexts=True)
-
-
-def _load_xquad() -> list[Item]:
-    """Items of all twelve configurations on the hub; questions on one context share a cluster. Raises InputError."""
+    if path is not None:
+        files = _files(path, "xquad.*.json")
+        return _read_all(files, "xquad", lambda _, file: file.stem.rpartition(".")[2], shared_contexts=True)
     items = []
     for language in _XQUAD_LANGUAGES:
         # Numbered in order of appearance, which is the same in every language.
@@ -57,21 +54,16 @@ def _load_xquad() -> list[Item]:
     return items
 
 
-def read_tydiqa(path: Path) -> list[Item]:
-    """Every item of the `*.json` files of a directory, or of one file.
+def read_tydiqa(path: Path | None) -> list[Item]:
+    """Every item of the `*.json` files of a directory, or of one file; None: of the hub's gold-passage task.
 
     The language is the prefix of an item's id (`swahili-123`), or else it is taken from the file's name
     (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question is its own cluster. Raises InputError.
     """
-    return _read_all(_files(path, "*.json"), "tydiqa", _tydiqa_language, shared_contexts=False)
-
-
-def _load_tydiqa() -> list[Item]:
-    """The items of the gold-passage task on the hub; the language is the id's prefix. Raises InputError."""
-    return [
-        _hub_item("tydiqa", row["id"].partition("-")[0], row, row["id"])
-        for row in _hub_rows("tydiqa", "google-research-datasets/tydiqa", "secondary_task")
-    ]
+    if path is not None:
+        return _read_all(_files(path, "*.json"), "tydiqa", _tydiqa_language, shared_contexts=False)
+    rows = _hub_rows("tydiqa", "google-research-datasets/tydiqa", "secondary_task")
+    return [_hub_item("tydiqa", row["id"].partition("-")[0], row, row["id"]) for row in rows]
 
 
 def _tydiqa_language(item_id: str, file: Path) -> str:
@@ -179,7 +171,7 @@ XQUAD = Task(
     name="xquad",
     help="XQuAD, from the hub or from its files on disk",
     argument=Argument("DIR"),
-    read_items=lambda path: _load_xquad() if path is None else read_xquad(path),
+    read_items=read_xquad,
     sizes=dict.fromkeys(sorted(_XQUAD_LANGUAGES), 1190),
     open="The answer is a span of the passage.",
     sample=lambda: Item(
@@ -196,7 +188,7 @@ TYDIQA = Task(
     name="tydiqa",
     help="TyDi QA GoldP, from the hub or from its files on disk",
     argument=Argument("DIR"),
-    read_items=lambda path: _load_tydiqa() if path is None else read_tydiqa(path),
+    read_items=read_tydiqa,
     sizes=_TYDIQA_SIZES,
     open="The answer is a span of the passage; questions were asked by people who had not read it.",
     sample=lambda: Item(

@@ -3,11 +3,8 @@
 import json
 import struct
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
@@ -40,16 +37,6 @@ def test_the_largest_and_the_smallest_numbers_are_finite(tmp_path, dtype):
     limits = torch.finfo(dtype)
     weights = {"w": torch.tensor([limits.max, limits.min, limits.tiny, limits.smallest_normal, 0.0, -0.0], dtype=dtype)}
     assert inspect_checkpoint(write(tmp_path / "ok", weights)).tensors == 1
-
-
-@settings(max_examples=50, deadline=None)
-@given(values=st.lists(st.floats(width=32), min_size=1, max_size=20))
-def test_finite_as_numpy_sees_it(tmp_path_factory, values):
-    directory = write(tmp_path_factory.mktemp("checkpoint"), {"w": torch.tensor(values, dtype=torch.float32)})
-    if np.isfinite(np.array(values, dtype=np.float32)).all():
-        assert inspect_checkpoint(directory).tensors == 1
-    else:
-        assert "tensor 'w'" in only_error(directory)
 
 
 @pytest.mark.parametrize("position", [0, _CHUNK // 2 - 1, _CHUNK // 2, _CHUNK // 2 + 4])

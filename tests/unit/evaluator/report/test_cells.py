@@ -76,7 +76,7 @@ def test_a_column_without_a_kind_is_refused():
 def test_the_headlines_fates_are_shares_of_the_known_answers_and_counts_of_few(known, page, terminal):
     kept = {column.name: column for column in COLUMNS}["kept"]
     row = {"known": known, "kept": 0.25 if page != "–" else None}
-    assert (kept.shown(row), kept.shown_narrow(row)) == (page, terminal)
+    assert (kept.shown(row), kept.shown(row, narrow=True)) == (page, terminal)
 
 
 def test_the_papers_number_and_ours_are_shown_as_their_quantity_is():
