@@ -9,7 +9,7 @@ Tables registered in `evaluator.metrics.tables` are computed, written as CSV and
 A figure is data too: its panels, and in each panel the kind of mark, the columns, colours and axis.
 
     open = Series("open_accuracy", "greedy", "open")
-    Figure((Dots("Accuracy", (open,)), Heat("By language", "open_accuracy", "greedy")))
+    figure=(Dots("Accuracy", (open,)), Heat("By language", "open_accuracy", "greedy"))
 
 `evaluator.report.figures` draws it: a row for each checkpoint, or a scatter. A panel without a value is left out;
 a figure without panels is not drawn. Colours are names of the page's style: probes, fates, `muted`, `negative`.
@@ -133,14 +133,6 @@ class Scatter:
 Panel = Dots | Bars | Heat | Scatter
 
 
-@dataclass(frozen=True, eq=False)
-class Figure:
-    """`rows` picks the rows of the table that are drawn, and may rename their checkpoints."""
-
-    panels: tuple[Panel, ...]
-    rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda frame: frame
-
-
 class Holm(NamedTuple):
     """Column `adjusted` is Holm's correction of column `p` over the checkpoints: the rows that agree in all of
     `family`. A comparison that could not differ (`Inputs.could_differ`) is not in the family, and has no `adjusted`."""
@@ -170,6 +162,7 @@ class Table:
     - `drawn`: the table compares beams or samples, so base and checkpoint must have drawn them alike.
     - `silent`: the table applies to few runs. Without rows, it does not report its needs.
     - `page`: picks the rows for the page, because a table may have thousands. The CSV has all rows.
+    - `plotted`: picks the rows that are drawn in `figure`, and may rename their checkpoints.
     - `corrections` are computed over all rows, after the rows.
     - `any_of`: if no row has a value in this column, the table has no rows.
     """
@@ -180,7 +173,8 @@ class Table:
     needs: str
     columns: tuple[Column, ...]
     compute: Callable[[Inputs], Iterable[Row]]
-    figure: Figure | None = None
+    figure: tuple[Panel, ...] = ()
+    plotted: Callable[[pd.DataFrame], pd.DataFrame] = lambda frame: frame
     lacks: tuple[Lack, ...] = ()
     counts: str = "n"
     drawn: bool = False

@@ -10,7 +10,7 @@ import matplotlib as mpl
 import pandas as pd
 
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
-from evaluator.metrics.table import Bars, Dots, Figure, Heat, Note, Panel, Scatter, Table
+from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Table
 from evaluator.report import theme
 
 _SCATTER_ROWS = 7  # the height of a scatter
@@ -21,20 +21,20 @@ Axes = Any  # matplotlib is untyped here
 
 def draw(table: Table, frame: pd.DataFrame) -> str | None:
     """The figure of a table as inline SVG; None if the table has no figure or the frame no values."""
-    if table.figure is None or frame.empty:
+    if not table.figure or frame.empty:
         return None
     with mpl.rc_context(theme.STYLE), warnings.catch_warnings():
         # The browser draws the text with its own fonts. A glyph missing in matplotlib's font only shifts a label.
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
-        made = _painted(table.figure, table.figure.rows(frame))
+        made = _painted(table.figure, table.plotted(frame))
         if made is None:
             return None
         return theme.to_svg(made, f"figure-{table.name.replace('_', '-')}", f"Figure of table {table.name}")
 
 
-def _painted(figure: Figure, frame: pd.DataFrame) -> Any:
+def _painted(figure: Sequence[Panel], frame: pd.DataFrame) -> Any:
     rows = _Rows(frame)
-    shown = [panel for panel in figure.panels if rows.keys and _has_values(panel, frame)]
+    shown = [panel for panel in figure if rows.keys and _has_values(panel, frame)]
     if not shown:
         return None
     if isinstance(shown[0], Scatter):
@@ -51,9 +51,7 @@ def _painted(figure: Figure, frame: pd.DataFrame) -> Any:
         axes.set_title(_written(panel.title, frame))
         if legend := getattr(panel, "legend", 0):
             theme.legend(axes, columns=legend)
-    if not any(getattr(each, "legend", 0) for each in shown) and any(
-        getattr(each, "legend", 0) for each in figure.panels
-    ):
+    if not any(getattr(each, "legend", 0) for each in shown) and any(getattr(each, "legend", 0) for each in figure):
         theme.legend(panels[0])  # the panel with the legend is left out
     return made
 

@@ -9,33 +9,30 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
-from tests.support.records import Seen, records
-from tests.support.tables import only, tables
+from tests.support.records import Seen, numbered, records
+from tests.support.tables import only, pair
 
 RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=False, said="Paris")
-DENSE = {
-    "english/1": replace(RIGHT, certainty=-0.1),
-    "english/2": replace(RIGHT, certainty=-0.2),
-    "english/3": replace(WRONG, certainty=-0.3),
-    "english/4": replace(WRONG, certainty=-0.4),
-    "english/5": replace(WRONG, certainty=-0.5),
-    "swahili/1": replace(RIGHT, certainty=-0.6),
-    "swahili/2": Seen(greedy=False, choice=False, status="excluded", why="too long"),
-}
-PRUNED = {
-    "english/1": RIGHT,
-    "english/2": replace(WRONG, choice=True),  # right to wrong
-    "english/3": RIGHT,  # wrong to right
-    "english/4": replace(WRONG, said="paris!"),  # the same wrong answer
-    "english/5": replace(WRONG, said="Rome"),  # another wrong answer
-    "swahili/1": replace(WRONG, choice=False),  # right to wrong
-    "swahili/2": Seen(greedy=False, choice=False, status="excluded", why="too long"),
-}
+UNSEEN = Seen(greedy=False, choice=False, status="excluded", why="too long")
+DENSE = numbered(
+    english=[replace(each, certainty=-n / 10) for n, each in enumerate([RIGHT, RIGHT, WRONG, WRONG, WRONG], 1)],
+    swahili=[replace(RIGHT, certainty=-0.6), UNSEEN],
+)
+PRUNED = numbered(
+    english=[
+        RIGHT,
+        replace(WRONG, choice=True),  # right to wrong
+        RIGHT,  # wrong to right
+        replace(WRONG, said="paris!"),  # the same wrong answer
+        replace(WRONG, said="Rome"),  # another wrong answer
+    ],
+    swahili=[WRONG, UNSEEN],  # right to wrong
+)
 
 
 @pytest.fixture(scope="module")
 def case() -> dict[str, pd.DataFrame]:
-    return tables(records("dense", DENSE), records("p", PRUNED, base="dense"))
+    return pair(DENSE, PRUNED)
 
 
 def test_flips_count_both_ways_and_another_wrong_answer_apart(case):
@@ -67,7 +64,7 @@ def test_the_thirds_are_of_the_bases_certainty(case):
 
 def test_the_margin_of_a_choice_is_between_gold_and_the_best_other_option():
     dense = {f"english/{n}": Seen(choice=True, gold_score=-2 + n / 10) for n in (1, 2, 3)}
-    found = tables(records("dense", dense), records("p", dense, base="dense"))["flips"]
+    found = pair(dense, dense)["flips"]
     thirds = found[found["margin"] != "all"]
     assert thirds["margin_from"].tolist() == pytest.approx([0.1, 0.2, 0.3])
 
@@ -86,41 +83,33 @@ def test_recovery_is_in_percent_of_the_base_and_above_guessing(case):
 
 
 def test_a_base_that_is_never_right_has_no_recovery():
-    found = tables(records("dense", {"english/1": WRONG}), records("p", {"english/1": RIGHT}, base="dense"))
+    found = pair(numbered(english=[WRONG]), numbered(english=[RIGHT]))
     row = only(found["recovery_percent"], probe="greedy", language="all")
     assert pd.isna(row["recovery"])
     assert "the base is right for 0.000" in row["reason"]
 
 
 def test_length_counts_tokens_and_answers_that_did_not_end():
-    def answers(*tokens: int, limit: int) -> dict[str, Seen]:
-        return {
-            f"english/{n}": Seen(greedy=True, tokens=count, ended=count < limit)
-            for n, count in enumerate(tokens, start=1)
-        }
-
-    dense, pruned = answers(4, 4, 6, 10, limit=99), answers(8, 16, 16, 16, limit=16)
-    row = only(tables(records("dense", dense), records("p", pruned, base="dense"))["length"], language="all")
+    dense = [Seen(greedy=True, tokens=count) for count in (4, 4, 6, 10)]
+    pruned = [Seen(greedy=True, tokens=count, ended=count < 16) for count in (8, 16, 16, 16)]
+    row = only(pair(numbered(english=dense), numbered(english=pruned))["length"], language="all")
     assert (row["base_tokens"], row["tokens"], row["ratio"]) == pytest.approx((6, 14, 14 / 6))
     assert (row["base_at_limit"], row["at_limit"], row["more_at_limit"]) == pytest.approx((0, 0.75, 0.75))
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
 
 
 def test_answers_of_one_length_have_ended_where_the_run_says_that_the_limit_is_longer():
-    seen = {f"english/{n}": Seen(greedy=True, tokens=4) for n in range(3)}
-    outcomes = pd.concat([reduce_records(records("dense", seen)), reduce_records(records("p", seen, base="dense"))])
     for limit, at_limit in ((16, 0.0), (4, 1.0)):
         run = {"identity": {"task_settings": {"p": {"t": {"max_new_tokens": limit}}}}}
-        row = only(TABLES["length"].fill(Inputs(outcomes, run=run)).frame, language="all")
+        row = only(TABLES["length"].frame(compared(run=run, greedy=True, tokens=4)), language="all")
         assert row["at_limit"] == at_limit
 
 
-def pair(*, run: dict | None = None, **pruned: object) -> Inputs:
-    """Three items of a base and of a checkpoint whose records differ in some columns."""
-    seen = {f"english/{n}": Seen(greedy=True, choice=True, samples=[True] * 2) for n in range(3)}
-    own = records("p", seen, base="dense").assign(**pruned)
-    outcomes = pd.concat([reduce_records(records("dense", seen)), reduce_records(own)], ignore_index=True)
-    return Inputs(outcomes, run=run or {})
+def compared(run: dict | None = None, own: dict | None = None, **seen: object) -> Inputs:
+    """Three items of a base and of a checkpoint whose records differ in the columns of `own`."""
+    items = numbered(english=[Seen(**(seen or {"greedy": True, "choice": True, "samples": [True] * 2}))] * 3)
+    parts = [records("dense", items), records("p", items, base="dense").assign(**own or {})]
+    return Inputs(pd.concat([reduce_records(part) for part in parts], ignore_index=True), run=run or {})
 
 
 @pytest.mark.parametrize(
@@ -132,45 +121,43 @@ def pair(*, run: dict | None = None, **pruned: object) -> Inputs:
     ],
 )
 def test_what_records_differ_in_is_said(changed, said):
-    assert pair(**changed).incomparable == {("t", "p"): f"not comparable with the base: {said}"}
+    assert compared(own=changed).incomparable == {("t", "p"): f"not comparable with the base: {said}"}
 
 
 def test_records_alike_are_comparable():
-    assert pair().incomparable == pair().incomparable_drawn == {}
+    assert compared().incomparable == compared().incomparable_drawn == {}
 
 
 def test_another_seed_and_another_way_of_scoring_are_in_every_row_that_compares():
     settings = {"dense": {"t": {"seed": 0, "chat": False, "probes": ["greedy"]}}}
     settings["p"] = {"t": {"seed": 1, "chat": False, "probes": ["choice"]}}
     stats = [{"checkpoint": "dense", "scoring": "forced"}, {"checkpoint": "p", "scoring": "prompt_logprobs"}]
-    found = compute_tables(pair(run={"identity": {"task_settings": settings}, "engine_stats": stats}))
+    found = compute_tables(compared(run={"identity": {"task_settings": settings}, "engine_stats": stats}))
     why = "not comparable with the base: seed 0 against 1, scoring forced against prompt_logprobs"
     for name in ("flips", "recovery_percent", "length", "accuracy", "fates", "pr_gap", "recovery"):
-        frame = found[name].frame
-        assert frame.loc[frame["checkpoint"] == "p", "reason"].str.startswith(why).all(), name
-        assert not frame.loc[frame["checkpoint"] == "dense", "reason"].astype(str).str.contains("comparable").any(), (
-            name
-        )
+        reasons = found[name].frame.set_index("checkpoint")["reason"].astype(str)
+        assert reasons.loc[["p"]].str.startswith(why).all(), name
+        assert not reasons.drop("p").str.contains("comparable").any(), name
 
 
 def test_distractors_drawn_in_another_way_are_not_comparable():
     """run.json names `alike`; a base from before the setting has no `options`, which is `any`."""
     settings = {"dense": {"t": {"seed": 0}}, "p": {"t": {"seed": 0, "options": "alike"}}}
     why = "not comparable with the base: options any against alike"
-    assert pair(run={"identity": {"task_settings": settings}}).incomparable == {("t", "p"): why}
+    assert compared(run={"identity": {"task_settings": settings}}).incomparable == {("t", "p"): why}
     settings["dense"]["t"]["options"] = "alike"
-    assert pair(run={"identity": {"task_settings": settings}}).incomparable == {}
+    assert compared(run={"identity": {"task_settings": settings}}).incomparable == {}
 
 
 def test_how_answers_were_drawn_matters_to_drawn_answers_alone():
     settings = {name: {"t": {"temperature": heat}} for name, heat in (("dense", 1.0), ("p", 0.7))}
-    found = compute_tables(pair(run={"identity": {"task_settings": settings}}))
+    found = compute_tables(compared(run={"identity": {"task_settings": settings}}))
     assert found["recovery"].frame["reason"].str.contains("temperature 1 against 0.7").any()
     assert not found["flips"].frame["reason"].astype(str).str.contains("temperature").any()
 
 
 def test_fewer_samples_on_some_items_are_counted():
-    dense = {f"english/{n}": Seen(greedy=True, samples=[True] * 2) for n in range(3)}
+    dense = numbered(english=[Seen(greedy=True, samples=[True] * 2)] * 3)
     own = dense | {"english/1": Seen(greedy=True, samples=[True])}
     outcomes = pd.concat([reduce_records(records("dense", dense)), reduce_records(records("p", own, base="dense"))])
     said = "not comparable with the base: samples 2 against 1 on 1 of 3 items"

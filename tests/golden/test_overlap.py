@@ -15,7 +15,7 @@ from evaluator.metrics.tables import overlap
 from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST, partners
 from evaluator.probes.reducing import pack_shares, unpack_shares
 from tests.support.records import Seen, records
-from tests.support.tables import only, tables
+from tests.support.tables import only, pair, tables
 
 RIGHT, WRONG = Seen(greedy=True), Seen(greedy=False)
 
@@ -27,13 +27,17 @@ def seen(pattern: str) -> dict[str, Seen]:
     return {f"english/{i}": known[letter] for i, letter in enumerate(pattern) if letter != "."}
 
 
+def overlaps(given: dict[str, dict[str, Seen]]) -> pd.DataFrame:
+    """The table of these checkpoints, whose base is "dense"."""
+    return tables(*(records(name, each, base=None if name == "dense" else "dense") for name, each in given.items()))[
+        "overlap"
+    ]
+
+
 @pytest.fixture(scope="module")
 def case() -> pd.DataFrame:
-    return tables(
-        records("dense", seen("rrrrrrwwwwr" * 5)),
-        records("a", seen("rrrwwwwwwre" * 5), base="dense"),
-        records("b", seen("rrwwwrwwwwr" * 5), base="dense"),
-    )["overlap"]
+    patterns = {"dense": "rrrrrrwwwwr", "a": "rrrwwwwwwre", "b": "rrwwwrwwwwr"}
+    return overlaps({name: seen(pattern * 5) for name, pattern in patterns.items()})
 
 
 def test_error_consistency_by_hand(case):
@@ -59,32 +63,29 @@ def test_of_what_there_was_to_lose(case):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "reason"),
+    ("first", "second", "few"),
     [
-        ("r" * 39 + "w", "r" * 39 + "w", "no kappa: fewer than 5 items wrong in one of the two"),
-        ("r" * 30 + "w" * 10, "r" * 36 + "w" * 4, "no kappa: fewer than 5 items wrong in one of the two"),
-        ("w" * 36 + "r" * 4, "w" * 30 + "r" * 10, "no kappa: fewer than 5 items right in one of the two"),
-        ("r" * 40, "r" * 40, "no kappa: fewer than 5 items wrong in one of the two"),
+        ("r" * 39 + "w", "r" * 39 + "w", "wrong"),  # one shared wrong item of 40 would be a kappa of 1
+        ("r" * 30 + "w" * 10, "r" * 36 + "w" * 4, "wrong"),
+        ("w" * 36 + "r" * 4, "w" * 30 + "r" * 10, "right"),
+        ("r" * 40, "r" * 40, "wrong"),
         ("r" * 35 + "w" * 5, "r" * 35 + "w" * 5, None),
     ],
 )
-def test_a_kappa_needs_five_items_of_either_outcome_in_both(first, second, reason):
-    """One shared wrong item of 40 would be a kappa of 1."""
-    found = tables(records("dense", seen(first)), records("p", seen(second), base="dense"))["overlap"]
-    row = only(found, checkpoint="dense", other="p", among=ALL)
+def test_a_kappa_needs_five_items_of_either_outcome_in_both(first, second, few):
+    row = only(pair(seen(first), seen(second))["overlap"], checkpoint="dense", other="p", among=ALL)
     agreed = sum(one == other for one, other in zip(first, second, strict=True))
     assert row["observed"] == pytest.approx(agreed / 40)
-    if reason is None:
+    if few is None:
         assert row[["kappa", "kappa_high"]].tolist() == pytest.approx([1.0, 1.0])
         assert pd.isna(row["reason"])
     else:
         assert row[["kappa", "kappa_low", "kappa_high"]].isna().all()
-        assert row["reason"] == reason
+        assert row["reason"] == f"no kappa: fewer than 5 items {few} in one of the two"
 
 
 def test_what_only_one_was_asked_or_could_not_be_asked_is_counted():
-    found = tables(records("dense", seen("rwrwx.r")), records("p", seen("rwwwrr."), base="dense"))["overlap"]
-    row = only(found, checkpoint="dense", other="p")
+    row = only(pair(seen("rwrwx.r"), seen("rwwwrr."))["overlap"], checkpoint="dense", other="p")
     assert row[["n", "excluded", "engine_error", "unpaired"]].tolist() == [4, 1, 0, 2]
 
 
@@ -101,13 +102,13 @@ def test_error_consistency_is_cohens_kappa_of_right_and_wrong():
     """Cohen's kappa of two raters with two categories has the same chance agreement (statsmodels)."""
     rng = np.random.default_rng(1)
     given = {name: answers(rng, 60, ability) for name, ability in (("dense", 0.8), ("a", 0.6), ("b", 0.4), ("c", 0.5))}
-    found = tables(*(records(name, each, base=None if name == "dense" else "dense") for name, each in given.items()))
+    found = overlaps(given)
     for first, second in combinations(given, 2):
         both = [key for key in given[first] if {given[name][key].status for name in (first, second)} == {"ok"}]
         table = np.zeros((2, 2))
         for key in both:
             table[int(given[first][key].greedy), int(given[second][key].greedy)] += 1
-        row = only(found["overlap"], checkpoint=first, other=second, among=ALL)
+        row = only(found, checkpoint=first, other=second, among=ALL)
         assert row["n"] == len(both)
         assert row["kappa"] == pytest.approx(cohens_kappa(table).kappa)
 
@@ -118,7 +119,7 @@ def test_the_interval_is_that_of_kappa_on_resampled_items():
     first = rng.random(200) < 0.6
     second = np.where(rng.random(200) < 0.7, first, rng.random(200) < 0.5)
     sides = [{f"english/{i}": Seen(greedy=bool(hit)) for i, hit in enumerate(side)} for side in (first, second)]
-    row = only(tables(records("dense", sides[0]), records("p", sides[1], base="dense"))["overlap"], other="p")
+    row = only(pair(*sides)["overlap"], other="p")
     draws = []
     for _ in range(2000):
         picked = rng.integers(0, 200, 200)
@@ -133,21 +134,25 @@ def chosen(*scores: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
     return {f"english/{i}": each for i, each in enumerate(scores)}
 
 
-def choices(name: str, given: dict[str, tuple[float, ...]], base: str | None = None) -> pd.DataFrame:
-    """Records of the probe choice; the gold option stands last on disk, where its number is not 0."""
-    made = records(name, {key: Seen(choice=True, options=len(each)) for key, each in given.items()}, base=base)
-    for key, each in given.items():
-        here = (made["item_id"] == key.split("/")[1]).to_numpy()
-        made.loc[here, "logprob"] = each
-        made.loc[here, "index"] = [len(each) - 1, *range(len(each) - 1)]
-    return made
+def choices(**given: dict[str, tuple[float, ...]]) -> pd.DataFrame:
+    """The table of checkpoints' choices; the gold option stands last on disk, where its number is not 0."""
+    parts = []
+    for name, scores in given.items():
+        options = {key: Seen(choice=True, options=len(each)) for key, each in scores.items()}
+        made = records(name, options, base=None if name == "dense" else "dense")
+        for key, each in scores.items():
+            here = (made["item_id"] == key.split("/")[1]).to_numpy()
+            made.loc[here, "logprob"] = each
+            made.loc[here, "index"] = [len(each) - 1, *range(len(each) - 1)]
+        parts.append(made)
+    return tables(*parts)["overlap"]
 
 
 def test_capa_by_hand():
     """Five items each of two and of three options: p = (1/2, 1/2), (1/4, 1/2, 1/4); q = (1/4, 3/4), (1/2, 1/4, 1/4)."""
     log = np.log
-    dense = choices("dense", chosen(*[(log(3), log(3)), (log(1), log(2), log(1))] * 5))
-    found = tables(dense, choices("p", chosen(*[(log(1), log(3)), (log(2), log(1), log(1))] * 5), "dense"))["overlap"]
+    dense = chosen(*[(log(3), log(3)), (log(1), log(2), log(1))] * 5)
+    found = choices(dense=dense, p=chosen(*[(log(1), log(3)), (log(2), log(1), log(1))] * 5))
     row = only(found, checkpoint="dense", measure=CAPA)
     assert row["observed"] == pytest.approx((1 / 2 + (2 + 2 + 1) / 16) / 2)
     right, other = (1 / 2 + 1 / 4) / 2, (1 / 4 + 1 / 2) / 2
@@ -163,7 +168,7 @@ def test_capa_is_a_loop_over_its_definition():
     rng = np.random.default_rng(3)
     sizes = rng.integers(2, 5, 40)
     given = {name: chosen(*(tuple(rng.normal(-3, 2, size)) for size in sizes)) for name in ("dense", "a", "b")}
-    found = tables(*(choices(name, each, None if name == "dense" else "dense") for name, each in given.items()))
+    found = choices(**given)
     for first, second in combinations(given, 2):
         observed, mean, inverse = 0.0, [0.0, 0.0], 0.0
         for key, size in zip(given[first], sizes, strict=True):
@@ -175,16 +180,14 @@ def test_capa_is_a_loop_over_its_definition():
             mean = [total + each[0] / len(sizes) for total, each in zip(mean, shares, strict=True)]
             inverse += 1 / (size - 1) / len(sizes)
         expected = mean[0] * mean[1] + (1 - mean[0]) * (1 - mean[1]) * inverse
-        row = only(found["overlap"], checkpoint=first, other=second, among=ALL, measure=CAPA)
+        row = only(found, checkpoint=first, other=second, among=ALL, measure=CAPA)
         assert row["kappa"] == pytest.approx((observed - expected) / (1 - expected), rel=1e-5)
 
 
 def test_the_same_wrong_option_is_agreement_and_another_one_is_not():
     sure, unsure = (-9.0, 0.0, -9.0, -9.0), (-9.0, -9.0, 0.0, -9.0)
-    given = {"dense": chosen(*[sure] * 5), "same": chosen(*[sure] * 5), "another": chosen(*[unsure] * 5)}
-    found = tables(*(choices(name, each, None if name == "dense" else "dense") for name, each in given.items()))
-    of_dense = found["overlap"].query("checkpoint == 'dense' and measure == 'CAPA'")
-    kappas = dict(zip(of_dense["other"], of_dense["kappa"], strict=True))
+    found = choices(dense=chosen(*[sure] * 5), same=chosen(*[sure] * 5), another=chosen(*[unsure] * 5))
+    kappas = found.query("checkpoint == 'dense' and measure == 'CAPA'").set_index("other")["kappa"]
     assert kappas["same"] > 0.99
     assert kappas["another"] < 0
 
@@ -196,13 +199,8 @@ def test_shares_survive_being_packed():
 
 def test_the_page_shows_the_ends_and_the_file_all():
     rng = np.random.default_rng(4)
-    many = {f"p{number}": answers(rng, 60, 0.5) for number in range(8)}
-    outcomes = pd.concat(
-        [reduce_records(records("dense", answers(rng, 60, 0.8)))]
-        + [reduce_records(records(name, each, base="dense")) for name, each in many.items()]
-    )
-    filled = TABLES["overlap"].fill(Inputs(outcomes))
-    whole, shown = (each[each["among"] == ALL] for each in (filled.frame, filled.shown))
+    every = overlaps({"dense": answers(rng, 60, 0.8)} | {f"p{number}": answers(rng, 60, 0.5) for number in range(8)})
+    whole, shown = (each[each["among"] == ALL] for each in (every, overlap.TABLE.page(every)))
     assert len(whole) == 9 * 8 / 2
     assert len(shown) == 10
     ordered = whole["kappa"].sort_values(ascending=False).tolist()
@@ -251,12 +249,11 @@ def test_who_has_another_base_is_compared_where_all_pairs_are_only(monkeypatch):
 def test_fewer_pairs_have_the_rows_that_they_have_among_all(monkeypatch):
     rng = np.random.default_rng(5)
     given = {"dense": answers(rng, 40, 0.8)} | {f"p{number}": answers(rng, 40, 0.5) for number in range(6)}
-    made = [records(name, each, base=None if name == "dense" else "dense") for name, each in given.items()]
-    whole = tables(*made)["overlap"]
+    whole = overlaps(given)
     monkeypatch.setattr(overlap, "ALL_PAIRS", 6)
     monkeypatch.setattr(overlap, "NEAR", 2)
     monkeypatch.setattr(overlap, "_AT_ONCE", 2)
-    fewer = tables(*made)["overlap"]
+    fewer = overlaps(given)
     assert set(fewer["reason"]) == {"of 7 checkpoints, not every pair is compared"}
     key = ["checkpoint", "other", "probe", "measure", "among"]
     beside = fewer.merge(whole, on=key, suffixes=("", "_whole"), validate="one_to_one")
@@ -273,6 +270,5 @@ def test_one_checkpoint_has_nothing_to_overlap_with():
 
 def test_who_was_asked_otherwise_is_named():
     even = seen("rw" * 5)
-    found = tables(records("dense", even), records("p", even, base="dense", dtype="bfloat16"))["overlap"]
-    wanted = "p: not comparable with the base: dtype float32 against bfloat16"
-    assert only(found, other="p")["reason"] == wanted
+    row = only(pair(even, even, dtype="bfloat16")["overlap"], other="p")
+    assert row["reason"] == "p: not comparable with the base: dtype float32 against bfloat16"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from scipy.stats import binomtest
@@ -9,38 +11,29 @@ from scipy.stats import binomtest
 from evaluator.metrics import Inputs, compute_tables, headline_of, headline_sentence, reduce_records
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ROUNDED
-from tests.support.records import Seen, records
-from tests.support.tables import only, tables
+from tests.support.records import Seen, numbered, records
+from tests.support.tables import Tables, only, pair, tables
 
-BOTH = Seen(greedy=True, choice=True)
+BOTH, SILENT = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
+EXCLUDED = Seen(greedy=False, choice=False, status="excluded")
 
-# english: one item of every fate, a tie, an item that the dense model did not produce, an excluded one, a failed one.
-DENSE = {
-    "english/1": BOTH,
-    "english/2": BOTH,
-    "english/3": BOTH,
-    "english/4": BOTH,
-    "english/5": Seen(greedy=False, choice=True),
-    "english/6": BOTH,
-    "english/7": Seen(greedy=False, choice=False, status="excluded"),
-    "english/8": BOTH,
-    "swahili/1": BOTH,  # swahili is missing in the pruned checkpoint
-}
-PRUNED = {
-    "english/1": Seen(greedy=True, choice=True),  # kept
-    "english/2": Seen(greedy=False, choice=True),  # mc_only
+# english: one item of every fate, an item that the dense model did not produce, a tie, an excluded and a failed one.
+DENSE = numbered(english=[BOTH, BOTH, BOTH, BOTH, SILENT, BOTH, EXCLUDED, BOTH], swahili=[BOTH])
+PRUNED = {  # swahili is missing
+    "english/1": BOTH,  # kept
+    "english/2": SILENT,  # mc_only
     "english/3": Seen(greedy=True, choice=False),  # produced_only
     "english/4": Seen(greedy=False, choice=False),  # lost
-    "english/5": Seen(greedy=True, choice=True),  # not known by the dense model
+    "english/5": BOTH,  # not known by the dense model
     "english/6": Seen(greedy=True, choice="tie"),  # a tie is wrong: produced_only
-    "english/7": Seen(greedy=False, choice=False, status="excluded"),
-    "english/8": Seen(greedy=True, choice=True, status="engine_error"),
+    "english/7": EXCLUDED,
+    "english/8": replace(BOTH, status="engine_error"),
 }
 
 
 @pytest.fixture(scope="module")
-def case() -> dict[str, pd.DataFrame]:
-    return tables(records("dense", DENSE), records("pruned", PRUNED, base="dense"))
+def case() -> Tables:
+    return pair(DENSE, PRUNED, "pruned")
 
 
 def test_fates_count_each_fate_once_and_show_what_was_left_out(case):
@@ -101,26 +94,23 @@ def test_pr_gap_is_the_difference_of_normalised_drops(case):
 
 
 def test_a_dense_accuracy_at_the_floor_has_no_normalised_drop():
-    dense = {f"english/{i}": Seen(greedy=True, choice=i == 1) for i in range(1, 5)}  # 1 of 4 with 4 options: the floor
-    pruned = {f"english/{i}": Seen(greedy=i > 2, choice=False) for i in range(1, 5)}
-    found = tables(records("dense", dense), records("pruned", pruned, base="dense"))
+    dense = numbered(english=[BOTH, *[Seen(greedy=True, choice=False)] * 3])  # 1 of 4 with 4 options: the floor
+    found = pair(dense, numbered(english=[Seen(greedy=i > 1, choice=False) for i in range(4)]))
     gap = only(found["pr_gap"], language="all")
-    assert pd.isna(gap["delta_pr"])
-    assert pd.isna(gap["d_choice"])
+    assert gap[["delta_pr", "d_choice"]].isna().all()
     assert gap["d_open"] == pytest.approx(0.5)
     assert gap["reason"] == "choice: dense accuracy 0.250 is not above the floor 0.250"
-    row = only(found["accuracy"], checkpoint="pruned", probe="choice", language="all")
-    assert pd.isna(row["normalised_drop"])
-    assert row["drop"] == pytest.approx(0.25)
-    rung = only(found["ladder"], rung="choice", language="all")
-    assert pd.isna(rung["normalised_drop"])
-    assert rung["drop"] == pytest.approx(0.25)
+    for row in (
+        only(found["accuracy"], checkpoint="p", probe="choice", language="all"),
+        only(found["ladder"], rung="choice", language="all"),
+    ):
+        assert pd.isna(row["normalised_drop"])
+        assert row["drop"] == pytest.approx(0.25)
 
 
 def test_the_floor_follows_the_number_of_options():
-    dense = {"english/1": BOTH, "english/2": Seen(greedy=True, choice=True, options=2)}
-    pruned = {"english/1": BOTH, "english/2": Seen(greedy=True, choice=False, options=2)}
-    row = only(tables(records("dense", dense), records("p", pruned, base="dense"))["pr_gap"], language="all")
+    pruned = numbered(english=[BOTH, Seen(greedy=True, choice=False, options=2)])
+    row = only(pair(numbered(english=[BOTH, replace(BOTH, options=2)]), pruned)["pr_gap"], language="all")
     assert row["choice_floor"] == pytest.approx((1 / 4 + 1 / 2) / 2)
     assert row["d_choice"] == pytest.approx(0.5 / (1 - 0.375))
 
@@ -139,98 +129,95 @@ def test_a_checkpoint_without_its_base_has_rows_with_the_reason():
 
 
 def test_recovery_keeps_to_the_items_with_beams_and_splits_off_the_failures():
-    half = {
-        "english/1": Seen(greedy=True, beams=[True, False], samples=[False, False]),
-        "english/2": Seen(greedy=False, beams=[False, True], samples=[True, True]),
-        "english/3": Seen(greedy=False, beams=[False, False], samples=[False, True]),
-        "english/4": Seen(greedy=False, beams=[False, False], samples=[False, False]),
-        "english/5": Seen(greedy=True),  # not in the first half
-        "english/6": Seen(greedy=False, beams=[False], samples=[True], status="engine_error"),
-    }
-    dense = {key: Seen(greedy=True, beams=[True, True], samples=[True, True]) for key in half}
-    found = tables(records("dense", dense), records("p", half, base="dense"))["recovery"]
-
-    def row(population: str, probe: str) -> pd.Series:
-        return only(found, checkpoint="p", language="all", population=population, probe=probe)
-
-    assert (row("all_items", "greedy")["hits"], row("all_items", "greedy")["n"]) == (1, 4)
-    assert (row("all_items", "beam")["hits"], row("all_items", "beam")["n"]) == (2, 4)
-    assert (row("all_items", "sample")["hits"], row("all_items", "sample")["engine_error"]) == (2, 1)
-    assert row("all_items", "beam")["tries"] == 2
-    assert row("all_items", "sample")["drop"] == pytest.approx(0.5)
-    assert (row("greedy_failures", "beam")["hits"], row("greedy_failures", "beam")["n"]) == (1, 3)
-    assert row("greedy_failures", "sample")["rate"] == pytest.approx(2 / 3)
+    half = numbered(
+        english=[
+            Seen(greedy=True, beams=[True, False], samples=[False, False]),
+            Seen(greedy=False, beams=[False, True], samples=[True, True]),
+            Seen(greedy=False, beams=[False, False], samples=[False, True]),
+            Seen(greedy=False, beams=[False, False], samples=[False, False]),
+            Seen(greedy=True),  # not in the first half
+            Seen(greedy=False, beams=[False], samples=[True], status="engine_error"),
+        ]
+    )
+    found = pair({key: Seen(greedy=True, beams=[True, True], samples=[True, True]) for key in half}, half)["recovery"]
+    own = found[(found["checkpoint"] == "p") & (found["language"] == "all")].set_index(["population", "probe"])
+    every = own.loc["all_items"]
+    assert every.loc[["greedy", "beam", "sample"], ["hits", "n"]].to_numpy().tolist() == [[1, 4], [2, 4], [2, 4]]
+    assert (every.loc["sample", "engine_error"], every.loc["beam", "tries"]) == (1, 2)
+    assert every.loc["sample", "drop"] == pytest.approx(0.5)
+    failures = own.loc["greedy_failures"]
+    assert failures.loc["beam", ["hits", "n"]].tolist() == [1, 3]
+    assert failures.loc["sample", "rate"] == pytest.approx(2 / 3)
     none = only(found, checkpoint="dense", language="all", population="greedy_failures", probe="beam")
     assert none["n"] == 0
     assert pd.isna(none["rate"])
     assert none["reason"] == "greedy missed none of the items"
 
 
+def ranked(*seen: tuple[bool, bool, int, float, int | str | None]) -> dict[str, Seen]:
+    """Of each item: greedy, choice, rank, margin, aligned rank."""
+    names = ("greedy", "choice", "rank", "margin", "aligned")
+    return numbered(english=[Seen(**dict(zip(names, each, strict=True))) for each in seen])
+
+
 def test_ranks_by_group_dense_beside_pruned():
-    dense = {
-        "english/1": Seen(greedy=True, choice=True, rank=1, margin=0.0),
-        "english/2": Seen(greedy=True, choice=True, rank=1, margin=0.0),
-        "english/3": Seen(greedy=True, choice=True, rank=2, margin=-0.5),
-        "english/4": Seen(greedy=False, choice=True, rank=17, margin=-4.0),
-    }
-    pruned = {
-        "english/1": Seen(greedy=False, choice=True, rank=3, margin=-1.0),  # mc_only
-        "english/2": Seen(greedy=False, choice=True, rank=4, margin=-2.0),  # mc_only
-        "english/3": Seen(greedy=True, choice=True, rank=1, margin=0.0),
-        "english/4": Seen(greedy=False, choice=False, rank=30, margin=-6.0),
-    }
-    found = tables(records("dense", dense), records("p", pruned, base="dense"))["rank"]
-    mc_only = only(found, checkpoint="p", language="all", group="mc_only", side="own")
-    assert (mc_only["n"], mc_only["rank_median"], mc_only["margin_median"]) == (2, 3.5, -1.5)
-    assert only(found, checkpoint="p", language="all", group="mc_only", side="base")["rank_median"] == 1
-    everything = only(found, checkpoint="p", language="all", group="all", side="own")
+    dense = ranked(
+        (True, True, 1, 0.0, None),
+        (True, True, 1, 0.0, None),
+        (True, True, 2, -0.5, None),
+        (False, True, 17, -4.0, None),
+    )
+    # The first two are mc_only.
+    pruned = ranked(
+        (False, True, 3, -1.0, None),
+        (False, True, 4, -2.0, None),
+        (True, True, 1, 0.0, None),
+        (False, False, 30, -6.0, None),
+    )
+    found = pair(dense, pruned)["rank"]
+    pooled = found[found["language"] == "all"].set_index(["checkpoint", "group", "side"])
+    assert pooled.loc[("p", "mc_only", "own"), ["n", "rank_median", "margin_median"]].tolist() == [2, 3.5, -1.5]
+    assert pooled.loc[("p", "mc_only", "base"), "rank_median"] == 1
+    everything = pooled.loc[("p", "all", "own")]
     # ranks 1, 3, 4, 30: linear quartiles 2.5 and 10.5
     assert everything[["rank_q1", "rank_median", "rank_q3"]].tolist() == [2.5, 3.5, 10.5]
     bands = ["rank_1", "rank_2_5", "rank_6_20", "rank_over_20"]
     assert everything[bands].tolist() == [0.25, 0.5, 0.0, 0.25]
-    failures = only(found, checkpoint="p", language="all", group="dense_failures", side="own")
-    assert (failures["n"], failures["rank_median"]) == (1, 30)
-    assert only(found, checkpoint="dense", language="all", group="dense_failures")["rank_median"] == 17
+    assert pooled.loc[("p", "dense_failures", "own"), ["n", "rank_median"]].tolist() == [1, 30]
+    assert pooled.loc[("dense", "dense_failures", "own"), "rank_median"] == 17
 
 
 def test_aligned_ranks_stand_beside_ranks_where_they_are_defined():
     """A model that answers in sentences: the rank right after the prompt says nothing, the aligned one does."""
-    dense = {
-        "english/1": Seen(greedy=True, choice=True, rank=900, margin=-9.0, aligned=1),
-        "english/2": Seen(greedy=True, choice=True, rank=700, margin=-8.0, aligned=1),
-        "english/3": Seen(greedy=True, choice=True, rank=800, margin=-8.5, aligned=1),
-        "english/4": Seen(greedy=False, choice=True, rank=999, margin=-9.5, aligned="not said"),
-    }
-    pruned = {
-        "english/1": Seen(greedy=False, choice=True, rank=950, margin=-9.0, aligned=2),  # mc_only
-        "english/2": Seen(greedy=False, choice=True, rank=850, margin=-8.0, aligned=5),  # mc_only
-        "english/3": Seen(greedy=True, choice=True, rank=800, margin=-8.5, aligned=1),
-        "english/4": Seen(greedy=False, choice=True, rank=999, margin=-9.5, aligned="not said"),
-    }
-    found = tables(records("dense", dense), records("p", pruned, base="dense"))
-    rank = found["rank"]
-    mc_only = only(rank, checkpoint="p", language="all", group="mc_only", side="own")
-    assert mc_only[["n", "rank_median", "aligned_n", "aligned_rank_median"]].tolist() == [2, 900.0, 2, 3.5]
+    unsaid = (False, True, 999, -9.5, "not said")
+    dense = ranked((True, True, 900, -9.0, 1), (True, True, 700, -8.0, 1), (True, True, 800, -8.5, 1), unsaid)
+    # The first two are mc_only.
+    pruned = ranked((False, True, 950, -9.0, 2), (False, True, 850, -8.0, 5), (True, True, 800, -8.5, 1), unsaid)
+    found = pair(dense, pruned)
+    pooled = found["rank"][found["rank"]["language"] == "all"].set_index(["checkpoint", "group", "side"])
+    names = ["n", "aligned_n", "aligned_rank_median"]
+    mc_only = pooled.loc[("p", "mc_only", "own")]
+    assert mc_only[[*names, "rank_median"]].tolist() == [2, 2, 3.5, 900.0]
     assert mc_only[["aligned_rank_1", "aligned_rank_2_5", "aligned_rank_6_20"]].tolist() == [0.0, 1.0, 0.0]
-    assert only(rank, checkpoint="p", language="all", group="mc_only", side="base")["aligned_rank_median"] == 1
-    everything = only(rank, checkpoint="p", language="all", group="all", side="own")
-    # 1, 2, 5 of three items; the fourth is not defined
-    assert everything[["n", "aligned_n", "aligned_rank_median"]].tolist() == [4, 3, 2.0]
-    failures = only(rank, checkpoint="p", language="all", group="dense_failures", side="own")
-    assert (failures["n"], failures["aligned_n"]) == (1, 0)
+    assert pooled.loc[("p", "mc_only", "base"), "aligned_rank_median"] == 1
+    assert pooled.loc[("p", "all", "own"), names].tolist() == [4, 3, 2.0]  # 1, 2, 5 of three items
+    failures = pooled.loc[("p", "dense_failures", "own")]
+    assert failures[["n", "aligned_n"]].tolist() == [1, 0]
     assert pd.isna(failures["aligned_rank_median"])
     row = only(headline_of(found), checkpoint="p")
     assert (row["mc_only_median_rank"], row["mc_only_median_aligned_rank"]) == (900.0, 3.5)
 
 
+def said(*hits: int, **more: object) -> dict[str, Seen]:
+    return numbered(english=[Seen(greedy=bool(hit), **more) for hit in hits])
+
+
 def test_ladder_uses_the_items_measured_in_every_rung():
-    open_dense = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(1, 5)}
-    open_pruned = {f"english/{i}": Seen(greedy=i == 4, choice=True) for i in range(1, 5)}
-    shown_dense = {f"english/{i}": Seen(greedy=True) for i in range(1, 4)}
-    shown_pruned = {f"english/{i}": Seen(greedy=i < 3) for i in range(1, 4)}
     found = tables(
-        pd.concat([records("dense", open_dense), records("dense", shown_dense, form="shown")]),
-        pd.concat([records("p", open_pruned, base="dense"), records("p", shown_pruned, base="dense", form="shown")]),
+        records("dense", said(1, 1, 1, 1, choice=True)),
+        records("dense", said(1, 1, 1), form="shown"),
+        records("p", said(0, 0, 0, 1, choice=True), base="dense"),
+        records("p", said(1, 1, 0), base="dense", form="shown"),
     )
     drops = {rung: only(found["ladder"], rung=rung, language="all") for rung in ("open", "shown", "choice")}
     assert [drops[rung]["n"] for rung in drops] == [3, 3, 3]
@@ -238,59 +225,17 @@ def test_ladder_uses_the_items_measured_in_every_rung():
     assert drops["choice"]["normalised_drop"] == 0.0
 
 
-def test_candidates_and_one_shot_compare_the_same_items():
-    forms = {"open": [1, 0, 0, 1], "distractors_only": [0, 0, 0, 1], "unrelated": [0, 0, 0], "shown": [1, 1, 0, 1]}
-    parts = [
-        records("dense", {f"english/{i}": Seen(greedy=bool(hit)) for i, hit in enumerate(hits)}, form=form)
-        for form, hits in forms.items()
-    ]
-    found = tables(pd.concat(parts))["candidates"]
-    got = {form: only(found, language="all", format=form) for form in forms}
-    assert {form: row["n"] for form, row in got.items()} == dict.fromkeys(forms, 3)  # unrelated lacks the fourth item
-    assert [row["accuracy"] for row in got.values()] == pytest.approx([1 / 3, 0, 0, 2 / 3])
-    assert got["shown"]["difference"] == pytest.approx(1 / 3)
-
-    zero = {"dense": [1, 1, 1, 0], "p": [1, 0, 0, 0]}
-    one = {"dense": [1, 1, 1, 1], "p": [1, 1, 1, 0]}
-    parts = [
-        records(
-            name,
-            {f"english/{i}": Seen(greedy=bool(hit)) for i, hit in enumerate(hits[name])},
-            base=None if name == "dense" else "dense",
-            form=form,
-        )
-        for name in ("dense", "p")
-        for form, hits in (("open", zero), ("one_shot", one))
-    ]
-    row = only(tables(pd.concat(parts))["one_shot"], language="all")
-    assert (row["zero_shot_gap"], row["one_shot_gap"], row["repaired"]) == pytest.approx((0.5, 0.25, 0.25))
-
-
-def test_recovery_over_seeds_is_mean_and_range_among_the_first_seeds_failures():
-    greedy = {"english/1": False, "english/2": False, "english/3": True}
-    hits = {0: [True, False, False], 1: [True, True, False]}
-    parts = [
-        records(
-            "dense",
-            {
-                key: Seen(greedy=said, samples=[hit])
-                for (key, said), hit in zip(greedy.items(), hits[seed], strict=True)
-            },
-            seed=seed,
-        )
-        for seed in (0, 1)
-    ]
-    row = only(tables(pd.concat(parts))["recovery_seeds"], language="all")
-    assert row[["seeds", "n_min", "lowest", "mean", "highest"]].tolist() == [2, 2, 0.5, 0.75, 1.0]
+def test_candidates_compare_the_same_items():
+    forms = {"open": (1, 0, 0, 1), "distractors_only": (0, 0, 0, 1), "unrelated": (0, 0, 0), "shown": (1, 1, 0, 1)}
+    found = tables(*(records("dense", said(*hits), form=form) for form, hits in forms.items()))["candidates"]
+    got = found[found["language"] == "all"].set_index("format").loc[list(forms)]
+    assert got["n"].tolist() == [3, 3, 3, 3]  # unrelated lacks the fourth item
+    assert got["accuracy"].tolist() == pytest.approx([1 / 3, 0, 0, 2 / 3])
+    assert got.loc["shown", "difference"] == pytest.approx(1 / 3)
 
 
 def test_calibration_shows_the_gap_between_choice_and_open():
-    pruned = {
-        "english/1": BOTH,
-        "english/2": Seen(greedy=False, choice=True),
-        "arabic/1": Seen(greedy=False, choice=True),
-    }
-    found = tables(records("dense", DENSE), records("p", pruned, base="dense", calibration="c4"))["calibration"]
+    found = pair(DENSE, numbered(english=[BOTH, SILENT], arabic=[SILENT]), calibration="c4")["calibration"]
     pooled = only(found, checkpoint="p", language="all")
     assert (pooled["open_accuracy"], pooled["choice_accuracy"]) == pytest.approx((1 / 3, 1.0))
     mean = only(found, checkpoint="p", language="mean")
@@ -312,8 +257,7 @@ def test_a_dense_re_run_is_the_noise_floor_beside_the_others():
 
 def test_a_re_run_of_the_base_is_no_member_of_holms_family():
     """Two checkpoints of other weights and a second run of the base: two tests, unless it was served otherwise."""
-    dense = {f"english/{i}": Seen(greedy=True) for i in range(20)}
-    lost = {key: Seen(greedy=i >= 8) for i, key in enumerate(dense)}
+    dense, lost = said(*[1] * 20), said(*[0] * 8, *[1] * 12)
     of_base = [records(name, lost, base="dense") for name in ("one", "two")]
     for dtype, tests in (("float32", 2), ("bfloat16", 3)):
         again = records("again", dense, base="dense", digest="dense", dtype=dtype)
@@ -338,11 +282,9 @@ def test_a_re_run_of_the_base_is_no_member_of_holms_family():
 def test_quantised_activations_have_a_noise_floor_that_their_rows_name(pattern, noisy):
     found = tables(records("dense", DENSE), records("p", PRUNED, base="dense").assign(pattern=pattern))
     for name in ("accuracy", "fates", "pr_gap"):
-        reasons = found[name].loc[found[name]["checkpoint"] == "p", "reason"].fillna("")
-        assert reasons.str.startswith(ROUNDED).all() == noisy
-        assert (
-            not found[name].loc[found[name]["checkpoint"] == "dense", "reason"].fillna("").str.contains(ROUNDED).any()
-        )
+        reasons = found[name].set_index("checkpoint")["reason"].fillna("")
+        assert reasons.loc[["p"]].str.startswith(ROUNDED).all() == noisy
+        assert not reasons.drop("p").str.contains(ROUNDED).any()
 
 
 def test_a_checkpoint_without_a_manifest_is_no_re_run():
@@ -353,31 +295,29 @@ def test_a_checkpoint_without_a_manifest_is_no_re_run():
 
 
 def test_a_pair_without_the_choice_probe_says_so():
-    said = {"english/1": Seen(greedy=True)}
-    found = tables(records("dense", said), records("p", said, base="dense"))
-    assert only(found["fates"], language="all")["reason"] == (
-        "no item was measured with both probes greedy and choice in both checkpoints"
-    )
+    found = pair(said(1), said(1))
+    why = "no item was measured with both probes greedy and choice in both checkpoints"
+    assert only(found["fates"], language="all")["reason"] == why
     assert only(found["pr_gap"])["reason"] == "needs the probes greedy and choice"
     assert only(found["ladder"], rung="open", language="all")["drop"] == 0.0
 
 
-def test_a_dense_model_that_knows_nothing_leaves_no_fates():
-    nothing = {"english/1": Seen(greedy=False, choice=True)}
-    row = only(tables(records("dense", nothing), records("p", nothing, base="dense"))["fates"], language="all")
+def test_a_dense_model_that_knows_nothing_leaves_no_fates_and_the_headline_says_so():
+    found = pair(numbered(english=[SILENT]), numbered(english=[SILENT]))
+    row = only(found["fates"], language="all")
     assert (row["n"], row["items"]) == (0, 1)
     assert pd.isna(row["dissociation_rate"])
     assert row["reason"] == "the dense model both produced and recognised none of the items"
+    sentence = headline_sentence(headline_of(found))
+    assert sentence.startswith("The dense model both produced and recognised none of the items")
 
 
 def test_translations_of_one_item_share_their_id_and_stay_apart():
-    dense = {"english/1": BOTH, "arabic/1": BOTH}
-    pruned = {"english/1": BOTH, "arabic/1": Seen(greedy=False, choice=True)}
-    found = tables(records("dense", dense), records("p", pruned, base="dense"))["fates"]
-    assert {row["language"]: row["mc_only"] for _, row in found.iterrows()} == {"all": 1, "arabic": 1, "english": 0}
+    found = pair(numbered(english=[BOTH], arabic=[BOTH]), numbered(english=[BOTH], arabic=[SILENT]))["fates"]
+    assert found.set_index("language")["mc_only"].to_dict() == {"all": 1, "arabic": 1, "english": 0}
 
 
-def sentence_of(found: dict[str, pd.DataFrame]) -> str:
+def sentence_of(found: Tables) -> str:
     return headline_sentence(headline_of(found)).replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -393,18 +333,10 @@ def test_the_headline_reads_the_tables(case):
     assert headline_of(case)["checkpoint"].tolist() == ["dense", "pruned"]
 
 
-def test_a_headline_without_a_fate_says_why():
-    nothing = {"english/1": Seen(greedy=False, choice=True)}
-    parts = [records("dense", nothing), records("p", nothing, base="dense")]
-    sentence = headline_sentence(headline_of(tables(*parts)))
-    assert sentence.startswith("The dense model both produced and recognised none of the items")
-
-
 def test_a_base_alone_measured_is_not_told_to_know_nothing():
     """The compressed checkpoint failed on every item: nothing is known of the fates, and the base is not to blame."""
-    known = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(4)}
-    failed = {key: Seen(greedy=True, choice=True, status="engine_error", why="out of memory") for key in known}
-    headline = headline_of(tables(records("dense", known), records("p", failed, base="dense")))
+    failed = replace(BOTH, status="engine_error", why="out of memory")
+    headline = headline_of(pair(numbered(english=[BOTH] * 4), numbered(english=[failed] * 4)))
     assert only(headline, checkpoint="dense")[["open_accuracy", "choice_accuracy"]].tolist() == [1.0, 1.0]
     assert headline["known"].isna().all()
     assert headline_sentence(headline) == (
@@ -413,11 +345,9 @@ def test_a_base_alone_measured_is_not_told_to_know_nothing():
 
 
 def test_hard_choice_has_a_column_of_the_headline_where_it_was_asked():
-    dense = {f"english/{i}": Seen(greedy=True, choice=True, hard=i > 0) for i in range(4)}
-    headline = headline_of(tables(records("dense", dense)))
+    headline = headline_of(tables(records("dense", numbered(english=[replace(BOTH, hard=i > 0) for i in range(4)]))))
     assert (only(headline)["choice_accuracy"], only(headline)["hard_accuracy"]) == (1.0, 0.75)
-    without = headline_of(tables(records("dense", {"english/0": Seen(greedy=True, choice=True)})))
-    assert without["hard_accuracy"].isna().all()
+    assert headline_of(tables(records("dense", numbered(english=[BOTH]))))["hard_accuracy"].isna().all()
 
 
 def test_a_headline_without_pairs_says_what_to_run():
@@ -435,8 +365,7 @@ def test_a_table_without_its_inputs_says_which_probe_to_run():
 
 
 def asked(hits: int, n: int = 4, *, choice: bool = True, task: str = "t", name: str = "p", base: str | None = "dense"):
-    seen = {f"english/{i}": Seen(greedy=i < hits, choice=choice) for i in range(n)}
-    return records(name, seen, base=base, task=task)
+    return records(name, said(*[1] * hits, *[0] * (n - hits), choice=choice), base=base, task=task)
 
 
 def test_a_headline_of_increases_tells_them():
@@ -475,14 +404,12 @@ def test_a_share_of_few_is_a_count_and_of_twenty_a_percentage():
 
 
 def test_few_answers_that_sampling_finds_are_counted():
-    dense = {f"english/{i}": Seen(greedy=True, choice=True, samples=[True]) for i in range(4)}
-    pruned = {key: Seen(greedy=i > 1, choice=True, samples=[i == 0]) for i, key in enumerate(dense)}
-    sentence = sentence_of(tables(records("dense", dense), records("p", pruned, base="dense")))
-    assert sentence.endswith("none is lost; of 2 answers that greedy decoding misses, sampling finds 1.")
-    pruned = {key: Seen(greedy=i > 0, choice=True, samples=[False]) for i, key in enumerate(dense)}
-    sentence = sentence_of(tables(records("dense", dense), records("p", pruned, base="dense")))
-    assert "recognised, 1 is still recognised but no longer said" in sentence
-    assert sentence.endswith("of 1 answer that greedy decoding misses, sampling finds 0.")
+    dense = numbered(english=[replace(BOTH, samples=[True])] * 4)
+    for failures, found, missed in ((2, 1, "2 answers"), (1, 0, "1 answer")):
+        pruned = [Seen(greedy=i >= failures, choice=True, samples=[i < found]) for i in range(4)]
+        sentence = sentence_of(pair(dense, numbered(english=pruned)))
+        silent = f"{failures} {'is' if failures == 1 else 'are'} still recognised but no longer said, and none is lost"
+        assert sentence.endswith(f"{silent}; of {missed} that greedy decoding misses, sampling finds {found}.")
 
 
 def test_a_headline_without_anything_mc_only_says_none():

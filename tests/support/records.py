@@ -43,6 +43,11 @@ class Seen:
     prompt: int = 50  # tokens of the prompt
 
 
+def numbered(**languages: Sequence[Seen]) -> dict[str, Seen]:
+    """What was seen of the items of each language, which are numbered from 1."""
+    return {f"{name}/{at}": each for name, seen in languages.items() for at, each in enumerate(seen, 1)}
+
+
 def records(
     checkpoint: str,
     seen: Mapping[str, Seen],

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
+from tests.support.records import Seen, records
 
 
 class Tables(Mapping[str, pd.DataFrame]):
@@ -32,6 +34,11 @@ def tables(*parts: pd.DataFrame, items: pd.DataFrame | None = None) -> Tables:
     """The tables of these records."""
     outcomes = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
     return Tables(Inputs(outcomes, items))
+
+
+def pair(dense: Mapping[str, Seen], pruned: Mapping[str, Seen], name: str = "p", **own: Any) -> Tables:
+    """The tables of a base and of a checkpoint, from what each did with its items."""
+    return tables(records("dense", dense), records(name, pruned, base="dense", **own))
 
 
 def only(frame: pd.DataFrame, **equal: object) -> pd.Series:

@@ -40,7 +40,7 @@ from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, paired_dro
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject, in_language, slices
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.metrics.measures import as_floats, difference, language_mean, rate
-from evaluator.metrics.table import Dots, Figure, Heat, Holm, Lack, Series, Table, whole_percent
+from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table, whole_percent
 from evaluator.store.outcomes import MEASURED
 from evaluator.store.screening import screened_of
 
@@ -149,23 +149,21 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        (
-            Dots(
-                "Accuracy, languages pooled",
-                (
-                    Series("accuracy", "greedy", "open: says it", {"probe": "greedy"}),
-                    Series("accuracy", "choice", "choice: recognises it", {"probe": "choice"}),
-                ),
-                width=1.15,
-                linked=True,
-                text=whole_percent,
-                legend=4,
+    figure=(
+        Dots(
+            "Accuracy, languages pooled",
+            (
+                Series("accuracy", "greedy", "open: says it", {"probe": "greedy"}),
+                Series("accuracy", "choice", "choice: recognises it", {"probe": "choice"}),
             ),
-            Heat("Open accuracy by language, %", "accuracy", "greedy", {"probe": "greedy"}),
+            width=1.15,
+            linked=True,
+            text=whole_percent,
+            legend=4,
         ),
-        rows=lambda frame: frame[frame["format"] == "open"],
+        Heat("Open accuracy by language, %", "accuracy", "greedy", {"probe": "greedy"}),
     ),
+    plotted=lambda frame: frame[frame["format"] == "open"],
     corrections=(Holm(("task", "format", "probe", "language")),),
     lacks=(
         Lack("probe", "the probe greedy", "greedy"),
@@ -299,27 +297,25 @@ CALIBRATION = Table(
         col.REASON,
     ),
     compute=_calibration_rows,
-    figure=Figure(
-        (
-            Dots(
-                "Accuracy",
-                (Series("open_accuracy", "greedy", "open"), Series("choice_accuracy", "choice", "choice")),
-                width=1.15,
-                linked=True,
-                legend=4,
-            ),
-            Dots(
-                "Gap: choice minus open",
-                (
-                    Series("choice_minus_open", "mc_only", "pooled", shift=-0.12),
-                    Series("choice_minus_open", "mc_only", "mean over languages", {"language": MEAN}, 0.12, True),
-                ),
-                "points",
-                legend=4,
-            ),
+    figure=(
+        Dots(
+            "Accuracy",
+            (Series("open_accuracy", "greedy", "open"), Series("choice_accuracy", "choice", "choice")),
+            width=1.15,
+            linked=True,
+            legend=4,
         ),
-        rows=lambda frame: frame.assign(
-            checkpoint=frame["checkpoint"] + " (" + frame["kind"].str.replace("_", " ") + ")"
+        Dots(
+            "Gap: choice minus open",
+            (
+                Series("choice_minus_open", "mc_only", "pooled", shift=-0.12),
+                Series("choice_minus_open", "mc_only", "mean over languages", {"language": MEAN}, 0.12, True),
+            ),
+            "points",
+            legend=4,
         ),
+    ),
+    plotted=lambda frame: frame.assign(
+        checkpoint=frame["checkpoint"] + " (" + frame["kind"].str.replace("_", " ") + ")"
     ),
 )

@@ -36,7 +36,7 @@ from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import sides_of
 from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs, in_language, slices
 from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
-from evaluator.metrics.table import Dots, Figure, Holm, Lack, Series, Table
+from evaluator.metrics.table import Dots, Holm, Lack, Series, Table
 from evaluator.store.outcomes import MEASURED
 
 COMPARED = ("open", "distractors_only", "unrelated", "shown")  # formats, in the order of the table
@@ -85,20 +85,18 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        (
-            Dots(
-                "Open accuracy by what is listed as candidates",
-                (
-                    Series("accuracy", "greedy", "none", {"format": "open"}),
-                    Series("accuracy", "lost", "distractors only", {"format": "distractors_only"}),
-                    Series("accuracy", "negative", "unrelated", {"format": "unrelated"}),
-                    Series("accuracy", "shown", "gold among them", {"format": "shown"}),
-                ),
-                linked=True,
-                legend=4,
+    figure=(
+        Dots(
+            "Open accuracy by what is listed as candidates",
+            (
+                Series("accuracy", "greedy", "none", {"format": "open"}),
+                Series("accuracy", "lost", "distractors only", {"format": "distractors_only"}),
+                Series("accuracy", "negative", "unrelated", {"format": "unrelated"}),
+                Series("accuracy", "shown", "gold among them", {"format": "shown"}),
             ),
-        )
+            linked=True,
+            legend=4,
+        ),
     ),
     corrections=(Holm(("task", "language", "format")),),
     lacks=tuple(Lack("format", f"the format {format} with the probe greedy", format) for format in COMPARED),
@@ -226,20 +224,18 @@ HARD_DISTRACTORS = Table(
         col.REASON,
     ),
     compute=_hard_distractors_rows,
-    figure=Figure(
-        tuple(
-            Dots(
-                title,
-                (
-                    Series(f"standard_{column}", "choice", "standard distractors"),
-                    Series(f"hard_{column}", "lost", "hard distractors"),
-                ),
-                "rates" if column == "accuracy" else "points",
-                linked=True,
-                legend=4 * (column == "accuracy"),
-            )
-            for column, title in (("accuracy", "Choice accuracy"), ("dissociation", "Recognised, no longer said"))
+    figure=tuple(
+        Dots(
+            title,
+            (
+                Series(f"standard_{column}", "choice", "standard distractors"),
+                Series(f"hard_{column}", "lost", "hard distractors"),
+            ),
+            "rates" if column == "accuracy" else "points",
+            linked=True,
+            legend=4 * (column == "accuracy"),
         )
+        for column, title in (("accuracy", "Choice accuracy"), ("dissociation", "Recognised, no longer said"))
     ),
     corrections=(Holm(("task", "language")),),
     lacks=(Lack("known", _GREEDY),),

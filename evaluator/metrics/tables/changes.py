@@ -52,7 +52,7 @@ from evaluator.metrics.drops import (
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs, in_language, slices
 from evaluator.metrics.intervals import Floats, mcnemar_p
 from evaluator.metrics.measures import as_floats, bounds, difference, rate
-from evaluator.metrics.table import Bars, Dots, Figure, Heat, Holm, Lack, Note, Series, Table, whole_percent
+from evaluator.metrics.table import Bars, Dots, Heat, Holm, Lack, Note, Series, Table, whole_percent
 
 
 def _fates_rows(inputs: Inputs) -> Iterator[Row]:
@@ -124,19 +124,17 @@ FATES_TABLE = Table(
         col.REASON,
     ),
     compute=_fates_rows,
-    figure=Figure(
-        (
-            Bars(
-                "What became of the answers that the dense model knew, %",
-                {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES},
-                width=1.35,
-                legend=4,
-                note=Note("n", lambda n: f"n = {n or 0:.0f}"),
-            ),
-            Heat("mc_only by language, %", "mc_only_rate", "mc_only"),
+    figure=(
+        Bars(
+            "What became of the answers that the dense model knew, %",
+            {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES},
+            width=1.35,
+            legend=4,
+            note=Note("n", lambda n: f"n = {n or 0:.0f}"),
         ),
-        rows=lambda frame: frame[frame.groupby(["task", "checkpoint"])["n"].transform("max") > 0],
+        Heat("mc_only by language, %", "mc_only_rate", "mc_only"),
     ),
+    plotted=lambda frame: frame[frame.groupby(["task", "checkpoint"])["n"].transform("max") > 0],
 )
 
 
@@ -211,18 +209,16 @@ FLIPS = Table(
         col.REASON,
     ),
     compute=_flips_rows,
-    figure=Figure(
-        tuple(
-            Bars(
-                title,
-                {f"{name}_rate": (name.replace("_", " "), *paint) for name, paint in _PAINTS.items()},
-                {"probe": probe},
-                legend=4 * (probe == "greedy"),
-            )
-            for probe, title in (("greedy", "Open answers that changed, %"), ("choice", "Choices that changed, %"))
-        ),
-        rows=lambda frame: frame[(frame["margin"] == ALL) & (frame["n"] > 0)],
+    figure=tuple(
+        Bars(
+            title,
+            {f"{name}_rate": (name.replace("_", " "), *paint) for name, paint in _PAINTS.items()},
+            {"probe": probe},
+            legend=4 * (probe == "greedy"),
+        )
+        for probe, title in (("greedy", "Open answers that changed, %"), ("choice", "Choices that changed, %"))
     ),
+    plotted=lambda frame: frame[(frame["margin"] == ALL) & (frame["n"] > 0)],
     corrections=(Holm(("task", "language", "probe", "margin")),),
     lacks=(Lack("probe", "the probe greedy", "greedy"), Lack("probe", "the probe choice", "choice")),
 )
@@ -312,24 +308,22 @@ RECOVERY_PERCENT = Table(
         col.REASON,
     ),
     compute=_recovery_percent_rows,
-    figure=Figure(
-        (
-            Dots(
-                "Accuracy in % of the base's",
-                (
-                    Series("recovery", "greedy", "open", {"probe": "greedy"}),
-                    Series("recovery", "choice", "choice", {"probe": "choice"}),
-                ),
-                "share",
-                width=1.15,
-                linked=True,
-                line=1,
-                text=whole_percent,
-                legend=4,
+    figure=(
+        Dots(
+            "Accuracy in % of the base's",
+            (
+                Series("recovery", "greedy", "open", {"probe": "greedy"}),
+                Series("recovery", "choice", "choice", {"probe": "choice"}),
             ),
-            Heat("Open by language, % of the base's", "recovery", "greedy", {"probe": "greedy"}),
+            "share",
+            width=1.15,
+            linked=True,
+            line=1,
+            text=whole_percent,
+            legend=4,
         ),
-        rows=lambda frame: frame[frame["recovery"].notna()],
+        Heat("Open by language, % of the base's", "recovery", "greedy", {"probe": "greedy"}),
     ),
+    plotted=lambda frame: frame[frame["recovery"].notna()],
     lacks=(Lack("probe", "the probe greedy", "greedy"), Lack("probe", "the probe choice", "choice")),
 )

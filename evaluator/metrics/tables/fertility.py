@@ -36,7 +36,7 @@ from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, sides_of, 
 from evaluator.metrics.inputs import MEAN, SIDES, Comparison, Inputs, Subject, settings_of, slices
 from evaluator.metrics.intervals import Ratio
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, difference, language_mean, of_mean, rate
-from evaluator.metrics.table import Dots, Figure, Lack, Scatter, Series, Table
+from evaluator.metrics.table import Dots, Lack, Scatter, Series, Table
 
 _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
 
@@ -137,24 +137,22 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        (
-            Scatter(
-                "open drop",
-                "fertility",
-                "open_drop",
-                "greedy",
-                "language",
-                "hollow",
-                "tokens per word or character",
-                "open drop",
-                axis="points",
-                each=True,
-                labels=("per word", "per character"),
-            ),
+    figure=(
+        Scatter(
+            "open drop",
+            "fertility",
+            "open_drop",
+            "greedy",
+            "language",
+            "hollow",
+            "tokens per word or character",
+            "open drop",
+            axis="points",
+            each=True,
+            labels=("per word", "per character"),
         ),
-        rows=_largest_drops,
     ),
+    plotted=_largest_drops,
     lacks=(Lack("open_drop", "the probe greedy on a checkpoint and its base"),),
 )
 
@@ -220,26 +218,24 @@ LENGTH = Table(
         col.REASON,
     ),
     compute=_length_rows,
-    figure=Figure(
-        (
-            Dots(
-                "Tokens of an answer, in multiples of the base's",
-                (Series("ratio", "rank", "tokens"),),
-                "amounts",
-                width=1.15,
-                line=1,
-                text=lambda value: f"{value:.2f}",
-            ),
-            Dots(
-                "Answers cut off at the limit",
-                (
-                    Series("base_at_limit", "muted", "base", hollow=True),
-                    Series("at_limit", "lost", "checkpoint"),
-                ),
-                linked=True,
-                legend=4,
-            ),
+    figure=(
+        Dots(
+            "Tokens of an answer, in multiples of the base's",
+            (Series("ratio", "rank", "tokens"),),
+            "amounts",
+            width=1.15,
+            line=1,
+            text=lambda value: f"{value:.2f}",
         ),
-        rows=lambda frame: frame[frame["ratio"].notna()],
+        Dots(
+            "Answers cut off at the limit",
+            (
+                Series("base_at_limit", "muted", "base", hollow=True),
+                Series("at_limit", "lost", "checkpoint"),
+            ),
+            linked=True,
+            legend=4,
+        ),
     ),
+    plotted=lambda frame: frame[frame["ratio"].notna()],
 )

@@ -30,7 +30,7 @@ from evaluator.metrics.drops import FATES, item_fates, known_items
 from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject, settings_of, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, of_mean
-from evaluator.metrics.table import Dots, Figure, Lack, Scatter, Series, Table, amount
+from evaluator.metrics.table import Dots, Lack, Scatter, Series, Table, amount
 from evaluator.probes.reducing import BANDS, unpack
 
 PERCENTILES = {"kld_p50": 50.0, "kld_p90": 90.0, "kld_p95": 95.0, "kld_p99": 99.0, "kld_p99_9": 99.9, "kld_max": 100.0}
@@ -193,26 +193,24 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        tuple(
-            Scatter(
-                title,
-                "kld",
-                column,
-                colour,
-                "checkpoint",
-                "floor",
-                "divergence from the base, nats (hollow: the base from itself), {along}",
-                log=True,
-            )
-            for column, colour, title in (
-                ("mc_only_rate", "mc_only", "mc_only"),
-                ("accuracy", "greedy", "Open accuracy"),
-                ("acceptance", "rank", "Expected acceptance"),
-            )
-        ),
-        rows=_drawn,
+    figure=tuple(
+        Scatter(
+            title,
+            "kld",
+            column,
+            colour,
+            "checkpoint",
+            "floor",
+            "divergence from the base, nats (hollow: the base from itself), {along}",
+            log=True,
+        )
+        for column, colour, title in (
+            ("mc_only_rate", "mc_only", "mc_only"),
+            ("accuracy", "greedy", "Open accuracy"),
+            ("acceptance", "rank", "Expected acceptance"),
+        )
     ),
+    plotted=_drawn,
 )
 
 
@@ -330,18 +328,16 @@ PERPLEXITY_TABLE = Table(
         col.REASON,
     ),
     compute=_perplexity_rows,
-    figure=Figure(
-        (
-            Dots("Perplexity", (Series("perplexity", "rank", "perplexity"),), "amounts", text=amount),
-            Dots(
-                "Relative to the base",
-                (Series("perplexity_ratio", "lost", "relative to the base"),),
-                "amounts",
-                line=1,
-                text=lambda value: f"{value:,.2f}",
-            ),
+    figure=(
+        Dots("Perplexity", (Series("perplexity", "rank", "perplexity"),), "amounts", text=amount),
+        Dots(
+            "Relative to the base",
+            (Series("perplexity_ratio", "lost", "relative to the base"),),
+            "amounts",
+            line=1,
+            text=lambda value: f"{value:,.2f}",
         ),
-        rows=lambda frame: frame[frame["perplexity"].notna() & (frame["language"] != MEAN)],
     ),
+    plotted=lambda frame: frame[frame["perplexity"].notna() & (frame["language"] != MEAN)],
     lacks=(Lack("perplexity_ratio", "the same text on the base"),),
 )

@@ -31,7 +31,7 @@ from evaluator.metrics.counting import joined_reasons, left_out_of
 from evaluator.metrics.inputs import ALL, Inputs, in_language, slices
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, rate
-from evaluator.metrics.table import Dots, Figure, Series, Table
+from evaluator.metrics.table import Dots, Series, Table
 
 MATCHING = ("same", "paraphrase")
 BAR = 0.8
@@ -82,20 +82,18 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        (
-            Dots(
-                "On control pairs; unfit with a whole interval at the left of the line",
-                (
-                    Series("sensitivity", "kept", "accepts right answers", shift=-0.1),
-                    Series("specificity", "choice", "denies wrong answers", shift=0.1),
-                ),
-                line=BAR,
-                legend=4,
+    figure=(
+        Dots(
+            "On control pairs; unfit with a whole interval at the left of the line",
+            (
+                Series("sensitivity", "kept", "accepts right answers", shift=-0.1),
+                Series("specificity", "choice", "denies wrong answers", shift=0.1),
             ),
+            line=BAR,
+            legend=4,
         ),
-        rows=lambda frame: frame[frame["n"] > 0],
     ),
+    plotted=lambda frame: frame[frame["n"] > 0],
     silent=True,
 )
 

@@ -28,7 +28,7 @@ from evaluator.metrics.drops import CORRECT, floor_of, headroom, normalised, ove
 from evaluator.metrics.inputs import ALL, MEAN, SIDES, Comparison, Inputs
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import bounds, language_mean, paired_difference
-from evaluator.metrics.table import Axis, Dots, Figure, Heat, Holm, Lack, Series, Table, amount
+from evaluator.metrics.table import Axis, Dots, Heat, Holm, Lack, Series, Table, amount
 from evaluator.metrics.tables.fidelity import PERPLEXITY, first_readings
 
 RUNGS = {"open": ("open", "greedy"), "shown": ("shown", "greedy"), "choice": ("open", "choice")}
@@ -126,32 +126,30 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        (
-            *(
-                Dots(
-                    title,
-                    tuple(Series(column, colour, rung, {"rung": rung}) for rung, colour in _PAINTS.items()),
-                    axis,
-                    linked=True,
-                    legend=4 * (column == "drop"),
-                )
-                for column, title, axis in _DROPS
-            ),
+    figure=(
+        *(
             Dots(
-                "Perplexity, {perplexity_task}",
-                (
-                    Series("perplexity_dense", "muted", "base", {"rung": "open"}, hollow=True),
-                    Series("perplexity", "rank", "perplexity", {"rung": "open"}),
-                ),
-                "amounts",
-                width=0.7,
+                title,
+                tuple(Series(column, colour, rung, {"rung": rung}) for rung, colour in _PAINTS.items()),
+                axis,
                 linked=True,
-                text=amount,
-            ),
+                legend=4 * (column == "drop"),
+            )
+            for column, title, axis in _DROPS
         ),
-        rows=lambda frame: frame[frame["n"] > 0],
+        Dots(
+            "Perplexity, {perplexity_task}",
+            (
+                Series("perplexity_dense", "muted", "base", {"rung": "open"}, hollow=True),
+                Series("perplexity", "rank", "perplexity", {"rung": "open"}),
+            ),
+            "amounts",
+            width=0.7,
+            linked=True,
+            text=amount,
+        ),
     ),
+    plotted=lambda frame: frame[frame["n"] > 0],
     corrections=(Holm(("task", "language", "rung")),),
     lacks=(
         Lack("rung", "the probe greedy (the rung open)", "open"),
@@ -257,26 +255,24 @@ PR_GAP = Table(
         col.REASON,
     ),
     compute=_pr_gap_rows,
-    figure=Figure(
-        (
-            Dots(
-                "Delta_PR = d_open - d_choice",
-                (
-                    Series("delta_pr", "mc_only", "pooled over items", shift=-0.12),
-                    Series("delta_pr", "mc_only", "mean over languages", {"language": MEAN}, 0.12, hollow=True),
-                ),
-                "changes",
-                legend=4,
+    figure=(
+        Dots(
+            "Delta_PR = d_open - d_choice",
+            (
+                Series("delta_pr", "mc_only", "pooled over items", shift=-0.12),
+                Series("delta_pr", "mc_only", "mean over languages", {"language": MEAN}, 0.12, hollow=True),
             ),
-            Heat(
-                "Delta_PR by language",
-                "delta_pr",
-                "mc_only",
-                width=1.15,
-                negative="negative",
-                text=lambda value: f"{value:+.2f}".replace("-", col.MINUS),
-            ),
+            "changes",
+            legend=4,
         ),
-        rows=lambda frame: frame[frame.groupby(["task", "checkpoint"])["delta_pr"].transform("count") > 0],
+        Heat(
+            "Delta_PR by language",
+            "delta_pr",
+            "mc_only",
+            width=1.15,
+            negative="negative",
+            text=lambda value: f"{value:+.2f}".replace("-", col.MINUS),
+        ),
     ),
+    plotted=lambda frame: frame[frame.groupby(["task", "checkpoint"])["delta_pr"].transform("count") > 0],
 )

@@ -44,7 +44,7 @@ from evaluator.metrics.drops import HIT
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, bounds, of_mean, rate
-from evaluator.metrics.table import Dots, Figure, Series, Table
+from evaluator.metrics.table import Dots, Series, Table
 from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fitness
 from evaluator.store.outcomes import MEASURED
 
@@ -299,11 +299,9 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        (
-            Dots("Accuracy by grader", _graders, legend=2),
-            Dots("Scott's pi", _pairs, "changes", legend=1),
-        ),
-        rows=_judged_first,
+    figure=(
+        Dots("Accuracy by grader", _graders, legend=2),
+        Dots("Scott's pi", _pairs, "changes", legend=1),
     ),
+    plotted=_judged_first,
 )

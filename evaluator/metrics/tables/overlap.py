@@ -54,7 +54,7 @@ from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, bounds
-from evaluator.metrics.table import Dots, Figure, Series, Table
+from evaluator.metrics.table import Dots, Series, Table
 from evaluator.probes.reducing import unpack_shares
 from evaluator.store.outcomes import MEASURED
 
@@ -276,24 +276,22 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        tuple(
-            Dots(
-                title,
-                tuple(
-                    Series("kappa", probe, label, {"probe": probe, "among": among})
-                    for probe, label in (("greedy", "open"), ("choice", "choice"))
-                ),
-                "changes",
-                legend=4 * (among == ALL),
-            )
-            for among, title in ((ALL, "Kappa, all items"), (LOST, "Kappa, items that are right in the base"))
-        ),
-        # A row per pair, by error consistency; a kappa without an interval is not drawn.
-        rows=lambda frame: frame.assign(checkpoint=frame["checkpoint"] + " and " + frame["other"], language=ALL)[
-            frame["kappa_low"].notna() & (frame["measure"] == ERRORS)
-        ],
+    figure=tuple(
+        Dots(
+            title,
+            tuple(
+                Series("kappa", probe, label, {"probe": probe, "among": among})
+                for probe, label in (("greedy", "open"), ("choice", "choice"))
+            ),
+            "changes",
+            legend=4 * (among == ALL),
+        )
+        for among, title in ((ALL, "Kappa, all items"), (LOST, "Kappa, items that are right in the base"))
     ),
+    # A row per pair, by error consistency; a kappa without an interval is not drawn.
+    plotted=lambda frame: frame.assign(checkpoint=frame["checkpoint"] + " and " + frame["other"], language=ALL)[
+        frame["kappa_low"].notna() & (frame["measure"] == ERRORS)
+    ],
     silent=True,
     page=_ends,
 )

@@ -33,7 +33,7 @@ from evaluator.metrics.drops import CORRECT, why_unpaired
 from evaluator.metrics.inputs import ALL, ITEM, SIDES, Inputs, Subject, in_language, slices
 from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, ItemNumbers, Mean, too_few
 from evaluator.metrics.measures import as_floats, bounds, difference, paired_difference, rate
-from evaluator.metrics.table import Dots, Figure, Heat, Holm, Lack, Series, Table
+from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table
 from evaluator.metrics.tables.prompt_order import Answers, PosedTask, cochran_p, conclusions_against_base, posed_tasks
 
 
@@ -136,15 +136,13 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        tuple(
-            Dots(title, partial(_prompts, probe), legend=4 * (probe == "greedy"))
-            for probe, title in (("greedy", "Open, under each prompt"), ("choice", "Choice, under each prompt"))
-        ),
-        rows=lambda frame: frame.assign(of_prompt=frame["accuracy"])[  # a column without whiskers
-            (frame["format"] == "open") & (frame["language"] == ALL) & (frame["n"] > 0)
-        ],
+    figure=tuple(
+        Dots(title, partial(_prompts, probe), legend=4 * (probe == "greedy"))
+        for probe, title in (("greedy", "Open, under each prompt"), ("choice", "Choice, under each prompt"))
     ),
+    plotted=lambda frame: frame.assign(of_prompt=frame["accuracy"])[  # a column without whiskers
+        (frame["format"] == "open") & (frame["language"] == ALL) & (frame["n"] > 0)
+    ],
     silent=True,
 )
 
@@ -203,21 +201,19 @@ ONE_SHOT = Table(
         col.REASON,
     ),
     compute=_one_shot_rows,
-    figure=Figure(
-        (
-            Dots(
-                "Gap to the dense model",
-                tuple(Series(column, colour, label) for column, colour, label in _GAPS),
-                "points",
-                width=1.15,
-                linked=True,
-                legend=4,
-            ),
-            *(
-                Heat(f"{label} gap by language, points", column, colour, strength=lambda gap: 2 * abs(gap))
-                for column, colour, label in _GAPS
-            ),
-        )
+    figure=(
+        Dots(
+            "Gap to the dense model",
+            tuple(Series(column, colour, label) for column, colour, label in _GAPS),
+            "points",
+            width=1.15,
+            linked=True,
+            legend=4,
+        ),
+        *(
+            Heat(f"{label} gap by language, points", column, colour, strength=lambda gap: 2 * abs(gap))
+            for column, colour, label in _GAPS
+        ),
     ),
     corrections=tuple(Holm(("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p") for shot in SHOTS),
     lacks=(

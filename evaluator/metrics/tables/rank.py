@@ -22,7 +22,7 @@ from evaluator.metrics.drops import UNMEASURED, item_fates
 from evaluator.metrics.inputs import Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, median, rate
-from evaluator.metrics.table import Bars, Figure, Lack, Note, Table
+from evaluator.metrics.table import Bars, Lack, Note, Table
 from evaluator.store.outcomes import MEASURED
 
 _NEEDS = {
@@ -158,20 +158,18 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        tuple(
-            Bars(
-                title,
-                {f"{ranks}{band}": (name, "rank", alpha) for band, (name, alpha) in _PAINTS.items()},
-                {"group": group},
-                legend=4 * (title == _PANELS[0][2]),
-                note=Note(
-                    f"{ranks}_median", lambda rank: "none" if rank is None else f"median {rank:,g}", {"group": group}
-                ),
-            )
-            for group, ranks, title in _PANELS
-        ),
-        rows=lambda frame: frame[frame["side"] == "own"],
+    figure=tuple(
+        Bars(
+            title,
+            {f"{ranks}{band}": (name, "rank", alpha) for band, (name, alpha) in _PAINTS.items()},
+            {"group": group},
+            legend=4 * (title == _PANELS[0][2]),
+            note=Note(
+                f"{ranks}_median", lambda rank: "none" if rank is None else f"median {rank:,g}", {"group": group}
+            ),
+        )
+        for group, ranks, title in _PANELS
     ),
+    plotted=lambda frame: frame[frame["side"] == "own"],
     lacks=(Lack("aligned_n", "the probe aligned_rank on a base and what is compared with it (for aligned ranks)"),),
 )

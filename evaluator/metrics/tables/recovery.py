@@ -24,7 +24,7 @@ from evaluator.metrics.counting import STATUSES, left_out_of
 from evaluator.metrics.drops import HIT, paired_drop
 from evaluator.metrics.inputs import SIDES, Inputs, slices
 from evaluator.metrics.measures import as_floats, rate
-from evaluator.metrics.table import Dots, Figure, Holm, Lack, Note, Series, Table, whole_percent
+from evaluator.metrics.table import Dots, Holm, Lack, Note, Series, Table, whole_percent
 from evaluator.store.outcomes import MEASURED
 
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
@@ -97,28 +97,26 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        (
-            Dots(
-                "All items with beams and samples",
-                tuple(
-                    Series("rate", probe, label, {"population": "all_items", "probe": probe})
-                    for probe, label in _FOUND.items()
-                ),
-                width=1.15,
-                linked=True,
-                text=whole_percent,
-                legend=4,
+    figure=(
+        Dots(
+            "All items with beams and samples",
+            tuple(
+                Series("rate", probe, label, {"population": "all_items", "probe": probe})
+                for probe, label in _FOUND.items()
             ),
-            Dots(
-                "Recovered among its own greedy failures",
-                tuple(
-                    Series("rate", probe, _FOUND[probe], {"population": "greedy_failures", "probe": probe}, shift)
-                    for probe, shift in (("beam", -0.13), ("sample", 0.13))
-                ),
-                note=Note("n", lambda n: f"n = {n or 0:.0f}", {"population": "greedy_failures", "probe": "sample"}),
+            width=1.15,
+            linked=True,
+            text=whole_percent,
+            legend=4,
+        ),
+        Dots(
+            "Recovered among its own greedy failures",
+            tuple(
+                Series("rate", probe, _FOUND[probe], {"population": "greedy_failures", "probe": probe}, shift)
+                for probe, shift in (("beam", -0.13), ("sample", 0.13))
             ),
-        )
+            note=Note("n", lambda n: f"n = {n or 0:.0f}", {"population": "greedy_failures", "probe": "sample"}),
+        ),
     ),
     corrections=(Holm(("task", "language", "population", "probe")),),
     drawn=True,
@@ -168,19 +166,17 @@ RECOVERY_SEEDS = Table(
         col.REASON,
     ),
     compute=_recovery_seeds_rows,
-    figure=Figure(
-        (
-            Dots(
-                "Recovered by samples among greedy failures, over the run seeds",
-                (
-                    Series("lowest", "beam", "lowest"),
-                    Series("mean", "greedy", "mean"),
-                    Series("highest", "sample", "highest"),
-                ),
-                linked=True,
-                legend=4,
+    figure=(
+        Dots(
+            "Recovered by samples among greedy failures, over the run seeds",
+            (
+                Series("lowest", "beam", "lowest"),
+                Series("mean", "greedy", "mean"),
+                Series("highest", "sample", "highest"),
             ),
-        )
+            linked=True,
+            legend=4,
+        ),
     ),
     drawn=True,
     counts="n_max",

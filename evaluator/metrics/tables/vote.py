@@ -39,7 +39,7 @@ from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, of_mean
-from evaluator.metrics.table import Dots, Figure, Series, Table
+from evaluator.metrics.table import Dots, Series, Table
 from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.base import one_of_each
 
@@ -181,20 +181,18 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        tuple(
-            Dots(
-                title,
-                tuple(
-                    Series(f"{rule}_place", colour, name, {"probe": probe}, 0.16 * (number - 1.5), rule == "accuracy")
-                    for number, (rule, name, colour) in enumerate(_DRAWN)
-                ),
-                "places",
-                legend=4 * (probe == "greedy"),
-            )
-            for probe, title in (("greedy", "Place, open"), ("choice", "Place, choice"))
-        ),
-        rows=_over_all_tasks,
+    figure=tuple(
+        Dots(
+            title,
+            tuple(
+                Series(f"{rule}_place", colour, name, {"probe": probe}, 0.16 * (number - 1.5), rule == "accuracy")
+                for number, (rule, name, colour) in enumerate(_DRAWN)
+            ),
+            "places",
+            legend=4 * (probe == "greedy"),
+        )
+        for probe, title in (("greedy", "Place, open"), ("choice", "Place, choice"))
     ),
+    plotted=_over_all_tasks,
     silent=True,
 )

@@ -44,7 +44,7 @@ from evaluator.metrics.drops import CORRECT, sides_of
 from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs
 from evaluator.metrics.intervals import Mean
 from evaluator.metrics.measures import apart, paired_difference
-from evaluator.metrics.table import Dots, Figure, Holm, Series, Table
+from evaluator.metrics.table import Dots, Holm, Series, Table
 from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.answer_types import answer_type
 
@@ -131,24 +131,19 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=Figure(
-        tuple(
-            Dots(
-                title,
-                tuple(Series(column, probe, label, {"probe": probe}) for probe, label in _PROBES.items()),
-                "points",
-                legend=4 * (column == "drop"),
-            )
-            for column, title in (("drop", "Drop from the base"), ("excess", "More than the other kinds"))
-        ),
-        # A row per checkpoint and kind.
-        rows=lambda frame: (
-            frame.dropna(subset="drop")
-            .nlargest(_DRAWN, "drop")
-            .assign(
-                checkpoint=lambda worst: worst["checkpoint"] + ": " + worst["by"] + ", " + worst["kind"], language=ALL
-            )
-        ),
+    figure=tuple(
+        Dots(
+            title,
+            tuple(Series(column, probe, label, {"probe": probe}) for probe, label in _PROBES.items()),
+            "points",
+            legend=4 * (column == "drop"),
+        )
+        for column, title in (("drop", "Drop from the base"), ("excess", "More than the other kinds"))
+    ),
+    plotted=lambda frame: (
+        frame.dropna(subset="drop")
+        .nlargest(_DRAWN, "drop")
+        .assign(checkpoint=lambda worst: worst["checkpoint"] + ": " + worst["by"] + ", " + worst["kind"], language=ALL)
     ),
     corrections=(Holm(("task", "checkpoint", "probe")),),
     any_of="drop",
