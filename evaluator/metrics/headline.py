@@ -14,6 +14,8 @@ from evaluator.metrics.inputs import ALL, rows_where
 
 _OPEN_CHOICE = ("open", "choice")
 _KNOWN = f"answers that the dense model wrote and picked; the next are % of these (counts below {FEW}):"
+_RANK = "mc_only: median rank of the answer's first token (1: likeliest)"
+_ALIGNED = "mc_only: the same after the dense model's own lead-in"
 COLUMNS = (
     *col.TEXT("task", "checkpoint"),
     Column("base", col.TEXT, csv_only=True),
@@ -50,22 +52,9 @@ COLUMNS = (
     Column("failures", col.COUNT, csv_only=True),
     Column("beam_recovered", col.PERCENTAGE, csv_only=True),
     Column("sample_recovered", col.PERCENTAGE, of="failures"),
-    *(
-        Column(f"mc_only_median_{ranks}", col.RANK, title, short=short, meaning=meaning)
-        for ranks, title, short, meaning in (
-            (
-                "rank",
-                "median rank of mc_only",
-                "rank",
-                "mc_only: median rank of the answer's first token (1: likeliest)",
-            ),
-            (
-                "aligned_rank",
-                "median aligned rank of mc_only",
-                "aligned",
-                "mc_only: the same after the dense model's own lead-in",
-            ),
-        )
+    Column("mc_only_median_rank", col.RANK, "median rank of mc_only", short="rank", meaning=_RANK),
+    Column(
+        "mc_only_median_aligned_rank", col.RANK, "median aligned rank of mc_only", short="aligned", meaning=_ALIGNED
     ),
     Column("delta_pr", col.RATIO, "Δ PR"),
 )

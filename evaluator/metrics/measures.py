@@ -17,18 +17,7 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from evaluator.metrics.columns import Row
-from evaluator.metrics.intervals import (
-    ALPHA,
-    FEWEST,
-    UNDEFINED,
-    Floats,
-    Interval,
-    ItemNumbers,
-    Mean,
-    holm,
-    mcnemar_p,
-    too_few,
-)
+from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, Interval, ItemNumbers, Mean, holm, mcnemar_p, too_few
 
 WHY = "_why"  # suffix of the column with the reason why a number has no interval
 ALIKE = "all values are alike, which bounds no interval"
@@ -57,7 +46,7 @@ def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
 
 def rate(name: str, flags: Floats, contexts: ItemNumbers) -> Row:
     """A rate with its interval; `flags` are 0.0 or 1.0, one an item. All null without items."""
-    return of_mean(name, Mean(flags, contexts)) if len(flags) else {name: None, **bounds(name, UNDEFINED)}
+    return of_mean(name, Mean(flags, contexts)) if len(flags) else {name: None, **bounds(name, (None, None))}
 
 
 def difference(

@@ -14,17 +14,13 @@ from tests.support.records import Seen, records
 from tests.support.tables import only as only_row
 
 BASE = {
-    "english/0": Seen(True, True, fidelity=(0.0, 0.0)),
-    "english/1": Seen(True, True, fidelity=(0.002, 0.0)),
-    "korean/0": Seen(True, True, fidelity=(0.0,)),
-    "korean/1": Seen(False, True, fidelity="no base"),
-}
+    "english/0": Seen(True, True, fidelity=(0.0, 0.0)), "english/1": Seen(True, True, fidelity=(0.002, 0.0)),
+    "korean/0": Seen(True, True, fidelity=(0.0,)), "korean/1": Seen(False, True, fidelity="no base"),
+}  # fmt: skip
 OWN = {
-    "english/0": Seen(True, True, fidelity=(0.1, 0.3)),
-    "english/1": Seen(False, True, fidelity=(0.8, 0.0)),
-    "korean/0": Seen(False, True, fidelity=(0.3,)),
-    "korean/1": Seen(False, True, fidelity="no base"),
-}
+    "english/0": Seen(True, True, fidelity=(0.1, 0.3)), "english/1": Seen(False, True, fidelity=(0.8, 0.0)),
+    "korean/0": Seen(False, True, fidelity=(0.3,)), "korean/1": Seen(False, True, fidelity="no base"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

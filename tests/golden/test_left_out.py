@@ -13,8 +13,8 @@ from scipy.stats import binomtest
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.counting import NO_REASON, left_out
 from launch.commands.report import _left_out
-from tests.support.records import Seen, records
-from tests.support.tables import only, tables
+from tests.support.records import Seen, numbered, records
+from tests.support.tables import only, pair, tables
 
 SAID, SILENT = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
 
@@ -24,19 +24,12 @@ def excluded(why: str | None, **probes: object) -> Seen:
 
 
 # one_shot: Bengali has no item left for an example; one English prompt is over its cap in the pruned model alone.
+NO_EXAMPLE = [excluded("no example")] * 3
 SHOTS = {
-    "dense": {
-        **{f"bengali/{i}": excluded("no example") for i in range(3)},
-        **{f"english/{i}": Seen(greedy=True) for i in range(3)},
-    },
-    "p": {
-        **{f"bengali/{i}": excluded("no example") for i in range(3)},
-        "english/0": Seen(greedy=True),
-        "english/1": Seen(greedy=False),
-        "english/2": excluded("over its cap"),
-    },
+    "dense": numbered(bengali=NO_EXAMPLE, english=[Seen(greedy=True)] * 3),
+    "p": numbered(bengali=NO_EXAMPLE, english=[Seen(greedy=True), Seen(greedy=False), excluded("over its cap")]),
 }
-ZERO = {f"{language}/{i}": Seen(greedy=True) for language in ("bengali", "english") for i in range(3)}
+ZERO = numbered(bengali=[Seen(greedy=True)] * 3, english=[Seen(greedy=True)] * 3)
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +73,12 @@ def test_the_table_of_what_was_left_out_counts_each_reason(shots):
 
 
 def test_failures_and_silent_exclusions_are_told_apart():
-    seen = {
-        "english/1": SAID,
-        "english/2": Seen(greedy=False, choice=False, status="engine_error", why="out of memory"),
-        "english/3": excluded(None, choice=False),
-        "english/4": Seen(greedy=True, choice=False, choice_status="excluded", why="no distractor"),
-    }
+    failed = Seen(greedy=False, choice=False, status="engine_error", why="out of memory")
+    unscored = Seen(greedy=True, choice=False, choice_status="excluded", why="no distractor")
+    seen = numbered(english=[SAID, failed, excluded(None, choice=False), unscored])
     outcomes = reduce_records(records("dense", seen))
     found = left_out(Inputs(outcomes))
-    told = {
-        (row["probe"], row["status"], row["reason"]): row["n"] for _, row in found.query("language == 'all'").iterrows()
-    }
+    told = found[found["language"] == "all"].set_index(["probe", "status", "reason"])["n"].to_dict()
     assert told == {
         ("greedy", "engine_error", "out of memory"): 1,
         ("greedy", "excluded", NO_REASON): 1,
@@ -121,10 +109,7 @@ def test_the_mean_over_languages_has_its_own_interval():
     english, swahili = ([f"{name}/{name[0]}{i}" for i in range(n)] for name, n in (("english", 8), ("swahili", 2)))
     dense = dict.fromkeys((*english, *swahili, "thai/t0"), SAID)
     pruned = {key: SAID if key in english[:4] else SILENT for key in (*english, *swahili)}
-    row = only(
-        tables(records("dense", dense), records("p", pruned, base="dense"))["accuracy"],
-        checkpoint="p", probe="greedy", language="mean",
-    )  # fmt: skip
+    row = only(pair(dense, pruned)["accuracy"], checkpoint="p", probe="greedy", language="mean")
     assert (row["accuracy"], row["dense_accuracy"], row["drop"]) == ((0.5 + 0) / 2, 1.0, (0.5 + 1) / 2)
     assert row["reason"] == "unweighted mean over 2 of 3 languages"
     # Half of English's exact interval of 4 of 8, and as much again that Swahili's two items leave open.

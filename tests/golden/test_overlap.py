@@ -13,7 +13,6 @@ from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.inputs import ALL, Subject
 from evaluator.metrics.tables import overlap
 from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST, partners
-from evaluator.probes.reducing import pack_shares, unpack_shares
 from tests.support.records import Seen, records
 from tests.support.tables import only, pair, tables
 
@@ -113,22 +112,6 @@ def test_error_consistency_is_cohens_kappa_of_right_and_wrong():
         assert row["kappa"] == pytest.approx(cohens_kappa(table).kappa)
 
 
-def test_the_interval_is_that_of_kappa_on_resampled_items():
-    """Against a loop over resamples drawn another way: the same bounds within the noise of 2,000 draws."""
-    rng = np.random.default_rng(2)
-    first = rng.random(200) < 0.6
-    second = np.where(rng.random(200) < 0.7, first, rng.random(200) < 0.5)
-    sides = [{f"english/{i}": Seen(greedy=bool(hit)) for i, hit in enumerate(side)} for side in (first, second)]
-    row = only(pair(*sides)["overlap"], other="p")
-    draws = []
-    for _ in range(2000):
-        picked = rng.integers(0, 200, 200)
-        table = np.histogram2d(first[picked], second[picked], bins=2)[0]
-        draws.append(cohens_kappa(table, return_results=False))
-    low, high = np.percentile(draws, [2.5, 97.5])
-    assert (row["kappa_low"], row["kappa_high"]) == pytest.approx((low, high), abs=0.03)
-
-
 def chosen(*scores: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
     """Of each item the log-likelihoods of its options, the gold one first."""
     return {f"english/{i}": each for i, each in enumerate(scores)}
@@ -164,37 +147,12 @@ def test_capa_by_hand():
     assert errors[["probe", "n", "both_wrong", "wrong_here"]].tolist() == ["choice", 10, 5, 5]
 
 
-def test_capa_is_a_loop_over_its_definition():
-    rng = np.random.default_rng(3)
-    sizes = rng.integers(2, 5, 40)
-    given = {name: chosen(*(tuple(rng.normal(-3, 2, size)) for size in sizes)) for name in ("dense", "a", "b")}
-    found = choices(**given)
-    for first, second in combinations(given, 2):
-        observed, mean, inverse = 0.0, [0.0, 0.0], 0.0
-        for key, size in zip(given[first], sizes, strict=True):
-            shares = []
-            for name in (first, second):
-                likelihood = [float(np.exp(score)) for score in given[name][key]]
-                shares.append([each / sum(likelihood) for each in likelihood])
-            observed += sum(p * q for p, q in zip(*shares, strict=True)) / len(sizes)
-            mean = [total + each[0] / len(sizes) for total, each in zip(mean, shares, strict=True)]
-            inverse += 1 / (size - 1) / len(sizes)
-        expected = mean[0] * mean[1] + (1 - mean[0]) * (1 - mean[1]) * inverse
-        row = only(found, checkpoint=first, other=second, among=ALL, measure=CAPA)
-        assert row["kappa"] == pytest.approx((observed - expected) / (1 - expected), rel=1e-5)
-
-
 def test_the_same_wrong_option_is_agreement_and_another_one_is_not():
     sure, unsure = (-9.0, 0.0, -9.0, -9.0), (-9.0, -9.0, 0.0, -9.0)
     found = choices(dense=chosen(*[sure] * 5), same=chosen(*[sure] * 5), another=chosen(*[unsure] * 5))
     kappas = found.query("checkpoint == 'dense' and measure == 'CAPA'").set_index("other")["kappa"]
     assert kappas["same"] > 0.99
     assert kappas["another"] < 0
-
-
-def test_shares_survive_being_packed():
-    packed = [pack_shares([0.5, 0.25, 0.25]), pack_shares([0.75, 0.25])]
-    assert unpack_shares(packed).tolist() == [[0.5, 0.25, 0.25], [0.75, 0.25, 0.0]]
 
 
 def test_the_page_shows_the_ends_and_the_file_all():

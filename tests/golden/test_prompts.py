@@ -27,17 +27,17 @@ def seen(counts: dict[str, int], items: int = 10) -> dict[str, Seen]:
     return {f"{name}/{i}": Seen(greedy=i < count) for name, count in counts.items() for i in range(items)}
 
 
-def everything() -> list[pd.DataFrame]:
+def parts(name: str, of: str | None = None, **own: str | None) -> list[pd.DataFrame]:
+    """A checkpoint's records under each prompt, by the numbers of `of` (or its own)."""
+    own = {"base": None if name == "dense" else "dense"} | own
     return [
-        records(
-            name,
-            seen({language: counts[at] for language, counts in right.items()}),
-            base=None if name == "dense" else "dense",
-            task=task,
-        )
-        for name, right in RIGHT.items()
+        records(name, seen({each: counts[at] for each, counts in RIGHT[of or name].items()}), task=task, **own)
         for at, task in enumerate(TASKS.values())
     ]
+
+
+def everything() -> list[pd.DataFrame]:
+    return [part for name in RIGHT for part in parts(name)]
 
 
 @pytest.fixture(scope="module")
@@ -96,35 +96,29 @@ def test_the_order_of_two_checkpoints(case):
     assert (rows["shift"][1:] < rows["shift_high"][1:]).all()
 
 
-def conclusion(dense: tuple[int, ...], pruned: tuple[int, ...], items: int = 20) -> tuple[str, str]:
-    """What prompts conclude of two checkpoints that have so many items right under each, and `against_base`."""
-    made = [
-        records(name, seen({"english": count}, items), base=base, task=task)
-        for name, base, counts in (("dense", None, dense), ("a", "dense", pruned))
-        for task, count in zip(TASKS.values(), counts, strict=False)
-    ]
-    found = tables(*made)
-    whole = only(found["prompt_order"], prompt="all")
-    return whole["conclusion"], only(found["prompts"], checkpoint="a", prompt="all", language="all")["against_base"]
-
-
-def test_prompts_that_all_show_nothing_are_unclear():
-    assert conclusion((12, 11), (11, 11)) == ("unclear", "unclear under every prompt")
-
-
-def test_one_prompt_that_shows_a_difference_beside_one_that_shows_none_may_be_chance():
-    """Of 20 items 6 and 4 are right in dense alone: p = .031 and .125. The shift is 2 items of 40 either way."""
-    assert conclusion((16, 16), (10, 12)) == ("unclear", "unclear: worse under paper; unclear under terse")
-
-
-def test_a_shift_that_is_significant_makes_prompts_different():
-    """24 and 0 of 60 items are lost: only one prompt shows a loss, and the difference is not the same under both."""
-    told = "different: worse under paper; unclear under terse; shifted under paper, terse"
-    assert conclusion((48, 48), (24, 48), 60) == ("different", told)
-
-
-def test_a_shift_does_not_change_what_every_prompt_says():
-    assert conclusion((20, 20), (2, 10)) == ("same", "worse under every prompt")
+@pytest.mark.parametrize(
+    ("dense", "pruned", "items", "concluded"),
+    [
+        ((12, 11), (11, 11), 20, ("unclear", "unclear under every prompt")),
+        # Of 20 items 6 and 4 are right in dense alone: p = .031 and .125. The shift is 2 items of 40: perhaps chance.
+        ((16, 16), (10, 12), 20, ("unclear", "unclear: worse under paper; unclear under terse")),
+        # 24 and 0 of 60 items are lost: only one prompt shows a loss, and the shift is significant.
+        ((48, 48), (24, 48), 60,
+         ("different", "different: worse under paper; unclear under terse; shifted under paper, terse")),
+        ((20, 20), (2, 10), 20, ("same", "worse under every prompt")),  # whatever the shift
+    ],
+)  # fmt: skip
+def test_what_prompts_conclude_of_two_checkpoints(dense, pruned, items, concluded):
+    """By how many items each has right under two prompts: the conclusion, and `against_base`."""
+    found = tables(
+        *(
+            records(name, seen({"english": count}, items), base=base, task=task)
+            for name, base, counts in (("dense", None, dense), ("a", "dense", pruned))
+            for task, count in zip(TASKS.values(), counts, strict=False)
+        )
+    )
+    against_base = only(found["prompts"], checkpoint="a", prompt="all", language="all")["against_base"]
+    assert (only(found["prompt_order"], prompt="all")["conclusion"], against_base) == concluded
 
 
 def test_the_intervals_of_shifts_allow_for_the_number_of_prompts(case, monkeypatch):
@@ -138,13 +132,7 @@ def test_the_intervals_of_shifts_allow_for_the_number_of_prompts(case, monkeypat
 
 def test_two_checkpoints_of_the_same_weights_are_no_test_of_holms(case):
     """A second run of the base, and of a: the p values of the others stay as they were."""
-    again = [
-        records(
-            name, seen({each: counts[at] for each, counts in RIGHT[of].items()}), base="dense", digest=of, task=task
-        )
-        for name, of in (("dense again", "dense"), ("a again", "a"))
-        for at, task in enumerate(TASKS.values())
-    ]
+    again = [part for of in ("dense", "a") for part in parts(f"{of} again", of, base="dense", digest=of)]
     found = tables(*everything(), *again)["prompt_order"].set_index(["checkpoint", "other", "prompt"])
     for pair in (("dense again", "dense"), ("a", "a again")):
         assert found.loc[(*pair, "paper"), ["mcnemar_p", "verdict"]].tolist() == [1.0, "unclear"]

@@ -4,14 +4,15 @@ fertility and perplexity."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.accuracy import kind_of
-from tests.support.records import Seen, records
-from tests.support.tables import only, tables
+from tests.support.records import Seen, numbered, records
+from tests.support.tables import only, pair, tables
 
 
 def said(*answers: int, language: str = "english") -> dict[str, Seen]:
@@ -19,22 +20,12 @@ def said(*answers: int, language: str = "english") -> dict[str, Seen]:
 
 
 def test_hard_distractors_beside_the_standard_ones():
-    known = Seen(greedy=True, choice=True, hard=True)
-    dense = {
-        "english/1": known,
-        "english/2": known,
-        "english/3": known,
-        "english/4": Seen(greedy=True, choice=True, hard=False),  # not known among hard distractors: not compared
-        "english/5": Seen(greedy=True, choice=True),  # hard_choice was not asked
-    }
-    pruned = {
-        "english/1": Seen(greedy=False, choice=True, hard=True),  # mc_only both ways
-        "english/2": Seen(greedy=False, choice=True, hard=False),  # mc_only with standard distractors alone
-        "english/3": Seen(greedy=True, choice=True, hard=True),
-        "english/4": Seen(greedy=False, choice=True, hard="tie"),  # a tie is wrong
-        "english/5": Seen(greedy=False, choice=True),
-    }
-    found = tables(records("dense", dense), records("p", pruned, base="dense"))["hard_distractors"]
+    known, unsaid = Seen(greedy=True, choice=True, hard=True), Seen(greedy=False, choice=True)
+    # Item 4 is not known among hard distractors, so not compared; hard_choice did not run on item 5.
+    dense = numbered(english=[known, known, known, replace(known, hard=False), Seen(greedy=True, choice=True)])
+    # mc_only both ways; with standard distractors alone; not; a tie is wrong.
+    own = [replace(unsaid, hard=True), replace(unsaid, hard=False), known, replace(unsaid, hard="tie"), unsaid]
+    found = pair(dense, numbered(english=own))["hard_distractors"]
     row = only(found, checkpoint="p", language="all")
     assert (row["n"], row["standard_accuracy"], row["hard_accuracy"]) == (4, 1.0, 0.5)
     assert row["difference"] == -0.5
@@ -63,7 +54,7 @@ def test_choice_by_the_kind_of_the_distractors():
             pruned[f"{language}/{kind}{number}"] = Seen(choice=hit, option_texts=among[kind])
     failed = Seen(choice=True, option_texts=among["all"], status="engine_error", why="out of memory")
     pruned["english/all3"] = failed
-    found = tables(records("dense", dense), records("p", pruned, base="dense"))["distractors"]
+    found = pair(dense, pruned)["distractors"]
     own = found[(found["checkpoint"] == "p") & (found["language"] == "all")].set_index("same_kind")
     assert own.index.tolist() == ["all", "some", "none"]
     assert own["n"].tolist() == own["n_paired"].tolist() == [3, 2, 3]
@@ -101,8 +92,8 @@ def test_zero_shot_is_the_capped_open_prompt_where_it_was_asked():
         "one_shot": {"dense": (1, 1, 1, 1), "p": (1, 1, 1, 0)},
     }
     parts = {
-        form: pd.concat(records(name, said(*hits), base=None if name == "dense" else "dense", form=form)
-                        for name, hits in both.items())
+        form: pd.concat([records("dense", said(*both["dense"]), form=form),
+                         records("p", said(*both["p"]), base="dense", form=form)])
         for form, both in forms.items()
     }  # fmt: skip
     row = only(tables(pd.concat(parts.values()))["one_shot"], language="all")
@@ -158,18 +149,15 @@ def test_the_kind_of_a_calibration_is_in_its_name(source, kind):
 
 def test_per_language_calibration_asks_each_language_of_its_own_checkpoint():
     right, silent = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
-    dense = {"english/1": right, "swahili/1": right, "thai/1": right}
-    achieved = {"en": {"sparsity": 0.4977, "requested_sparsity": 0.5}, "sw": {"requested_sparsity": 0.5}}
-    found = tables(
-        records("dense", dense),
-        records("en", {**dense, "swahili/1": silent}, base="dense", calibration="wikipedia:en").assign(
-            **achieved["en"]
-        ),
-        records("sw", {**dense, "english/1": silent}, base="dense", calibration="wikipedia:swahili").assign(
-            **achieved["sw"]
-        ),
-        records("c4", {**dense, "swahili/1": silent}, base="dense", calibration="c4"),
-    )["calibration"]
+    dense = numbered(english=[right], swahili=[right], thai=[right])
+    en, sw, c4 = (
+        records(name, {**dense, f"{wrong}/1": silent}, base="dense", calibration=source)
+        for name, wrong, source in (
+            ("en", "swahili", "wikipedia:en"), ("sw", "english", "wikipedia:swahili"), ("c4", "swahili", "c4"),
+        )
+    )  # fmt: skip
+    en, sw = en.assign(sparsity=0.4977, requested_sparsity=0.5), sw.assign(requested_sparsity=0.5)
+    found = tables(records("dense", dense), en, sw, c4)["calibration"]
     kinds = found.drop_duplicates("checkpoint").set_index("checkpoint")["kind"].to_dict()
     together = "wanda-0.5 per language"
     assert kinds == {"c4": "english", "en": "english", "sw": "per_language", together: "per_language"}
@@ -177,24 +165,6 @@ def test_per_language_calibration_asks_each_language_of_its_own_checkpoint():
     assert (row["open_accuracy"], row["n"]) == (1.0, 2)  # english from en, swahili from sw
     assert row["reason"].startswith("unweighted mean over 2 of 3 languages;")  # nothing was calibrated on Thai
     assert only(found, checkpoint="c4", language="swahili")["choice_minus_open"] == 1.0
-
-
-def test_fertility_counts_words_or_characters_beside_the_drop():
-    dense = {"english/1": Seen(greedy=True, choice=True), "thai/1": Seen(greedy=True, choice=True)}
-    pruned = {"english/1": Seen(greedy=False, choice=True), "thai/1": Seen(greedy=True, choice=True)}
-    parts = [records("dense", dense), records("p", pruned, base="dense")]
-    for part in parts:
-        choice = part["probe"] == "choice"
-        part.loc[choice, "option_text"] = ["the river Kalo", "Tura", "Fort Mida", "Nova", "แม่น้ำ", "กา", "ขา", "คา"]
-        part.loc[choice, "token_ids"] = pd.Series([(1,) * n for n in (5, 2, 3, 4, 6, 2, 2, 2)], part.index[choice])
-    found = tables(*parts)["fertility"]
-    english = only(found, checkpoint="p", language="english")
-    assert (english["unit"], english["tokens"], english["units"]) == ("word", 14, 7)
-    assert (english["fertility"], english["open_drop"], english["choice_drop"]) == (2.0, 1.0, 0.0)
-    thai = only(found, checkpoint="p", language="thai")
-    assert (thai["unit"], thai["tokens"], thai["units"]) == ("character", 12, 12)  # 6 + 2 + 2 + 2 code points
-    assert (thai["fertility"], thai["open_drop"]) == (1.0, 0.0)
-    assert pd.isna(only(found, checkpoint="dense", language="thai")["open_drop"])
 
 
 TEXT = {"task": "text-wiki", "form": "open"}
@@ -205,7 +175,7 @@ def windows(*read: tuple[float, int]) -> dict[str, Seen]:
 
 
 def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
-    known = {"english/1": Seen(greedy=True, choice=True), "english/2": Seen(greedy=True, choice=True)}
+    known = numbered(english=[Seen(greedy=True, choice=True)] * 2)
     parts = [
         records("dense", known),
         records("p", {**known, "english/2": Seen(greedy=False, choice=True)}, base="dense"),
@@ -237,7 +207,7 @@ def test_a_window_without_tokens_was_not_measured():
 def test_items_asked_of_one_side_only_are_counted():
     dense = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(4)}
     pruned = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(2, 5)}
-    found = tables(records("dense", dense), records("p", pruned, base="dense"))
+    found = pair(dense, pruned)
     for name in ("fates", "pr_gap"):
         row = only(found[name], language="all")
         assert (row["n"], row["unpaired"]) == (2, 3)  # 0 and 1 in the dense, 4 in the pruned

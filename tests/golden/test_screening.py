@@ -119,11 +119,6 @@ def test_prompts_are_compared_on_the_anchors_where_it_is_out_under_one_of_them_a
     assert with_it.sum() == 9
 
 
-def test_a_run_without_screening_has_no_such_table():
-    filled = TABLES["screening"].fill(inputs())
-    assert (len(filled.frame), filled.note) == (0, "")
-
-
 def test_rows_that_are_none_are_left_out():
     run = {"screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "asked": "many"}, 3]}
     assert screened_of(run) == [OUT]

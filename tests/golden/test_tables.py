@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
-from evaluator.metrics import Inputs, compute_tables, headline_of, headline_sentence, reduce_records
+from evaluator.metrics import headline_of, headline_sentence
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ROUNDED
 from tests.support.records import Seen, numbered, records
@@ -355,15 +355,6 @@ def test_a_headline_without_pairs_says_what_to_run():
     assert sentence.endswith("evaluate a dense and a pruned one together.")
 
 
-def test_a_table_without_its_inputs_says_which_probe_to_run():
-    outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
-    notes = {name: table.note for name, table in compute_tables(Inputs(outcomes)).items()}
-    assert notes["accuracy"] == ""
-    assert notes["rank"] == "No records for this table: it needs the probe rank."
-    assert "probe beam or sample" in notes["recovery"]
-    assert all(notes[name] for name in ("fates", "pr_gap", "candidates", "one_shot", "recovery_seeds"))
-
-
 def asked(hits: int, n: int = 4, *, choice: bool = True, task: str = "t", name: str = "p", base: str | None = "dense"):
     return records(name, said(*[1] * hits, *[0] * (n - hits), choice=choice), base=base, task=task)
 
@@ -427,11 +418,3 @@ def test_a_re_run_is_not_the_headline_unless_it_is_alone():
     )
     found = tables(asked(4, name="dense", base=None), again, asked(4))
     assert sentence_of(found).startswith("p: open accuracy 4 → 4 of 4")
-
-
-def test_what_a_table_lacks_is_said():
-    outcomes = pd.concat([reduce_records(asked(4, name="dense", base=None)), reduce_records(asked(1))])
-    lacks = {name: table.lacks for name, table in compute_tables(Inputs(outcomes)).items()}
-    assert lacks["ladder"] == "Not in this run: the format shown with the probe greedy."
-    assert lacks["accuracy"] == ""
-    assert lacks["candidates"] == ""  # there is nothing of it: its note says what to run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 from statsmodels.stats.contingency_tables import mcnemar
@@ -63,26 +62,6 @@ def test_p_values_are_mcnemars_and_holm_is_over_the_kinds_of_a_checkpoint(case):
     assert found["mcnemar_p"].to_dict() == pytest.approx(wanted)
     adjusted = multipletests(found["mcnemar_p"], method="holm")[1]
     assert found["holm_p"].tolist() == pytest.approx(adjusted.tolist())
-
-
-def test_intervals_are_those_of_resampled_items():
-    """Against a loop that draws items of each language, which covers a little less."""
-    rng = np.random.default_rng(5)
-    keys = [f"{name}/{i}" for name in ("english", "korean") for i in range(60)]
-    dense, pruned = rng.random(120) < 0.8, rng.random(120) < 0.5
-    sides = [{key: Seen(greedy=bool(hit)) for key, hit in zip(keys, side, strict=True)} for side in (dense, pruned)]
-    dates = rng.random(120) < 0.5
-    items = described({key: "1990" if date else "oxygen" for key, date in zip(keys, dates, strict=True)})
-    row = only(weak(*sides, items), kind="date")
-    lost, draws = dense.astype(float) - pruned, []
-    for _ in range(2000):
-        picked = np.concatenate([rng.integers(0, 60, 60), rng.integers(60, 120, 60)])
-        date = dates[picked]
-        drop = lost[picked][date].mean()
-        draws.append((drop, drop - lost[picked][~date].mean()))
-    for at, name in enumerate(("drop", "excess")):
-        low, high = np.percentile([draw[at] for draw in draws], [2.5, 97.5])
-        assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((low, high), abs=0.03)
 
 
 def test_a_kind_with_too_few_items_is_named_and_not_tested():

@@ -104,13 +104,14 @@ TABLE = Table(
 
 
 def _distractors_rows(inputs: Inputs) -> Iterator[Row]:
+    comparisons = inputs.comparisons()
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         found = set(_kind_of(items["same_kind"], items["options"]))
         kinds = [kind for kind in ("all", "some", "none") if kind in found]
         if len(kinds) < 2:
             continue
-        comparison = inputs.comparisons().get(subject.key)
+        comparison = comparisons.get(subject.key)
         for language, of_language in slices(items, inputs.languages(subject.task)):
             done, counts = measured(of_language, "choice")
             for kind in kinds:
@@ -169,11 +170,12 @@ _GREEDY = "the probe greedy on a checkpoint and its base (for the dissociation r
 
 
 def _hard_distractors_rows(inputs: Inputs) -> Iterator[Row]:
+    comparisons = inputs.comparisons()
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         if not items["hard_choice_status"].notna().any():
             continue
-        comparison = inputs.comparisons().get(subject.key)
+        comparison = comparisons.get(subject.key)
         for language, of_language in slices(items, inputs.languages(subject.task)):
             nothing = "no item was measured with both choice and hard_choice"
             done, row = measured(of_language, "choice", "hard_choice", nothing=nothing)

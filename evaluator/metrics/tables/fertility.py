@@ -43,11 +43,12 @@ _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     """A mean for each unit and a row per language; drops if the checkpoint has a base."""
+    comparisons = inputs.comparisons()
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         if not items["choice_status"].notna().any():
             continue
-        comparison = inputs.comparisons().get(subject.key)
+        comparison = comparisons.get(subject.key)
         by_unit: dict[str, list[tuple[Row, Unbounded | None]]] = {}
         for language in inputs.languages(subject.task):
             row, ratio = _fertility(inputs, subject, items[items["language"] == language], language)

@@ -21,12 +21,6 @@ names those prompts.
 `order_changes`: the first checkpoint is ahead under one prompt and behind under another, perhaps by chance. All rows
 are of open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
 
-The module also collects which items checkpoints have right under each prompt of a task:
-
-    for posed in posed_tasks(inputs):
-        answers = posed.answers(["dense", "wanda-0.5"], "open", "greedy")
-        answers.right["dense"]      # prompts x items, 0.0 or 1.0
-
 Prompts are compared on the items that every prompt measured, so different items explain no difference.
 """
 

@@ -34,12 +34,13 @@ _ROWS = (*((EVERYTHING, probe) for probe in HIT), *((FAILURES, probe) for probe 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     """Greedy, beam and sample over all items; beam and sample among the checkpoint's own greedy failures."""
+    comparisons = inputs.comparisons()
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         broad = items[items["beam_status"].notna() | items["sample_status"].notna()]
         if broad.empty:
             continue
-        comparison = inputs.comparisons().get(subject.key)
+        comparison = comparisons.get(subject.key)
         for language, of_language in slices(broad, inputs.languages(subject.task)):
             for population, probe in _ROWS:
                 row = {**subject.row, "language": language, "population": population, "probe": probe}

@@ -51,12 +51,6 @@ def test_equal_values_give_equal_intervals_whatever_their_contexts_are_called():
     assert intervals(rate, [values], np.arange(50), RATE) == intervals(rate, [values], 900 - np.arange(50), RATE)
 
 
-def test_equal_items_still_have_an_interval_of_some_width():
-    ((low, high),) = intervals(rate, [np.ones(20)], np.arange(20), RATE)
-    assert low == pytest.approx(0.025 ** (1 / 20), abs=0.01)
-    assert high == 1.0
-
-
 def test_too_few_contexts_and_a_statistic_without_an_end_say_so():
     assert intervals(rate, [np.ones(4)], np.array([0, 0, 1, 1]), RATE) == [too_few(2)]
 

@@ -13,7 +13,7 @@ import pytest
 from markupsafe import escape
 from rich.console import Console
 
-from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.core.errors import ResurfaceError
 from evaluator.metrics import TABLES, Inputs, Lack, Table, compute_tables, reduce_records
 from evaluator.metrics.columns import COUNT, PERCENTAGE, POINTS, REASON, TEXT, Column, typed_frame
 from evaluator.report import write_report
@@ -99,11 +99,6 @@ def test_an_error_in_a_table_of_our_own_is_not_hidden(monkeypatch, tmp_path):
     monkeypatch.setattr(_raises, "__module__", "evaluator.metrics.tables.toy")
     with TABLES.temporarily(own), pytest.raises(ZeroDivisionError):
         write_report(run)
-
-
-def test_an_unknown_table_is_named_with_the_nearest():
-    with pytest.raises(InputError, match="unknown table 'acuracy'; did you mean 'accuracy'"):
-        TABLES["acuracy"]
 
 
 def test_a_column_without_a_kind_is_refused():
