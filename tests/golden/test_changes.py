@@ -45,12 +45,10 @@ def test_flips_count_both_ways_and_another_wrong_answer_apart(case):
     assert row["reason"] == "1 excluded (too long)"
     swahili = only(case["flips"], probe="greedy", language="swahili")
     assert swahili[["n", "flips", "excluded"]].tolist() == [1, 1, 1]
-
-
-def test_flips_of_choice_compare_the_option_that_won(case):
-    row = only(case["flips"], probe="choice", language="all", margin="all")
-    # english/3 wrong to right, swahili/1 right to wrong; the wrong ones share their option
-    assert row[["flips", "wrong_to_other"]].tolist() == [2, 0]
+    # Choices are compared by the option that won: english/3 wrong to right, swahili/1 right to wrong; the wrong ones
+    # share their option.
+    choice = only(case["flips"], probe="choice", language="all", margin="all")
+    assert choice[["flips", "wrong_to_other"]].tolist() == [2, 0]
 
 
 def test_the_thirds_are_of_the_bases_certainty(case):
@@ -121,11 +119,8 @@ def compared(run: dict | None = None, own: dict | None = None, **seen: object) -
     ],
 )
 def test_what_records_differ_in_is_said(changed, said):
-    assert compared(own=changed).incomparable == {("t", "p"): f"not comparable with the base: {said}"}
-
-
-def test_records_alike_are_comparable():
     assert compared().incomparable == compared().incomparable_drawn == {}
+    assert compared(own=changed).incomparable == {("t", "p"): f"not comparable with the base: {said}"}
 
 
 def test_another_seed_and_another_way_of_scoring_are_in_every_row_that_compares():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.matching import CONTAINMENT, PANEL, scott_pi
-from tests.support.records import Seen, judged, records
+from tests.support.records import Seen, judged, numbered, records
 
 # greedy: english 1, 2 and korean 5 contain the gold answer
 SEEN = {
@@ -79,13 +81,12 @@ def test_agreement_with_containment_needs_all_responses_judged():
     assert "resurface match --all" in line["reason"]
     assert pd.isna(line["scott_pi"])
     no_korean = {key: Seen(greedy=key.startswith("english") and seen.greedy) for key, seen in SEEN.items()}
-    line = row(table(of_failures("a", 3), seen=no_korean), CONTAINMENT, "a", language="korean")
-    assert line["n"] == 0  # a language without any containment is no exception
+    # A language without any containment is no exception.
+    assert row(table(of_failures("a", 3), seen=no_korean), CONTAINMENT, "a", language="korean")["n"] == 0
     everything = judged("a", "dense", {key: int(key[-1]) in (1, 2, 3) for key in SEEN if key[-1] not in "89"})
     line = row(fivefold(everything), CONTAINMENT, "a")
     # containment 1 2 5, matcher 1 2 3: equal on 5 of 7; p = 3/7, p_e = (9 + 16) / 49, pi = (35 - 25) / (49 - 25)
-    assert line["agreement"] == pytest.approx(5 / 7)
-    assert line["scott_pi"] == pytest.approx(10 / 24)
+    assert (line["agreement"], line["scott_pi"]) == pytest.approx((5 / 7, 10 / 24))
     assert line["scott_pi_low"] <= 10 / 24 <= line["scott_pi_high"]
     assert row(table(everything), "a")["yes"] == 4  # 5 contains the answer: right, whatever the matcher says
 
@@ -128,11 +129,7 @@ def test_scott_pi_is_fleiss_kappa_of_two_raters():
 
 
 # beams of three items: 1 holds the answer in one beam, 2 and 3 in none
-BEAMS = {
-    "english/1": Seen(greedy=False, beams=[False, True]),
-    "english/2": Seen(greedy=False, beams=[False, False]),
-    "english/3": Seen(greedy=False, beams=[False, False]),
-}
+BEAMS = numbered(english=[Seen(greedy=False, beams=beams) for beams in ([False, True], [False] * 2, [False] * 2)])
 
 
 def of_beams(matcher: str, *verdicts: object) -> pd.DataFrame:
@@ -182,13 +179,16 @@ def test_every_generated_format_that_was_judged_has_rows():
 
 
 def test_samples_are_those_of_the_runs_own_seed():
-    seen = {"english/1": Seen(greedy=False, samples=[False, False])}
     verdicts = [
         judged("a", "dense", {"english/1": [said] * 2}, probe="sample", seed=seed)
         for seed, said in ((0, False), (1, True))
     ]
-    parts = [records("dense", seen), records("dense", {"english/1": Seen(samples=[False, False])}, seed=1)]
-    found = TABLES["matching"].fill(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))).frame
+    drawn = Seen(samples=[False, False])
+    parts = [
+        records("dense", numbered(english=[replace(drawn, greedy=False)])),
+        records("dense", numbered(english=[drawn]), seed=1),
+    ]
+    found = TABLES["matching"].frame(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))
     assert row(found, "a")["yes"] == 0
 
 
@@ -234,13 +234,10 @@ def test_the_panels_error_is_that_of_its_majority():
 
 def test_an_unfit_matcher_is_named_and_loses_its_vote_where_that_is_asked():
     verdicts = (of_failures("a", 3, 4), of_failures("b", 3, 4), of_failures("c"), of_failures("d"))
-    controls = pd.concat(
-        [controlled("a", 10, 10), controlled("b", 10, 10), controlled("c", 0, 10), controlled("d", 0, 10)]
-    )
-    whole = table(*verdicts, controls=controls)
+    controls = pd.concat([controlled(name, right, 10) for name, right in zip("abcd", (10, 10, 0, 0), strict=True)])
+    whole, fit = (table(*verdicts, controls=controls, fit_only=fit_only) for fit_only in (False, True))
     assert row(whole, PANEL)["yes"] == 3  # two against two is a no
     assert row(whole, "c")["reason"].startswith("unfit as a judge: it accepts 0 of 10 right answers; not corrected")
-    fit = table(*verdicts, controls=controls, fit_only=True)
     assert row(fit, PANEL)["yes"] == 5
     assert "it has no vote in the panel" in row(fit, "c")["reason"]
     assert pd.isna(row(fit, "a")["reason"])

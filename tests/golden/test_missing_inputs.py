@@ -97,6 +97,10 @@ def test_a_pruned_checkpoint_without_its_base_keeps_its_own_numbers(whole):
     tables = computed(whole[whole["checkpoint"] == "p"])
     for name in ("fates", "ladder", "pr_gap"):
         assert "base 'dense' has no records of task 't': evaluate it into the same run" in tables[name].note
+    for name in ("accuracy", "hard_distractors"):
+        own = tables[name].frame
+        assert own["reason"].str.contains("base 'dense' has no records").any(), name
+        assert own.filter(regex="accuracy$").notna().any(axis=None), name
     rank = tables["rank"].frame
     own = rank[(rank["group"] == "all") & (rank["language"] == "english")]
     assert own[["side", "n", "rank_median"]].to_numpy().tolist() == [["own", 3, 7.0]]

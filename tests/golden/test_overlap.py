@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.inputs import ALL, Subject
 from evaluator.metrics.tables import overlap
 from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST, partners
@@ -218,12 +217,6 @@ def test_fewer_pairs_have_the_rows_that_they_have_among_all(monkeypatch):
     assert len(beside) == len(fewer) == 6 + 2 * (5 + 4)
     for name in set(whole) - {*key, "reason"}:
         pd.testing.assert_series_equal(beside[name], beside[f"{name}_whole"], check_names=False)
-
-
-def test_one_checkpoint_has_nothing_to_overlap_with():
-    filled = TABLES["overlap"].fill(Inputs(reduce_records(records("dense", seen("rw")))))
-    assert filled.frame.empty
-    assert filled.note == ""
 
 
 def test_who_was_asked_otherwise_is_named():

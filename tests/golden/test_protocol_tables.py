@@ -78,13 +78,6 @@ def test_distractors_of_one_kind_need_no_table():
     assert tables(records("dense", seen))["distractors"].empty
 
 
-def test_hard_distractors_without_the_base_say_so():
-    pruned = {"english/1": Seen(greedy=True, choice=True, hard=True)}
-    row = only(tables(records("p", pruned, base="nowhere"))["hard_distractors"], language="all")
-    assert row["hard_accuracy"] == 1.0
-    assert row["reason"].startswith("base 'nowhere' has no records")
-
-
 def test_zero_shot_is_the_capped_open_prompt_where_it_was_asked():
     forms = {
         "open": {"dense": (1, 1, 1, 1), "p": (0, 0, 0, 0)},

@@ -21,12 +21,9 @@ KEPT = replace(OUT, checkpoint="good", decision="WARN", asked=8)
 
 
 def inputs(*rows: object) -> Inputs:
-    items = [f"english/{number}" for number in range(8)]
-    parts = [
-        records("dense", {key: Seen(greedy=True) for key in items}),
-        records("good", {key: Seen(greedy=True) for key in items}, base="dense"),
-        records("bad", {key: Seen(greedy=key.endswith("0")) for key in items[:4]}, base="dense"),
-    ]
+    right = {f"english/{number}": Seen(greedy=True) for number in range(8)}
+    bad = {f"english/{number}": Seen(greedy=number == 0) for number in range(4)}
+    parts = [records("dense", right), records("good", right, base="dense"), records("bad", bad, base="dense")]
     outcomes = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
     return Inputs(outcomes, run={"screening": list(rows)})
 
@@ -56,10 +53,10 @@ def outcomes_of(task: str, *, few: bool) -> list[pd.DataFrame]:
     """Of two languages: "good" is better than "fair", but not on the anchors, of which "bad" has none right."""
     items = [f"{language}/{number}" for language in ("english", "korean") for number in range(8)]
     anchors = [item for item in items if item[-1] in "01"]
-    fair = {item: Seen(greedy=item in anchors) for item in items}
-    good = {item: Seen(greedy=item[-1] not in "0") for item in items}
-    bad = {item: Seen(greedy=False) for item in (anchors if few else items)}
-    seen = {"dense": {item: Seen(greedy=True) for item in items}, "fair": fair, "good": good, "bad": bad}
+    right = {"dense": items, "fair": anchors, "good": [item for item in items if item[-1] != "0"], "bad": []}
+    seen = {name: {item: Seen(greedy=item in hits) for item in items} for name, hits in right.items()}
+    if few:
+        seen["bad"] = {item: seen["bad"][item] for item in anchors}
     parts = [records(name, each, base="dense" if name != "dense" else None, task=task) for name, each in seen.items()]
     return [reduce_records(part) for part in parts]
 

@@ -39,16 +39,12 @@ def case() -> Tables:
 def test_fates_count_each_fate_once_and_show_what_was_left_out(case):
     row = only(case["fates"], language="english")
     assert row[["n", "items", "kept", "mc_only", "produced_only", "lost"]].tolist() == [5, 6, 1, 1, 2, 1]
-    assert (row["excluded"], row["engine_error"]) == (1, 1)
+    assert row[["excluded", "engine_error", "re_run"]].tolist() == [1, 1, False]
     assert row["dissociation_rate"] == pytest.approx(1 / 5)
     # one lost item of four options stands for 1 / 3 lucky guess: (1 - 1/3) / 5
     assert row["mc_only_corrected"] == pytest.approx(2 / 15)
     exact = binomtest(1, 5).proportion_ci(method="exact")
     assert (row["mc_only_rate_low"], row["mc_only_rate_high"]) == pytest.approx((exact.low, exact.high))
-    assert not row["re_run"]
-
-
-def test_fates_pool_the_items_common_to_both_and_name_the_missing_language(case):
     assert only(case["fates"], language="all")["n"] == 5
     missing = only(case["fates"], language="swahili")
     assert missing["n"] == 0
@@ -57,29 +53,22 @@ def test_fates_pool_the_items_common_to_both_and_name_the_missing_language(case)
 
 
 def test_accuracy_counts_and_pairs(case):
-    pruned = only(case["accuracy"], checkpoint="pruned", probe="greedy", language="english")
+    found = case["accuracy"].set_index(["checkpoint", "probe", "language"])
+    pruned = found.loc[("pruned", "greedy", "english")]
     assert pruned[["n", "excluded", "engine_error", "n_paired"]].tolist() == [6, 1, 1, 6]
-    assert pruned["accuracy"] == pytest.approx(4 / 6)  # items 1, 3, 5 and 6
-    assert pruned["dense_accuracy"] == pytest.approx(5 / 6)
-    assert pruned["drop"] == pytest.approx(1 / 6)
-    # dense alone is right on 2 and 4, pruned alone on 5: two-sided exact McNemar of 2 against 1 is 1
-    assert pruned["mcnemar_p"] == pytest.approx(1.0)
-    assert pruned["normalised_drop"] == pytest.approx((1 / 6) / (5 / 6))
-    dense = only(case["accuracy"], checkpoint="dense", probe="greedy", language="all")
-    assert (dense["n"], dense["excluded"], dense["engine_error"]) == (8, 1, 0)
-    assert dense["accuracy"] == pytest.approx(7 / 8)  # item 8 and swahili too
-    mean = only(case["accuracy"], checkpoint="dense", probe="greedy", language="mean")
-    assert mean["accuracy"] == pytest.approx((6 / 7 + 1) / 2)
-
-
-def test_a_tie_is_wrong_in_choice_and_no_sentinel_stands_for_a_missing_language(case):
-    english = only(case["accuracy"], checkpoint="pruned", probe="choice", language="english")
-    assert english["accuracy"] == pytest.approx(3 / 6)  # items 1, 2 and 5
-    assert english["normalised_drop"] == pytest.approx((1 - 0.5) / (1 - 0.25))
-    missing = only(case["accuracy"], checkpoint="pruned", probe="choice", language="swahili")
+    # Right are items 1, 3, 5 and 6 of six. Dense alone is right on 2 and 4, pruned alone on 5: McNemar of 2 against 1.
+    numbers = ["accuracy", "dense_accuracy", "drop", "mcnemar_p", "normalised_drop"]
+    assert pruned[numbers].tolist() == pytest.approx([4 / 6, 5 / 6, 1 / 6, 1.0, (1 / 6) / (5 / 6)])
+    dense = found.loc[("dense", "greedy", "all")]  # item 8 and swahili too
+    assert dense[["n", "excluded", "engine_error", "accuracy"]].tolist() == [8, 1, 0, pytest.approx(7 / 8)]
+    assert found.loc[("dense", "greedy", "mean"), "accuracy"] == pytest.approx((6 / 7 + 1) / 2)
+    # A tie is wrong in choice: right are items 1, 2 and 5.
+    english = found.loc[("pruned", "choice", "english")]
+    assert english[["accuracy", "normalised_drop"]].tolist() == pytest.approx([3 / 6, (1 - 0.5) / (1 - 0.25)])
+    # No sentinel stands for a missing language.
+    missing = found.loc[("pruned", "choice", "swahili")]
     assert missing["n"] == 0
-    assert pd.isna(missing["accuracy"])
-    assert pd.isna(missing["accuracy_low"])
+    assert missing[["accuracy", "accuracy_low"]].isna().all()
     assert missing["reason"].startswith("no item was measured")
 
 
@@ -113,19 +102,6 @@ def test_the_floor_follows_the_number_of_options():
     row = only(pair(numbered(english=[BOTH, replace(BOTH, options=2)]), pruned)["pr_gap"], language="all")
     assert row["choice_floor"] == pytest.approx((1 / 4 + 1 / 2) / 2)
     assert row["d_choice"] == pytest.approx(0.5 / (1 - 0.375))
-
-
-def test_a_checkpoint_without_its_base_has_rows_with_the_reason():
-    found = tables(records("pruned", PRUNED, base="nowhere"))
-    for name in ("fates", "pr_gap"):
-        row = only(found[name])
-        assert row["n"] == 0
-        assert row["reason"].startswith("base 'nowhere' has no records of task 't'")
-    assert pd.isna(only(found["fates"])["mc_only_rate"])
-    row = only(found["accuracy"], probe="greedy", language="english")
-    assert row["accuracy"] == pytest.approx(4 / 6)
-    assert pd.isna(row["drop"])
-    assert "nowhere" in row["reason"]
 
 
 def test_recovery_keeps_to_the_items_with_beams_and_splits_off_the_failures():
@@ -243,16 +219,15 @@ def test_calibration_shows_the_gap_between_choice_and_open():
 
 
 def test_a_dense_re_run_is_the_noise_floor_beside_the_others():
-    flipped = {**DENSE, "english/1": Seen(greedy=False, choice=True)}
-    again = records("again", flipped, base="dense", digest="dense").assign(method=None, pattern=None, sparsity=None)
-    found = tables(records("dense", DENSE), again, records("pruned", PRUNED, base="dense"))["fates"]
-    row = only(found, checkpoint="again", language="all")
-    assert row["re_run"]
-    assert (row["n"], row["kept"], row["mc_only"]) == (7, 6, 1)
-    assert pd.isna(row["noise_floor"])
-    pruned = only(found, checkpoint="pruned", language="all")
-    assert not pruned["re_run"]
-    assert pruned["noise_floor"] == pytest.approx(1 / 7)
+    dense = {"method": None, "pattern": None, "sparsity": None}
+    again = records("again", {**DENSE, "english/1": SILENT}, base="dense", digest="dense").assign(**dense)
+    other = records("other", PRUNED, base="dense").assign(**dense)  # without a manifest, but of other weights
+    found = tables(records("dense", DENSE), again, other, records("pruned", PRUNED, base="dense"))["fates"]
+    pooled = found[found["language"] == "all"].set_index("checkpoint")
+    assert pooled["re_run"].to_dict() == {"again": True, "other": False, "pruned": False}
+    assert pooled.loc["again", ["n", "kept", "mc_only"]].tolist() == [7, 6, 1]
+    assert pd.isna(pooled.loc["again", "noise_floor"])
+    assert pooled["noise_floor"].drop("again").tolist() == pytest.approx([1 / 7, 1 / 7])
 
 
 def test_a_re_run_of_the_base_is_no_member_of_holms_family():
@@ -285,13 +260,6 @@ def test_quantised_activations_have_a_noise_floor_that_their_rows_name(pattern, 
         reasons = found[name].set_index("checkpoint")["reason"].fillna("")
         assert reasons.loc[["p"]].str.startswith(ROUNDED).all() == noisy
         assert not reasons.drop("p").str.contains(ROUNDED).any()
-
-
-def test_a_checkpoint_without_a_manifest_is_no_re_run():
-    other = records("other", PRUNED, base="dense").assign(method=None, pattern=None, sparsity=None)
-    found = tables(records("dense", DENSE), other)["fates"]
-    assert not found["re_run"].any()
-    assert found["noise_floor"].isna().all()
 
 
 def test_a_pair_without_the_choice_probe_says_so():

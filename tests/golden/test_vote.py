@@ -52,18 +52,17 @@ def seen(**right: int) -> dict[str, Seen]:
     return {f"{name}/{i}": Seen(greedy=i < count) for name, count in right.items() for i in range(10)}
 
 
-@pytest.fixture(scope="module")
-def case() -> pd.DataFrame:
-    return tables(
-        records("dense", seen(english=9, korean=1, swahili=5)),
-        records("a", seen(english=2, korean=2, swahili=6), base="dense"),
-        records("b", seen(english=1, korean=2, swahili=4), base="dense"),
-    )["vote"]
+def elected(**given: dict[str, Seen]) -> pd.DataFrame:
+    """The table of these checkpoints, whose base is "dense"."""
+    made = (records(name, each, base=None if name == "dense" else "dense") for name, each in given.items())
+    return tables(*made)["vote"]
 
 
-def test_an_election_by_hand(case):
+def test_an_election_by_hand():
     """english: dense > a > b; korean: a = b > dense; swahili: a > dense > b."""
-    found = case.set_index("checkpoint")
+    right = {"dense": (9, 1, 5), "a": (2, 2, 6), "b": (1, 2, 4)}
+    names = ("english", "korean", "swahili")
+    found = elected(**{name: seen(**dict(zip(names, counts, strict=True))) for name, counts in right.items()})
     assert found["accuracy"].tolist() == pytest.approx([15 / 30, 10 / 30, 7 / 30])
     assert found["accuracy_place"].tolist() == [1, 2, 3]
     assert found["borda"].tolist() == [2 + 0 + 1, 1 + 1.5 + 2, 0 + 1.5 + 0]
@@ -81,11 +80,7 @@ def test_an_election_by_hand(case):
 
 def test_only_items_that_all_measured_count_and_who_lacks_a_voter_is_not_ranked():
     cut = seen(english=9, korean=3, swahili=4) | {"korean/0": Seen(greedy=False, status="engine_error")}
-    found = tables(
-        records("dense", seen(english=9, korean=3, swahili=5)),
-        records("cut", cut, base="dense"),
-        records("part", seen(english=9), base="dense"),
-    )["vote"]
+    found = elected(dense=seen(english=9, korean=3, swahili=5), cut=cut, part=seen(english=9))
     ranked = found[found["checkpoint"] != "part"]
     # without korean/0, dense and cut have 2 of 9 right in korean
     assert ranked["accuracy"].tolist() == pytest.approx([(0.9 + 2 / 9 + 0.5) / 3, (0.9 + 2 / 9 + 0.4) / 3])

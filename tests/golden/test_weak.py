@@ -9,7 +9,7 @@ from statsmodels.stats.multitest import multipletests
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.weak import answer_length, answer_position, kinds_of, question_word
-from tests.support.records import Seen, records
+from tests.support.records import Seen, numbered, records
 from tests.support.tables import only
 
 
@@ -30,6 +30,9 @@ def greedy(**right: range) -> dict[str, Seen]:
 DENSE = greedy(english=range(40), korean=range(30))
 PRUNED = greedy(english=range(36), korean=range(10))
 ANSWERS = {key: "1990" if int(key.split("/")[1]) % 2 else "oxygen" for key in DENSE}
+
+
+FEW = numbered(english=[Seen(greedy=True)] * 8, korean=[Seen(greedy=True)] * 8)
 
 
 def weak(dense: dict[str, Seen], pruned: dict[str, Seen], items: pd.DataFrame | None) -> pd.DataFrame:
@@ -82,16 +85,18 @@ def test_what_was_not_measured_is_counted_in_its_kind():
     assert row[["n", "engine_error", "excluded"]].tolist() == [39, 1, 0]
 
 
-def test_there_is_no_table_without_a_base_or_with_too_few_items():
-    few = {f"{name}/{i}": Seen(greedy=True) for name in ("english", "korean") for i in range(8)}
-    for outcomes in (
-        reduce_records(records("dense", DENSE)),
-        reduce_records(records("p", PRUNED, base="dense")),
-        pd.concat([reduce_records(records("dense", few)), reduce_records(records("p", few, base="dense"))]),
-    ):
-        filled = TABLES["weak"].fill(Inputs(outcomes))
-        assert filled.frame.empty
-        assert filled.note == ""
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [records("dense", DENSE)],
+        [records("p", PRUNED, base="dense")],
+        [records("dense", FEW), records("p", FEW, base="dense")],
+    ],
+)
+def test_there_is_no_table_without_a_base_or_with_too_few_items(parts):
+    filled = TABLES["weak"].fill(Inputs(pd.concat([reduce_records(part) for part in parts])))
+    assert filled.frame.empty
+    assert filled.note == ""
 
 
 def test_the_page_shows_the_largest_drops(case):

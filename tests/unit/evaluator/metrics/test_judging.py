@@ -49,11 +49,12 @@ def test_unfit_is_what_chance_does_not_explain(fitness, why):
 
 def test_correction_by_hand():
     # 100 answers, 40 right: 0.9 * 40 + 0.2 * 60 = 48 accepted
-    assert float(corrected(np.asarray(0.48), np.asarray(0.9), np.asarray(0.8))) == pytest.approx(0.4)
-    assert float(corrected(np.asarray(0.1), np.asarray(0.9), np.asarray(0.8))) == 0.0
-    assert float(corrected(np.asarray(0.95), np.asarray(0.9), np.asarray(0.8))) == 1.0
-    assert math.isnan(corrected(np.asarray(0.5), np.asarray(0.6), np.asarray(0.4)))
-    assert math.isnan(corrected(np.asarray(0.0), np.asarray(0.0), np.asarray(1.0)))
+    for accepted, sensitivity, specificity, right in (
+        (0.48, 0.9, 0.8, 0.4), (0.1, 0.9, 0.8, 0.0), (0.95, 0.9, 0.8, 1.0),
+        (0.5, 0.6, 0.4, math.nan), (0.0, 0.0, 1.0, math.nan),
+    ):  # fmt: skip
+        found = corrected(*(np.asarray(each) for each in (accepted, sensitivity, specificity)))
+        assert float(found) == pytest.approx(right, nan_ok=True)
 
 
 def test_the_draws_of_a_correction_has_the_width_of_the_delta_method():
@@ -70,17 +71,11 @@ def test_the_draws_of_a_correction_has_the_width_of_the_delta_method():
     assert (judge.drawn(5)[0] == sensitivity[:5]).all()
 
 
-CONTROLS = pd.concat(
-    [
-        controls("good", "english", "y" * 40, "n" * 20),
-        controls("good", "korean", "n" * 20, "n" * 10),
-        controls("yes", "english", "y" * 40, "y" * 20),
-        controls("yes", "korean", "y" * 20, "y" * 10),
-        controls("third", "english", "n" * 20 + "y" * 20, "n" * 20),
-        controls("third", "korean", "y" * 19 + "-", "n" * 10),
-    ],
-    ignore_index=True,
-)
+CONTROLS = pd.concat([
+    controls("good", "english", "y" * 40, "n" * 20), controls("good", "korean", "n" * 20, "n" * 10),
+    controls("yes", "english", "y" * 40, "y" * 20), controls("yes", "korean", "y" * 20, "y" * 10),
+    controls("third", "english", "n" * 20 + "y" * 20, "n" * 20), controls("third", "korean", "y" * 19 + "-", "n" * 10),
+], ignore_index=True)  # fmt: skip
 
 
 def test_judges_are_of_a_task_and_a_language():
