@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,26 +57,19 @@ def examine(directory: Path) -> Verdict:
     listed = {*manifest.files, MANIFEST_NAME}
     present = {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
     problems += [f"{directory / name}: not in the manifest" for name in sorted(present - listed)]
-    source = None
+    source: Checkpoint | None = None
     try:
         checkpoint = Checkpoint(directory)
         if manifest.removed is None:
             problems += _verify_matrices(checkpoint, manifest)
         else:
-            source = _source(manifest)
+            with suppress(InputError, OSError):  # it has to be at its place, and unchanged
+                found = Checkpoint(Path(str(manifest.config.get("source"))))
+                source = found if export.source_files(found) == manifest.source_files else None
             problems += _verify_removed(checkpoint, manifest.removed, source)
     except InputError as error:
         problems.append(str(error))
     return Verdict(problems, None if source is None else source.directory)
-
-
-def _source(manifest: PruneManifest) -> Checkpoint | None:
-    """The dense checkpoint, if it is at its place and unchanged."""
-    try:
-        source = Checkpoint(Path(str(manifest.config.get("source"))))
-        return source if export.source_files(source) == manifest.source_files else None
-    except (InputError, OSError):
-        return None
 
 
 def _verify_removed(checkpoint: Checkpoint, removed: RemovedParts, source: Checkpoint | None) -> list[str]:

@@ -150,12 +150,6 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
     return cases
 
 
-def _apart(*work: object) -> dict[str, Any]:
-    """`job` in a separate process."""
-    command = module_command("benchmarks.pruning.prune", "--job", json.dumps(list(map(str, work))))
-    return answer_of("a pruning job", command)
-
-
 def measure(
     case: Case, method: str, sides: Mapping[str, Path | None], rounds: int, threads: int, folder: Path
 ) -> list[dict[str, Any]]:
@@ -168,7 +162,8 @@ def measure(
                 shutil.rmtree(made[who])
             made[who] = folder / f"{case.model}-{method}-{who}-{number}"
             work = (method, case.source, case.passages, made[who], case.tokens, threads)
-            runs[who].append(_apart(who, *work) if python is None else _peer(python, *work))
+            own = module_command("benchmarks.pruning.prune", "--job", json.dumps(list(map(str, (who, *work)))))
+            runs[who].append(answer_of("a pruning job", own) if python is None else _peer(python, *work))
     rows = []
     for who, measured in runs.items():
         row: dict[str, Any] = {"model": case.model, "method": method, "who": who, "rounds": rounds}

@@ -54,7 +54,7 @@ SHAPES = {
 }
 
 
-def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+def tensors_of(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "model.embed_tokens.weight", (shape.vocabulary, shape.hidden)
     query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     for layer in range(shape.layers):
@@ -75,11 +75,6 @@ def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "lm_head.weight", (shape.vocabulary, shape.hidden)
 
 
-def parameters(shape: Shape) -> int:
-    """How many a model of that shape has."""
-    return sum(math.prod(dimensions) for _, dimensions in _tensors(shape))
-
-
 def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     """A bfloat16 checkpoint in one safetensors file; one tensor is in memory at a time."""
     import torch
@@ -88,7 +83,7 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
 
     directory.mkdir(parents=True, exist_ok=True)
     header, offset = {}, 0
-    for name, dimensions in _tensors(shape):
+    for name, dimensions in tensors_of(shape):
         size = 2 * math.prod(dimensions)
         header[name] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [offset, offset + size]}
         offset += size
@@ -97,7 +92,7 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     generator = torch.Generator().manual_seed(seed)
     with (directory / "model.safetensors").open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for name, dimensions in _tensors(shape):
+        for name, dimensions in tensors_of(shape):
             final = name == "model.norm.weight"
             tensor = torch.full(dimensions, shape.logit_spread if final else 1.0, dtype=torch.bfloat16)
             if len(dimensions) > 1:

@@ -78,7 +78,10 @@ def train(options: argparse.Namespace) -> None:
             loss = sum(losses) / len(losses)
             losses = []
             write_log(options.out, {"loss": loss, "rate": rate, **asdict(progress)})
-            advance(progress, loss)
+            _, learned, patience = CURRICULUM[progress.stage]
+            if loss < learned or progress.step - progress.stage_start >= patience:
+                progress.stage += 1
+                progress.stage_start = progress.step
         if progress.step % options.save_every == 0 or progress.step == options.steps:
             save(options.out, model, optimizers, progress)
         if progress.step % options.check_every == 0 or progress.step == options.steps:
@@ -86,14 +89,6 @@ def train(options: argparse.Namespace) -> None:
             accuracy = {language: sum(h) / len(h) for language, h in hits.items()}
             mean = sum(accuracy.values()) / len(accuracy)
             write_log(options.out, {"step": progress.step, "mean": mean, "open": accuracy})
-
-
-def advance(progress: Progress, loss: float) -> None:
-    """Go to the curriculum's next stage when this one is learned, or has lasted long enough."""
-    _, learned, patience = CURRICULUM[progress.stage]
-    if loss < learned or progress.step - progress.stage_start >= patience:
-        progress.stage += 1
-        progress.stage_start = progress.step
 
 
 def train_step(

@@ -109,7 +109,10 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
     Random items have no text, and the text of random ids would be encoded differently: they become words of the
     vocabulary, of about as many tokens. Raises SystemExit for an option without tokens.
     """
-    words = _words(tokenizer) if any("text" not in item for item in document["items"]) else []
+    words: list[str] = []
+    if any("text" not in item for item in document["items"]):
+        pieces = {tokenizer.decode([number], skip_special_tokens=True).strip() for number in range(len(tokenizer))}
+        words = sorted(piece for piece in pieces if piece.isascii() and piece.isalnum())
     for number, item in enumerate(document["items"]):
         if "text" not in item:
             draw = random.Random(number)
@@ -122,11 +125,6 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
         item.pop("starts", None)  # every option now stands after the whole prompt
         if not all(item["options"]):
             raise SystemExit(f"{NAME}: item {number} has an option without tokens of its own")
-
-
-def _words(tokenizer: Any) -> list[str]:
-    pieces = {tokenizer.decode([number], skip_special_tokens=True).strip() for number in range(len(tokenizer))}
-    return sorted(piece for piece in pieces if piece.isascii() and piece.isalnum())
 
 
 def _draw(tokenizer: Any, draw: random.Random, words: Sequence[str], tokens: int) -> str:

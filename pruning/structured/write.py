@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from evaluator.checkpoints.tensors import INDEX, SINGLE
 from evaluator.checkpoints.tensors import Tensor as Entry
@@ -157,15 +156,14 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
                     f"{file}: with fewer {cut.unit}, {written} would be {tuple(tensor.shape)}, and "
                     f"{shapes.get(written)} stays of it"
                 )
-        _check_kind(decoder.layers[source], layer, f"{file}: with fewer {cut.unit}, layer {source}")
-
-
-def _check_kind(source: nn.Module, layer: nn.Module, place: str) -> None:
-    modules = dict(source.named_modules())
-    for name, module in layer.named_modules():
-        for field, value in vars(module).items():
-            if field in _CHANGED or not isinstance(value, bool | int | float | str | None):
-                continue
-            before = getattr(modules[name], field, value)
-            if before != value:
-                raise InputError(f"{place} would be of another kind: {name}.{field} {value!r}, not {before!r}")
+        modules = dict(decoder.layers[source].named_modules())
+        for name, module in layer.named_modules():
+            for field, value in vars(module).items():
+                if field in _CHANGED or not isinstance(value, bool | int | float | str | None):
+                    continue
+                before = getattr(modules[name], field, value)
+                if before != value:
+                    raise InputError(
+                        f"{file}: with fewer {cut.unit}, layer {source} would be of another kind: {name}.{field} "
+                        f"{value!r}, not {before!r}"
+                    )

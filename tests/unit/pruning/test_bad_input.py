@@ -139,11 +139,8 @@ def test_a_place_that_holds_something_is_refused(copied, passages, tmp_path):
     with pytest.raises(InputError, match="exists and is not"):
         prune(job(copied, f"text:{passages}"), tmp_path / "out")
     assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
-
-
-def test_a_place_that_nothing_can_be_renamed_onto_is_refused(copied, tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")  # nothing can be renamed onto it
     with pytest.raises(InputError, match="link is a symbolic link"):
         check(job(copied, None, method="magnitude"), tmp_path / "link")
 

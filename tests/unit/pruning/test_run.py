@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -183,25 +182,6 @@ def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, 
     assert verify(tmp_path / "out") == []
 
 
-@pytest.mark.parametrize("method", ["magnitude", "sparsegpt"])
-def test_a_repair_leaves_the_first_layers_masks_alone_and_is_another_job(method, checkpoints, passages, tmp_path):
-    source = checkpoints("llama")
-    plain, repaired = (
-        config(source, passages, method, pattern="2:4", repair=each) for each in ("none", "least_squares")
-    )
-    made = {each: prune(each, tmp_path / each.repair) for each in (plain, repaired)}
-    without, fitted = (tiny.weights(tmp_path / each.repair) for each in (plain, repaired))
-    for matrix in made[repaired].matrices:
-        if ".layers.0." in matrix.name:
-            assert torch.equal(without[matrix.name] == 0, fitted[matrix.name] == 0), matrix.name
-    assert any(not torch.equal(without[name], fitted[name]) for name in without)
-    assert verify(tmp_path / "least_squares") == []
-    assert "repair" not in json.loads((tmp_path / "none" / MANIFEST_NAME).read_text())["config"]
-    for job, place in ((plain, "least_squares"), (repaired, "none")):
-        with pytest.raises(InputError, match="field repair is "):
-            check(job, tmp_path / place)
-
-
 @pytest.mark.parametrize("method", ["wanda", "magnitude", "sparsegpt"])
 def test_ratio_zero_leaves_every_file_as_it_was(method, checkpoints, passages, tmp_path):
     source = checkpoints("qwen3", max_shard_size="100KB")
@@ -211,15 +191,6 @@ def test_ratio_zero_leaves_every_file_as_it_was(method, checkpoints, passages, t
     assert len(shards) > 1
     for file in [*shards, source / "config.json", source / "tokenizer.json", source / "model.safetensors.index.json"]:
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
-
-
-def test_shards_do_not_change_the_result(checkpoints, passages, tmp_path):
-    whole, cut = checkpoints("qwen3"), checkpoints("qwen3", max_shard_size="60KB")
-    prune(config(whole, passages), tmp_path / "whole")
-    prune(config(cut, passages), tmp_path / "cut")
-    first, second = tiny.weights(tmp_path / "whole"), tiny.weights(tmp_path / "cut")
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_activations_on_disk_give_the_same_bytes(checkpoints, passages, tmp_path):

@@ -46,11 +46,6 @@ def test_beside_ours_it_sees_our_packages_after_its_own(commands):
     assert link.read_text().strip() == sysconfig.get_path("purelib")
 
 
-def test_complete_pins_are_not_resolved(commands):
-    environment.python_of("some", ["some==1"], pinned=True)
-    assert "--no-deps" in commands[0]
-
-
 @pytest.mark.parametrize("python", PYTHONS)
 def test_llm_compressor_is_locked_for_every_python(python):
     theirs = pins(process.LOCK.name, python)

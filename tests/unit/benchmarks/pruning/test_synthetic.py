@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 
 import pytest
@@ -11,8 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.pruning import synthetic
-from benchmarks.pruning.synthetic import SHAPES, parameters
+from benchmarks.pruning.synthetic import SHAPES, tensors_of
 from evaluator.checkpoints.info import inspect_checkpoint
+
+
+def parameters(shape):
+    return sum(math.prod(dimensions) for _, dimensions in tensors_of(shape))
 
 
 def test_the_shapes_have_the_sizes_of_the_models_that_they_are_named_after():

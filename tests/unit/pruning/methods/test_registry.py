@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from pydantic import ValidationError
 
-from evaluator.core.errors import InputError
-from pruning.config import PruneConfig, needs_calibration
 from pruning.methods import METHODS
-from pruning.methods.base import Method, ScoringMethod
+from pruning.methods.base import Method
 from pruning.methods.patterns import NofM, Unstructured
 from pruning.methods.scores import RIA, Magnitude, Wanda
 from pruning.methods.sparsegpt import SparseGPT
-from pruning.run import prune
-from pruning.verify import verify
-from tests.support import pruning as tiny
 
 
 def test_scores_are_their_formulas():
@@ -32,40 +25,6 @@ def test_an_empty_row_or_column_has_no_relative_importance():
     weight = torch.tensor([[0.0, 0.0], [0.0, 3.0]])
     assert torch.isfinite(RIA().score(weight, torch.ones(2))).all()
     assert RIA().score(weight, torch.ones(2))[0, 0] == 0
-
-
-class Leftmost(ScoringMethod):
-    """The first columns go."""
-
-    name = "leftmost"
-    help = "the first columns of each matrix go"
-    group = "row"
-
-    def score(self, weight_OI, norm_sq_I):
-        return torch.arange(weight_OI.shape[1], dtype=torch.float32).expand(weight_OI.shape).contiguous()
-
-
-def test_a_method_prunes_as_soon_as_it_is_registered(checkpoints, tmp_path):
-    source = checkpoints("qwen3")
-    with METHODS.temporarily(Leftmost()):
-        config = PruneConfig(source=source, method="leftmost", sparsity=0.25, device="cpu")
-        manifest = prune(config, tmp_path / "out")
-    assert manifest.method == "leftmost"
-    assert verify(tmp_path / "out") == []
-    pruned = tiny.weights(tmp_path / "out")
-    for matrix in manifest.matrices:
-        quarter = matrix.columns // 4
-        assert (pruned[matrix.name][:, :quarter] == 0).all()
-        assert (pruned[matrix.name][:, quarter:] != 0).any()
-        assert matrix.zeros == matrix.requested == matrix.rows * quarter
-
-
-def test_an_unknown_method_is_an_error_everywhere(tmp_path):
-    for use in (lambda: METHODS["wnada"], lambda: needs_calibration("wnada", "uniform")):
-        with pytest.raises(InputError, match="unknown method 'wnada'; did you mean 'wanda'"):
-            use()
-    with pytest.raises(ValidationError, match="unknown method 'wnada'; did you mean 'wanda'"):
-        PruneConfig(source=tmp_path, method="wnada", sparsity=0.5)
 
 
 def test_every_method_says_what_help_and_estimates_read():

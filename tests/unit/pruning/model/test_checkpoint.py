@@ -28,13 +28,6 @@ def test_every_tensor_is_read_as_it_is(shard, checkpoints):
         assert torch.equal(checkpoint.read(name), tensor)
 
 
-def test_rows_are_gathered_without_the_table(checkpoints):
-    directory = checkpoints("qwen3")
-    name = "model.embed_tokens.weight"
-    ids = torch.tensor([399, 0, 7, 7])
-    assert torch.equal(Checkpoint(directory).rows(name, ids), tiny.weights(directory)[name][ids])
-
-
 def written(file: Path, header: object, data: bytes) -> Path:
     text = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(text)) + text + data)

@@ -23,10 +23,6 @@ def test_a_list_of_more_layers_than_any_model_has_is_read_at_once():
     assert read_numbers("1,2-99999") == tuple(range(1, 100_000))  # each beside each would take minutes
 
 
-def test_lists_are_written_in_one_way():
-    assert written([20, 21, 22, 28, 30, 31]) == "20-22,28,30-31"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
