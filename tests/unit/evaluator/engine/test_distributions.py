@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -10,7 +9,6 @@ from transformers import AutoModelForCausalLM
 from evaluator.engine.base import Generate, Reference, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.distributions import RANKS, referred, unusable
-from evaluator.engine.fake import FakeLM
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.models import collapse, save_tiny_model
 
@@ -171,12 +169,3 @@ def test_a_base_without_numbers_makes_no_divergence(checkpoints, tmp_path):
     answer = loaded(checkpoints[0]).answer(score(tmp_path / "one", keep=False))
     assert answer.status == "engine_error"
     assert "NaN" in answer.error
-
-
-def test_the_fake_model_compares_as_well(tmp_path):
-    one, other = FakeLM(vocabulary=16, seed=1), FakeLM(vocabulary=16, seed=2)
-    one.answer(score(tmp_path / "one", keep=True, continuation=(3, 4)))
-    answer = other.answer(score(tmp_path / "one", keep=False, continuation=(3, 4)))
-    logits = [torch.from_numpy(np.stack([lm.logprobs(PROMPT), lm.logprobs((*PROMPT, 3))])) for lm in (one, other)]
-    check(answer.divergences, expected(*logits, (3, 4)))
-    assert other.answer(score(tmp_path / "none", keep=False)).status == "engine_error"

@@ -1,5 +1,7 @@
-"""Which part of the files each worker holds: on stand-ins with the attributes of vLLM's layers, whose expected rows are
-written out, and on vLLM's own layers, filled by their own weight loaders."""
+"""Which part of the files each worker holds, on vLLM's own layers, filled by their own weight loaders.
+
+Stand-ins of such layers: test_weights.py.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,6 @@ from tests.support.engines import needs_vllm
 HIDDEN = 8
 
 
-def held_rows(module: SimpleNamespace, *rows: int, columns: int = HIDDEN) -> list[tuple[int, int]] | None:
-    """(tensor, row) for every row of the weight, of tensors of that many rows."""
-    found = pieces(module, [(each, columns) for each in rows])
-    if found is None:
-        return None
-    listed = {
-        piece.start + row: (piece.source, piece.rows.start + row) for piece in found for row in range(piece.height)
-    }
-    assert sorted(listed) == list(range(rows_held(found)))
-    return [listed[row] for row in sorted(listed)]
-
-
 def attention(rank: int, workers: int, heads: int, kv_heads: int, size: int) -> SimpleNamespace:
     held_kv = max(1, kv_heads // workers)
     return SimpleNamespace(
@@ -35,57 +25,19 @@ def attention(rank: int, workers: int, heads: int, kv_heads: int, size: int) -> 
     )  # fmt: skip
 
 
-def test_query_key_and_value_are_cut_each_by_its_own_heads():
-    assert held_rows(attention(1, 2, heads=4, kv_heads=2, size=2), 8, 4, 4) == [
-        (0, 4), (0, 5), (0, 6), (0, 7), (1, 2), (1, 3), (2, 2), (2, 3),
-    ]  # fmt: skip
-
-
-def test_workers_beyond_the_key_value_heads_share_them():
-    third, fourth = (held_rows(attention(rank, 4, heads=4, kv_heads=2, size=2), 8, 4, 4) for rank in (2, 3))
-    assert third == [(0, 4), (0, 5), (1, 2), (1, 3), (2, 2), (2, 3)]
-    assert fourth == [(0, 6), (0, 7), (1, 2), (1, 3), (2, 2), (2, 3)]
-
-
-def test_a_tensor_that_is_fused_in_the_file_is_cut_part_by_part():
-    assert held_rows(attention(1, 2, heads=2, kv_heads=2, size=2), 12) == [
-        (0, 2), (0, 3), (0, 6), (0, 7), (0, 10), (0, 11),
-    ]  # fmt: skip
-    gate_up = SimpleNamespace(
-        tp_rank=1, tp_size=2, output_sizes=[4, 4], output_partition_sizes=[2, 2], input_size_per_partition=HIDDEN
-    )
-    assert held_rows(gate_up, 8) == [(0, 2), (0, 3), (0, 6), (0, 7)]
-    assert held_rows(gate_up, 4, 4) == [(0, 2), (0, 3), (1, 2), (1, 3)]
-
-
-def test_a_row_parallel_layer_holds_columns_of_all_rows():
-    down = SimpleNamespace(tp_rank=1, tp_size=2, output_partition_sizes=[4], input_size_per_partition=HIDDEN // 2)
-    (piece,) = pieces(down, [(4, HIDDEN)])
-    assert (piece.rows, piece.columns, piece.start) == (slice(0, 4), slice(4, 8), 0)
-
-
-def test_a_replicated_layer_is_whole_on_every_worker():
-    replicated = SimpleNamespace(tp_rank=1, tp_size=2, output_partition_sizes=[4])
-    assert held_rows(replicated, 4) == [(0, row) for row in range(4)]
-    assert held_rows(torch.nn.Linear(HIDDEN, 3), 3) == [(0, row) for row in range(3)]
-
-
 def vocabulary(first: int, end: int, size: int) -> SimpleNamespace:
     held = SimpleNamespace(org_vocab_start_index=first, org_vocab_end_index=end)
     return SimpleNamespace(shard_indices=held, org_vocab_size=size, tp_size=2)
 
 
-def test_the_padding_of_a_vocabulary_is_left_out():
-    assert held_rows(vocabulary(0, 64, 70), 70) == [(0, row) for row in range(64)]
-    assert held_rows(vocabulary(64, 70, 70), 70) == [(0, row) for row in range(64, 70)]
-    assert held_rows(vocabulary(70, 70, 70), 70) == []  # nothing but padding
-
-
 def test_what_does_not_fit_the_files_is_not_guessed_at():
-    assert held_rows(vocabulary(0, 64, 70), 72) is None
-    assert held_rows(SimpleNamespace(tp_rank=3, tp_size=2, output_partition_sizes=[4]), 8) is None
-    assert held_rows(SimpleNamespace(tp_rank=0, tp_size=2, input_size_per_partition=3), 4) is None
-    assert held_rows(attention(1, 2, heads=4, kv_heads=2, size=2), 7, 5, 4) is None  # a part across two tensors
+    wide = [(8, HIDDEN)]
+    assert pieces(vocabulary(0, 64, 70), [(72, HIDDEN)]) is None
+    assert pieces(vocabulary(70, 70, 70), [(70, HIDDEN)]) == []  # nothing but padding
+    assert pieces(SimpleNamespace(tp_rank=3, tp_size=2, output_partition_sizes=[4]), wide) is None
+    assert pieces(SimpleNamespace(tp_rank=0, tp_size=2, input_size_per_partition=3), wide) is None
+    across = [(7, HIDDEN), (5, HIDDEN), (4, HIDDEN)]  # a part across two tensors
+    assert pieces(attention(1, 2, heads=4, kv_heads=2, size=2), across) is None
 
 
 @pytest.fixture
