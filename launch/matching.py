@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from evaluator.asking.template_trial import try_template
+from evaluator.asking.trial import try_template
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
@@ -26,9 +26,19 @@ from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine, check_served
 from evaluator.judging.controls import Control, controls_of
 from evaluator.judging.matcher import Claim, Matcher, Verdict
-from evaluator.store.controls import ControlStore, key_of, read_posed, unanswered, write_fit_only
 from evaluator.store.records import RecordStore
-from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
+from evaluator.store.verdicts import (
+    Answered,
+    ControlStore,
+    Part,
+    Pending,
+    VerdictStore,
+    control_key,
+    pending,
+    read_questions,
+    responses,
+    write_fit_only,
+)
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import place_engines
 from launch.run.directory.lock import RunLock
@@ -143,7 +153,8 @@ def match_run(
 
 def controls_by_task(run_dir: Path, per_language: int) -> dict[str, list[Control]]:
     """The control pairs of each task of a run. None for a task without gradable answers."""
-    made = {task: controls_of(items, per_language) for task, items in read_posed(run_dir).items()}
+    tasks = [path.stem for path in sorted((run_dir / "items").glob("*.parquet"))]
+    made = {task: controls_of(read_questions(run_dir, task), per_language) for task in tasks}
     return {task: controls for task, controls in made.items() if controls}
 
 
@@ -151,11 +162,13 @@ def match_controls(store: ControlStore, controls: Mapping[str, Sequence[Control]
     """Request and write the missing verdicts, task by task; returns the number of requested pairs."""
     asked = 0
     for task, pairs in controls.items():
-        said = store.read(task)
-        left = unanswered(pairs, said)
+        said = store.read((task,))
+        left = [each for each in pairs if (key := control_key(each)) not in said or said[key].failed]
         if left:
             judged = ask([each.claim for each in left])
-            store.write(task, said | {key_of(each): verdict for each, verdict in zip(left, judged, strict=True)})
+            store.write(
+                (task,), said | {control_key(each): verdict for each, verdict in zip(left, judged, strict=True)}
+            )
         asked += len(left)
         tell(f"{task}: {len(left)} control pairs asked about, {len(pairs)} in all")
     return asked

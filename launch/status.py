@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from evaluator.core.errors import InputError, mapping_at, one_line, parse, rows_at
 from evaluator.core.liveness import Pace, sight
-from evaluator.store.screening import screened_of
+from evaluator.store.run_json import screened_of
 from launch.run.directory.live import NAME as LIVE
 from launch.run.directory.lock import FOLDER, PACE, beats_of, latest_claim
 

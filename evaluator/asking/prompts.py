@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from evaluator.asking.template_trial import LONGEST
 from evaluator.asking.templates import PromptTemplate, Wording
+from evaluator.asking.trial import LONGEST
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.records import Format, Item

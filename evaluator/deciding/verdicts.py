@@ -14,8 +14,7 @@ from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.inputs import Comparison, Inputs, rows_where
 from evaluator.metrics.tables import TABLES
-from evaluator.store.failures import Failure
-from evaluator.store.screening import Screened, screened_of
+from evaluator.store.run_json import Failure, Screened, screened_of
 
 
 def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:

@@ -9,7 +9,7 @@ from typing import Any
 from evaluator.deciding.decision import FEWEST, OUTCOMES, Check, Outcome, Verdict
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
-from evaluator.store.failures import Failure
+from evaluator.store.run_json import Failure
 
 _MOST = 2  # reasons that a sentence names
 _NAMES = 3  # languages

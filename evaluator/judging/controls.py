@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from evaluator.core.records import ControlKind
+from evaluator.core.records import ControlKind, Item
 from evaluator.core.text import code_of, normalise
 from evaluator.judging.matcher import Claim
 from evaluator.probes.grading import gradable
@@ -33,16 +33,6 @@ _ARTICLES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posed:
-    """An item as far as a matcher sees it."""
-
-    language: str
-    item_id: str
-    question: str
-    answers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """A claim with its known verdict."""
 
@@ -52,20 +42,20 @@ class Control:
     claim: Claim
 
 
-def controls_of(items: Iterable[Posed], per_language: int) -> list[Control]:
+def controls_of(items: Iterable[Item], per_language: int) -> list[Control]:
     """The control pairs of a task, from up to `per_language` items of each language.
 
     Each item gives one pair of every possible kind. Items without a gradable answer are left out.
     """
-    by_language: dict[str, list[Posed]] = {}
+    by_language: dict[str, list[Item]] = {}
     for item in items:
         if gradable(item.answers[:1]):
             by_language.setdefault(item.language, []).append(item)
-    return [
-        control
-        for language in sorted(by_language)
-        for control in _of_language(sorted(by_language[language], key=_drawn), per_language)
-    ]
+    controls = []
+    for language in sorted(by_language):  # in an order that has nothing to do with the data set's own
+        drawn = sorted(by_language[language], key=lambda item: (crc32(item.item_id.encode()), item.item_id))
+        controls += _of_language(drawn, per_language)
+    return controls
 
 
 def paraphrases(answer: str, language: str) -> list[str]:
@@ -74,12 +64,7 @@ def paraphrases(answer: str, language: str) -> list[str]:
     return [each for each in found if each is not None and each != answer]
 
 
-def _drawn(item: Posed) -> tuple[int, str]:
-    """An order that has nothing to do with the data set's own."""
-    return crc32(item.item_id.encode()), item.item_id
-
-
-def _of_language(items: Sequence[Posed], per_language: int) -> list[Control]:
+def _of_language(items: Sequence[Item], per_language: int) -> list[Control]:
     types: dict[str, list[int]] = {}
     for at, item in enumerate(items):
         types.setdefault(answer_type(item.answers[0], item.language), []).append(at)
@@ -102,7 +87,7 @@ def _of_language(items: Sequence[Posed], per_language: int) -> list[Control]:
     return found
 
 
-def _apart(item: Posed, other: Posed) -> bool:
+def _apart(item: Item, other: Item) -> bool:
     """Whether none of this item's references contains the other item's reference or is part of that text."""
     response = normalise(other.answers[0])
     return not any(response in answer or answer in response for answer in gradable(item.answers))

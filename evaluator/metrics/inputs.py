@@ -27,7 +27,7 @@ from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
 from evaluator.store.outcomes import KEY, MEASURED, Outcomes, Recent, outcome_types
-from evaluator.store.screening import screened_of
+from evaluator.store.run_json import screened_of
 
 ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages

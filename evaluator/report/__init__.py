@@ -21,11 +21,10 @@ from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
-from evaluator.store.controls import read_controls, read_fit_only
-from evaluator.store.csv_files import csv_bytes
-from evaluator.store.failures import failure_frame, failures_of
-from evaluator.store.files import need_unfenced, write_atomically
+from evaluator.store.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.store.reading import read_items, read_records, read_run, read_verdicts, record_parts
+from evaluator.store.run_json import failure_frame, failures_of
+from evaluator.store.verdicts import read_controls, read_fit_only
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 

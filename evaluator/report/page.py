@@ -31,7 +31,7 @@ from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ALL, MEAN
 from evaluator.report.figures import draw
 from evaluator.report.results import Page, Results
-from evaluator.store.failures import failures_of
+from evaluator.store.run_json import failures_of
 
 
 def render_page(

@@ -12,19 +12,19 @@ import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from evaluator.core.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 _PLACES = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
     *(errno.EACCES, errno.EPERM, errno.EROFS),
 )
-
-
+_BEGINNINGS = tuple("=+-@\t\r\n＝＋－＠")  # the wide forms too: some programs read them as the narrow ones
 _numbers = itertools.count()
 
 
@@ -113,6 +113,37 @@ def parquet_bytes(table: pa.Table) -> bytes:
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def csv_bytes(frame: pd.DataFrame) -> bytes:
+    """A table as CSV that is safe to open in a spreadsheet, with a header and without row numbers.
+
+    A spreadsheet reads a cell as a formula if it begins with =, +, -, @, a tab or a line end. A formula can run
+    programs or send other cells away, and a table's texts come from checkpoints, data sets and engines. So each such
+    text gets a leading apostrophe, which marks it as text. Numbers stay unchanged, with or without a sign; so do texts
+    that are numbers.
+    """
+    import pandas as pd  # late: a process that only reads a run's state does not need it
+
+    safe = frame.copy(deep=False)
+    for name in frame.columns:
+        if not pd.api.types.is_numeric_dtype(frame[name]):  # categories hold texts too
+            safe[name] = frame[name].astype(object).map(_as_text)
+    return safe.rename(columns=_as_text).to_csv(index=False).encode()
+
+
+def _as_text(value: Any) -> Any:
+    """A cell that no spreadsheet computes. Carriage returns become newlines: Python's CSV writer keeps them, and other
+    programs end the row there."""
+    if not isinstance(value, str):
+        return value
+    formula = value.startswith(_BEGINNINGS)
+    if formula:
+        with contextlib.suppress(ValueError):
+            float(value)
+            formula = value != value.strip()  # a number after a tab is still a cell that begins with a tab
+    marked = f"'{value}" if formula else value
+    return marked.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -200,9 +200,9 @@ class RecordStore:
         Each part is read in full (2 ms on a core), unless its bytes passed this check before. Raises InputError if the
         system cannot read a file (`damage_of`).
         """
-        from evaluator.store import whole  # late: it imports pandas, which an engine's process does not need
+        from evaluator.store.reading import damaged  # late: it imports pandas, which an engine's process does not need
 
-        return whole.damaged(self.root, [path for _, _, path in self.tables()])
+        return damaged(self.root, [path for _, _, path in self.tables()])
 
     def set_aside(self, part: Path) -> Path:
         """Move a part to RUN/damaged, so that its items are evaluated again; returns the new path."""

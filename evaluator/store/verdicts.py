@@ -1,30 +1,47 @@
-"""The verdicts of matcher models on a run's responses, and which responses still need one.
+"""The verdicts of matcher models on a run's responses and on control pairs, and what still needs one.
 
     RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet     one row per judged record, sorted by its key
+    RUN/controls/<matcher>/<task>.parquet                  one row per control pair, sorted by its key
+    RUN/controls/panel.json                                whether the panel leaves unfit matchers out
 
 A file appears whole or not at all. A later command that judges more records (other probes, all responses) adds rows.
+Rows of control pairs stay even if a later run no longer makes their pair (another reference, fewer pairs requested).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluator.core.errors import InputError
-from evaluator.core.records import VerdictRow
+from evaluator.core.errors import InputError, parse
+from evaluator.core.records import Item
+from evaluator.judging.controls import Control
 from evaluator.judging.matcher import Claim, Verdict
 from evaluator.probes.grading import strip_thinking
-from evaluator.store.files import write_parquet
+from evaluator.store.files import write_atomically, write_parquet
 from evaluator.store.reading import read_part
 from evaluator.store.records import RecordStore
-from evaluator.store.schema import ITEM_COLUMNS, KEY, RECORD_COLUMNS, VERDICT_COLUMNS, VERDICTS
+from evaluator.store.schema import (
+    CONTROL_COLUMNS,
+    CONTROLS,
+    ITEM_COLUMNS,
+    KEY,
+    READ_CONTROLS,
+    RECORD_COLUMNS,
+    VERDICT_COLUMNS,
+    VERDICTS,
+)
 
-Key = tuple[str | int, ...]  # the values of KEY: what names a record
+Key = tuple[str | int, ...]  # the values of KEY or CONTROL_KEY: what names a record or a control pair
 Part = tuple[str, str]  # checkpoint, task
+CONTROL_KEY = ("language", "item_id", "control", "response")
+_PANEL = Path("controls/panel.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +58,7 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
     Thinking spans are removed from a response. Raises InputError if RUN/items lacks an item.
     """
     found: dict[Part, list[Answered]] = {}
-    asked: dict[str, Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]] = {}
+    asked: dict[str, dict[tuple[str, str], Item]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():
         table = read_part(path, [*KEY, "status", "text", "contains"], RECORD_COLUMNS)
         keep = pc.and_(pc.is_in(table["probe"], pa.array(list(probes))), pc.is_valid(table["contains"]))
@@ -49,69 +66,81 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
             keep = pc.and_(keep, pc.invert(table["contains"]))
         for row in table.filter(keep).to_pylist():
             if task not in asked:
-                asked[task] = _questions(run_dir, task)
+                asked[task] = {(item.language, item.item_id): item for item in read_questions(run_dir, task)}
             item = asked[task].get((row["language"], row["item_id"]))
             if item is None:
                 raise InputError(f"{run_dir / 'items' / task}.parquet: item_id: {row['item_id']!r} is missing")
-            claim = Claim(question=item[0], answers=item[1], response=strip_thinking(row["text"] or "").strip())
+            claim = Claim(
+                question=item.question, answers=item.answers, response=strip_thinking(row["text"] or "").strip()
+            )
             found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in KEY), claim))
     return found
 
 
-def _questions(run_dir: Path, task: str) -> dict[tuple[str, str], tuple[str, tuple[str, ...]]]:
+def read_questions(run_dir: Path, task: str) -> list[Item]:
+    """The questions and gold answers of a task in RUN/items, without contexts. Raises InputError if there are none."""
     path = run_dir / "items" / f"{task}.parquet"
     if not path.is_file():
         raise InputError(f"{path}: missing: a matcher needs the questions and their answers, which a run keeps there")
     rows = read_part(path, ["language", "item_id", "question", "answers"], ITEM_COLUMNS).to_pylist()
-    return {(row["language"], row["item_id"]): (row["question"], tuple(row["answers"])) for row in rows}
+    return [Item(**row | {"answers": tuple(row["answers"])}, task=task, context="", cluster="") for row in rows]
 
 
 class VerdictStore:
-    """The verdicts of one matcher on one run. `digest`: of the matcher's weights."""
+    """The verdicts of one matcher on one run's responses. `digest`: of the matcher's weights."""
+
+    folder, key, schema, columns = "verdicts", KEY, VERDICTS, VERDICT_COLUMNS
 
     def __init__(self, run_dir: Path, matcher: str, digest: str) -> None:
-        self._root = run_dir / "verdicts" / matcher
+        self._root = run_dir / self.folder / matcher
         self._matcher = matcher
         self._digest = digest
 
-    def read(self, part: Part) -> dict[Key, Verdict]:
+    def read(self, part: tuple[str, ...]) -> dict[Key, Verdict]:
         """The verdicts of one checkpoint and task.
 
-        Raises InputError for an unreadable file, and for verdicts of another matcher with this name.
+        Raises InputError for an unreadable file, and for verdicts of another matcher with this name. Control pairs'
+        verdicts of another matcher are left out.
         """
         path = self._path(part)
-        if not path.exists():
-            return {}
-        table = read_part(path, VERDICTS.names, VERDICT_COLUMNS)
-        others = set(table["matcher_digest"].unique().to_pylist()) - {self._digest}
-        if others:
+        rows = read_part(path, self.schema.names, self.columns).to_pylist() if path.exists() else []
+        own = [row for row in rows if row["matcher_digest"] == self._digest]
+        if len(own) < len(rows) and self.folder == "verdicts":
+            other = next(row["matcher_digest"] for row in rows if row["matcher_digest"] != self._digest)
             raise InputError(
-                f"{path}: matcher_digest: verdicts of another matcher named {self._matcher!r} ({others.pop()[:12]}..., "
+                f"{path}: matcher_digest: verdicts of another matcher named {self._matcher!r} ({other[:12]}..., "
                 f"this one is {self._digest[:12]}...); remove them, or give the matcher's directory another name"
             )
         return {
-            tuple(row[name] for name in KEY): Verdict(
+            tuple(row[name] for name in self.key): Verdict(
                 verdict=row["verdict"], probability=row["probability"], status=row["status"]
             )
-            for row in table.to_pylist()
+            for row in own
         }
 
-    def write(self, part: Part, verdicts: Mapping[Key, Verdict]) -> Path:
+    def write(self, part: tuple[str, ...], verdicts: Mapping[Key, Verdict]) -> Path:
         """Replace the verdicts of one checkpoint and task, whole or not at all."""
+        same = {"task": part[-1], "matcher": self._matcher, "matcher_digest": self._digest}
         rows = [
-            {
-                **dict(zip(KEY, key, strict=True)),
-                **asdict(VerdictRow(matcher=self._matcher, matcher_digest=self._digest, **asdict(verdict))),
-            }
+            same | dict(zip(self.key, key, strict=True)) | asdict(verdict)
             for key, verdict in sorted(verdicts.items(), key=lambda item: item[0])
         ]
         path = self._path(part)
-        write_parquet(pa.Table.from_pylist(rows, schema=VERDICTS), path)
+        write_parquet(pa.Table.from_pylist(rows, schema=self.schema), path)
         return path
 
-    def _path(self, part: Part) -> Path:
-        checkpoint, task = part
-        return self._root / checkpoint / f"{task}.parquet"
+    def _path(self, part: tuple[str, ...]) -> Path:
+        return self._root.joinpath(*part[:-1], f"{part[-1]}.parquet")
+
+
+class ControlStore(VerdictStore):
+    """The same for control pairs. A part is a task alone."""
+
+    folder, key, schema, columns = "controls", CONTROL_KEY, CONTROLS, CONTROL_COLUMNS
+
+
+def control_key(control: Control) -> Key:
+    return control.language, control.item_id, control.kind, control.claim.response
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,3 +172,32 @@ def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere
         else:
             waiting.setdefault(each.claim, []).append(each.key)
     return Pending(known, tuple(waiting), tuple(tuple(keys) for keys in waiting.values()))
+
+
+def read_controls(run_dir: Path) -> pd.DataFrame | None:
+    """The verdicts of all matchers on control pairs; None for a run without any."""
+    paths = sorted((run_dir / "controls").glob("*/*.parquet"))
+    if not paths:
+        return None
+    tables = [read_part(path, READ_CONTROLS, CONTROL_COLUMNS) for path in paths]
+    frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    return frame
+
+
+def write_fit_only(run_dir: Path, fit_only: bool) -> None:
+    """Store whether the panel leaves unfit matchers out. Write the file only if this changes."""
+    path, content = run_dir / _PANEL, json.dumps({"fit_only": fit_only}).encode()
+    if (path.read_bytes() != content) if path.is_file() else fit_only:
+        write_atomically(path, content)
+
+
+def read_fit_only(run_dir: Path) -> bool:
+    """Whether the panel leaves unfit matchers out. Raises InputError for a file without this value."""
+    path = run_dir / _PANEL
+    if not path.exists():
+        return False
+    found = parse(path.read_bytes(), str(path))
+    said = found.get("fit_only") if isinstance(found, dict) else None
+    if not isinstance(said, bool):
+        raise InputError(f"{path}: field 'fit_only' must be true or false, is {said!r}")
+    return said

@@ -53,8 +53,7 @@ def compare(
 
     found = compared(_side(run_a), _side(run_b), pairs, task_pairs)
     if csv is not None:
-        from evaluator.store.csv_files import csv_bytes
-        from evaluator.store.files import write_atomically
+        from evaluator.store.files import csv_bytes, write_atomically
 
         write_atomically(csv, csv_bytes(found.frame))
     if as_json:

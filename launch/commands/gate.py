@@ -73,8 +73,8 @@ def gate(
     from evaluator.deciding.verdicts import judge, unfinished
     from evaluator.deciding.words import document, paragraph, summary
     from evaluator.report import read_inputs
-    from evaluator.store.failures import failures_of
     from evaluator.store.files import write_atomically
+    from evaluator.store.run_json import failures_of
 
     inputs = read_inputs(run)
     verdicts = judge(inputs, thresholds)

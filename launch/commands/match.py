@@ -61,7 +61,7 @@ def match(
             f"verdict {each.yes} match the reference{unjudged}"
         )
     from evaluator.metrics.tables.judges import words
-    from evaluator.store.controls import read_controls
+    from evaluator.store.verdicts import read_controls
 
     for line in words(read_controls(run), [each.matcher for each in matched], fit_only=fit_only):
         print_plain(line)

@@ -33,7 +33,7 @@ from launch.sweep.jobs import check_screening, screened_groups
 from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
-    from evaluator.store.failures import Failure
+    from evaluator.store.run_json import Failure
     from launch.sweep.estimate import JobEstimate, Work
 
 WITH_FAILURES = 3  # exit code

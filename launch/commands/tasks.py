@@ -92,8 +92,8 @@ def show_prompt(
         raise unknown("--options", options, get_args(DrawnOptions))
     templates = _templates(prompts, prompt)
     data, found = _found(task, item, language)
-    from evaluator.asking.prompt_trial import try_prompts
     from evaluator.asking.prompts import Prompter
+    from evaluator.asking.trial import try_prompts
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from evaluator.probes.config import EvalConfig
     from launch.sweep.models import resolve_model

@@ -20,7 +20,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.engine.config import EngineConfig
-from evaluator.store.failures import Failure
+from evaluator.store.run_json import Failure
 from launch.sweep.checks import (
     bytes_of,
     check_compression,

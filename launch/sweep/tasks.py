@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.asking.prompt_trial import try_prompts
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
 from evaluator.asking.questions import Posed, Window
-from evaluator.asking.template_trial import try_template
+from evaluator.asking.trial import try_prompts, try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.core.errors import InputError, ResurfaceError, mapping_at, one_line, parse, unknown
 from evaluator.store.files import write_atomically
-from evaluator.store.screening import screened_of
+from evaluator.store.run_json import screened_of
 from launch.status import finished_items
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from evaluator.deciding.words import document
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.headline import screened_sentence
 from evaluator.report.results import compute
-from evaluator.store.screening import Screened, screened_of
+from evaluator.store.run_json import Screened, screened_of
 from tests.support.records import Seen, records
 from tests.support.tables import only
 

@@ -42,7 +42,7 @@ from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.metrics.measures import as_floats, difference, language_mean, rate
 from evaluator.metrics.table import Dots, Heat, Holm, Lack, Series, Table, whole_percent
 from evaluator.store.outcomes import MEASURED
-from evaluator.store.screening import screened_of
+from evaluator.store.run_json import screened_of
 
 # The columns of rates, and the outcomes that they are of.
 _RATES = {

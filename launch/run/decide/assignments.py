@@ -18,7 +18,7 @@ from evaluator.core.records import PRUNING, Item, Origin, Record
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, References
-from evaluator.store.failures import Failure
+from evaluator.store.run_json import Failure
 from launch.run.decide.nodes import Place
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.store.failures import Stage
+from evaluator.store.run_json import Stage
 from launch.run.decide.assignments import Assignment, Part, Shard, distance
 from launch.run.decide.failures import Ledger, Remedy, Setback, Trouble
 

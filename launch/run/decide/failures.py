@@ -26,7 +26,7 @@ from typing import Any, Literal
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
 from evaluator.probes.stream import IN_FLIGHT
-from evaluator.store.failures import Stage
+from evaluator.store.run_json import Stage
 from launch.run.decide.assignments import Part, Shard, begun, shard_of
 
 Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from evaluator.core.errors import InputError, mapping_at, redacted, rows_at
 from evaluator.probes.item import References
-from evaluator.store.failures import failures_of
 from evaluator.store.files import move_into, need_unfenced, write_atomically
 from evaluator.store.reading import damage_of
 from evaluator.store.records import RecordStore
+from evaluator.store.run_json import failures_of
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource, Part

@@ -16,10 +16,9 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.core.liveness import Hung
-from evaluator.store.csv_files import csv_bytes
-from evaluator.store.failures import Failure, failure_frame
-from evaluator.store.files import need_unfenced, write_atomically
+from evaluator.store.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.store.records import RecordStore
+from evaluator.store.run_json import Failure, failure_frame
 from launch.run.decide.failures import Setback
 from launch.run.decide.fleet import Worker
 from launch.run.directory.rundir import RunDirectory

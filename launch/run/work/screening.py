@@ -17,7 +17,7 @@ import numpy as np
 
 from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
-from evaluator.store.screening import Screened
+from evaluator.store.run_json import Screened
 from launch.run.decide.assignments import Assignment, Key, Part, key_of, shards_of
 from launch.run.decide.board import Board
 from launch.run.work.progress import Progress

@@ -21,8 +21,7 @@ from evaluator.judging.matcher import Matcher
 from evaluator.metrics.tables.judges import judges
 from evaluator.metrics.tables.matching import PANEL
 from evaluator.report import write_report
-from evaluator.store.controls import ControlStore, read_controls, write_fit_only
-from evaluator.store.verdicts import VerdictStore, responses
+from evaluator.store.verdicts import ControlStore, VerdictStore, read_controls, responses, write_fit_only
 from launch.matching import controls_by_task, match_controls, match_parts
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.synthetic import write_run

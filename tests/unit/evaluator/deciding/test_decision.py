@@ -18,7 +18,7 @@ from evaluator.deciding.verdicts import judge
 from evaluator.deciding.words import document, paragraph, summary, usable, why
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
-from evaluator.store.failures import Failure
+from evaluator.store.run_json import Failure
 from tests.support.records import Seen, records
 
 RIGHT, PICKED, GONE = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True), Seen(greedy=False, choice=False)

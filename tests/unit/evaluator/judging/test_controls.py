@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from evaluator.core.records import Item
 from evaluator.core.text import normalise
-from evaluator.judging.controls import Posed, controls_of, paraphrases
+from evaluator.judging.controls import controls_of, paraphrases
 
 
-def posed(number: int, *answers: str, language: str = "english") -> Posed:
-    return Posed(language=language, item_id=f"q{number}", question=f"Question {number}?", answers=answers)
+def posed(number: int, *answers: str, language: str = "english") -> Item:
+    return Item(
+        task="t",
+        language=language,
+        item_id=f"q{number}",
+        context="",
+        question=f"Question {number}?",
+        answers=answers,
+        cluster="",
+    )
 
 
 @pytest.mark.parametrize(

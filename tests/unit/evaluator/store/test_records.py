@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from evaluator.asking.questions import Question
 from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.core.records import Item, Record
-from evaluator.store import reading, whole
+from evaluator.store import reading
 from evaluator.store import records as store
 from evaluator.store.files import parquet_bytes, write_atomically
 from evaluator.store.reading import record_parts
@@ -156,11 +156,11 @@ def test_a_damaged_part_is_found_and_set_aside(tmp_path: Path, why: str, damage:
 def test_a_part_that_was_found_whole_is_not_decoded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until one of its bytes is another, whatever its size and time are; nor is it where what is sought is another."""
     records = RecordStore(tmp_path)
-    decoded: list[str] = []
+    decoded, examine = list[str](), reading.damage_of
 
     def damage_of(path: Path) -> str | None:
         decoded.append(path.stem)
-        return reading.damage_of(path)
+        return examine(path)
 
     def look() -> list[str]:
         decoded.clear()
@@ -168,7 +168,7 @@ def test_a_part_that_was_found_whole_is_not_decoded_again(tmp_path: Path, monkey
         assert len(decoded) == len(set(decoded))
         return named
 
-    monkeypatch.setattr(whole, "damage_of", damage_of)
+    monkeypatch.setattr(reading, "damage_of", damage_of)
     first = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
     records.append("dense", "gazetteer", "b", to_table([_record(1)]))
     assert (look(), sorted(decoded)) == ([], ["a", "b"])
@@ -189,7 +189,7 @@ def test_a_part_that_was_found_whole_is_not_decoded_again(tmp_path: Path, monkey
     assert look() == []
     assert len(decoded) == 1
     with monkeypatch.context() as later:
-        later.setattr(whole, "SOUGHT", "another column")
+        later.setattr(reading, "_SOUGHT", "another column")
         assert look() == []
         assert len(decoded) == 3
 

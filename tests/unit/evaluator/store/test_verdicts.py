@@ -10,14 +10,29 @@ import pytest
 
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.records import Record
+from evaluator.judging.controls import controls_of
 from evaluator.judging.matcher import Claim, Verdict
 from evaluator.store.records import RecordStore, to_table
-from evaluator.store.schema import VERDICTS
-from evaluator.store.verdicts import VerdictStore, responses
-from launch.matching import match_parts
+from evaluator.store.schema import CONTROLS, VERDICTS
+from evaluator.store.verdicts import (
+    ControlStore,
+    VerdictStore,
+    control_key,
+    read_controls,
+    read_fit_only,
+    read_questions,
+    responses,
+    write_fit_only,
+)
+from launch.matching import match_controls, match_parts
 from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
+
+YES, FAILED = (
+    Verdict(verdict=True, probability=0.9, status="ok"),
+    Verdict(verdict=None, probability=None, status="engine_error"),
+)
 
 
 @pytest.fixture
@@ -168,3 +183,48 @@ def test_thinking_is_no_part_of_a_response(run):
     )
     RecordStore(run).append("t", "gazetteer", "0", to_table([record]))
     assert responses(run, ["greedy"], everything=False)["t", "gazetteer"][0].claim.response == "Quito."
+
+
+def test_what_was_said_is_read_back_and_only_the_rest_is_asked(run):
+    pairs = controls_of(read_questions(run, "gazetteer"), 4)
+    assert {each.kind for each in pairs} == {"same", "paraphrase", "other"}
+    said = {control_key(each): YES for each in pairs[1:]} | {control_key(pairs[-1]): FAILED}
+    store = ControlStore(run, "judge", "digest")
+    assert store.read(("gazetteer",)) == {}
+    path = store.write(("gazetteer",), said)
+    assert path == run / "controls" / "judge" / "gazetteer.parquet"
+    assert pq.read_table(path).schema.equals(CONTROLS)
+    assert store.read(("gazetteer",)) == said
+    asked = []
+    match_controls(store, {"gazetteer": pairs}, lambda claims: asked.extend(claims) or [YES] * len(claims), str)
+    assert asked == [pairs[0].claim, pairs[-1].claim]
+    assert ControlStore(run, "judge", "other weights").read(("gazetteer",)) == {}
+    frame = read_controls(run)
+    assert len(frame) == len(pairs)
+    assert (set(frame["matcher"]), frame["verdict"].all()) == ({"judge"}, True)
+
+
+def test_a_run_without_controls_has_none(run):
+    assert read_controls(run) is None
+    assert not read_fit_only(run)
+
+
+def test_a_damaged_file_of_controls_is_named(run):
+    path = ControlStore(run, "judge", "digest").write(("gazetteer",), {})
+    path.write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"gazetteer\.parquet: cannot be read as Parquet"):
+        read_controls(run)
+
+
+def test_who_has_a_vote_is_kept_until_it_is_said_otherwise(run):
+    write_fit_only(run, False)
+    assert not (run / "controls").exists()
+    write_fit_only(run, True)
+    assert read_fit_only(run)
+    write_fit_only(run, False)
+    assert not read_fit_only(run)
+    (run / "controls" / "panel.json").write_text('{"fit_only": "yes"}')
+    with pytest.raises(InputError, match=r"panel\.json: field 'fit_only' must be true or false, is 'yes'"):
+        read_fit_only(run)
+    write_fit_only(run, False)  # what was kept is not asked
+    assert not read_fit_only(run)

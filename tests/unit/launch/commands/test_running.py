@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluator.store.failures import Failure
+from evaluator.store.run_json import Failure
 from launch.commands.running import summary
 
 

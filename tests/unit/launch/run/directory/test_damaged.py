@@ -11,10 +11,9 @@ import pytest
 
 from evaluator.core.records import Item
 from evaluator.judging.matcher import Verdict
-from evaluator.store.controls import ControlStore
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS
-from evaluator.store.verdicts import VerdictStore
+from evaluator.store.verdicts import ControlStore, VerdictStore
 from launch.run.directory.rundir import set_damaged_aside, set_verdicts_aside
 from tests.support.stamps import stamped
 
@@ -121,7 +120,7 @@ def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> No
     def written(matcher: str, task: str) -> Path:
         if kind == "verdicts":
             return VerdictStore(tmp_path, matcher, "digest").write(("dense", task), judged)
-        return ControlStore(tmp_path, matcher, "digest").write(task, pairs)
+        return ControlStore(tmp_path, matcher, "digest").write((task,), pairs)
 
     cut, whole, others = written("judge", "cut"), written("judge", "whole"), written("other", "cut")
     for path in (cut, others):

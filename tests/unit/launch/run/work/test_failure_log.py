@@ -12,8 +12,8 @@ import pytest
 
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.records import Item, Status
-from evaluator.store.failures import COLUMNS, Failure, failures_of
 from evaluator.store.records import RecordStore, failed_throughout, to_table
+from evaluator.store.run_json import COLUMNS, Failure, failures_of
 from launch.run.decide.failures import Setback
 from launch.run.work.failure_log import FailureLog, told, try_again
 from tests.support.stamps import stamped

@@ -1,6 +1,7 @@
-"""The failures of a run: `failures` in run.json, and tables/failures.csv.
+"""Rows of run.json: the failures of a run, and when the gate stopped evaluating each checkpoint of a screened sweep.
 
-A checkpoint, one of its tasks or one item can fail. Each failure stays listed until the same command succeeds with it.
+A checkpoint, one of its tasks or one item can fail. Each failure stays listed, in `failures` and in
+tables/failures.csv, until the same command succeeds with it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from evaluator.core.errors import rows_at
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,10 +45,9 @@ COLUMNS = tuple(field.name for field in fields(Failure))
 
 def failures_of(run: Mapping[str, Any]) -> list[Failure]:
     """The failures in run.json. Rows without checkpoint, stage and reason are left out."""
-    rows = run.get("failures")
     found = []
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict) and {"checkpoint", "stage", "reason"} <= row.keys():
+    for row in rows_at(run, "failures"):
+        if {"checkpoint", "stage", "reason"} <= row.keys():
             texts = {name: str(row.get(name) or "") for name in COLUMNS if name != "attempts"}
             attempts = row.get("attempts")
             found.append(Failure(**texts, attempts=attempts if isinstance(attempts, int) else 1))  # type: ignore[arg-type]
@@ -55,3 +59,35 @@ def failure_frame(failures: Sequence[Failure]) -> pd.DataFrame:
     import pandas as pd  # late: checking a sweep file does not need it
 
     return pd.DataFrame([[getattr(each, name) for name in COLUMNS] for each in failures], columns=list(COLUMNS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screened:
+    """One checkpoint on one task. Its evaluation is over."""
+
+    task: str
+    checkpoint: str
+    base: str
+    decision: str  # the gate's verdict at the last look
+    asked: int  # items of that look
+    items: int  # items of the task
+    looks: tuple[int, ...]  # items of each planned look: they set the level of each
+    passed: tuple[tuple[str, str], ...]  # criterion and language of each check that was within at an earlier look
+
+    @property
+    def early(self) -> bool:
+        return self.asked < self.items
+
+
+_ROW = TypeAdapter(Screened)
+
+
+def screened_of(run: Mapping[str, Any]) -> list[Screened]:
+    """The rows of a run.json; the function skips rows that it cannot read."""
+    found = []
+    for row in rows_at(run, "screening"):
+        try:
+            found.append(_ROW.validate_python(dict(row)))
+        except ValidationError:
+            continue
+    return found

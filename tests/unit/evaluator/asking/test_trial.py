@@ -2,10 +2,9 @@
 
 import pytest
 
-from evaluator.asking import prompt_trial
-from evaluator.asking.prompt_trial import try_prompts
-from evaluator.asking.template_trial import LONGEST, problem_of, try_template
+from evaluator.asking import trial
 from evaluator.asking.templates import PromptTemplate
+from evaluator.asking.trial import LONGEST, problem_of, try_prompts, try_template
 from evaluator.core.errors import InputError
 from tests.support.items import make_item
 
@@ -76,7 +75,7 @@ def test_the_line_names_template_and_item(text, problem):
 
 
 def test_one_that_never_ends(monkeypatch):
-    monkeypatch.setattr(prompt_trial, "_SECONDS", 1)
+    monkeypatch.setattr(trial, "_SECONDS", 1)
     with pytest.raises(InputError, match=r"prompts\.mine: the template takes more than 1 s of processor time"):
         tried("{{ question }}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.store.csv_files import csv_bytes
+from evaluator.store.files import csv_bytes
 
 
 def cells(frame):
