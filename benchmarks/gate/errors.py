@@ -117,7 +117,7 @@ def draw(world: World, plan: Plan, rng: np.random.Generator) -> Paired:
     end = np.where(knows, lost, _end(gain, plan.unknown))
     base, every = knows.astype(np.float64), np.ones(len(contexts), dtype=bool)
     return Paired(
-        languages=np.array([name_of(number) for number in range(world.languages)], dtype=object)[languages],
+        languages=np.array([f"l{number:02}" for number in range(world.languages)], dtype=object)[languages],
         contexts=contexts,
         base_said=base,
         said=_SAID[end],
@@ -126,10 +126,6 @@ def draw(world: World, plan: Plan, rng: np.random.Generator) -> Paired:
         open=every,
         choice=every,
     )
-
-
-def name_of(language: int) -> str:
-    return f"l{language:02}"
 
 
 def _places(world: World, rng: np.random.Generator) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
@@ -188,7 +184,7 @@ _DROP = alone(max_drop=2.0)
 JUDGED: dict[Kind, Judged] = {
     "open": Judged(("open_drop", ALL), 0.02, _DROP),
     "choice": Judged(("choice_drop", ALL), 0.02, _DROP),
-    "language": Judged(("open_drop", name_of(0)), 0.05, Thresholds(max_mc_only=None, max_lost=None)),
+    "language": Judged(("open_drop", "l00"), 0.05, Thresholds(max_mc_only=None, max_lost=None)),
     "mc_only": Judged(("mc_only", ALL), 0.05, alone(max_mc_only=5.0)),
     "lost": Judged(("lost", ALL), 0.02, alone(max_lost=2.0)),
 }

@@ -64,6 +64,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts: {', '.join(PARTS)} (default: all)")
     options = parser.parse_args()
     options.only = options.only.split(",")
+    options.drawn = {"runs": options.runs, "again": options.again, "seed": options.seed}
     for name in options.only:
         if name not in PARTS:
             raise InputError(f"--only: {name!r} is no part; parts are {', '.join(PARTS)}")
@@ -71,17 +72,13 @@ def _options() -> argparse.Namespace:
 
 
 def _false_pass(options: argparse.Namespace) -> dict[str, Any]:
-    rows = [row for kind in KINDS for row in worst(at_tolerance((kind,)), rate, **_runs(options))]
+    rows = [row for kind in KINDS for row in worst(at_tolerance((kind,)), rate, **options.drawn)]
     return _errors("PASS at the tolerance", rows, PASS_LEVEL)
 
 
 def _false_block(options: argparse.Namespace) -> dict[str, Any]:
-    rows = worst(without_loss(), rate, **_runs(options))
+    rows = worst(without_loss(), rate, **options.drawn)
     return _errors("BLOCK without a loss", rows, BLOCK_LEVEL)
-
-
-def _runs(options: argparse.Namespace) -> dict[str, int]:
-    return {"runs": options.runs, "again": options.again, "seed": options.seed}
 
 
 def _errors(what: str, rows: Sequence[tuple[object, Rate]], bound: float) -> dict[str, Any]:
@@ -129,7 +126,7 @@ def _screened(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for verdict, bound in (("PASS", PASS_LEVEL), ("BLOCK", BLOCK_LEVEL)):
         cases = [case for case in sequential.wrong() if case.verdict == verdict]
-        rows = worst(cases, sequential.rate, **_runs(options))
+        rows = worst(cases, sequential.rate, **options.drawn)
         found[verdict] = _errors(f"wrong {verdict} of screened runs of {sequential.ITEMS:,} items", rows, bound)
     return {**found, "above_bound": any(each["above_bound"] for each in found.values())}
 

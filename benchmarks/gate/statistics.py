@@ -149,11 +149,6 @@ def _excess_value(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> float
     return float((dense - pruned)[mine].mean() - (dense - pruned)[~mine].mean())
 
 
-def _ranks(normals: Floats, accuracy: float) -> Values:
-    """Rank 1 with a probability that is not the accuracy's, so that the median is not always 1."""
-    return [1 + np.floor(np.exp(1.5 * normals[0] + 2 * (0.6 - accuracy)))]
-
-
 def _tokens(normals: Floats, accuracy: float) -> Values:
     """The worse, the longer."""
     shares = -np.log(np.clip(ndtr(normals), 1e-12, 1))
@@ -305,7 +300,8 @@ STATISTICS = (
     Statistic(
         name="rank, median",
         normals=1,
-        values=_ranks,
+        # Rank 1 with a probability that is not the accuracy's, so that the median is not always 1.
+        values=lambda z, p: [1 + np.floor(np.exp(1.5 * z[0] + 2 * (0.6 - p)))],
         value=lambda c, ranks: float(np.median(ranks)),
         row=lambda c, ranks: median("x", ranks, c),
     ),

@@ -142,7 +142,7 @@ class Ours:
                 self._plans[question.item.language, question.item.item_id] = planned
                 yield planned
 
-        timed: Any = _Timed(self._engine, clock)  # has what `evaluate` uses of an engine
+        timed: Any = _Timed(self._engine, clock, self._engine.name)  # has what `evaluate` uses of an engine
         started = time.perf_counter()
         self._records = records = []
         greedy: dict[str, list[int]] = {}
@@ -204,18 +204,20 @@ class Ours:
         return {"accounts": found}
 
 
+@dataclasses.dataclass
 class _Timed:
     """An engine that sums its time in `run`: the rest is the driver's."""
 
-    def __init__(self, engine: Any, clock: dict[str, float]) -> None:
-        self._engine, self._clock, self.name = engine, clock, engine.name
+    engine: Any
+    clock: dict[str, float]
+    name: str
 
     def run(self, source: Any) -> Iterator[Any]:
-        stream = self._engine.run(source)
+        stream = self.engine.run(source)
         while True:
             started = time.perf_counter()
             response = next(stream, None)
-            self._clock["engine"] += time.perf_counter() - started
+            self.clock["engine"] += time.perf_counter() - started
             if response is None:
                 return
             yield response
