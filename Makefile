@@ -19,9 +19,10 @@ example: OUT = runs/smollm2
 example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --durations 30
+# In the order of the files: those that start engines come first.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 30
 test: install  ## the test suite, a file at a time in each process (tests/conftest.py sets their number)
-	$(PYTEST) --ignore tests/test_architecture.py --no-loadscope-reorder
+	$(PYTEST) --ignore tests/test_architecture.py
 	@# Tests of a GPU one to a process: an engine's memory is free again when its process has ended.
 	$(if $(GPU),$(BIN)/python -m tests.gpu)
 
@@ -30,7 +31,7 @@ test-fast: install  ## without the tests that start an engine or Ray
 
 test-more: install  ## what must hold besides: the GPU's model runner, and rehearsals that take minutes
 	$(PYTEST) -m more
-	$(PYTEST) --runner V2 tests/integration tests/unit/evaluator/engine --no-loadscope-reorder
+	$(PYTEST) --runner V2 tests/integration tests/unit/evaluator/engine
 
 test-long: install  ## minutes for one more case of what `make test` covers
 	$(PYTEST) -m long

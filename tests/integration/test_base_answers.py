@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from evaluator.probes.rank import NOT_SAID
 from evaluator.tasks import load_task
 from launch.run.decide.assignments import NO_BASE
 from tests.support.engines import TOLERANCE, needs_vllm, oracle_of
+from tests.support.kills import parts, when
 from tests.support.rounding import rank_bounds
 from tests.support.runs import records, resurface, start
 
@@ -90,9 +90,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     made, log = folder / "run", folder / "log"
     if request.param:
         driver = start("sweep", _sweep(folder, questions, shard_items=1), "--out", made, log=log)
-        while not list(made.glob("records/*/*/*.parquet")):
-            assert driver.poll() is None, log.read_text()
-            time.sleep(0.02)
+        when(driver, lambda: parts(made), log)
         driver.kill()
         assert driver.wait() == -signal.SIGKILL
     done = resurface("sweep", _sweep(folder, questions, shard_items=3), "--out", made)

@@ -10,9 +10,7 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,6 @@ KILLER = '''
 """An item of which the engine dies, whoever asks it."""
 
 import os
-import signal
 
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.probes.stream import Evaluation
@@ -238,8 +235,7 @@ def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_w
     sweep, run = _sweep(tmp_path, ["first", "other", "cut", "copied"], kind="torch"), tmp_path / "run"
     log = tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
-    while not any(title.startswith("ray::EngineActor") for title in _titles(driver)):
-        assert driver.poll() is None, log.read_text()
+    when(driver, lambda: family(driver, ENGINE), log)
     shutil.copy(weights["replacement"], weights["other"])
     weights["cut"].write_bytes(whole[: len(whole) // 2])
     weights["copied"].write_bytes(weights["copied"].read_bytes())
@@ -259,12 +255,6 @@ def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_w
         name: {inspect_checkpoint(tmp_path / name).weights_digest} for name in ("first", "other", "cut", "copied")
     }
     assert digests["other"] == {inspect_checkpoint(tmp_path / "replacement").weights_digest}
-
-
-def _titles(driver: Any) -> Iterator[str]:
-    for child in family(driver):
-        with contextlib.suppress(psutil.Error):  # what ends while it is looked at
-            yield " ".join(child.cmdline())
 
 
 @pytest.mark.long
@@ -306,18 +296,11 @@ def test_an_engine_that_hangs_is_replaced(tmp_path: Path) -> None:
     sweep, run = _sweep(tmp_path, ["model"], kind="torch", load_seconds=15), tmp_path / "run"
     log = tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
-    stopped: list[psutil.Process] = []
-    while not stopped:
-        assert driver.poll() is None, log.read_text()
-        with contextlib.suppress(psutil.Error):  # what ends while it is looked at
-            for child in psutil.Process(driver.pid).children(recursive=True):
-                if " ".join(child.cmdline()).startswith("ray::EngineActor.load"):
-                    os.kill(child.pid, signal.SIGSTOP)
-                    stopped.append(child)
-        time.sleep(0.01)
+    stopped = when(driver, lambda: family(driver, f"{ENGINE}.load"), log)
+    stopped[0].suspend()
     assert driver.wait() == 0, log.read_text()
     assert "engine 0 died (no sign of progress for" in log.read_text()
-    assert not stopped[0].is_running() or stopped[0].status() == psutil.STATUS_ZOMBIE
+    assert gone(stopped)
     assert set(records(run)["status"]) == {"ok"}
 
 
@@ -336,9 +319,7 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
     )
     log = tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
-    while not (run / "run.json").exists():  # until then it looks whether everything is there
-        assert driver.poll() is None, log.read_text()
-        time.sleep(0.01)
+    when(driver, lambda: list(run.glob("run.json")), log)  # until then it looks whether everything is there
     texts.unlink()
     pid = 0
     while not pid:
@@ -350,7 +331,7 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
     hung.suspend()
     assert driver.wait() == 3, log.read_text()
     assert "magnitude-0.5 could not be made (no sign of progress for" in log.read_text()
-    assert not hung.is_running() or hung.status() == psutil.STATUS_ZOMBIE
+    assert gone([hung])
     assert _state(run) == "finished_with_failures"
     (failure,) = _failures(run).to_dict("records")
     assert (failure["checkpoint"], failure["stage"], failure["attempts"]) == ("wanda-0.5", "prune", 1)

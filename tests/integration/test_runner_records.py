@@ -24,21 +24,12 @@ SAMPLED = ["text", "token_ids", "contains", "exact_match", "token_f1", "status",
 
 def evaluate(out: Path, checkpoints: list[Path], **more: str) -> pd.DataFrame:
     questions = out.parent / "questions.jsonl"
-    questions.write_text(
-        "".join(
-            json.dumps(
-                {
-                    "id": str(n),
-                    "language": "english",
-                    "context": f"The town of {name} was founded in {1700 + n}.",
-                    "question": f"When was {name} founded?",
-                    "answers": [str(1700 + n)],
-                }
-            )
-            + "\n"
-            for n, name in enumerate(("Karo", "Belu"))
-        )
-    )
+    items = [
+        {"id": str(n), "language": "english", "context": f"The town of {name} was founded in {1700 + n}.",
+         "question": f"When was {name} founded?", "answers": [str(1700 + n)]}
+        for n, name in enumerate(("Karo", "Belu"))
+    ]  # fmt: skip
+    questions.write_text("\n".join(map(json.dumps, items)), encoding="utf-8")
     asked = ("--base", checkpoints[0], "--task", f"jsonl:{questions}", "--probes", PROBES, "--formats", "open")
     done = subprocess.run(
         command("eval", *checkpoints, *asked, "--out", out),

@@ -117,7 +117,7 @@ def when(process: subprocess.Popen[bytes], seen: Callable[[], list[Any]], log: P
     """What `seen` finds as soon as it finds anything."""
     while not (found := seen()):
         assert process.poll() is None, f"ended before the moment came: {log.read_text()}"
-        time.sleep(0.02)
+        time.sleep(0.05)  # each look reads all of /proc
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from examples import run_smollm2
-from examples.make_questions import PASSAGES, questions, write_questions
+from examples.make_questions import PASSAGES, questions
 from examples.make_smollm2 import ExampleError
 from launch.sweep.config import load_sweep
 
@@ -49,17 +49,6 @@ def test_calibration_is_none_of_the_passages_and_is_enough():
     assert len(lines) == len(set(lines)) == load_sweep(run_smollm2.SWEEP).calibration.samples
 
 
-def test_the_sweep_has_the_settings_of_the_example():
-    sweep = load_sweep(run_smollm2.SWEEP)
-    settings = [(each.method, each.sparsity, each.pattern) for each in sweep.prune]
-    assert settings == [
-        ("wanda", (0.2, 0.3, 0.4, 0.5), ()),
-        ("wanda", (), ("2:4",)),
-        ("sparsegpt", (0.5,), ()),
-        ("magnitude", (0.3,), ()),
-    ]
-
-
 def test_without_the_hub_it_asks_its_own_questions(out, monkeypatch, capsys):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
     sweep = load_sweep(run_smollm2._write_sweep(out, None, 5))
@@ -89,11 +78,6 @@ def test_a_run_that_has_begun_keeps_its_task_and_refuses_another(out, monkeypatc
     assert run_smollm2._write_sweep(out, None, 5).read_bytes() == before
     with pytest.raises(ExampleError, match="its run has items 5, not 6; choose another --out"):
         run_smollm2._write_sweep(out, None, 6)
-
-
-def test_questions_are_written_anew_in_one_piece(tmp_path):
-    assert write_questions(tmp_path / "new" / "questions.jsonl") == 160
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["questions.jsonl"]
 
 
 def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(out, monkeypatch, tmp_path):
