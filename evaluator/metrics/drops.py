@@ -87,7 +87,8 @@ UNMEASURED = "unmeasured"
 
 def item_fates(outcomes: pd.DataFrame) -> pd.Series:
     """The fate of each row of a comparison's outcomes, or `not_known`, or `unmeasured`."""
-    measured = fate_measured(outcomes)
+    columns = [f"{name}_{side}" for name in ("produced", "recognised") for side in SIDES]
+    measured = outcomes[columns].notna().all(axis=1).to_numpy(bool)
     known = ((outcomes["produced_dense"] == 1) & (outcomes["recognised_dense"] == 1)).to_numpy()
     produced, recognised = (outcomes[f"{name}_pruned"].to_numpy() == 1 for name in ("produced", "recognised"))
     fate = np.select(
@@ -96,15 +97,3 @@ def item_fates(outcomes: pd.DataFrame) -> pd.Series:
         default="lost",
     )
     return pd.Series(fate, index=outcomes.index, dtype="object")
-
-
-def known_items(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a fate, and the column `fate`: known, and measured with both probes in both checkpoints."""
-    fated = outcomes.assign(fate=item_fates(outcomes))
-    return fated[fated["fate"].isin(FATES)]
-
-
-def fate_measured(outcomes: pd.DataFrame) -> np.ndarray:
-    """Which rows have everything that a fate needs: produced and recognised, in both checkpoints."""
-    columns = [f"{name}_{side}" for name in ("produced", "recognised") for side in SIDES]
-    return outcomes[columns].notna().all(axis=1).to_numpy(bool)

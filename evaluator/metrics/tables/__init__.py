@@ -62,21 +62,19 @@ TABLES: Registry[Table] = Registry(
 def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
     """Every registered table, in the report's order. A table without its inputs is empty and names its needs. A
     plugin's table that fails is empty too, and the other tables are still computed."""
-    return {table.name: _filled(table, inputs) for table in TABLES}
-
-
-def _filled(table: Table, inputs: Inputs) -> FilledTable:
-    home = str(getattr(table.compute, "__module__", None) or "a plugin")
-    if home.partition(".")[0] == __name__.partition(".")[0]:
-        return table.fill(inputs)
-    try:
-        filled = table.fill(inputs)
-        for frame in (filled.frame, filled.shown):
-            for row in rows_of(frame):
+    found = {}
+    for table in TABLES:
+        home = str(getattr(table.compute, "__module__", None) or "a plugin")
+        ours = home.partition(".")[0] == __name__.partition(".")[0]
+        try:
+            found[table.name] = filled = table.fill(inputs)
+            for row in () if ours else (*rows_of(filled.frame), *rows_of(filled.shown)):
                 for column in table.columns:
                     column.shown(row)
                     column.interval_of(row)
-    except Exception as error:  # a plugin is anybody's code
-        why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
-        return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
-    return filled
+        except Exception as error:  # a plugin is anybody's code
+            if ours:
+                raise
+            why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
+            found[table.name] = FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
+    return found

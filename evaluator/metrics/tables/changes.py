@@ -40,16 +40,16 @@ from evaluator.metrics.draws import Kinds, intervals, over_languages
 from evaluator.metrics.drops import (
     CORRECT,
     FATES,
+    UNMEASURED,
     UNPAIRED,
-    fate_measured,
     floor_of,
     headroom,
-    known_items,
+    item_fates,
     normalised,
     sides_of,
     why_unpaired,
 )
-from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs, in_language, slices
+from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats, mcnemar_p
 from evaluator.metrics.measures import as_floats, bounds, difference, rate
 from evaluator.metrics.table import Bars, Dots, Heat, Holm, Lack, Note, Series, Table, whole_percent
@@ -68,10 +68,9 @@ def _fates_rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _fates(inputs: Inputs, comparison: Comparison) -> Iterator[Row]:
-    every = known_items(comparison.outcomes)
-    for language, items in slices(comparison.outcomes, comparison.languages):
-        known = in_language(every, language)
-        measured = fate_measured(items)
+    fates = item_fates(comparison.outcomes)
+    for language, items in slices(comparison.outcomes.assign(fate=fates), comparison.languages):
+        known, measured = items[items["fate"].isin(FATES)], items["fate"] != UNMEASURED
         reason = comparison.reason
         if not reason and known.empty:
             reason = "the dense model both produced and recognised none of the items"

@@ -26,7 +26,7 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
-from evaluator.metrics.drops import FATES, item_fates, known_items
+from evaluator.metrics.drops import FATES, item_fates
 from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject, settings_of, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, of_mean
@@ -141,7 +141,8 @@ def _answered(inputs: Inputs, subject: Subject) -> Row:
     produced = inputs.outcomes_of(subject.checkpoint, subject.task)["produced"].dropna()
     row: Row = {"accuracy": float(produced.mean()) if len(produced) else None}
     comparison = inputs.comparisons().get(subject.key)
-    known: Sequence[str] = [] if comparison is None else known_items(comparison.outcomes)["fate"].tolist()
+    fates: Sequence[str] = [] if comparison is None else item_fates(comparison.outcomes).tolist()
+    known = [fate for fate in fates if fate in FATES]
     row["mc_only_rate"] = sum(fate == "mc_only" for fate in known) / len(known) if known else None
     return row
 
