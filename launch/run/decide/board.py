@@ -275,12 +275,9 @@ class Board:
             self._waiting = [each for each in self._waiting if each.part not in self._without]
         self._waiting = [each for each in self._waiting if each.part not in self._without]
 
-    def _awaited(self) -> set[Part]:
-        """The parts that must be finished before some waiting work can begin."""
-        return {each.after for each in self._waiting if each.after is not None}
-
     def _nearest(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
-        unfinished, awaited, ledger = self.unfinished, self._awaited(), self.ledger
+        unfinished, ledger = self.unfinished, self.ledger
+        awaited = {each.after for each in self._waiting}  # the parts that other work waits for
         ready = [
             number
             for number, each in enumerate(self._waiting)
@@ -296,7 +293,7 @@ class Board:
 
     def _relieve(self, engine: int) -> Assignment | None:
         """Take over half of the unfinished shards of another engine that has at least two and has not begun them."""
-        awaited, now = self._awaited(), time.monotonic()
+        awaited, now = {each.after for each in self._waiting}, time.monotonic()
         able = [busy for busy in self._busy.values() if len(busy.unfinished) > 1 and now >= busy.ask_after]
         able.sort(key=lambda busy: (busy.assignment.part in awaited, len(busy.unfinished)), reverse=True)
         for busy in able:

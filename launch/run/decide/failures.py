@@ -64,16 +64,16 @@ class Devices:
     """The engines with a process, their types of device, and the families that are bound to one type."""
 
     engines: dict[int, str] = field(default_factory=dict)
-    _families: dict[str, str] = field(default_factory=dict)  # by checkpoint
+    families: dict[str, str] = field(default_factory=dict)  # by checkpoint
     _bound: dict[str, str] = field(default_factory=dict)  # the type of device, by family
-    _recorded: set[str] = field(default_factory=set)  # families that have records, and so are bound for good
+    recorded: set[str] = field(default_factory=set)  # families that have records, and so are bound for good
     _at: dict[int, str] = field(default_factory=dict)  # the family that an engine works on
 
     def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
         """A checkpoint belongs to a family, and has records from `devices`. Raises InputError if these differ."""
-        self._families[checkpoint] = family
+        self.families[checkpoint] = family
         for device in sorted(devices):
-            self._recorded.add(family)
+            self.recorded.add(family)
             bound = self._bound.setdefault(family, device)
             if bound != device:
                 raise InputError(
@@ -83,24 +83,19 @@ class Devices:
 
     def begin(self, engine: int, checkpoint: str) -> None:
         """An engine receives a checkpoint that it fits. A family without a type is now bound to the engine's."""
-        if engine in self.engines and checkpoint in self._families:
-            self._at[engine] = self._families[checkpoint]
+        if engine in self.engines and checkpoint in self.families:
+            self._at[engine] = self.families[checkpoint]
             self._bound.setdefault(self._at[engine], self.engines[engine])
-
-    def record(self, checkpoint: str) -> None:
-        """There are records of a checkpoint now."""
-        if checkpoint in self._families:
-            self._recorded.add(self._families[checkpoint])
 
     def end(self, engine: int) -> None:
         """An engine has ended its work. If its family has no records, another type may now try."""
         family = self._at.pop(engine, None)
-        if family is not None and family not in self._recorded and family not in self._at.values():
+        if family is not None and family not in self.recorded and family not in self._at.values():
             self._bound.pop(family, None)
 
     def wanted(self, checkpoint: str) -> str | None:
         """The type of device that a checkpoint is bound to."""
-        return self._bound.get(self._families.get(checkpoint, ""))
+        return self._bound.get(self.families.get(checkpoint, ""))
 
     def fits(self, engine: int, checkpoint: str) -> bool:
         """Whether an engine has the type of device that a checkpoint is bound to."""
@@ -186,7 +181,7 @@ class Ledger:
 
     def went_well(self, engine: int, checkpoint: str) -> None:
         """A shard was finished."""
-        self.devices.record(checkpoint)
+        self.devices.recorded.add(self.devices.families.get(checkpoint, checkpoint))
         self._row[checkpoint] = 0
         self.doubtful.discard(checkpoint)
         self._failed_on.pop(checkpoint, None)

@@ -139,7 +139,7 @@ class _Run:
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
         self._items = 0
-        self._screening = Screening(prepared, store, self._board, progress)
+        self._screening = Screening(prepared, store, self._board, progress, directory)
         self._whole: dict[str, tuple[Shard, ...]] = {}  # the shards of a task, by its key
 
     def execute(self) -> Outcome:
@@ -159,7 +159,7 @@ class _Run:
         with Inspections(made, trust=trust) as inspected:
             for job in there:  # preflight has compared existing checkpoints with their manifests and settings
                 self._add(job, inspected)
-        self._screen()
+        self._screening.look()
         if to_make or self._board.has_work:
             self._progress.stage("starting Ray")
             with cluster(self._run_dir / "logs") as machines, Inspections(trust=trust) as inspected:
@@ -210,11 +210,11 @@ class _Run:
                     fleet.join(_LOOK_SECONDS)
                 for job in inspected.ended():
                     self._add(job, inspected, expected=1)
-                self._screen()
+                self._screening.look()
                 self._log.look(self._board.setbacks, fleet.workers)
                 machines.check()
-                short = pruning.short and not pruning.running
-                fleet.check(resources.placement_seconds, pruning=pruning.running, short=short)
+                busy = bool(pruning.running)
+                fleet.check(resources.placement_seconds, pruning=busy, short=pruning.short and not busy)
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
                     for node in fleet.follow(machines.nodes()):
@@ -243,11 +243,6 @@ class _Run:
             report=self._report,
             resources=self._resources,
         )
-
-    def _screen(self) -> None:
-        """Put the screened items that are due on the board, and store the decisions."""
-        if self._screening.look():
-            self._directory.mark("running", screening=self._screening.rows)
 
     def _add(self, job: CheckpointJob, inspected: Inspections, expected: int = 0) -> None:
         """Put a checkpoint's remaining work on the board.

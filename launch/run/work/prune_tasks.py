@@ -113,7 +113,7 @@ class PruneTasks:
         self._failed_on: dict[str, str] = {}  # the node on which a job failed last
         self._given_up: list[GivenUp] = []
         self._waiting = deque(jobs)
-        self._running: dict[Any, _Task] = {}
+        self.running: dict[Any, _Task] = {}
         self._free = free
         self._task = ray.remote(**prune_options(gpu=free is not None))(make_checkpoint)
         self._log_dir = log_dir.absolute()
@@ -123,11 +123,7 @@ class PruneTasks:
     @property
     def left(self) -> int:
         """The number of unfinished jobs."""
-        return len(self._waiting) + len(self._running)
-
-    @property
-    def running(self) -> bool:
-        return bool(self._running)
+        return len(self._waiting) + len(self.running)
 
     @property
     def short(self) -> bool:
@@ -152,21 +148,21 @@ class PruneTasks:
             watch = TaskWatch(log.with_suffix(".pulse"), self._resources.load_seconds, self._resources.stall_seconds)
             started = _Task(job, node_id, log, size(log), watch)
             arguments = (config.absolute(), job.path.absolute(), self._held_out, provenance(), log, watch.path)
-            self._running[task.remote(*arguments)] = started
+            self.running[task.remote(*arguments)] = started
 
     def _next(self) -> CheckpointJob | None:
         """The first waiting job whose source exists."""
-        to_come = {each.name for each in self._waiting} | {each.job.name for each in self._running.values()}
+        to_come = {each.name for each in self._waiting} | {each.job.name for each in self.running.values()}
         return next((job for job in self._waiting if job.after not in to_come), None)
 
     def done(self, seconds: float) -> list[CheckpointJob]:
         """The jobs that succeeded since the last call; waits up to `seconds` for one."""
-        if not self._running:  # all jobs wait for GPUs, and ray.wait needs at least one task
+        if not self.running:  # all jobs wait for GPUs, and ray.wait needs at least one task
             time.sleep(seconds)
-        done, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        done, _ = ray.wait(list(self.running), num_returns=1, timeout=seconds)
         ended = []
         for pending in done:
-            task = self._running.pop(pending)
+            task = self.running.pop(pending)
             error: Exception | None = None
             try:
                 if (written := ray.get(pending)) is not None:
@@ -178,7 +174,7 @@ class PruneTasks:
         now = time.monotonic()
         if now - self._looked > _LOOK_SECONDS:
             self._looked = now
-            for pending, task in list(self._running.items()):
+            for pending, task in list(self.running.items()):
                 self._look(pending, task, now)
         return ended
 
@@ -188,7 +184,7 @@ class PruneTasks:
             task.watch.check(now)
         except Hung as error:
             if task.hung is not None:  # for example, a process that waits for a broken disk cannot be ended
-                del self._running[pending]
+                del self.running[pending]
                 self._close(task, error)
                 return
             task.hung = error

@@ -20,6 +20,7 @@ from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Screened
 from launch.run.decide.assignments import Assignment, Key, Part, key_of, shards_of
 from launch.run.decide.board import Board
+from launch.run.directory.rundir import RunDirectory
 from launch.run.work.progress import Progress
 from launch.sweep.jobs import Group, screened_groups
 
@@ -69,13 +70,16 @@ class _Group:
 class Screening:
     """Gives the board the items that are due. `rows` holds the decisions so far."""
 
-    def __init__(self, prepared: Prepared, store: RecordStore, board: Board, progress: Progress) -> None:
+    def __init__(
+        self, prepared: Prepared, store: RecordStore, board: Board, progress: Progress, directory: RunDirectory
+    ) -> None:
         self._rule = prepared.config.screen
         self._thresholds = prepared.config.gate
         self._shard_items = prepared.config.resources.shard_items
         self._store = store
         self._board = board
         self._progress = progress
+        self._directory = directory
         groups = {} if self._rule is None else screened_groups(prepared.jobs)
         self._groups: dict[Group, _Group] = {group: _Group(*group, names) for group, names in groups.items()}
         self._looks: dict[str, _Looks] = {}  # by task
@@ -100,15 +104,16 @@ class Screening:
         self._board.expected += 1
         return True
 
-    def look(self) -> bool:
-        """Give the board the items that are due; returns whether anything was decided."""
+    def look(self) -> None:
+        """Give the board the items that are due, and store the decisions."""
         known = len(self.rows)
         if not all(len(group.over) == len(group.names) for group in self._groups.values()):
             unfinished = self._board.unfinished  # before the setbacks: these include what leaves the board in between
             lost = {(each.checkpoint, each.task) for each in tuple(self._board.setbacks) if each.stage != "item"}
             for group in self._groups.values():
                 self._step(group, unfinished, lambda part: not lost.isdisjoint({part, (part[0], "")}))
-        return len(self.rows) > known
+        if len(self.rows) > known:
+            self._directory.mark("running", screening=self.rows)
 
     def _looks_of(self, task: PreparedTask) -> _Looks:
         from evaluator.metrics.looks import in_order, looks

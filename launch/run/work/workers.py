@@ -148,11 +148,15 @@ class EngineWorker(Worker):
         if self.board.stopped:
             return
         if isinstance(error, OUT_OF_REACH):
-            found = self._fate(SOON_SECONDS)
+
+            def over() -> bool:
+                return self.gone or self.board.over
+
+            found = fate(self._actor, self.node_id, SOON_SECONDS, over)
             if found is None:  # other engines do the work until Ray knows whether the actor's node is gone
                 self.board.end(self.number)
                 self.board.leave(self.number)
-                error = self._fate(VERDICT_SECONDS) or error
+                error = fate(self._actor, self.node_id, VERDICT_SECONDS, over) or error
                 if not self.board.over and not self._left(error):
                     self._not_started(error, "it was out of reach")
                 return
@@ -172,9 +176,6 @@ class EngineWorker(Worker):
     def _not_started(self, error: Exception, what: str) -> None:
         reason = self._lose(error)
         self._apply(self.board.failed(self.number, Trouble(stage="start", reason=reason)), f"{what}: {reason}")
-
-    def _fate(self, seconds: float) -> Exception | None:
-        return fate(self._actor, self.node_id, seconds, lambda: self.gone or self.board.over)
 
     def _left(self, error: Exception) -> bool:
         """Whether an error comes from the loss of the actor's node, and so is no engine's fault."""

@@ -14,6 +14,7 @@ import pytest
 
 from evaluator import report
 from evaluator.core.errors import InputError
+from launch.run.decide.assignments import Event
 from launch.trackers.tracking import Tracked, Tracking, ended, flattened, numbers_of, tracker_of
 from tests.support.synthetic import write_run
 
@@ -98,7 +99,7 @@ def _follow(run: Path, diary: Diary, finished: bool = True) -> list[str]:
         for name, base in (("dense", None), ("wanda-0.6", "dense"), ("missing", "dense"))
     ]
     with Tracking(diary, run, checkpoints, {"seed": "0"}, warnings.append) as tracking:
-        tracking.look()
+        tracking.on(Event(kind="ended"))
         if finished:
             tracking.results = [run / "report" / "index.html"]
     return warnings

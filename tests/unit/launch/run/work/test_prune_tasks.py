@@ -256,7 +256,7 @@ def test_one_whose_process_cannot_be_ended_does_not_keep_the_run(desk, tmp_path)
     assert len(at.ended) == 3
     (lost,) = at.tasks.given_up()
     assert (lost.job.name, lost.attempts, lost.reason) == ("x", 3, "no sign of progress for 400 s")
-    assert (at.tasks.left, at.tasks.running) == (0, False)
+    assert (at.tasks.left, at.tasks.running) == (0, {})
     assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}
 
 

@@ -33,6 +33,7 @@ ITEMS = [make_item(number, language=language) for language in ("english", "swahi
 TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS])
 RULE = Screen(items=40)
 WHOLE = Screen(items=200)  # one look at everything
+DIRECTORY: Any = SimpleNamespace(mark=lambda state, **more: None)
 GATE = Thresholds(max_drop=15, max_drop_language=40)
 # How many of ten items each checkpoint is right on.
 TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
@@ -53,7 +54,7 @@ class Run:
         self.told: list[str] = []
         progress: Any = SimpleNamespace(noted=self.told.append)
         prepared: Any = SimpleNamespace(config=config, jobs=jobs)
-        self.screening = Screening(prepared, self.store, self.board, progress)
+        self.screening = Screening(prepared, self.store, self.board, progress, DIRECTORY)
         self.asked: list[tuple[str, int]] = []  # in this call: checkpoint, items
 
     def add(self, *names: str, expected: int = 0) -> None:
@@ -149,7 +150,7 @@ def whole(tmp_path_factory) -> Run:
     return run.go()
 
 
-@pytest.mark.parametrize("killed_after", [3, 21, 25, 30, 40])
+@pytest.mark.parametrize("killed_after", [3, 25, 40])
 def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
     left = iter(range(killed_after))
 
@@ -245,7 +246,9 @@ def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
     assert screened.go().counts()["bad"] == 58
     run = Run(tmp_path)
     config = SimpleNamespace(screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10))
-    run.screening = Screening(SimpleNamespace(config=config, jobs=[]), run.store, run.board, SimpleNamespace())
+    run.screening = Screening(
+        SimpleNamespace(config=config, jobs=[]), run.store, run.board, SimpleNamespace(), DIRECTORY
+    )
     run.add(*TRUTH)
     assert run.go().counts() == dict.fromkeys(TRUTH, 200)
     assert sum(count for _, count in run.asked) == 284
