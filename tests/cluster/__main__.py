@@ -8,16 +8,13 @@ nothing and die at random.
 Ray is pretended (`pretended_ray.py`), records are made up (`answers.py`); what both take of the processor is taken off.
 What Ray itself takes in the driver's process is not in the figures. Reported are the driver's processor time, as a
 share of one core at `--engines` engines of 25 items a second, its memory, what is missing, double or different at the
-end, and with `--report` the time, memory and size of the report; with `--browser` too, how long each page takes to
-open.
+end, and with `--report` the time, memory and size of the report.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,6 @@ from evaluator.core.errors import InputError, ResurfaceError
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
 from tests.cluster.simulation import Cost, Size, made_up, mistakes, questions_of, simulate
-from tests.support.browser import open_pages
 
 _GPUS = 8  # of a node
 _PACE = 25.0  # items per second of an engine, for the share
@@ -54,9 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--deaths", type=_number, default=0, help="engines that die; a tenth of them with their nodes")
     parser.add_argument("--seed", type=int, default=0, help="of the deaths")
     parser.add_argument("--pace", type=float, help="items per second of each engine (default: no engine takes time)")
-    parser.add_argument("--terminal", action="store_true", help="show progress as on a terminal, to nobody")
     parser.add_argument("--report", action="store_true", help="build the report too")
-    parser.add_argument("--browser", help="open every page of the report in this Chromium")
     parser.add_argument("--report-of", type=Path, help=argparse.SUPPRESS)  # in a process of its own
     parser.add_argument(
         "--work", type=Path, help="where the run is written for a while (default: the temporary folder)"
@@ -64,10 +58,6 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.pace is not None and not 0 < options.pace <= 1e6:
         raise InputError(f"--pace {options.pace:g}: must be above 0 items per second, and at most a million")
-    if options.browser is not None and not options.report:
-        raise InputError("--browser: needs --report")
-    if options.browser is not None and shutil.which(options.browser) is None:
-        raise InputError(f"--browser {options.browser}: no such program")
     return options
 
 
@@ -94,19 +84,12 @@ def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
         pace=options.pace,
         load_seconds=0.0 if options.pace is None else 1.0,
     )
-    cost = simulate(prepared, ray, out, terminal=options.terminal)
+    cost = simulate(prepared, ray, out)
     found = _told(cost, size, ray)
     found["mistakes"] = mistakes(prepared, answers, out)
     if options.report:
         found["report"] = answer_of("report", module_command("tests.cluster", "--report-of", out))
         print(found["report"])
-    if options.browser is not None:
-        report = out / "report"
-        pages = [report / "index.html", *sorted((report / "pages").glob("*.html"))]
-        found["opened"] = []
-        for opened in open_pages(options.browser, pages):
-            print(opened)
-            found["opened"].append(dataclasses.asdict(opened))
     return found
 
 

@@ -132,12 +132,12 @@ class Cost:
         return self.processor_seconds / (self.outcome.items / (engines * pace))
 
 
-def simulate(prepared: Prepared, ray: PretendedRay, out: Path, *, terminal: bool = False) -> Cost:
-    """Run a sweep into `out`; `terminal`: show its progress as on a terminal, to nobody."""
+def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
+    """Run a sweep into `out`."""
     with ExitStack() as stack:
         nobody = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
         stack.enter_context(redirect_stdout(nobody))
-        console = Console(file=nobody, force_terminal=terminal, width=120, height=50)
+        console = Console(file=nobody, width=120)
         stack.enter_context(ray.installed())
         stack.callback(_join_engines)
         progress = stack.enter_context(Progress(console))

@@ -136,7 +136,7 @@ def _write(run: Path, state: str = "running") -> Path:
 
 def _claimed(run: Path, owner: Owner, *, released: bool = False) -> LeaseClaim:
     claim = LeaseClaim(number=1, token="t", owner=owner, locked=True, released=released)
-    (run / FOLDER).mkdir(parents=True)
+    (run / FOLDER).mkdir(parents=True, exist_ok=True)
     (run / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
     return claim
 
@@ -167,18 +167,16 @@ def test_a_part_of_another_name_is_read(tmp_path: Path) -> None:
 
 
 def test_the_driver_of_this_machine(tmp_path: Path) -> None:
-    held = RunLock(_write(tmp_path))
+    assert read_status(_write(tmp_path)).state == "stale"  # nobody has claimed it
+    held = RunLock(tmp_path)
     assert driver_of(tmp_path) == Driver(name=str(this_process()), alive=True)
     assert read_status(tmp_path).state == "running"
     held.release()
     found = read_status(tmp_path)
     assert (found.state, found.why) == ("stale", f"its driver ({this_process()}) is gone; the same command resumes")
-
-
-def test_a_driver_that_was_killed(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    _claimed(_write(tmp_path), replace(this_process(), pid=ended.pid))
+    _claimed(tmp_path, replace(this_process(), pid=ended.pid))  # it was killed
     assert read_status(tmp_path).state == "stale"
 
 
@@ -228,11 +226,6 @@ def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.Mon
     assert 0 < found.seconds_left < 3600 * 120 / 20
 
 
-def test_a_run_that_nobody_has_claimed_is_stale(tmp_path: Path) -> None:
-    _write(tmp_path)
-    assert read_status(tmp_path).state == "stale"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -265,12 +258,9 @@ def test_a_directory_that_is_being_written_is_read_as_it_is(tmp_path: Path) -> N
     for failures, failed in (([], 0), ([FAILURE, 3, None], 2), ("none", 2)):
         (tmp_path / "run.json").write_text(json.dumps(document | {"failures": failures}))
         assert read_status(tmp_path).count("failed") == failed
-
-
-def test_a_live_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    _write(tmp_path, "finished")
-    os.mkfifo(tmp_path / "live.json")
-    assert read_status(tmp_path).state == "finished"
+    (tmp_path / "live.json").unlink()
+    os.mkfifo(tmp_path / "live.json")  # which is not waited for
+    assert read_status(tmp_path).state == "interrupted"
 
 
 def test_what_the_gate_decided_early_has_all_that_it_will_have() -> None:

@@ -232,53 +232,6 @@ def test_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert Client.calls == [("id-grid", "goes on", "RUNNING"), ("id-grid", "FAILED")]
 
 
-def test_a_real_mlflow_with_a_store_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is told is there to read; a run that failed goes on under its id. Not in the locks: MLflow 3.17 refuses
-    the `cachetools` that they pin."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    mlflow: Any = pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
-    made = tmp_path / "made"
-    made.mkdir()
-    (made / "headline.csv").write_text("x")
-    page = tmp_path / "report" / "index.html"
-    page.parent.mkdir()
-    page.write_text("<p>")
-
-    first = tracker_of("mlflow")
-    parent = first.begin("grid", None, {"seed": "0", "a?b": "x" * 900})
-    child = first.checkpoint(parent, "wanda-0.6", {"model": "m"}, {"xquad:x/n": 3.0}, made)
-    first.end(parent, [], finished=False)
-    client = mlflow.MlflowClient()
-    assert client.get_run(parent).info.status == "FAILED"
-
-    again = tracker_of("mlflow")
-    assert again.begin("grid", parent, {"seed": "0"}) == parent
-    assert client.get_run(parent).info.status == "RUNNING"
-    again.end(parent, [page], finished=True)
-
-    run, checkpoint = client.get_run(parent), client.get_run(child)
-    assert (run.info.run_name, run.info.status) == ("grid", "FINISHED")
-    assert run.data.params == {"seed": "0", "a_b": "x" * 500}
-    assert _files(client, parent) == {"report/index.html"}
-    assert (checkpoint.info.run_name, checkpoint.info.status) == ("wanda-0.6", "FINISHED")
-    assert checkpoint.data.tags["mlflow.parentRunId"] == parent
-    assert checkpoint.data.params == {"model": "m"}
-    assert checkpoint.data.metrics == {"xquad_x/n": 3.0}
-    assert _files(client, child) == {"headline.csv"}
-    (experiment,) = client.search_experiments(filter_string="name = 'resurface'")
-    assert {each.info.run_id for each in client.search_runs([experiment.experiment_id])} == {parent, child}
-
-
-def _files(client: Any, run: str, folder: str | None = None) -> set[str]:
-    """The paths of a run's artifacts."""
-    found = set()
-    for each in client.list_artifacts(run, folder):
-        found |= _files(client, run, each.path) if each.is_dir else {each.path}
-    return found
-
-
 def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     begun: list[dict[str, Any]] = []
     heard: list[Any] = []

@@ -37,33 +37,34 @@ def test_more_work_on_the_same_checkpoint_comes_first_then_the_same_architecture
     assert board.take(0, "digest of other", "mistral") is None
 
 
-def test_assignments_without_shards_are_no_work() -> None:
-    board = Board()
-    board.add([make_assignment("dense", 0)])
-    assert not board.has_work
-    assert board.take(0, None, None) is None
+def _waiting(
+    board: Board, engine: int = 0, held: str | None = None
+) -> tuple[threading.Thread, list[Assignment | None]]:
+    """An engine that waits in a thread of its own, and what it then takes."""
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(engine, held, "qwen3")))
+    thread.start()
+    return thread, taken
 
 
-def test_an_engine_waits_for_what_is_expected() -> None:
+@pytest.mark.parametrize("shards", [0, 2])
+def test_an_engine_waits_for_what_is_expected_even_if_nothing_is_left_of_it(shards: int) -> None:
     board = Board()
     board.expected += 1
-    taken: list[Assignment | None] = []
-    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
-    thread.start()
-    board.add([make_assignment("wanda", 2)], expected=1)
+    thread, taken = _waiting(board)
+    board.add([make_assignment("wanda", shards)], expected=1)
     thread.join()
-    assert _names(taken[0]) == ["wanda-0", "wanda-1"]
+    assert [each and _names(each) for each in taken] == [["wanda-0", "wanda-1"] if shards else None]
 
 
-def test_an_expected_checkpoint_that_has_nothing_left_ends_the_waiting() -> None:
+def test_stop_ends_the_waiting() -> None:
     board = Board()
     board.expected += 1
-    taken: list[Assignment | None] = []
-    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
-    thread.start()
-    board.add([make_assignment("wanda", 0)], expected=1)
+    thread, taken = _waiting(board)
+    board.stop()
     thread.join()
-    assert taken == [None]
+    board.add([make_assignment("dense", 1)])
+    assert [*taken, board.take(0, None, None)] == [None, None]
 
 
 def test_an_engine_that_has_had_nothing_to_do_for_long_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +72,7 @@ def test_an_engine_that_has_had_nothing_to_do_for_long_is_not_needed(monkeypatch
     board = Board()
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
     assert _names(board.take(0, None, None)) == ["dense-0"]
-    taken: list[Assignment | None] = []
-    thread = threading.Thread(target=lambda: taken.append(board.take(1, None, None)))
-    thread.start()  # it waits: there is something to come
+    thread, taken = _waiting(board, 1)  # it waits: there is something to come
     for shard in board.begin(0, no_spare):
         board.finished(0, shard)
     thread.join()
@@ -88,9 +87,7 @@ def test_an_engine_that_waits_for_pruned_checkpoints_gives_way_to_the_prune_jobs
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board()
     board.expected += 1
-    taken: list[Assignment | None] = []
-    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
-    thread.start()
+    thread, taken = _waiting(board)
     thread.join(timeout=0.05)
     assert thread.is_alive()  # nobody needs its GPUs
     board.short = True
@@ -99,20 +96,6 @@ def test_an_engine_that_waits_for_pruned_checkpoints_gives_way_to_the_prune_jobs
     assert not board.over
     board.add([make_assignment("wanda", 1)], expected=1)
     assert _names(board.take(1, None, None)) == ["wanda-0"]
-
-
-def test_stop_ends_the_waiting() -> None:
-    board = Board()
-    board.expected += 1
-    taken: list[Assignment | None] = []
-    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
-    thread.start()
-    board.stop()
-    thread.join()
-    assert taken == [None]
-    assert board.stopped
-    board.add([make_assignment("dense", 1)])
-    assert board.take(0, None, None) is None
 
 
 def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> None:
@@ -163,16 +146,6 @@ def test_an_engine_that_still_loads_is_relieved_without_being_asked() -> None:
     assert [shard.name for shard in board.begin(0, no_spare)] == ["dense-0", "dense-1", "dense-2"]
 
 
-def test_what_an_engine_leaves_unfinished_comes_next() -> None:
-    board = Board()
-    board.add([make_assignment("dense", 3), make_assignment("wanda", 1)])
-    board.take(0, None, None)
-    first, *_ = board.begin(0, no_spare)
-    board.finished(0, first)
-    board.end(0)  # it died
-    assert _names(board.take(0, None, None)) == ["dense-1", "dense-2"]
-
-
 def _do(board: Board, engine: int, held: str | None = None) -> tuple[str, str]:
     """Take an assignment and finish it; what it was."""
     assignment = board.take(engine, held, "qwen3")
@@ -190,9 +163,7 @@ def test_a_checkpoint_waits_until_its_bases_records_of_the_task_are_there() -> N
     assert first is not None
     assert first.part == ("dense", "gazetteer")
     board.begin(0, no_spare)
-    taken: list[Assignment | None] = []
-    thread = threading.Thread(target=lambda: taken.append(board.take(1, "digest of wanda", "qwen3")))
-    thread.start()
+    thread, taken = _waiting(board, 1, "digest of wanda")
     for shard in first.shards:
         assert not taken
         board.finished(0, shard)

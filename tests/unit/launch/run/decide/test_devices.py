@@ -68,15 +68,6 @@ def test_records_of_two_types_are_refused() -> None:
         _board(wanda="A100", gptq="H100")
 
 
-def test_without_same_device_everybody_takes_everything() -> None:
-    board = Board()
-    for engine, device in enumerate(("A100", "H100")):
-        board.join(engine, device)
-    board.add([make_assignment("dense", 1), make_assignment("wanda", 1)])
-    assert _take(board, 0) == "dense"
-    assert _take(board, 1) == "wanda"
-
-
 def test_an_engine_of_another_type_takes_over_nothing() -> None:
     board = Board()
     for engine, device in enumerate(("A100", "H100", "A100")):

@@ -85,6 +85,11 @@ def test_an_engine_that_fails_with_a_checkpoint_again_and_again_is_spared_it_whi
 
 def test_an_engine_that_fails_with_different_checkpoints_has_to_load_a_known_one() -> None:
     ledger = _ledger(1)
+    for name in "abc":
+        ledger.failed(0, name, LOAD)
+    assert ledger.remedy(0) == "retire"  # none is known
+    ledger.went_well(0, "good")
+    assert ledger.remedy(0) == "go on"
     ledger.loaded(0, _info("good"))
     remedies = []
     for name in "aabbcd":
@@ -96,27 +101,12 @@ def test_an_engine_that_fails_with_different_checkpoints_has_to_load_a_known_one
     assert ledger.remedy(0) == "go on"
 
 
-def test_without_a_known_one_it_is_retired() -> None:
-    ledger = _ledger(1)
-    for name in "abc":
-        ledger.failed(0, name, LOAD)
-    assert ledger.remedy(0) == "retire"
-
-
 def test_one_checkpoint_alone_never_retires_an_engine() -> None:
     for attempts in (1, 3):
         ledger = _ledger(1, attempts)
         for _ in range(20):
             ledger.failed(0, "a", DEATH)
             assert ledger.remedy(0) == "go on"
-
-
-def test_a_finished_shard_clears_an_engine() -> None:
-    ledger = _ledger(1)
-    for name in "abcdef":
-        ledger.failed(0, name, LOAD)
-        ledger.went_well(0, "good")
-        assert ledger.remedy(0) == "go on"
 
 
 def test_an_engine_whose_process_does_not_start_is_retired() -> None:

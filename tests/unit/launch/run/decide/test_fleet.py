@@ -51,6 +51,14 @@ def _stand(fleet: Any) -> str:
     return "".join(f"{worker.number}{worker.node_id}" for worker in fleet.workers if worker.alive)
 
 
+def _waits(fleet: Any, message: str, **more: bool) -> None:
+    """The run goes on for an hour, and then ends."""
+    fleet.check(3600.0, **more)
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match=message):
+        fleet.check(3600.0, **more)
+
+
 def test_a_node_that_joins_gets_engines() -> None:
     fleet, _ = _fleet(a=1)
     assert [node.name for node in fleet.follow(_nodes(a=1, b=2))] == ["b"]
@@ -85,14 +93,6 @@ def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with
     assert not fleet.free.take("a", 1)
 
 
-def test_a_retired_engine_keeps_its_gpu_and_has_no_successor() -> None:
-    fleet, _ = _fleet(a=2)
-    fleet.workers[1].alive, fleet.workers[1].retired = False, "bad"
-    fleet.follow(_nodes(a=2))
-    assert fleet.start() == []
-    assert not fleet.free.take("a", 1)
-
-
 def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten() -> None:
     board: Any = SimpleNamespace(has_work=True, lacks=None, over=False)
     fleet: Any = Fleet(_nodes(a=1, b=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
@@ -109,10 +109,7 @@ def test_what_ends_the_run() -> None:
     fleet.check(0.0)
     fleet.workers[0].alive = False
     fleet.follow([])
-    fleet.check(3600.0)  # a node may come
-    fleet._alone_since -= 3601
-    with pytest.raises(ResurfaceError, match="no node has had room for an engine for 3601 s"):
-        fleet.check(3600.0)
+    _waits(fleet, "no node has had room for an engine for 3601 s")  # a node may come
     board.has_work = False
     fleet.check(0.0)
     board.has_work = True
@@ -125,31 +122,24 @@ def test_what_ends_the_run() -> None:
         fleet.check(3600.0)
 
 
-def test_prune_jobs_without_any_gpu_end_the_run() -> None:
-    fleet, _ = _fleet(work=False, a=1)
+def test_work_that_nothing_can_do_ends_the_run_after_a_while() -> None:
+    fleet, board = _fleet(work=False, a=1)
     fleet.workers[0].alive = False
     fleet.follow([])
-    for more in ({"pruning": True}, {"short": True}):
-        fleet.check(3600.0, **more)
-        assert (fleet._alone_since is None) == ("pruning" in more)
-    fleet._alone_since -= 3601
-    with pytest.raises(ResurfaceError, match="no node has had room for a prune job for 3601 s"):
-        fleet.check(3600.0, short=True)
+    fleet.check(0.0, pruning=True)
+    _waits(fleet, "no node has had room for a prune job for 3601 s", short=True)
     fleet.workers[0].alive = True  # when it ends, its GPU is a prune job's
     fleet.check(0.0, short=True)
     assert fleet._alone_since is None
-
-
-def test_engines_that_wait_for_gpus_which_nobody_frees_end_the_run() -> None:
-    board: Any = SimpleNamespace(has_work=True, lacks=None, over=False)
-    fleet: Any = Fleet(_nodes(a=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
-    assert fleet.free.take("a", 1)
-    fleet.start()
-    fleet.check(0.0, pruning=True)  # it will be free
-    fleet.check(3600.0)
-    fleet._alone_since -= 3601
-    with pytest.raises(ResurfaceError, match="no node has had room for an engine for 3601 s"):
-        fleet.check(3600.0)
+    board.has_work, board.lacks = True, "H100"
+    _waits(fleet, r"what is left needs 'H100', .* had that for 3601 s")
+    board.lacks = None
+    fleet.check(0.0)
+    other: Any = Fleet(_nodes(a=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+    assert other.free.take("a", 1)
+    other.start()
+    other.check(0.0, pruning=True)  # it will be free
+    _waits(other, "no node has had room for an engine for 3601 s")
 
 
 @pytest.mark.parametrize(("gpus", "needs"), [(1, "1 free GPU on one node"), (0, "a process")])
@@ -161,10 +151,7 @@ def test_engines_of_which_none_finds_a_place_end_the_run(gpus: int, needs: str) 
     fleet.workers[1].where = "there"
     fleet.check(0.0)
     fleet.workers[1].where = None  # only the time in which no engine has a process counts
-    fleet.check(3600.0)
-    fleet._alone_since -= 3601
-    with pytest.raises(ResurfaceError, match=rf"no engine has found {needs} for 3601 s .*: others hold them, or nodes"):
-        fleet.check(3600.0)
+    _waits(fleet, rf"no engine has found {needs} for 3601 s .*: others hold them, or nodes")
     board.over = True
     fleet.check(0.0)
 
@@ -277,16 +264,3 @@ def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:
         for _ in range(2):
             fleet.start_first()
         assert _stand(fleet) == expected
-
-
-def test_a_run_whose_records_need_another_device_ends() -> None:
-    fleet, board = _fleet(a=1)
-    board.lacks = "H100"
-    fleet.check(3600.0)  # one may come
-    fleet._alone_since -= 3601
-    with pytest.raises(ResurfaceError, match=r"what is left needs 'H100', .* had that for 3601 s"):
-        fleet.check(3600.0)
-    board.lacks = None
-    fleet.check(3600.0)
-    board.lacks = "H100"
-    fleet.check(3600.0)

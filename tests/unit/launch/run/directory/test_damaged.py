@@ -47,46 +47,35 @@ def _prepared() -> Any:
     return SimpleNamespace(jobs=jobs, asked=dict.fromkeys(bases, tasks))
 
 
+NAMES = ("dense", "merged", "wanda")
+
+
 def _left(store: RecordStore) -> dict[str, int]:
-    return {f"{name} {task}": len(store.parts(name, task)) for name in _names() for task in ("plain", "compared")}
+    return {f"{name} {task}": len(store.parts(name, task)) for name in NAMES for task in ("plain", "compared")}
 
 
-def _names() -> tuple[str, ...]:
-    return ("dense", "merged", "wanda")
+WHOLE = {f"{name} {task}": 2 for name in NAMES for task in ("plain", "compared")}
 
 
-WHOLE = {f"{name} {task}": 2 for name in _names() for task in ("plain", "compared")}
-
-
-def test_nothing_is_said_where_all_is_whole(store: RecordStore, tmp_path: Path) -> None:
-    told: list[str] = []
-    set_damaged_aside(_prepared(), store, tmp_path, told.append)
-    assert told == []
-    assert _left(store) == WHOLE
-    assert not (tmp_path / "damaged").exists()
-
-
-def test_a_damaged_part_alone_is_made_again(store: RecordStore, tmp_path: Path) -> None:
-    part = store.parts("wanda", "plain")[0]
-    part.write_bytes(b"")
-    told: list[str] = []
-    set_damaged_aside(_prepared(), store, tmp_path, told.append)
-    (line,) = told
-    assert line.startswith(f"1 part is damaged, and moved to {tmp_path / 'damaged'}: {part} (")
-    assert line.endswith("); its items are evaluated again")
-    assert _left(store) == WHOLE | {"wanda plain": 1}
-
-
-def test_many_are_told_in_one_line(store: RecordStore, tmp_path: Path) -> None:
-    for name in ("dense", "merged"):
-        for part in store.parts(name, "plain"):
+@pytest.mark.parametrize(
+    ("damaged", "begins", "ends"),
+    [
+        ({}, "", ""),
+        ({"wanda": 1}, "1 part is damaged, and moved to ", "); its items are evaluated again"),
+        ({"dense": 2, "merged": 2}, "4 parts are damaged", ", and 1 more; their items are evaluated again"),
+    ],
+)
+def test_damaged_parts_alone_are_made_again_and_told_in_one_line(
+    store: RecordStore, tmp_path: Path, damaged: dict[str, int], begins: str, ends: str
+) -> None:
+    for name, count in damaged.items():
+        for part in store.parts(name, "plain")[:count]:
             part.write_bytes(b"PAR1")
     told: list[str] = []
     set_damaged_aside(_prepared(), store, tmp_path, told.append)
-    (line,) = told
-    assert line.startswith("4 parts are damaged")
-    assert line.endswith(", and 1 more; their items are evaluated again")
-    assert _left(store) == WHOLE | {"dense plain": 0, "merged plain": 0}
+    assert len(told) == (tmp_path / "damaged").exists() == bool(damaged)
+    assert all(line.startswith(begins) and line.endswith(ends) for line in told)
+    assert _left(store) == WHOLE | {f"{name} plain": 2 - count for name, count in damaged.items()}
 
 
 def test_a_base_whose_distributions_are_gone_keeps_them_again(store: RecordStore, tmp_path: Path) -> None:

@@ -31,16 +31,11 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return options
 
 
-def test_an_engine_without_gpus_sees_none(given: dict[str, Any]) -> None:
-    start_actor(EngineActor, _setup())
-    assert given["num_gpus"] == 0
-    assert given["runtime_env"] == {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
-
-
-def test_ray_says_which_gpus_an_engine_sees(given: dict[str, Any]) -> None:
-    start_actor(EngineActor, _setup(gpus=2))
-    assert given["num_gpus"] == 2
-    assert "runtime_env" not in given
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_an_engine_sees_the_gpus_that_ray_gives_it(given: dict[str, Any], gpus: int) -> None:
+    start_actor(EngineActor, _setup(gpus=gpus))
+    assert given["num_gpus"] == gpus
+    assert given.get("runtime_env") == (None if gpus else {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}})
 
 
 @pytest.fixture

@@ -1,13 +1,55 @@
-"""What of the driver's environment the processes of a cluster get."""
+"""An actor that does not answer, and what of the driver's environment the processes of a cluster get."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from launch.run.work.cluster import _sent_environment
+from launch.run.work import cluster
+from launch.run.work.cluster import NodeLost, _sent_environment, fate
+
+UNAVAILABLE, DIED = ActorUnavailableError("broken", None), ActorDiedError()
+
+
+def _fate(monkeypatch: pytest.MonkeyPatch, answers: Sequence[object], alive: int = 100, over: int = 100) -> Any:
+    """What is said of an actor that answers so (None: not at all), while its node lives for so many looks."""
+    coming = iter(answers)
+    left, looks = iter([True] * alive + [False] * 100), iter([False] * over + [True] * 100)
+
+    def get(answer: object) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    fake = SimpleNamespace(wait=lambda pending, timeout: (pending if pending != [None] else [], []), get=get)
+    monkeypatch.setattr(cluster, "ray", fake)
+    monkeypatch.setattr(cluster, "lives", lambda node_id: next(left))
+    monkeypatch.setattr(cluster, "_PULSE_SECONDS", 0.0)
+    actor = SimpleNamespace(pulse=SimpleNamespace(remote=lambda: next(coming)))
+    return fate(actor, "a", 3600.0, lambda: next(looks))
+
+
+def test_a_process_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _fate(monkeypatch, [UNAVAILABLE, None, DIED]) is DIED
+
+
+def test_a_node_that_is_gone_is_told_before_its_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(_fate(monkeypatch, [UNAVAILABLE, None, UNAVAILABLE], alive=3), NodeLost)
+
+
+def test_one_that_answers_again_and_one_that_nobody_needs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _fate(monkeypatch, [UNAVAILABLE, (1, 2)]) is None
+    assert _fate(monkeypatch, [None, None], over=2) is None
+
+
+def test_time_ends_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fate(SimpleNamespace(), "a", -1.0, lambda: False) is None
 
 
 def test_places_of_modules_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

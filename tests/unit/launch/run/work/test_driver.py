@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -162,41 +163,29 @@ def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPat
         run._on(SimpleNamespace(nodes=look, check=lambda: None), [], Inspected())
 
 
-def test_one_gpu_prunes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened = _events(monkeypatch, ["x", "y"], {"a": 1})
-    assert happened == "prune x, pruned x, prune y, pruned y, engine on a"
-
-
-def test_as_many_jobs_as_gpus_and_engines_where_none_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened = _events(monkeypatch, ["x"], {"a": 2, "b": 1})
-    assert happened == "prune x, engine on a, engine on a, pruned x, engine on b"
-    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 2})
-    assert happened == "prune x, prune y, pruned x, prune z, pruned y, engine on a, pruned z, engine on a"
-
-
-def test_an_engine_of_two_gpus_waits_for_two_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened = _events(monkeypatch, ["x", "y"], {"a": 2, "b": 2}, tensor_parallel=2)
-    assert happened == "prune x, prune y, engine on b, pruned x, pruned y, engine on a"
-
-
-def test_on_cpus_both_go_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _events(monkeypatch, ["x"], {"a": 0, "b": 0}) == "prune x, engine on a, engine on b, pruned x"
-
-
-def test_where_there_is_something_to_evaluate_one_engine_starts_before_the_jobs(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("jobs", "gpus", "more", "happened"),
+    [
+        ("xy", {"a": 1}, {}, "prune x, pruned x, prune y, pruned y, engine on a"),
+        ("x", {"a": 2, "b": 1}, {}, "prune x, engine on a, engine on a, pruned x, engine on b"),
+        ("xyz", {"a": 2}, {}, "prune x, prune y, pruned x, prune z, pruned y, engine on a, pruned z, engine on a"),
+        # An engine of two GPUs waits for two on one node.
+        ("xy", {"a": 2, "b": 2}, {"tensor_parallel": 2},
+         "prune x, prune y, engine on b, pruned x, pruned y, engine on a"),
+        ("x", {"a": 0, "b": 0}, {}, "prune x, engine on a, engine on b, pruned x"),
+        # If there is something to evaluate, one engine starts before the jobs, unless it would take all GPUs.
+        ("xyz", {"a": 2}, {"dense": True}, "engine on a, prune x, eval dense, pruned x, prune y, "),
+        ("xy", {"a": 1}, {"dense": True}, "prune x, pruned x, prune y, pruned y, engine on a, eval dense"),
+        # A pruned checkpoint is evaluated while others are being pruned.
+        ("xyz", {"a": 2}, {"to_evaluate": True}, "prune x, prune y, pruned x, engine on a, eval x, pruned y, "),
+        ("xy", {"a": 0}, {"to_evaluate": True}, "prune x, prune y, engine on a, pruned x, eval x, pruned y, eval y"),
+    ],
+)  # fmt: skip
+def test_when_jobs_and_engines_start(
+    monkeypatch: pytest.MonkeyPatch, jobs: str, gpus: dict[str, int], more: dict[str, Any], happened: str
 ) -> None:
-    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 2}, dense=True)
-    assert happened.startswith("engine on a, prune x, eval dense, pruned x, prune y, ")
-    happened = _events(monkeypatch, ["x", "y"], {"a": 1}, dense=True)
-    assert happened == "prune x, pruned x, prune y, pruned y, engine on a, eval dense"
-
-
-def test_a_pruned_checkpoint_is_evaluated_while_others_are_being_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 2}, to_evaluate=True)
-    assert happened.startswith("prune x, prune y, pruned x, engine on a, eval x, pruned y, ")
-    happened = _events(monkeypatch, ["x", "y"], {"a": 0}, to_evaluate=True)
-    assert happened == "prune x, prune y, engine on a, pruned x, eval x, pruned y, eval y"
+    found = _events(monkeypatch, [*jobs], gpus, **more)
+    assert found.startswith(happened) if happened.endswith(", ") else found == happened
 
 
 def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:

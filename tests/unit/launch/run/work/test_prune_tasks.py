@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import OutOfMemoryError, RayTaskError, TaskCancelledError, WorkerCrashedError
+from ray.exceptions import RayTaskError, TaskCancelledError, WorkerCrashedError
 
 from evaluator.core.errors import InputError
+from evaluator.core.liveness import HEARTBEAT, Hung
 from launch.run.decide.assignments import Where
 from launch.run.decide.nodes import FreeGpus, Node
-from launch.run.work import prune_tasks
-from launch.run.work.prune_tasks import PruneTasks
+from launch.run.work import actors, prune_tasks
+from launch.run.work.actors import showing_life
+from launch.run.work.prune_tasks import PruneTasks, TaskWatch
 from launch.sweep.config import Resources
 
 A, B = "0a" * 28, "0b" * 28  # nodes
 DIED = WorkerCrashedError()
-WITHOUT_A_WORD = "its process ended without a word: it was killed, or out of memory"
 
 
 def failed(cause: Exception) -> RayTaskError:
@@ -200,27 +203,6 @@ def test_what_is_made_of_it_falls_with_it(desk) -> None:
     assert at.tasks.left == 0
 
 
-@pytest.mark.parametrize(
-    ("error", "written", "said"),
-    [
-        (DIED, "", WITHOUT_A_WORD),
-        (DIED, "Fatal Python error: Segmentation fault\n", "Fatal Python error: Segmentation fault"),
-        (OutOfMemoryError("OOM"), "", "its process was ended by Ray, as its node was running out of memory"),
-    ],
-)
-def test_the_reason_of_one_that_was_killed_is_what_its_process_wrote(desk, tmp_path, error, written, said) -> None:
-    at = desk({"x": [lambda *_: None], "y": [lambda *_: None]})
-    (tmp_path / "prune-x.log").write_text("ValueError: of the run before\n", encoding="utf-8")
-    at.turn()
-    for name, text in (("x", written), ("y", "ValueError: another's\n")):
-        with (tmp_path / f"prune-{name}.log").open("a", encoding="utf-8") as log:
-            log.write(text)
-    at.ray.end("x", error)
-    at.ray.outcomes["x"] = [None]
-    assert [at.turn() for _ in range(2)] == [[], ["x"]]
-    assert at.warned == [f"x could not be made ({said}); trying it again"]
-
-
 PROCESS = Where(node="a", node_id=A, device="", pid=7)
 
 
@@ -285,3 +267,44 @@ def test_after_a_long_pause_that_ended_well_it_may_take_long_again(desk, tmp_pat
     assert at.ended == []
     at.turn(3.0)
     assert at.ended == [PROCESS]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(get_node_id=lambda: "0f")
+    monkeypatch.setattr(actors, "ray", SimpleNamespace(get_runtime_context=lambda: context))
+    monkeypatch.setattr(actors, "_BEAT_SECONDS", 0.001)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_driver_sees_that_work_gets_on_and_which_process_does_it(tmp_path: Path) -> None:
+    path = tmp_path / "prune-x.pulse"
+    path.write_text("of a process that was killed", encoding="utf-8")
+    watch = TaskWatch(path, load_seconds=100, stall_seconds=10)
+    assert not path.exists()
+    watch.check(5000.0)
+    with showing_life(path):
+        while watch.where is None:
+            watch.check(6000.0)
+            time.sleep(0.001)
+        assert (watch.where.pid, watch.where.node_id) == (os.getpid(), "0f")
+        for step in range(3):
+            before = watch.beats
+            HEARTBEAT.beat()
+            while watch.beats == before:
+                watch.check(6000.0 + step)
+                time.sleep(0.001)
+        watch.check(6012.0)
+        with pytest.raises(Hung, match="for 11 s"):
+            watch.check(6013.0)
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_it_cannot_be_written_the_work_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "prune-x.pulse"
+    watch = TaskWatch(path, load_seconds=100, stall_seconds=10)
+    with showing_life(path):
+        HEARTBEAT.beat()
+        watch.check(1e9)
+    assert watch.where is None

@@ -10,10 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from evaluator.core.errors import EngineError
-from evaluator.core.liveness import Hung
 from evaluator.engine.base import LoadReport
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup, Event, Where
@@ -201,39 +199,6 @@ def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> Non
         worker._evaluate(make_assignment("dense", 3))
     worker._kill()
     assert asked[0](2) == []
-
-
-CANCELLED = EngineError("vLLM died in a step: RuntimeError: cancelled")
-KILLED = "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor."
-
-
-@pytest.mark.parametrize(
-    ("error", "written", "said"),
-    [
-        (DIED, "INFO bye\nValueError: head_dim 7\nINFO bye\n", "ValueError: head_dim 7"),
-        (DIED, "INFO fine\n", "its process ended without a word: it was killed, or out of memory"),
-        (RayTaskError("load", "Traceback", CANCELLED), f"ERROR {KILLED}\nRuntimeError: cancelled\n", KILLED),
-        (RayTaskError("load", "Traceback", CANCELLED), "", str(CANCELLED)),
-        (RayTaskError("load", "Traceback", EngineError("no room")), "ValueError: in the log\n", "no room"),
-        (RayTaskError("load", "Traceback", KeyError("x")), "ValueError: in the log\n", "KeyError: 'x'"),
-        (Hung("no sign of progress for 600 s"), "ValueError: in the log\n", "no sign of progress for 600 s"),
-    ],
-)
-def test_the_reason_of_a_death_is_what_its_process_wrote(told, monkeypatch, tmp_path, error, written, said) -> None:
-    log = tmp_path / "engine-1.log"
-    log.write_text("ValueError: of the process before\n", encoding="utf-8")
-    actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
-    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
-    monkeypatch.setattr(workers, "ray", Ray(lambda: True))
-    monkeypatch.setattr(workers, "end_process", lambda where: None)
-    board = Board()
-    board.add([make_assignment("dense", 1)])
-    worker = _worker(board, told, log)
-    assert worker._has_place()
-    with log.open("a", encoding="utf-8") as file:
-        file.write(written)
-    assert worker._lose(error) == said
-    assert _texts(told, "died") == [said]
 
 
 @pytest.mark.parametrize(
