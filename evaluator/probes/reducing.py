@@ -14,11 +14,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KEY = ("checkpoint", "task", "language", "item_id", "format", "seed")
 MEASURED = ("ok", "truncated")
@@ -48,6 +50,8 @@ def where_measured(
     An `ok` record without a `value`, or an item that is not `decided` (too few options, for example), was not measured:
     its status is engine_error.
     """
+    import pandas as pd
+
     severity = asked["status"].map(_SEVERITY).astype("int64")
     worst = severity.groupby([asked[name] for name in KEY]).max()
     status = worst.map(_BY_SEVERITY).reindex(reduced.index)
@@ -58,6 +62,8 @@ def where_measured(
 
 def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     """The number of answers to an item, whether one contains a gold answer, and how many do."""
+    import pandas as pd
+
     counted = asked.assign(contains=asked["contains"].astype("boolean").fillna(False).astype("int64"))
     groups = counted.groupby(list(KEY))
     found = groups["contains"].sum().astype("Int64")

@@ -26,15 +26,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(models: Path) -> Path:
     """Two architectures, asked six questions of the user's own, one of which nobody could answer right."""
     items = models / "my items.jsonl"
+    asked = {"language": "swahili", "question": "Watu wangapi?"}
     lines = [
-        {
-            "id": f"q{number}",
-            "language": "swahili",
-            "context": f"Mji wa Karo una watu {number}00.",
-            "question": "Watu wangapi?",
-            "answers": [f"{number}00"] if number else ["  ?! "],
-        }
-        for number in range(6)
+        {"id": f"q{n}", "context": f"Mji wa Karo una watu {n}00.", "answers": [f"{n}00"] if n else ["  ?! "], **asked}
+        for n in range(6)
     ]
     items.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     out = models / "run"

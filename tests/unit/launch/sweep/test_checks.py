@@ -25,7 +25,6 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(tmp_path: Path, config: EngineConfig, *, base: str | None = "dense", dtype: str = "float16") -> None:
-    tmp_path.mkdir(exist_ok=True)
     paths = {
         "dense": write(tmp_path / "dense", tensors(), {**CONFIG, "dtype": dtype}),
         "small": write(tmp_path / "small", tensors(seed=1)),
@@ -48,15 +47,17 @@ def test_another_dtype_than_the_base_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"mixed_dtypes": True}, {"dtype": "bfloat16"}, {"kind": "torch"}], ids=["flag", "one dtype", "torch"]
+    ("settings", "base", "dtype"),
+    [
+        ({"mixed_dtypes": True}, "dense", "float16"),
+        ({"dtype": "bfloat16"}, "dense", "float16"),
+        ({"kind": "torch"}, "dense", "float16"),
+        ({}, None, "float16"),  # they are not compared
+        ({}, "dense", CONFIG["dtype"]),
+    ],
 )
-def test_what_computes_all_in_one_or_may_mix_is_not(settings, tmp_path):
-    assert check(tmp_path, EngineConfig.model_validate(settings)) is None
-
-
-def test_models_that_are_not_compared_may_differ_and_equal_ones_pass(tmp_path):
-    assert check(tmp_path / "apart", EngineConfig(), base=None) is None
-    assert check(tmp_path / "alike", EngineConfig(), dtype=CONFIG["dtype"]) is None
+def test_what_computes_all_in_one_or_may_mix_is_not(settings, base, dtype, tmp_path):
+    assert check(tmp_path, EngineConfig.model_validate(settings), base=base, dtype=dtype) is None
 
 
 def test_on_a_cpu_auto_is_one_dtype(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from evaluator.core.errors import InputError
-from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.sweep.config import SweepConfig, load_sweep
@@ -130,10 +129,7 @@ def test_the_same_quantisation_is_one_job_and_two_of_one_name_are_refused():
         ({"checkpoint": "x", "label": "y", "base": "z"}, "base: unknown model 'z'"),
         ({"checkpoint": "x", "label": "dense"}, "label: 'dense' is the name of a model"),
         ({**RTN, "base": "dense"}, "base: 'dense' applies to a given checkpoint only"),
-        (
-            {"method": "recipe", "recipe": "/no/such.yaml"},
-            "recipe: /no/such.yaml: cannot read the recipe: No such file",
-        ),
+        ({"method": "recipe", "recipe": "/no/such.yaml"}, "/no/such.yaml: cannot read the recipe: No such file"),
     ],
 )
 def test_bad_lines_are_one_line(line, part):
@@ -217,11 +213,6 @@ def test_recipes_need_their_environment_before_anything_starts(model, tmp_path, 
     monkeypatch.setattr(type(METHODS["gptq"]), "check_here", missing)
     with pytest.raises(InputError, match=r"^gptq-w8a8: compress: llm-compressor: its environment"):
         prepared(model, tmp_path, {"method": "gptq", "scheme": "W8A8"})
-
-
-def test_engine_torch_serves_no_quantised_checkpoint(model, tmp_path):
-    with pytest.raises(InputError, match=r"^compress: rtn-fp8_dynamic: .* torch serves no quantised"):
-        prepared(model, tmp_path, RTN, engine=EngineConfig(kind="torch").model_dump())
 
 
 def test_the_estimate_counts_hours_and_bytes():

@@ -51,10 +51,3 @@ def test_what_cannot_be_imported_is_one_line(folder, monkeypatch, content, reaso
     with pytest.raises(InputError) as caught:
         load_plugins()
     assert str(caught.value) == f"RESURFACE_PLUGINS: cannot import {name!r}: {reason.format(content is None)}"
-
-
-def test_no_plugins(monkeypatch):
-    monkeypatch.delenv("RESURFACE_PLUGINS", raising=False)
-    before = TASKS.names
-    load_plugins()
-    assert TASKS.names == before
