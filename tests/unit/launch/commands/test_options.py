@@ -46,11 +46,6 @@ def test_a_base_with_the_name_of_another_checkpoint_is_not_taken_for_it(desk):
         sweep(desk / "other" / "dense", base=desk / "dense")
 
 
-def test_two_checkpoints_of_one_name_are_both_named(desk):
-    with pytest.raises(InputError, match=r"CHECKPOINT: .*dense' and .*other/dense'"):
-        sweep(desk / "dense", desk / "other" / "dense")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -39,15 +39,9 @@ def test_it_shows_verdicts_and_costs_and_writes_nothing(run, monkeypatch, capsys
     assert sorted(run.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--items", 9), "error: resurface screen: --items: 9: Input should be greater than or equal to 10"),
-        (("--seed", -1), "error: resurface screen: --seed: -1"),
-    ],
-)
-def test_bad_settings_are_refused_in_one_line(run, monkeypatch, capsys, arguments, message):
-    assert typed(monkeypatch, "screen", run, *arguments) == 2
+def test_bad_settings_are_refused_in_one_line(run, monkeypatch, capsys):
+    assert typed(monkeypatch, "screen", run, "--items", 9) == 2
+    message = "error: resurface screen: --items: 9: Input should be greater than or equal to 10"
     assert capsys.readouterr().err.startswith(message)
 
 

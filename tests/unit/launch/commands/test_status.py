@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,19 +115,3 @@ def test_it_ends_well_when_nobody_reads_on(tmp_path, options):
             command("status", write(tmp_path / "run"), *options), stdout=output, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_it_needs_neither_ray_nor_pandas_nor_arrow(tmp_path):
-    run = write(tmp_path / "run", "running")
-    code = f"""
-import sys
-from launch.commands.cli import main
-sys.argv = ["resurface", "status", {str(run)!r}]
-try:
-    main()
-finally:
-    print(sorted({{"ray", "torch", "pandas", "pyarrow", "vllm"}} & sys.modules.keys()))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "stale" in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"

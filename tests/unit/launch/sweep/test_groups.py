@@ -37,10 +37,6 @@ def jobs(config):
     return {job.name: job for job in expand(config, Path("RUN"), resolve)}, asked
 
 
-def test_each_model_is_a_part():
-    assert parts_of(sweep()) == (("a",), ("b",), ("c",))
-
-
 def test_what_is_compared_belongs_together():
     config = sweep(models={"a": "org/a", "b": "org/b", "c": "org/c"}, base="b", prune=[])
     assert parts_of(config) == (("a", "b", "c"),)
@@ -53,11 +49,6 @@ def test_a_compressed_checkpoint_that_is_given_goes_with_its_base():
         "a",
         "a-int8",
     ]
-
-
-def test_joined_sweeps_have_the_parts_of_all_of_them():
-    inner = sweep().model_copy(update={"models": {"d": "org/d"}})
-    assert [part[0] for part in parts_of(sweep(include=[inner]))] == ["d", "a", "b", "c"]
 
 
 def test_the_parts_together_are_the_whole():

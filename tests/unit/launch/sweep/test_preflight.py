@@ -141,12 +141,6 @@ def test_bad_texts_are_one_line(models, tmp_path, task, probes, part):
     assert "\n" not in str(caught.value)
 
 
-def test_a_text_takes_no_languages(models, tmp_path):
-    task = {"task": book(tmp_path), "probes": ["perplexity"], "languages": ["english"]}
-    with pytest.raises(InputError, match="languages: a text has none"):
-        prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-
-
 def test_a_chat_template_that_is_missing_or_no_good_is_found_before_anything_starts(models, tmp_path):
     task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
     with pytest.raises(InputError, match="no chat template"):
@@ -172,22 +166,12 @@ def test_languages_with_fewer_items_than_asked_for_are_told(models, tmp_path):
 
 def asked_about(tmp_path, calibration):
     """A sweep that prunes on `calibration` and asks about one context."""
-    item = {
-        "id": "i1",
-        "language": "english",
-        "context": "Karo lies on the Belu.",
-        "question": "Where is Karo?",
-        "answers": ["on the Belu"],
-    }
-    more = {
-        "id": "i2",
-        "language": "english",
-        "context": "Tiro lies on the Sana.",
-        "question": "Where is Tiro?",
-        "answers": ["on the Sana"],
-    }
     file = tmp_path / "items.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in (item, more)), encoding="utf-8")
+    lines = []
+    for number, (town, river) in enumerate([("Karo", "Belu"), ("Tiro", "Sana")], start=1):
+        item = {"id": f"i{number}", "language": "english", "context": f"{town} lies on the {river}."}
+        lines.append(json.dumps(item | {"question": f"Where is {town}?", "answers": [f"on the {river}"]}) + "\n")
+    file.write_text("".join(lines), encoding="utf-8")
     (tmp_path / "calibration.txt").write_text(calibration, encoding="utf-8")
     return {
         "prune": [{"method": "wanda", "sparsity": 0.5}],
@@ -248,12 +232,6 @@ def test_options_are_part_of_a_runs_identity_and_an_old_run_keeps_its_own(models
             directory.mark("finished")
     with pytest.raises(InputError, match=r'gazetteer\.options is null there, "alike" here\); use a new --out'):
         RunDirectory(tmp_path / "run", plan(options="alike").identity, {}, 0)
-
-
-def test_a_text_has_no_options(models, tmp_path):
-    task = {"task": book(tmp_path), "probes": ["perplexity"], "name": "book"}
-    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-    assert "options" not in plan.identity["task_settings"]["a"]["book"]
 
 
 def test_checkpoints_that_tokenise_otherwise_than_their_base_are_known(models, tmp_path):

@@ -8,7 +8,6 @@ from evaluator.asking.prompts import Prompter
 from evaluator.asking.templates import Wording
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
-from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import plan_of
 from evaluator.tasks import Task, TaskData
 from evaluator.tasks.base import one_of_each, posed_as, task_and_prompt
@@ -82,13 +81,6 @@ def test_items_get_the_name_of_their_task_once_for_all_checkpoints(tmp_path, mon
     assert named == ["gazetteer+terse", "gazetteer+listed"]
 
 
-def test_a_text_is_read_without_a_prompt(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("Some text.")
-    [dense] = jobs(tmp_path, task(), {"task": f"text:{text}", "probes": ["perplexity"]})
-    assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+listed", "text"]
-
-
 def test_the_same_items_and_candidates_in_other_words(tmp_path):
     [dense] = jobs(tmp_path, task(probes=["greedy", "choice"]))
     plain, terse, listed = TaskPreparation(4096, {}).tasks_of(dense)
@@ -123,12 +115,6 @@ def test_an_item_without_options_cannot_be_posed_by_a_template_that_lists_them(t
     [dense] = jobs(tmp_path, {"task": f"jsonl:{file}", "probes": ["greedy"], "prompts": ["listed"]})
     with pytest.raises(InputError, match="distractor"):
         TaskPreparation(4096, {}).tasks_of(dense)
-
-
-def test_a_plain_task_has_the_identity_that_it_had():
-    config = EvalConfig(task="gazetteer", prompts=("paper",))
-    assert not {"template", "prompts"} & config.identifying().keys()
-    assert config.identifying() == EvalConfig(task="gazetteer").identifying()
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,3 @@ def test_what_cannot_be_said_of_a_task(task, parts):
         validated(SweepConfig, {"models": {"dense": "bundled"}, "tasks": [task]}, "s.yaml")
     assert all(part in str(caught.value) for part in parts), caught.value
     assert "\n" not in str(caught.value)
-
-
-def test_a_choice_alone_is_asked_of_endings():
-    config = EvalConfig(task="hellaswag", probes=("choice", "hard_choice"))
-    assert [probe.name for probe in config.item_probes] == ["choice", "hard_choice"]
