@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pandas as pd
+from msgspec.structs import replace
 
 import evaluator.metrics.columns as col
 from evaluator.core.text import code_of
