@@ -1,4 +1,4 @@
-"""Distractors: what may stand beside a gold answer, and that draws depend on the seed and the item alone."""
+"""Which items are asked, and distractors: what may stand beside a gold answer, drawn by the seed and the item alone."""
 
 import random
 from collections import Counter
@@ -9,10 +9,30 @@ from hypothesis import strategies as st
 
 from evaluator.core.errors import InputError
 from evaluator.core.text import normalise
-from evaluator.tasks import load_task, select
+from evaluator.tasks import gold_option, is_excluded, load_task, select
 from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors, similar_length, unrelated_candidates
 from tests.support.items import make_item
+
+
+def test_the_subset_is_the_start_of_the_seeded_shuffle_of_the_file_order():
+    pool = [make_item(number) for number in range(50)]
+    order = list(range(50))
+    random.Random(42).shuffle(order)
+    for items in (0, 7, 50, 51):  # 0: all
+        assert [item.item_id for item in select(pool, items)] == [f"i{number}" for number in order[: items or 50]]
+    assert pool == [make_item(number) for number in range(50)]
+
+
+@pytest.mark.parametrize("answers", [(), ("",), ("...",), ("?!", " \n", "—")])
+def test_items_without_a_gradable_answer_are_excluded(answers):
+    assert is_excluded(make_item(0, answers=answers))
+
+
+def test_the_gold_option_is_the_first_reference_that_can_be_graded():
+    assert not is_excluded(make_item(0, answers=("...", "Nile")))
+    assert gold_option(make_item(0, answers=("...", "the Nile.", "Nile"))) == "the Nile."
+
 
 answers = st.lists(st.sampled_from(["Nile", "nile.", "The Nile", "Po", "Ob", "...", "", "1", "1.", "Ob!"]), max_size=2)
 pools = st.lists(answers, min_size=1, max_size=12).map(
@@ -141,7 +161,7 @@ def test_brought_options_are_used_as_they_are():
         choose_options(item, [item], 0)
 
 
-def test_unrelated_candidates_come_from_other_languages():
+def test_unrelated_candidates_are_wrong_distinct_and_come_from_other_languages():
     pools = {
         language: [make_item(number, language=language, answers=[f"{language} {number}"]) for number in range(30)]
         for language in ("english", "finnish", "korean")
@@ -154,10 +174,6 @@ def test_unrelated_candidates_come_from_other_languages():
         drawn.update(text.split()[0] for text in found)
     assert set(drawn) == {"finnish", "korean"}
     assert min(drawn.values()) > 450  # of 1200, 600 expected, standard deviation 17
-    assert unrelated_candidates(item, pools, 0) == unrelated_candidates(item, dict(pools), 0)
-
-
-def test_unrelated_candidates_are_wrong_and_distinct():
     item = make_item(0, answers=["1999"])
     pools = {
         "english": [item, make_item(1)],
@@ -166,14 +182,6 @@ def test_unrelated_candidates_are_wrong_and_distinct():
     assert [text.lower().strip("!") for text in unrelated_candidates(item, pools, 0)] == ["oulu"]
     with pytest.raises(InputError, match=r"'unrelated' lists answers of other languages.*'english'"):
         unrelated_candidates(item, {"english": pools["english"]}, 0)
-
-
-def test_hard_distractors_by_hand():
-    """Trigrams of 'nile': nil ile. 'nil': nil -> 1/2; 'the nile': 6 of its own, 2 shared -> 2/6; 'miles': 1 of 4."""
-    item = make_item(0, answers=["Nile"])
-    texts = ["Po", "miles", "The Nile", "Nil", "nile!", "nil.", "Ob"]
-    pool = [item, *(make_item(number, answers=[text]) for number, text in enumerate(texts, start=1))]
-    assert hard_distractors(item, pool) == ("Nil", "The Nile", "miles")
 
 
 @given(st.lists(st.text(alphabet="abc ", max_size=6), max_size=12), st.text(alphabet="abc", min_size=1, max_size=6))

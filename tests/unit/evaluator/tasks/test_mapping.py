@@ -23,19 +23,9 @@ def item(row: dict[str, Any], spoken: str | None = "english", /, **fields: Any) 
     return mapping(spoken, **fields).item(row, "test-000003", "row 3")
 
 
-def complaint(row: dict[str, Any], /, **fields: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        item(row, **fields)
-    message = str(caught.value)
-    assert message.startswith("data set 'org/x': row 3: field "), message
-    assert "\n" not in message
-    return message
-
-
 @pytest.mark.parametrize(
     ("row", "path", "answers"),
     [
-        ({"a": "x"}, "a", ("x",)),
         ({"a": ["x", "y", "x", " y "]}, "a", ("x", "y")),
         ({"a": {"text": ["x", "y"], "answer_start": [1, 2]}}, "a.text", ("x", "y")),
         ({"a": [{"text": "x"}, {"text": "y"}]}, "a.text", ("x", "y")),
@@ -48,7 +38,6 @@ def complaint(row: dict[str, Any], /, **fields: Any) -> str:
         # without a right answer the item is excluded, and counted
         ({"a": []}, "a", ()),
         ({"a": None}, "a.text", ()),
-        ({"a": {"text": []}}, "a.text", ()),
         ({"a": {"text": ["", "  "]}}, "a.text", ()),
     ],
 )
@@ -60,34 +49,21 @@ def test_paths(row, path, answers):
     ("answer", "labels", "gold"),
     [
         (0, None, "w"),
-        (3, None, "z"),
         ("2", None, "y"),  # HellaSwag spells its numbers as texts
-        ("B", None, "x"),
         ("d", None, "z"),
-        ("C", ["A", "B", "C", "D"], "y"),
         ("1", ["1", "2", "3", "4"], "w"),  # ARC has both kinds of labels
         (4, ["=1", "=2", "=3", "=4"], "z"),
         ("B", ["D", "C", "B", "A"], "y"),
         ([1, 2], None, "x"),  # several are right: the first is the gold option
+        *((hidden, None, None) for hidden in ("", None, -1, "-1", [])),
     ],
 )
 def test_the_right_option(answer, labels, gold):
-    row = {"q": "?", "o": ["w", "x", "y", "z"], "a": answer}
-    more: dict[str, Any] = {}
-    if labels is not None and labels[0].startswith("="):
-        more["labels"] = labels
-    elif labels is not None:
-        row["l"] = labels
-        more["labels"] = "l"
-    found = item(row, **CHOICE, **more)
-    assert found.answers[0] == gold
+    row = {"q": "?", "o": ["w", "x", "y", "z"], "a": answer, "l": labels}
+    said = labels and {"labels": labels if labels[0].startswith("=") else "l"}
+    found = item(row, **CHOICE, **(said or {}))
+    assert next(iter(found.answers), None) == gold
     assert found.options == ("w", "x", "y", "z")
-
-
-@pytest.mark.parametrize("hidden", ["", None, -1, "-1", []])
-def test_a_hidden_label_is_no_answer(hidden):
-    found = item({"q": "?", "o": ["w", "x"], "a": hidden}, **CHOICE)
-    assert (found.answers, found.options) == ((), ("w", "x"))
 
 
 def test_options_of_several_columns_and_empty_ones():
@@ -98,17 +74,15 @@ def test_options_of_several_columns_and_empty_ones():
 
 
 def test_ids_texts_clusters_and_languages():
-    fields = {"id": ["link", "n"], "language": "l", "context": ["c1", "c2"], **OPEN}
-    rows = mapping(None, **fields)
-    one = rows.item(
-        {"link": "u", "n": 1, "l": "hi", "c1": " first ", "c2": "second", "q": " ? ", "a": "x"}, "", "row 0"
+    rows = mapping(None, id=["link", "n"], language="l", context=["c1", "c2"], **OPEN)
+    first = {"link": "u", "n": 1, "l": "hi", "c1": " first ", "c2": "second", "q": " ? ", "a": "x"}
+    one, *others = (
+        rows.item(first | each, "", "row 0")
+        for each in ({}, {"n": 2}, {"n": 3, "l": "ta"}, {"n": 4, "c1": "", "c2": None})
     )
     assert (one.item_id, one.language, one.context, one.question) == ("u-1", "hi", "first\nsecond", "?")
-    two = rows.item({"link": "u", "n": 2, "l": "hi", "c1": "first", "c2": "second", "q": "?", "a": "x"}, "", "row 1")
-    other = rows.item({"link": "u", "n": 3, "l": "ta", "c1": "first", "c2": "second", "q": "?", "a": "x"}, "", "row 2")
-    none = rows.item({"link": "u", "n": 4, "l": "hi", "c1": "", "c2": None, "q": "?", "a": "x"}, "", "row 3")
-    assert [each.cluster for each in (one, two, other, none)] == ["u-1", "u-1", "u-3", "u-4"]
-    assert none.context == ""
+    assert [each.cluster for each in (one, *others)] == ["u-1", "u-1", "u-3", "u-4"]
+    assert others[-1].context == ""
     unnamed = item({"q": "?", "a": "x"}, **OPEN)
     assert (unnamed.item_id, unnamed.cluster, unnamed.language) == ("test-000003", "test-000003", "english")
     assert item({"q": "?", "a": "x", "p": 5}, cluster="p", **OPEN).cluster == "5"
@@ -117,20 +91,16 @@ def test_ids_texts_clusters_and_languages():
 @pytest.mark.parametrize(
     ("row", "fields", "parts"),
     [
-        ({"q": "", "a": "x"}, OPEN, ["'question' (q) is empty"]),
         ({"q": None, "a": "x"}, OPEN, ["'question' (q) is empty"]),
         ({"q": "?", "a": True}, OPEN, ["'answers' (a) must be text or a number, not True"]),
         ({"q": "?", "a": {"text": "x"}}, OPEN, ["'answers' (a) must be text or a number, not {'text': 'x'}"]),
         ({"q": "?", "a": "x"}, {"question": "q", "answers": "a.text"}, ["'answers' (a.text)", "no 'text' in 'x'"]),
-        ({"q": "?", "a": {"t": "x"}}, {"question": "q", "answers": "a.text"}, ["no 'text' in {'t': 'x'}"]),
         ({"q": "\ud800", "a": "x"}, OPEN, ["'question' (q) holds a lone surrogate"]),
         ({"q": "?", "a": "x", "i": " "}, {**OPEN, "id": "i"}, ["'id' (i) is empty"]),
         ({"q": "?", "o": ["w", "x"], "a": 2}, CHOICE, ["'answer' (a): '2' is none of the 2 options"]),
         ({"q": "?", "o": ["w", ""], "a": 1}, CHOICE, ["'answer' (a): '1' is none of the 2 options"]),
-        ({"q": "?", "o": ["w", "x"], "a": "C"}, CHOICE, ["'C' is none of the 2 options"]),
         ({"q": "?", "o": ["w", "x"], "a": "x!"}, CHOICE, ["'x!' is neither a number from 0 nor a letter from A"]),
         ({"q": "?", "o": ["w", "x"], "a": 1.5}, CHOICE, ["'1.5' is neither"]),
-        ({"q": "?", "o": ["w"], "a": 0}, CHOICE, ["'options' (o) gives a choice among 1, not among 2 to 10"]),
         ({"q": "?", "o": ["w", "w"], "a": 0}, CHOICE, ["a choice among 1,"]),
         ({"q": "?", "o": [*"abcdefghijk"], "a": 0}, CHOICE, ["a choice among 11, not among 2 to 10"]),
         ({"q": "?", "o": ["w", "x"], "a": "E", "l": ["A", "B"]}, {**CHOICE, "labels": "l"}, ["'E' is none of the 2"]),
@@ -138,7 +108,11 @@ def test_ids_texts_clusters_and_languages():
     ],
 )
 def test_errors_name_row_and_field(row, fields, parts):
-    message = complaint(row, **fields)
+    with pytest.raises(InputError) as caught:
+        item(row, **fields)
+    message = str(caught.value)
+    assert message.startswith("data set 'org/x': row 3: field "), message
+    assert "\n" not in message
     assert all(part in message for part in parts), message
 
 
@@ -170,13 +144,9 @@ def test_the_columns_that_are_read():
         mapping(question="q", answers="anser.text").columns(["q", "answer"])
 
 
-# ---- what users say ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"fields": {"question": 3}}, "a column's path is needed"),
         ({"fields": {"options": []}}, "a column's path is needed"),
         ({"fields": {"options": ["a", 1]}}, "1 is not a column's path"),
         ({"fields": {"anwer": "a"}}, "Extra inputs"),
@@ -196,13 +166,8 @@ def test_what_is_said_goes_before_what_is_usual():
     )
     assert Source().over(usual) == usual
     said = Source.model_validate({"config": "law", "fields": {"answers": ["a", "b"]}})
-    assert said.over(usual).given() == {
-        "config": "law",
-        "split": "test",
-        "language": "english",
-        "fields": {"question": ["q"], "answers": ["a", "b"]},
-    }
+    fields = {"question": ["q"], "answers": ["a", "b"]}
+    assert said.over(usual).given() == {"config": "law", "split": "test", "language": "english", "fields": fields}
     several = Source.model_validate({"config": {"hindi": "hi", "tamil": "ta"}})
     assert several.over(usual).configs == {"hindi": "hi", "tamil": "ta"}
     assert Source(language="tamil").over(several).configs == {"tamil": None}
-    assert Source().over(Source()).given() == {}

@@ -45,31 +45,15 @@ def only_error(function, *arguments):
     return str(caught.value)
 
 
-# ---- registry ---------------------------------------------------------------------------------------------------
-
-
-def test_gazetteer():
-    data = load_task("gazetteer", ["swahili", "english", "swahili"])
-    assert data.name == "gazetteer"
-    assert list(data.pools) == ["swahili", "english"]
-    assert len(data.every_pool) == 9
-    assert all(len(pool) == 300 for pool in data.every_pool.values())
-    assert data.pools["swahili"] is data.every_pool["swahili"]
-    assert data.digest == load_task("gazetteer", None).digest
-
-
 @pytest.mark.parametrize(
     ("spec", "parts"),
     [
         ("gazeteer", ["unknown task 'gazeteer'", "did you mean 'gazetteer'?"]),
         ("squat", ["unknown task 'squat'", "'squad'"]),
         ("", ["unknown task ''"]),
-        ("gazetteer:here", ["takes no path"]),
         ("gazetteer:", ["takes no path"]),
-        ("xquad:", ["path after ':' is empty"]),
         ("jsonl", ["jsonl:FILE"]),
         ("jsonl:", ["path after ':' is empty"]),
-        ("jsonl:/no/such/file", ["/no/such/file: no such file"]),
         ("xquad:/no/such/dir", ["/no/such/dir: no such file"]),
         ("jsonl:/", ["is a directory"]),
         ("jsonl:~nobody-of-that-name/x.jsonl", ["no such file or directory"]),
@@ -88,31 +72,16 @@ def test_the_digest_identifies_the_data_and_not_the_file(tmp_path):
     other = {**LINE, "id": "b"}
     same = digest("a.jsonl", LINE, other)
     assert same == digest("renamed.jsonl", LINE, other)
-    changes = [
-        (other, LINE),
-        (LINE,),
-        (LINE, {**other, "answers": ["y"]}),
-        (LINE, {**other, "context": "d"}),
-        (LINE, {**other, "options": ["z"]}),
-        (LINE, {**other, "language": "finnish"}),
-    ]
+    fields = {"answers": ["y"], "context": "d", "options": ["z"], "language": "finnish"}
+    changes = [(other, LINE), (LINE,), *((LINE, other | {name: value}) for name, value in fields.items())]
     assert len({same, *(digest("b.jsonl", *records) for records in changes)}) == 1 + len(changes)
+    assert load_task("gazetteer", ["swahili"]).digest == load_task("gazetteer", None).digest
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("my items (v2).jsonl", "my-items-v2"),
-        ("kysymys_ä.jsonl", "kysymys_ä"),
-        (".hidden", "hidden"),
-        ("...jsonl", "jsonl"),
-        ("-rf;$x.jsonl", "rf-x"),
-    ],
-)
+@pytest.mark.parametrize(("file", "name"), [("my items (v2).jsonl", "my-items-v2"), ("-rf;$ä.jsonl", "rf-ä")])
 def test_names_of_files_become_names_of_directories(tmp_path, file, name):
     data = load_task(f"jsonl:{write_lines(tmp_path / file, LINE)}", None)
-    assert data.name == name
-    assert data.pools["english"][0].task == name
+    assert data.name == data.pools["english"][0].task == name
 
 
 def test_both_spellings_of_a_language_are_accepted(tmp_path):
@@ -141,9 +110,6 @@ def test_a_task_is_one_object(tmp_path):
     assert "unknown task 'toy'" in only_error(TaskSpec.parse, "toy")
     with pytest.raises(ValueError, match="exactly one of read_items, data and read_text"):
         Task(name="toy", help="neither")
-
-
-# ---- jsonl ------------------------------------------------------------------------------------------------------
 
 
 def test_jsonl_reads_items_in_file_order(tmp_path):
@@ -175,18 +141,14 @@ def without(name):
         *((without(name), [f"field {name!r} is missing"]) for name in LINE),
         ({**LINE, "id": 7}, ["field 'id' must be a string, not 7"]),
         ({**LINE, "id": " "}, ["field 'id' is empty"]),
-        ({**LINE, "language": ""}, ["field 'language' is empty"]),
-        ({**LINE, "question": ""}, ["field 'question' is empty"]),
         ({**LINE, "context": None}, ["field 'context' must be a string, not null"]),
         ({**LINE, "answers": "x"}, ["field 'answers' must be a list, not \"x\""]),
         ({**LINE, "answers": ["x", 3]}, ["field 'answers'[1] must be a string, not 3"]),
         ({**LINE, "answers": {"text": ["x"] * 40}}, ["field 'answers' must be a list", "..."]),
-        ({**LINE, "options": "x"}, ["field 'options' must be a list"]),
         ({**LINE, "options": ["x", " "]}, ["field 'options'[1] is empty"]),
         ({**LINE, "context": "\ud800"}, ["field 'context' holds a lone surrogate at character 0"]),
         (LINE, ["field 'id' repeats 'a' of line 1"]),
         ([LINE], ["must be an object"]),
-        ("{", ["not JSON"]),
         ('{"id": "b"', ["not JSON"]),
         ("[" * 100_000, ["not JSON"]),
         ('{"id": ' + "1" * 5000 + "}", ["not JSON"]),
@@ -209,9 +171,6 @@ def test_files_that_are_no_items(tmp_path):
         assert only_error(load_task, "empty", None) == "task 'empty': holds no items"
 
 
-# ---- xquad and tydiqa on disk -----------------------------------------------------------------------------------
-
-
 def test_xquad_languages_come_from_file_names_and_paragraphs_are_clusters(tmp_path):
     first = {"context": "c1", "qas": [question("1", "x"), question("2", "y")]}
     second = {"context": "c1", "qas": [question("3", "z")]}
@@ -224,7 +183,6 @@ def test_xquad_languages_come_from_file_names_and_paragraphs_are_clusters(tmp_pa
     clusters = [item.cluster for item in data.pools["en"]]
     assert clusters[0] == clusters[1] != clusters[2]
     assert clusters == [item.cluster for item in data.pools["th"]]
-    assert [item.item_id for item in read_xquad(tmp_path / "xquad.th.json")] == ["1", "2", "3"]
 
 
 @needs_xquad
@@ -250,8 +208,7 @@ def test_tydiqa_languages(tmp_path):
         "swahili": ["swahili-2-0"],
         "telugu": ["train-1"],
     }
-    assert data.pools["arabic"][0].answers == ("x",)
-    assert data.pools["swahili"][0].answers == ("x", "y")
+    assert [data.pools[language][0].answers for language in ("arabic", "swahili")] == [("x",), ("x", "y")]
     assert data.pools["swahili"][0].cluster == "swahili-2-0"
     assert [i.item_id for i in read_tydiqa(tmp_path / "a-dev.json")] == ["arabic-1", "swahili-2-0"]
 
@@ -260,26 +217,22 @@ def test_tydiqa_languages(tmp_path):
 def test_tydiqa_without_a_language(tmp_path, name):
     write(tmp_path / name, squad(question("77", "z")))
     message = only_error(read_tydiqa, tmp_path)
-    assert name in message
-    assert "'77'" in message
-    assert "arabic" in message
+    assert all(part in message for part in (name, "'77'", "arabic"))
 
 
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
+        (None, ["holds no file 'xquad.*.json'"]),
         ("{", ["not JSON"]),
         ([], ["must be an object, not []"]),
         ({}, ["field 'data' is missing"]),
         ({"data": {}}, ["field 'data' must be a list"]),
         ({"data": []}, ["holds no items"]),
         ({"data": [7]}, ["data[0] must be an object, not 7"]),
-        ({"data": [{"title": "T"}]}, ["data[0]: field 'paragraphs' is missing"]),
         ({"data": [{"title": 3, "paragraphs": []}]}, ["data[0]: field 'title' must be a string"]),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, ["data[0].paragraphs[0]: field 'context' is missing"]),
         (squad({"question": "q", "answers": []}), ["data[0].paragraphs[0].qas[0]: field 'id' is missing"]),
-        (squad({"id": "1", "answers": []}), ["qas[0]: field 'question' is missing"]),
-        (squad({"id": "1", "question": "q"}), ["qas[0]: field 'answers' is missing"]),
         (squad({"id": "1", "question": "q", "answers": ["x"]}), ["qas[0].answers[0] must be an object"]),
         (squad({"id": "1", "question": "q", "answers": [{}]}), ["qas[0].answers[0]: field 'text' is missing"]),
         (squad(question("1", "\udfff")), ["lone surrogate"]),
@@ -287,19 +240,11 @@ def test_tydiqa_without_a_language(tmp_path, name):
     ],
 )
 def test_squad_errors_name_file_and_place(tmp_path, content, parts):
-    write(tmp_path / "xquad.en.json", content)
+    if content is not None:
+        write(tmp_path / "xquad.en.json", content)
     message = only_error(read_xquad, tmp_path)
     assert str(tmp_path) in message
     assert all(part in message for part in parts), message
-
-
-def test_a_directory_without_files(tmp_path):
-    assert "holds no file 'xquad.*.json'" in only_error(read_xquad, tmp_path)
-    assert "holds no file '*.json'" in only_error(read_tydiqa, tmp_path)
-    assert "no such file or directory" in only_error(read_xquad, tmp_path / "gone")
-
-
-# ---- the hub ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -320,17 +265,10 @@ def row(item_id, context="c", answers=("x", "x")):
     return {"id": item_id, "context": context, "question": "q?", "answers": {"text": list(answers), "answer_start": []}}
 
 
-@pytest.mark.parametrize(
-    ("task", "dataset"), [("xquad", "google/xquad"), ("tydiqa", "google-research-datasets/tydiqa")]
-)
-def test_without_the_hub_the_directory_is_named(hub, task, dataset):
-    message = only_error(load_task, task, None)
-    assert f"cannot load data set '{dataset}'" in message
-    assert "Couldn't reach the Hub" in message
-    assert f"use {task}:DIR" in message
-
-
 def test_items_of_the_hub(hub):
+    message = only_error(load_task, "xquad", None)
+    parts = ("cannot load data set 'google/xquad'", "Couldn't reach the Hub", "use xquad:DIR")
+    assert all(part in message for part in parts)
     for language in ["ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro"]:
         hub["google/xquad", f"xquad.{language}", "validation"] = [row("1"), row("2"), row("3", context="d")]
     data = load_task("xquad", ["ro"])
