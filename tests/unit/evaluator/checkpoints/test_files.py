@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from pathlib import Path
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -18,33 +18,29 @@ from pruning.output.manifest import read_manifest
 from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "replace", "part"),
+    [
+        ("tokenizer.json", os.mkfifo, "is a pipe"),
+        ("config.json", lambda file: file.symlink_to("/dev/zero"), "is a pipe, a socket or a device"),
+        ("config.json", lambda file: file.symlink_to("config.json"), ""),
+        ("config.json", lambda file: file.write_text("[" * 100_000), "not JSON"),
+        (
+            "tokenizer_config.json",
+            lambda file: file.touch() or os.truncate(file, 10**12),
+            "has 1,000,000,000,000 bytes",
+        ),
+    ],
+)
+def test_files_that_would_not_end_are_not_read(tmp_path, name, replace, part):
     checkpoint = write(tmp_path / "c")
-    os.mkfifo(checkpoint / "tokenizer.json")
-    assert "tokenizer.json: is a pipe" in only_error(checkpoint)
-    with pytest.raises(InputError, match=r"tokenizer\.json: is a pipe"):
+    (checkpoint / name).unlink(missing_ok=True)
+    replace(checkpoint / name)
+    message = only_error(checkpoint)
+    assert name in message
+    assert part in message
+    with pytest.raises(InputError, match=rf"{re.escape(name)}.*{part}"):
         Checkpoint(checkpoint)
-
-
-def test_a_link_to_a_device_without_end_is_not_read(tmp_path):
-    checkpoint = write(tmp_path / "c")
-    (checkpoint / "config.json").unlink()
-    (checkpoint / "config.json").symlink_to("/dev/zero")
-    assert "config.json: is a pipe, a socket or a device" in only_error(checkpoint)
-
-
-def test_a_file_of_a_terabyte_that_takes_no_space_is_not_read(tmp_path):
-    checkpoint = write(tmp_path / "c")
-    with (checkpoint / "tokenizer_config.json").open("w") as file:
-        file.truncate(10**12)
-    assert "tokenizer_config.json: has 1,000,000,000,000 bytes" in only_error(checkpoint)
-
-
-def test_a_link_to_itself_is_a_missing_file(tmp_path):
-    checkpoint = write(tmp_path / "c")
-    (checkpoint / "config.json").unlink()
-    (checkpoint / "config.json").symlink_to("config.json")
-    assert "config.json" in only_error(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -62,16 +58,7 @@ def test_an_index_names_files_of_its_own_directory(tmp_path, name):
         Checkpoint(checkpoint)
 
 
-def test_an_index_that_places_a_tensor_twice_is_refused(tmp_path):
-    checkpoint = write_sharded(tmp_path / "c", tensors(), {"a.safetensors": list(tensors())})
-    text = (checkpoint / INDEX).read_text()
-    (checkpoint / INDEX).write_text(
-        text.replace('"weight_map": {', '"weight_map": {"lm_head.weight": "b.safetensors", ')
-    )
-    assert "key 'lm_head.weight' occurs twice" in only_error(checkpoint)
-
-
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../../b", ""])
+@pytest.mark.parametrize("name", ["/etc/passwd", "a/../../b", ""])
 def test_a_manifest_lists_files_of_its_own_directory(tmp_path, name):
     checkpoint = write(tmp_path / "c")
     (checkpoint / MANIFEST).write_text(json.dumps({"files": {name: "0"}}))
@@ -89,7 +76,6 @@ def test_names_inside_and_outside():
     "more",
     [
         {"attn_implementation": "somebody/kernel"},
-        {"_attn_implementation": "somebody/kernel"},
         {"_attn_implementation_internal": "somebody/kernel@main:forward"},
         {"text_config": {"attn_implementation": {"": "sdpa", "vision": "somebody/kernel"}}},
         {"experts_implementation": "somebody/kernel"},
@@ -100,23 +86,11 @@ def test_code_of_the_hub_for_a_layer_is_refused(tmp_path, more):
     assert "'somebody/kernel" in only_error(checkpoint)
     with pytest.raises(InputError, match="code from the hub is not run"):
         Checkpoint(checkpoint)
+    own = CONFIG | {"attn_implementation": "sdpa", "text_config": {"hidden_size": 8}}  # of transformers itself
+    assert Checkpoint(write(checkpoint, config=own)).config == own
 
 
-def test_an_implementation_of_transformers_own_is_not(tmp_path):
-    config = CONFIG | {"attn_implementation": "sdpa", "text_config": {"hidden_size": 8}}
-    assert Checkpoint(write(tmp_path / "c", config=config)).config == config
-
-
-def test_json_that_is_nested_too_deep_is_one_line(tmp_path):
-    checkpoint = write(tmp_path / "c")
-    (checkpoint / "config.json").write_text("[" * 100_000)
-    assert "config.json" in only_error(checkpoint)
-    with pytest.raises(InputError, match=r"config\.json: not JSON that can be read"):
-        Checkpoint(checkpoint)
-
-
-@pytest.fixture
-def advised(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def test_every_weight_file_is_read_ahead_where_memory_has_twice_the_room(tmp_path, monkeypatch):
     sizes: list[int] = []
 
     def fadvise(descriptor: int, offset: int, length: int, advice: int) -> None:
@@ -124,30 +98,17 @@ def advised(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(readahead.os.fstat(descriptor).st_size)
 
     monkeypatch.setattr(readahead.os, "posix_fadvise", fadvise)
-    return sizes
-
-
-def test_every_weight_file_is_read_ahead_and_nothing_else(tmp_path: Path, advised: list[int]) -> None:
+    assert readahead.read_ahead(tmp_path) is None
     for name, size in (("model-1.safetensors", 10), ("model-2.safetensors", 20), ("config.json", 30)):
         (tmp_path / name).write_bytes(b"x" * size)
+    memory = SimpleNamespace(available=59)
+    monkeypatch.setattr(readahead.psutil, "virtual_memory", lambda: memory)
+    assert readahead.read_ahead(tmp_path) is None
+    memory.available = 60
     thread = readahead.read_ahead(tmp_path)
     assert thread is not None
     thread.join()
-    assert advised == [10, 20]
-
-
-def test_nothing_is_read_ahead_without_files_or_memory(
-    tmp_path: Path, advised: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert readahead.read_ahead(tmp_path) is None
-    (tmp_path / "model.safetensors").write_bytes(b"x" * 10)
-    for available, reads in ((19, False), (20, True)):
-        monkeypatch.setattr(readahead.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))  # noqa: B023
-        thread = readahead.read_ahead(tmp_path)
-        assert (thread is not None) == reads
-    assert thread is not None
-    thread.join()
-    assert advised == [10]
+    assert sizes == [10, 20]
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
@@ -156,7 +117,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
     file, other = tmp_path / "a", tmp_path / "b"
     file.write_bytes(b"one")
     other.write_bytes(b"one")
-    for _ in range(3):
+    for _ in range(2):
         assert digest_once(file) == digest_once(other) == hashlib.sha256(b"one").hexdigest()
     assert read == ["a", "b"]
     file.write_bytes(b"two")

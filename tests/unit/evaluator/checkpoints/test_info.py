@@ -1,7 +1,6 @@
 """What a checkpoint is said to be, and the directories, configurations and manifests that are refused."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,6 @@ PRUNED = {
 @pytest.fixture
 def checkpoint(tmp_path):
     return write(tmp_path / "dense")
-
-
-# ---- what it says -----------------------------------------------------------------------------------------------
 
 
 def test_a_dense_checkpoint(checkpoint, monkeypatch):
@@ -61,25 +57,17 @@ def test_the_digest_is_of_the_weights_however_they_are_cut_and_called(checkpoint
     assert {inspect_checkpoint(sharded).weights_digest, inspect_checkpoint(reordered).weights_digest} == {digest}
 
 
-@pytest.mark.parametrize("change", ["value", "name", "shape", "dtype", "sign of zero", "more"])
-def test_the_digest_tells_weights_apart(tmp_path, change):
+def test_the_digest_tells_weights_apart(tmp_path):
     weights = tensors()
-    weights["lm_head.weight"][0, 0] = 0.0
-    before = inspect_checkpoint(write(tmp_path / "a", weights)).weights_digest
-    head = weights["lm_head.weight"]
-    if change == "value":
-        head[3, 2] += 1
-    elif change == "name":
-        weights["lm_head.weights"] = weights.pop("lm_head.weight")
-    elif change == "shape":
-        weights["lm_head.weight"] = head.reshape(3, 4)
-    elif change == "dtype":
-        weights["lm_head.weight"] = head.view(torch.float16)
-    elif change == "sign of zero":
-        head[0, 0] = -0.0
-    else:
-        weights["z"] = torch.zeros(0, dtype=torch.bfloat16)
-    assert inspect_checkpoint(write(tmp_path / "b", weights)).weights_digest != before
+    head = weights.pop("lm_head.weight")
+    head[0, 0] = 0.0
+    minus, more = head.clone(), head.clone()
+    minus[0, 0] = -0.0
+    more[3, 2] += 1
+    heads = [head, more, head.reshape(3, 4), head.view(torch.float16), minus]
+    sets = [weights | {"lm_head.weight": each} for each in heads]
+    sets += [weights | {"lm_head.weights": head}, sets[0] | {"z": torch.zeros(0, dtype=torch.bfloat16)}]
+    assert len({inspect_checkpoint(write(tmp_path / "a", each)).weights_digest for each in sets}) == len(sets)
 
 
 @pytest.mark.parametrize(
@@ -88,63 +76,63 @@ def test_the_digest_tells_weights_apart(tmp_path, change):
         ({"_name_or_path": "elsewhere", "transformers_version": "4.0", "use_cache": False}, True),
         ({"dtype": None, "torch_dtype": "bfloat16"}, True),
         ({"dtype": "float32"}, False),
-        ({"vocab_size": 5}, False),
         ({"rope_theta": 1e6}, False),
         ({"model_type": "mistral"}, False),
+        ({"num_local_experts": 0, "text_config": {}}, False),
     ],
 )
 def test_the_architecture_is_what_a_swap_depends_on(checkpoint, tmp_path, change, same):
-    other = write(tmp_path / "b", tensors(seed=1), CONFIG | change)
-    assert (inspect_checkpoint(checkpoint).architecture == inspect_checkpoint(other).architecture) is same
-
-
-def test_the_architecture_knows_tensors_too(checkpoint, tmp_path):
     weights = tensors()
-    tied = write(tmp_path / "tied", {name: weights[name] for name in weights if name != "lm_head.weight"})
-    assert inspect_checkpoint(tied).architecture != inspect_checkpoint(checkpoint).architecture
+    other, alike = (
+        inspect_checkpoint(write(tmp_path / str(seed), tensors(seed=seed), CONFIG | change)) for seed in (1, 2)
+    )
+    assert (inspect_checkpoint(checkpoint).architecture == other.architecture) is same
+    del weights["lm_head.weight"]
+    tied = inspect_checkpoint(write(tmp_path / "tied", weights, CONFIG | change))
+    assert tied.architecture != other.architecture == alike.architecture
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"quantization_config": LAYOUTS["w8a8"].config},
+        {"model_type": "mixtral", "num_local_experts": 2},
+        {"model_type": "mixtral", "text_config": {"num_experts": 8}},
+    ],
+)
+def test_no_engine_holds_two_quantised_checkpoints_or_two_mixtures_of_experts(tmp_path, said):
+    one, other = (write(tmp_path / str(seed), tensors(seed=seed), CONFIG | said) for seed in range(2))
+    assert inspect_checkpoint(one).architecture != inspect_checkpoint(other).architecture
+
+
+FLOAT16, FLOAT32 = {"dtype": "float16"}, {"torch_dtype": "torch.float32"}
 
 
 @pytest.mark.parametrize(
     ("config", "dtype"),
-    [
-        ({"dtype": "float16"}, "float16"),
-        ({"torch_dtype": "torch.float32"}, "float32"),
-        ({}, "bfloat16"),
-        ({"dtype": "auto"}, "bfloat16"),
-    ],
+    [(FLOAT16, "float16"), (FLOAT32, "float32"), ({}, "bfloat16"), ({"dtype": "auto"}, "bfloat16")],
 )
 def test_the_dtype_is_the_configuration_s_or_that_of_most_weights(tmp_path, config, dtype):
     weights = tensors() | {"norm": torch.ones(3)}
     assert inspect_checkpoint(write(tmp_path / "m", weights, {"model_type": "qwen3"} | config)).dtype == dtype
 
 
-# ---- directories that are no whole checkpoint -------------------------------------------------------------------
-
-
-def test_directories(tmp_path, checkpoint):
-    assert "no such directory" in only_error(tmp_path / "gone")
-    assert "is not a directory" in only_error(checkpoint / SINGLE)
-    assert "half-written" in only_error(Path(shutil.copytree(checkpoint, tmp_path / "out.partial-77")))
-    (checkpoint / f"{SINGLE}.partial").touch()
-    assert "half-written" in only_error(checkpoint)
-
-
 @pytest.mark.parametrize(
     ("content", "part"),
     [
         (None, "config.json is missing"),
-        ("", "config.json: not JSON"),
-        ("{", "config.json: not JSON"),
         ("[]", "config.json must be an object"),
         ("{}", "config.json: field 'model_type' is missing"),
         ('{"model_type": 3}', "field 'model_type' must be a string, not 3"),
     ],
 )
-def test_configurations(checkpoint, content, part):
+def test_directories_and_configurations_of_no_whole_checkpoint(checkpoint, content, part):
     (checkpoint / "config.json").unlink()
     if content is not None:
         (checkpoint / "config.json").write_text(content)
     assert part in only_error(checkpoint)
+    assert "is not a directory" in only_error(checkpoint / SINGLE)
+    assert "half-written" in only_error(checkpoint.rename(checkpoint.with_name("out.partial-77")))
 
 
 def test_code_of_its_own_is_not_run_unless_trusted(tmp_path):
@@ -155,9 +143,6 @@ def test_code_of_its_own_is_not_run_unless_trusted(tmp_path):
     # Phi-3 as published: code that nobody needs any more
     known = write(tmp_path / "known", config=CONFIG | code | {"model_type": "phi3"})
     assert inspect_checkpoint(known).tensors == 3
-
-
-# ---- quantised --------------------------------------------------------------------------------------------------
 
 
 def test_a_quantised_checkpoint_says_how_in_its_records_columns(checkpoint):
@@ -179,36 +164,13 @@ def test_a_checkpoint_that_was_pruned_and_then_quantised_keeps_both(checkpoint):
     assert (info.sparsity, info.requested_sparsity, info.calibration) == (0.4977, 0.5, "gazetteer")
 
 
-def test_no_engine_holds_two_quantised_checkpoints(checkpoint, tmp_path):
-    other = write(tmp_path / "other", tensors(seed=1))
-    assert inspect_checkpoint(checkpoint).architecture == inspect_checkpoint(other).architecture
-    for each in (checkpoint, other):
-        with_quantisation(each, LAYOUTS["w8a8"].config)
-    assert inspect_checkpoint(checkpoint).architecture != inspect_checkpoint(other).architecture
-
-
-@pytest.mark.parametrize("said", [{"num_local_experts": 2}, {"text_config": {"num_experts": 8}}])
-def test_no_engine_holds_two_mixtures_of_experts(said, tmp_path):
-    config = CONFIG | {"model_type": "mixtral"} | said
-    one, other = (write(tmp_path / str(seed), tensors(seed=seed), config) for seed in range(2))
-    assert inspect_checkpoint(one).architecture != inspect_checkpoint(other).architecture
-    without = [{key: 0 if key == "num_local_experts" else {} for key in said} | CONFIG for _ in range(2)]
-    dense = [write(tmp_path / str(seed), tensors(seed=seed), without[seed]) for seed in range(2)]
-    assert inspect_checkpoint(dense[0]).architecture == inspect_checkpoint(dense[1]).architecture
-
-
-# ---- manifests --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("manifest", "part"),
     [
         ("", "not JSON"),
-        ("[]", "must be an object"),
         ({**PRUNED, "files": {"tokenizer.json": "aa"}}, "lists tokenizer.json, which is missing"),
         ({**PRUNED, "method": None}, "field 'method' must be a string, not null"),
         ({**PRUNED, "sparsity": "half"}, "field 'sparsity' must be a number, not 'half'"),
-        ({**PRUNED, "config": []}, "field 'config' must be an object"),
         ({**PRUNED, "config": {"calibration": {}}}, "config.calibration: field 'source' is missing"),
         *(
             ({k: v for k, v in PRUNED.items() if k != name}, f"field '{name}'")
@@ -223,18 +185,12 @@ def test_bad_manifests(checkpoint, manifest, part):
     assert part in message
 
 
-# ---- whether it is still what it was ------------------------------------------------------------------------------
-
-
-def test_files_that_were_not_written_since_are_not_read_again(checkpoint, monkeypatch):
+def test_files_that_were_not_written_since_are_not_read_again_and_a_copy_is_the_same(checkpoint, monkeypatch):
     info = inspect_checkpoint(checkpoint)
-    monkeypatch.setattr(described, "read_tensors", lambda _: pytest.fail("read again"))
-    assert recognise(info) == info.files
+    with monkeypatch.context() as patched:
+        patched.setattr(described, "read_tensors", lambda _: pytest.fail("read again"))
+        assert recognise(info) == info.files
     assert set(info.files) == {"config.json", SINGLE}
-
-
-def test_a_copy_of_the_same_files_is_the_same_checkpoint(checkpoint):
-    info = inspect_checkpoint(checkpoint)
     (checkpoint / SINGLE).write_bytes((checkpoint / SINGLE).read_bytes())
     (checkpoint / "notes.json").write_text("{}")
     assert info.files != recognise(info) == inspect_checkpoint(checkpoint).files
@@ -245,13 +201,10 @@ def test_other_weights_or_another_configuration_are_another_checkpoint(checkpoin
     (checkpoint / "config.json").write_text(json.dumps({**CONFIG, "rope_theta": 7.0}))
     with pytest.raises(InputError, match="was replaced while the run went on"):
         recognise(info)
-    (checkpoint / "config.json").write_text(json.dumps(CONFIG))
+    write(checkpoint)
     recognise(info)
     write(checkpoint, tensors(seed=1))
     with pytest.raises(InputError, match="was replaced while the run went on"):
-        recognise(info)
-    (checkpoint / SINGLE).unlink()
-    with pytest.raises(InputError, match=r"holds no \*\.safetensors file"):
         recognise(info)
 
 
@@ -263,6 +216,4 @@ def test_what_is_written_while_it_is_read_is_refused(checkpoint, monkeypatch):
         return read(path)
 
     monkeypatch.setattr(described, "read_tensors", meanwhile)
-    assert only_error(checkpoint) == (
-        f"{checkpoint / SINGLE}: was written while it was read; try again when it is whole"
-    )
+    assert f"{checkpoint / SINGLE}: was written while it was read" in only_error(checkpoint)

@@ -1,106 +1,82 @@
-"""What a quantization_config says, in the layouts that tools write."""
+"""What a quantization_config says, in the layouts that tools write, and what is left out of it to be served."""
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evaluator.checkpoints.overlay import overlay, served_config
 from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
 from evaluator.core.errors import InputError
+from tests.support.checkpoint_files import CONFIG, write
 from tests.support.quantised import compressed_tensors, floats, integers
 
+
+def packed(bits: int, strategy: str, **more: Any) -> dict[str, Any]:
+    return compressed_tensors("pack-quantized", integers(bits, strategy, **more))
+
+
+def other(method: str, **fields: Any) -> dict[str, Any]:
+    return {"quant_method": method, **fields}
+
+
 TOKEN = integers(8, "token", dynamic=True)
-SAID: dict[str, tuple[dict[str, Any], str]] = {
-    "w4a16": (compressed_tensors("pack-quantized", integers(4, "group", group=128)), "W4A16 (group 128)"),
-    "asymmetric": (
-        compressed_tensors("pack-quantized", integers(4, "group", group=64, symmetric=False)),
-        "W4A16 (group 64, asymmetric)",
-    ),
-    "static": (
-        compressed_tensors("pack-quantized", integers(4, "channel", actorder="static")),
-        "W4A16 (per channel, static act order)",
-    ),
-    "weight": (
-        compressed_tensors("pack-quantized", integers(4, "group", group=128, actorder="weight")),
-        "W4A16 (group 128, static act order)",
-    ),
-    "w8a16": (compressed_tensors("pack-quantized", integers(8, "channel")), "W8A16 (per channel)"),
-    "w8a8": (compressed_tensors("int-quantized", integers(8, "channel"), TOKEN), "W8A8 (per channel)"),
-    "w4a8": (compressed_tensors("int-quantized", integers(4, "group", group=128), TOKEN), "W4A8 (group 128)"),
-    "fp8": (
-        compressed_tensors("float-quantized", floats("channel"), floats("token", dynamic=True)),
-        "FP8 (per channel)",
-    ),
-    "fp8 block": (
-        compressed_tensors(
-            "float-quantized",
-            floats("block", block_structure=[128, 128]),
-            floats("group", dynamic=True, group_size=128),
-        ),
+FLOAT_TOKEN = floats("token", dynamic=True)
+FLOAT_GROUP = floats("group", dynamic=True, group_size=128)
+NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+BLOCKS = [128, 128]
+W4A16 = packed(4, "group", group=128)
+FP8 = compressed_tensors("float-quantized", floats("channel"), FLOAT_TOKEN)
+GPTQ = other("gptq", bits=4, group_size=128, desc_act=False, sym=True, dataset="c4")
+SPARSE = {"format": "sparse-24-bitmask", "targets": ["Linear"]}
+DENSE = {"format": "dense", "targets": ["Linear"], "sparsity_structure": "2:4"}
+
+LAYOUTS: list[tuple[dict[str, Any], str]] = [
+    (W4A16, "W4A16 (group 128)"),
+    (packed(4, "group", group=64, symmetric=False), "W4A16 (group 64, asymmetric)"),
+    (packed(4, "channel", actorder="static"), "W4A16 (per channel, static act order)"),
+    (packed(4, "group", group=128, actorder="weight"), "W4A16 (group 128, static act order)"),
+    (compressed_tensors("int-quantized", integers(8, "channel"), TOKEN), "W8A8 (per channel)"),
+    (compressed_tensors("int-quantized", integers(4, "group", group=128), TOKEN), "W4A8 (group 128)"),
+    (FP8, "FP8 (per channel)"),
+    (
+        compressed_tensors("float-quantized", floats("block", block_structure=BLOCKS), FLOAT_GROUP),
         "FP8 (block 128x128)",
     ),
-    "fp8 weights": (compressed_tensors("float-quantized", floats("tensor")), "FP8 W8A16 (per tensor)"),
-    "nvfp4": (
-        compressed_tensors(
-            "nvfp4-pack-quantized",
-            {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
-            {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "dynamic": "local"},
-        ),
-        "NVFP4 (group 16)",
-    ),
-    "mxfp4": (
-        compressed_tensors(
-            "mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
-        ),
-        "MXFP4 W4A16 (group 32)",
-    ),
-    "gptq": (
-        {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "dataset": "c4"},
-        "W4A16 (gptq, group 128)",
-    ),
-    "gptq act order": (
-        {"quant_method": "gptq", "bits": 8, "group_size": -1, "desc_act": True, "sym": True},
-        "W8A16 (gptq, per channel, act order)",
-    ),
-    "awq": (
-        {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},
-        "W4A16 (awq, group 64, asymmetric)",
-    ),
-    "awq, as its first files said it": (
-        {"quant_method": "awq", "w_bit": 4, "q_group_size": 128, "zero_point": False},
-        "W4A16 (awq, group 128)",
-    ),
-    "auto-round": (
-        {"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True, "data_type": "int"},
-        "W4A16 (autoround, group 128)",
-    ),
-    "fp8 of its own": (
-        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
-        "FP8 (block 128x128)",
-    ),
-    "fp8 per tensor": ({"quant_method": "fp8", "activation_scheme": "static"}, "FP8"),
-    "modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, "NVFP4 (group 16)"),
-    "bitsandbytes": (
-        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
-        "NF4 (rtn)",
-    ),
-    "unknown": ({"quant_method": "quark", "global_quant_config": {}}, "QUARK"),
-}
+    (compressed_tensors("float-quantized", floats("tensor")), "FP8 W8A16 (per tensor)"),
+    (compressed_tensors("nvfp4-pack-quantized", NVFP4, NVFP4 | {"dynamic": "local"}), "NVFP4 (group 16)"),
+    (compressed_tensors("mxfp4-pack-quantized", MXFP4), "MXFP4 W4A16 (group 32)"),
+    (GPTQ, "W4A16 (gptq, group 128)"),
+    (other("gptq", bits=8, group_size=-1, desc_act=True, sym=True), "W8A16 (gptq, per channel, act order)"),
+    (other("awq", bits=4, group_size=64, zero_point=True, version="gemm"), "W4A16 (awq, group 64, asymmetric)"),
+    # as AWQ's first files said it
+    (other("awq", w_bit=4, q_group_size=128, zero_point=False), "W4A16 (awq, group 128)"),
+    (other("auto-round", bits=4, group_size=128, sym=True, data_type="int"), "W4A16 (autoround, group 128)"),
+    (other("fp8", activation_scheme="dynamic", weight_block_size=BLOCKS), "FP8 (block 128x128)"),
+    (other("fp8", activation_scheme="static"), "FP8"),
+    (other("modelopt", quant_algo="NVFP4", group_size=16), "NVFP4 (group 16)"),
+    (other("bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type="nf4"), "NF4 (rtn)"),
+    (other("quark", global_quant_config={}), "QUARK"),
+]
 
 
 def read(said: object, directory: Path = Path("model"), key: str = "quantization_config") -> Quantisation | None:
     return read_quantisation(directory, {"model_type": "qwen3", key: said})
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_every_layout_is_named_in_the_words_of_the_field(name: str) -> None:
-    said, label = SAID[name]
+@pytest.mark.parametrize(("said", "label"), LAYOUTS)
+def test_every_layout_is_named_in_the_words_of_the_field(said: dict[str, Any], label: str) -> None:
     found = read(said)
     assert found is not None
-    assert found.label == label
-    assert found.library == said["quant_method"]
+    assert (found.label, found.library) == (label, said["quant_method"])
+    if found.library == "compressed-tensors":  # the field's old name, which says no method
+        old = {name: value for name, value in said.items() if name != "quant_method"}
+        assert read(old, key="compression_config") == found
 
 
 def test_a_dense_checkpoint_has_no_scheme() -> None:
@@ -108,17 +84,8 @@ def test_a_dense_checkpoint_has_no_scheme() -> None:
     assert read(None) is None
 
 
-def test_the_old_name_of_the_field_is_read_too() -> None:
-    said = compressed_tensors("int-quantized", integers(8, "channel"), TOKEN)
-    del said["quant_method"]
-    found = read(said, key="compression_config")
-    assert found is not None
-    assert (found.library, found.scheme) == ("compressed-tensors", "W8A8")
-
-
 def test_calibration_is_a_data_set_that_is_named_and_no_list_of_texts() -> None:
-    said, _ = SAID["gptq"]
-    named, listed = read(said), read({**said, "dataset": ["a text", "another one"]})
+    named, listed = read(GPTQ), read({**GPTQ, "dataset": ["a text", "another one"]})
     assert named is not None
     assert listed is not None
     assert (named.calibration, listed.calibration) == ("c4", None)
@@ -137,16 +104,14 @@ def test_calibration_is_a_data_set_that_is_named_and_no_list_of_texts() -> None:
 )
 def test_llm_compressors_recipe_names_the_algorithm(tmp_path: Path, recipe: str, algorithm: str | None) -> None:
     (tmp_path / "recipe.yaml").write_text(recipe)
-    found = read(SAID["w4a16"][0], tmp_path)
+    found = read(W4A16, tmp_path)
     assert found is not None
     assert found.algorithm == algorithm
     assert found.label == (f"W4A16 ({algorithm}, group 128)" if algorithm else "W4A16 (group 128)")
 
 
 def test_two_schemes_in_one_checkpoint_are_both_named() -> None:
-    said, _ = SAID["w4a16"]
-    other = SAID["fp8"][0]["config_groups"]["group_0"]
-    both = read({**said, "config_groups": {**said["config_groups"], "group_1": other}})
+    both = read({**W4A16, "config_groups": {**W4A16["config_groups"], "group_1": FP8["config_groups"]["group_0"]}})
     assert both is not None
     assert (both.scheme, both.per) == ("W4A16 and FP8", None)
 
@@ -154,14 +119,14 @@ def test_two_schemes_in_one_checkpoint_are_both_named() -> None:
 @pytest.mark.parametrize(
     ("sparsity", "format"),
     [
-        ({"format": "dense", "targets": ["Linear"], "sparsity_structure": "2:4"}, "dense"),
-        ({"format": "sparse-24-bitmask", "targets": ["Linear"]}, "sparse-24-bitmask"),
+        (DENSE, "dense"),
+        (SPARSE, "sparse-24-bitmask"),
         ({"format": "dense", "targets": []}, None),
         (None, None),
     ],
 )
 def test_a_sparsity_config_counts_where_it_names_layers(sparsity: object, format: str | None) -> None:
-    found = read({**SAID["w4a16"][0], "sparsity_config": sparsity})
+    found = read({**W4A16, "sparsity_config": sparsity})
     assert found is not None
     assert found.sparse_format == format
 
@@ -174,7 +139,6 @@ def test_a_sparsity_config_counts_where_it_names_layers(sparsity: object, format
         ({"quant_method": 4}, "field 'quant_method' must be a string, not 4"),
         ({"quant_method": "gptq", "bits": "four"}, "field 'bits' is 'four', not a number of bits"),
         ({"quant_method": "awq"}, "field 'w_bit' is None"),
-        ({"quant_method": "compressed-tensors"}, "field 'config_groups' is missing"),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, "'config_groups' quantises no weights"),
         ({"config_groups": {"group_0": {"weights": {"num_bits": 99}}}}, "field 'num_bits' is 99"),
         ({"config_groups": {"group_0": []}}, "config_groups.group_0 must be an object"),
@@ -187,3 +151,36 @@ def test_a_configuration_that_cannot_be_understood_is_one_line(said: object, par
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert str(Path("model") / "config.json") in str(caught.value)
+
+
+def test_a_sparsity_config_of_dense_tensors_is_left_out() -> None:
+    config = {**CONFIG, "quantization_config": {**W4A16, "sparsity_config": DENSE}}
+    before = copy.deepcopy(config)
+    assert served_config(config) == {**CONFIG, "quantization_config": W4A16}
+    assert config == before
+
+
+def test_a_static_order_of_columns_says_nothing_where_a_row_has_one_scale() -> None:
+    ordered = {**CONFIG, "quantization_config": packed(4, "channel", actorder="static")}
+    assert served_config(ordered) == {**CONFIG, "quantization_config": packed(4, "channel")}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, W4A16, {**W4A16, "sparsity_config": SPARSE}, packed(4, "group", group=128, actorder="static"), GPTQ],
+)
+def test_everything_else_is_served_as_it_is(said: object) -> None:
+    config = {**CONFIG, "quantization_config": said}
+    assert served_config(config) is config
+
+
+def test_an_overlay_links_the_files_and_leaves_them_alone(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path / "checkpoint")
+    (checkpoint / "tokenizer.json").write_text("{}")
+    before = {file.name: file.read_bytes() for file in checkpoint.iterdir()}
+    (tmp_path / "over").mkdir()
+    made = overlay(checkpoint, tmp_path / "over", {"model_type": "other"})
+    assert json.loads((made / "config.json").read_text()) == {"model_type": "other"}
+    assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == before
+    assert {file.name for file in made.iterdir()} == set(before)
+    assert all(file.is_symlink() for file in made.iterdir() if file.name != "config.json")
