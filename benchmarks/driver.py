@@ -92,10 +92,7 @@ class Answers:
 def one_round(engine: Engine, plans: Sequence[Plan], read: Questions) -> int:
     """Everything that an engine is asked, and every record written; returns how many."""
     stream = Evaluation(
-        plans,
-        config=read.config,
-        prompter=read.prompter,
-        columns=workload.columns(engine="fake", dtype="float32"),
+        plans, config=read.config, prompter=read.prompter, columns=workload.columns(engine="fake", dtype="float32")
     ).run(engine)
     records: list[Any] = []
     written = 0

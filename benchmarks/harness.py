@@ -107,10 +107,7 @@ def answer_of(
 
 
 def serve(
-    work: Callable[[], Mapping[str, Any]],
-    *,
-    cold: Callable[[], object],
-    after: Callable[[], Mapping[str, Any]] = dict,
+    work: Callable[[], Mapping[str, Any]], *, cold: Callable[[], object], after: Callable[[], Mapping[str, Any]] = dict
 ) -> None:
     """A side's process, as `Child` expects it. `cold` and `after` are called around each round, off the clock."""
     print("{}", flush=True)
@@ -126,12 +123,7 @@ class Child:
     line of JSON. It says `{}` when it is ready, for which the constructor waits."""
 
     def __init__(
-        self,
-        name: str,
-        command: Sequence[str | Path],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
+        self, name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> None:
         """Raises SystemExit, with the last line of the process's stderr, if it ends before it is ready."""
         self.results: list[dict[str, Any]] = []  # of every round so far

@@ -24,11 +24,7 @@ _REPEATS = 5  # at least, and for at least so many seconds: what else runs slows
 _SECONDS = 0.1
 _LAUNCHED = 50  # on a GPU: in a row
 _SLEEP_CYCLES = 10_000_000  # about 5 ms, in which 50 products are launched
-_FUSED = {
-    "k_proj": "q_proj",
-    "v_proj": "q_proj",
-    "up_proj": "gate_proj",
-}  # of one input: one product in vLLM
+_FUSED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}  # of one input: one product in vLLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

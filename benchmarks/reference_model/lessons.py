@@ -215,10 +215,7 @@ def lesson_losses(model: Qwen3ForCausalLM, batch: Batch) -> tuple[torch.Tensor, 
     The questions repeat names of the passage, and so teach to find a name again long before answers do.
     """
     hidden_BLD = model.model(
-        input_ids=batch.ids_BL,
-        attention_mask=batch.mask_B1LL,
-        position_ids=batch.positions_BL,
-        use_cache=False,
+        input_ids=batch.ids_BL, attention_mask=batch.mask_B1LL, position_ids=batch.positions_BL, use_cache=False
     ).last_hidden_state
     losses = []
     for labels_BL in (batch.labels_BL, batch.asked_BL):

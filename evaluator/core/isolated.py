@@ -40,13 +40,7 @@ def run_isolated(
     end = None if timeout is None else time.monotonic() + timeout
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
         code: int | None = None
         try:

@@ -88,12 +88,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a reco
     ]
     calibration: Annotated[str | None, Meaning("the source of the calibration text; null if none is known")]
     requested_sparsity: Annotated[
-        float | None,
-        Meaning(
-            "the share in the setting; N / M for a pattern N:M",
-            unit="0 to 1",
-            later=True,
-        ),
+        float | None, Meaning("the share in the setting; N / M for a pattern N:M", unit="0 to 1", later=True)
     ] = None
 
 
@@ -103,17 +98,8 @@ class Record(Origin, frozen=True, kw_only=True):
     task: Annotated[str, Meaning("the task's name", key=True)]
     language: Annotated[str, Meaning("as the task spells it; `text` for a task of text", key=True)]
     item_id: Annotated[str, Meaning("unique within its task; `window-000017` for a window of a task of text", key=True)]
-    format: Annotated[
-        Format,
-        Meaning(
-            "the form of the question",
-            key=True,
-        ),
-    ]
-    probe: Annotated[
-        str,
-        Meaning("how an answer was looked for", key=True),
-    ]
+    format: Annotated[Format, Meaning("the form of the question", key=True)]
+    probe: Annotated[str, Meaning("how an answer was looked for", key=True)]
     index: Annotated[
         int,
         Meaning(
@@ -122,14 +108,7 @@ class Record(Origin, frozen=True, kw_only=True):
             key=True,
         ),
     ]
-    seed: Annotated[
-        int,
-        Meaning(
-            "the run's seed; for `sample` the seed of the sample",
-            key=True,
-            arrow="int64",
-        ),
-    ]
+    seed: Annotated[int, Meaning("the run's seed; for `sample` the seed of the sample", key=True, arrow="int64")]
     status: Annotated[
         Status,
         Meaning(
@@ -142,8 +121,7 @@ class Record(Origin, frozen=True, kw_only=True):
         Meaning("the decoded response; `aligned_rank`: the lead-in; `excluded` and `engine_error`: the reason"),
     ] = None
     token_ids: Annotated[
-        tuple[int, ...] | None,
-        Meaning("generated ids with EOS, or the scored continuation; null for running text"),
+        tuple[int, ...] | None, Meaning("generated ids with EOS, or the scored continuation; null for running text")
     ] = None
     logprob: Annotated[
         float | None,
@@ -161,8 +139,7 @@ class Record(Origin, frozen=True, kw_only=True):
         ),
     ] = None
     margin: Annotated[
-        float | None,
-        Meaning("log-probability of the ranked token minus the likeliest token's; <= 0", unit="nats"),
+        float | None, Meaning("log-probability of the ranked token minus the likeliest token's; <= 0", unit="nats")
     ] = None
     is_gold: Annotated[bool | None, Meaning("whether the scored option is the gold answer")] = None
     option_text: Annotated[str | None, Meaning("the scored option; `aligned_rank`: the aligned answer")] = None
@@ -186,10 +163,9 @@ class Record(Origin, frozen=True, kw_only=True):
     engine: Annotated[str, Meaning("the engine's name")]
     engine_version: Annotated[str, Meaning("the version of its library")]
     dtype: Annotated[str, Meaning("the engine's number format")]
-    device: Annotated[
-        str | None,
-        Meaning("the names of its GPUs, or of the processor", reported=False, later=True),
-    ] = None
+    device: Annotated[str | None, Meaning("the names of its GPUs, or of the processor", reported=False, later=True)] = (
+        None
+    )
     kld: Annotated[
         tuple[float, ...] | None,
         Meaning(

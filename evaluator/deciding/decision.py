@@ -205,12 +205,7 @@ def _check(
     elif passed or (sure and may_pass):
         state = "within"
     return replace(
-        check,
-        state=state,
-        evidence=evidence,
-        value=evidence.value,
-        n=evidence.n,
-        contexts=evidence.contexts,
+        check, state=state, evidence=evidence, value=evidence.value, n=evidence.n, contexts=evidence.contexts
     )
 
 

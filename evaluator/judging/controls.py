@@ -119,9 +119,4 @@ def _other_case(answer: str, _: str) -> str | None:
     return other if other.lower() == answer.lower() else None  # ß and its like do not come back
 
 
-_RULES: Sequence[Callable[[str, str], str | None]] = (
-    _family_name_first,
-    _other_groups,
-    _without_article,
-    _other_case,
-)
+_RULES: Sequence[Callable[[str, str], str | None]] = (_family_name_first, _other_groups, _without_article, _other_case)

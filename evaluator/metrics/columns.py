@@ -139,10 +139,7 @@ _PRUNED = {
     "requested_sparsity": Column("requested_sparsity", SHARE, csv_only=True),
 }
 # Which checkpoint on which task, and how it was pruned: the first columns of nearly every table.
-SUBJECT = (
-    *TEXT("task", "checkpoint", "base"),
-    *(_PRUNED.get(name, Column(name, TEXT)) for name in PRUNING),
-)
+SUBJECT = (*TEXT("task", "checkpoint", "base"), *(_PRUNED.get(name, Column(name, TEXT)) for name in PRUNING))
 LANGUAGE = Column("language", TEXT)
 REASON = Column("reason", TEXT)
 MCNEMAR = (Column("mcnemar_p", P_VALUE, "McNemar p"), Column("holm_p", P_VALUE, "Holm p"))

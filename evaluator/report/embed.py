@@ -38,14 +38,7 @@ from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
 
-FATE_CODES = {
-    "kept": "k",
-    "mc_only": "m",
-    "produced_only": "p",
-    "lost": "l",
-    "not_known": "n",
-    "unmeasured": "u",
-}
+FATE_CODES = {"kept": "k", "mc_only": "m", "produced_only": "p", "lost": "l", "not_known": "n", "unmeasured": "u"}
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 _TEXTS = ["item_id", "probe", "format", "status", "text", "option_text"]
 # The columns that the item view shows or sorts by.

@@ -247,11 +247,7 @@ def stacked(panel: Axes, shares: Mapping[str, Sequence[float | None]], paints: M
     panel.grid(visible=False)
 
 
-def heat(
-    panel: Axes,
-    columns: Sequence[str],
-    cells: Mapping[tuple[int, str], tuple[str, float, str]],
-) -> None:
+def heat(panel: Axes, columns: Sequence[str], cells: Mapping[tuple[int, str], tuple[str, float, str]]) -> None:
     """Draw rows x languages: `cells[row, column]` = (text, strength 0..1, colour). A missing cell stays blank."""
     panel.set_xlim(-0.5, len(columns) - 0.5)
     panel.grid(visible=False)

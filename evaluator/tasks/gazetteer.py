@@ -65,11 +65,7 @@ RELATIONS: Mapping[str, tuple[str, Kind]] = {
 }
 _HUNDREDS = {"people": 98, "height": 48, "length": 29}
 # How a word's digest byte decides its stream: training takes the most, for it needs the most names.
-_NAME_SHARE: Mapping[Stream, range] = {
-    "items": range(64),
-    "calibration": range(64, 112),
-    "training": range(112, 256),
-}
+_NAME_SHARE: Mapping[Stream, range] = {"items": range(64), "calibration": range(64, 112), "training": range(112, 256)}
 _SAME_SUBJECT = 0.4  # how often a fact is about an entity that the passage already knows
 _SAME_RELATION = 0.5  # how often a new entity repeats a relation of the passage
 _TWO_WORD_PLACE = 0.3

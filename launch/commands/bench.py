@@ -36,15 +36,11 @@ BENCHMARKS = Registry(
         ),
         Benchmark("beam", "serving.beam", "beam search without a barrier, against LLM.beam_search"),
         Benchmark(
-            "fidelity",
-            "serving.fidelity",
-            "divergence from a base over the vocabulary, against prompt_logprobs=-1",
+            "fidelity", "serving.fidelity", "divergence from a base over the vocabulary, against prompt_logprobs=-1"
         ),
         Benchmark("swap", "serving.swap", "a checkpoint swapped into a running engine, against a new engine"),
         Benchmark(
-            "pass",
-            "serving.checkpoint_pass",
-            "all probes of a checkpoint as one stream, against a call per probe",
+            "pass", "serving.checkpoint_pass", "all probes of a checkpoint as one stream, against a call per probe"
         ),
         Benchmark("driver", "driver", "requests per second of driver, records and Parquet; the engine costs nothing"),
         Benchmark("gate", "gate.run", "the gate's error rates and power on made-up checkpoints with known losses"),

@@ -71,7 +71,7 @@ app.command("eval", epilog="Example: resurface eval dense/ sparse/ --base dense/
 )
 app.command(
     epilog="Example: resurface prune models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5. "
-    "To share it: resurface prune --push ORG/NAME --out pruned/wanda-0.5 --run runs/mine",
+    "To share it: resurface prune --push ORG/NAME --out pruned/wanda-0.5 --run runs/mine"
 )(prune)
 app.command(epilog="Example: resurface report runs/demo")(report)
 app.command(epilog="Example: resurface status runs/demo --watch")(status)

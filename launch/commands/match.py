@@ -24,12 +24,10 @@ def match(
         bool, typer.Option("--all", help="judge all responses, not only the misses; agreement needs it")
     ] = False,
     probes: Annotated[
-        str,
-        typer.Option(help=f"{', '.join(answering_probes())}: whose responses are judged, in all formats"),
+        str, typer.Option(help=f"{', '.join(answering_probes())}: whose responses are judged, in all formats")
     ] = "greedy",
     controls: Annotated[
-        int,
-        typer.Option(min=0, help="items per language that become control pairs, which show whether a judge is fit"),
+        int, typer.Option(min=0, help="items per language that become control pairs, which show whether a judge is fit")
     ] = CONTROLS,
     fit_only: Annotated[bool, typer.Option("--fit-only", help="an unfit judge has no vote in the panel")] = False,
     engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",

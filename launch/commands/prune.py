@@ -81,10 +81,7 @@ def prune(
 
 
 def run_prune(
-    model: str | None,
-    out: Path | None,
-    options: Mapping[str, Any],
-    checked: Callable[[Path], None] | None = None,
+    model: str | None, out: Path | None, options: Mapping[str, Any], checked: Callable[[Path], None] | None = None
 ) -> None:
     """Prune `model` into `out`. Checks options before it fetches a model. Raises InputError or JobError.
 

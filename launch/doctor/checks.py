@@ -25,16 +25,7 @@ from launch.doctor.results import (
     of_tokens,
     of_twin_ranks,
 )
-from launch.doctor.runs import (
-    BY_PROMPT,
-    DETERMINISTIC,
-    DIVIDED,
-    EAGER,
-    PRUNING,
-    SERVED,
-    TRANSFORMERS,
-    Run,
-)
+from launch.doctor.runs import BY_PROMPT, DETERMINISTIC, DIVIDED, EAGER, PRUNING, SERVED, TRANSFORMERS, Run
 
 Status = Literal["pass", "fail", "skipped"]
 
@@ -204,11 +195,7 @@ CHECKS: tuple[Check, ...] = (
         tolerance=NATS,
     ),
     Check(
-        name="scores, oracle",
-        fast="forced scores",
-        slow="transformers",
-        runs=(SERVED, TRANSFORMERS),
-        tolerance=APART,
+        name="scores, oracle", fast="forced scores", slow="transformers", runs=(SERVED, TRANSFORMERS), tolerance=APART
     ),
     Check(
         name="ranks",

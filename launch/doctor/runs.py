@@ -64,10 +64,7 @@ class Run:
 
 PRUNING = Run(name="pruning", what="pruning, and the published algorithm beside it")
 SERVED = Run(
-    name="served",
-    what="the engine as evaluations use it",
-    stages=("dense", "pruned", "tied", "back"),
-    samples=True,
+    name="served", what="the engine as evaluations use it", stages=("dense", "pruned", "tied", "back"), samples=True
 )
 BY_PROMPT = Run(
     name="by_prompt",
@@ -179,11 +176,7 @@ def _answered(run: Run, inputs: Inputs) -> RunResult:
             answers["alone"] = {name: each for one in samples for name, each in _answers(engine, [one]).items()}
     if run is TRANSFORMERS:
         found = [
-            Score(
-                request_id=f"{name}/{number}",
-                prompt_ids=cases.searched[name],
-                continuation_ids=hypothesis.token_ids,
-            )
+            Score(request_id=f"{name}/{number}", prompt_ids=cases.searched[name], continuation_ids=hypothesis.token_ids)
             for name, hypotheses in inputs.beams.items()
             for number, hypothesis in enumerate(hypotheses)
         ]

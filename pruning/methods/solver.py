@@ -79,13 +79,7 @@ def _inverse_of_upper(upper_II: Tensor) -> Tensor:
     return inverse_II
 
 
-def solve(
-    weights_OI: Sequence[Tensor],
-    factor: Factor,
-    pattern: Pattern,
-    *,
-    block: int,
-) -> list[tuple[Tensor, Tensor]]:
+def solve(weights_OI: Sequence[Tensor], factor: Factor, pattern: Pattern, *, block: int) -> list[tuple[Tensor, Tensor]]:
     """Prune matrices that read the same input; returns (weight_OI, mask_OI) of each, in the factor's dtype.
 
     `block`: how many columns are compared with each other and updated as one.

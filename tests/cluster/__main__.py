@@ -67,10 +67,7 @@ def _number(text: str) -> int:
 
 def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     size = Size(
-        engines=options.engines,
-        checkpoints=options.checkpoints,
-        items=options.items,
-        shard_items=options.shard_items,
+        engines=options.engines, checkpoints=options.checkpoints, items=options.items, shard_items=options.shard_items
     )
     prepared = made_up(size)
     answers = Answers(questions_of(prepared))

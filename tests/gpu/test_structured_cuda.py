@@ -13,10 +13,7 @@ from pruning.run import prune
 from pruning.verify import verify
 from tests.support import pruning as tiny
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
 
 @pytest.fixture(scope="module", params=["qwen3", "phi3", "gemma3_text"])

@@ -33,9 +33,7 @@ CPU = Machine(
     dirty=False,
 )
 GPU = dataclasses.replace(
-    CPU,
-    gpus=(Gpu(name="a GPU", memory_mib=81_920, driver="580.1", capability="9.0"),),
-    versions={"vllm": "0.32.0"},
+    CPU, gpus=(Gpu(name="a GPU", memory_mib=81_920, driver="580.1", capability="9.0"),), versions={"vllm": "0.32.0"}
 )
 PROMPTS = ((3, 4, 5), (6, 7))
 

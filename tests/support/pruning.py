@@ -41,10 +41,7 @@ def config(name: str, **changes: Any) -> Any:
         "llama": (t.LlamaConfig, {"tie_word_embeddings": False}),
         "qwen2": (t.Qwen2Config, {"tie_word_embeddings": True}),
         "gemma2": (t.Gemma2Config, {"head_dim": 16, "sliding_window": 12}),
-        "gemma3_text": (
-            t.Gemma3TextConfig,
-            {"head_dim": 16, "sliding_window": 12, "layer_types": _TYPES},
-        ),
+        "gemma3_text": (t.Gemma3TextConfig, {"head_dim": 16, "sliding_window": 12, "layer_types": _TYPES}),
         "olmo2": (t.Olmo2Config, {}),
         "olmo3": (t.Olmo3Config, {"sliding_window": 12, "layer_types": _TYPES}),
         "smollm3": (t.SmolLM3Config, {"no_rope_layers": [1, 0, 1]}),

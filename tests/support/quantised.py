@@ -244,12 +244,7 @@ LAYOUTS: Mapping[str, Layout] = {
         _fp8("weight_scale", per="tensor", input_scale=0.02),
     ),
     "fp8-block": Layout(
-        {
-            "quant_method": "fp8",
-            "activation_scheme": "dynamic",
-            "fmt": "e4m3",
-            "weight_block_size": [128, 128],
-        },
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]},
         _fp8("weight_scale_inv", per="block"),
     ),
     "fp8-tensor": Layout({"quant_method": "fp8", "activation_scheme": "dynamic"}, _fp8("weight_scale", per="tensor")),

@@ -41,7 +41,7 @@ _NEEDED_BY_V1: Mapping[str, tuple[str, ...]] = {
     "vllm.v1.sample.sampler": ("Sampler", "batched_count_greater_than"),
 }
 _NEEDED_BY_V2: Mapping[str, tuple[str, ...]] = {
-    "vllm.v1.worker.gpu.sample.prompt_logprob": ("PromptLogprobsWorker", "compute_topk_scores"),
+    "vllm.v1.worker.gpu.sample.prompt_logprob": ("PromptLogprobsWorker", "compute_topk_scores")
 }
 _SAMPLING = ("detokenize", "extra_args", "flat_logprobs", "ignore_eos", "output_kind", "prompt_logprobs", "skip_clone",
              "skip_reading_prefix_cache", "stop_token_ids")  # fmt: skip

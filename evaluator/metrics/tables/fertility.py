@@ -230,10 +230,7 @@ LENGTH = Table(
         ),
         Dots(
             "Answers cut off at the limit",
-            (
-                Series("base_at_limit", "muted", "base", hollow=True),
-                Series("at_limit", "lost", "checkpoint"),
-            ),
+            (Series("base_at_limit", "muted", "base", hollow=True), Series("at_limit", "lost", "checkpoint")),
             linked=True,
             legend=4,
         ),

@@ -55,10 +55,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 row |= rate(name, flags, np.arange(len(flags)))
             lacking = None if fitness.matching else "no pair that matches"
             lacking = joined_reasons(lacking, None if fitness.different else "no pair that does not match")
-            yield row | {
-                "unfit": fitness.why_unfit,
-                "reason": lacking if len(judged) else "no control pair was judged",
-            }
+            yield row | {"unfit": fitness.why_unfit, "reason": lacking if len(judged) else "no control pair was judged"}
 
 
 TABLE = Table(

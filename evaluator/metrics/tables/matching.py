@@ -299,9 +299,6 @@ TABLE = Table(
         col.REASON,
     ),
     compute=_rows,
-    figure=(
-        Dots("Accuracy by grader", _graders, legend=2),
-        Dots("Scott's pi", _pairs, "changes", legend=1),
-    ),
+    figure=(Dots("Accuracy by grader", _graders, legend=2), Dots("Scott's pi", _pairs, "changes", legend=1)),
     plotted=_judged_first,
 )

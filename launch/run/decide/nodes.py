@@ -53,9 +53,7 @@ def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | Non
         engines = Counter(node.node_id for node in chosen)
         return tuple(
             Place(
-                node_id=node.node_id,
-                gpus=0,
-                threads=max(1, (node.cpus - spare * node.driver) // engines[node.node_id]),
+                node_id=node.node_id, gpus=0, threads=max(1, (node.cpus - spare * node.driver) // engines[node.node_id])
             )
             for node in chosen
         )

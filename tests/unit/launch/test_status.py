@@ -149,11 +149,7 @@ def test_items_are_counted_by_the_names_of_parts(tmp_path: Path) -> None:
     (tmp_path / "dense/xquad/.000027-5.parquet").write_bytes(b"half")
     (tmp_path / "dense/stray.txt").write_text("x")
     (tmp_path / "dense/empty").mkdir()
-    assert finished_items(tmp_path) == {
-        ("dense", "empty"): 0,
-        ("dense", "xquad"): 27,
-        ("wanda-0.5", "tydiqa"): 3,
-    }
+    assert finished_items(tmp_path) == {("dense", "empty"): 0, ("dense", "xquad"): 27, ("wanda-0.5", "tydiqa"): 3}
     assert finished_items(tmp_path / "nowhere") == {}
     assert finished_items(tmp_path / "dense/stray.txt") == {}
 

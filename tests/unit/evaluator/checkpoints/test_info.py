@@ -109,8 +109,7 @@ FLOAT16, FLOAT32 = {"dtype": "float16"}, {"torch_dtype": "torch.float32"}
 
 
 @pytest.mark.parametrize(
-    ("config", "dtype"),
-    [(FLOAT16, "float16"), (FLOAT32, "float32"), ({}, "bfloat16"), ({"dtype": "auto"}, "bfloat16")],
+    ("config", "dtype"), [(FLOAT16, "float16"), (FLOAT32, "float32"), ({}, "bfloat16"), ({"dtype": "auto"}, "bfloat16")]
 )
 def test_the_dtype_is_the_configuration_s_or_that_of_most_weights(tmp_path, config, dtype):
     weights = tensors() | {"norm": torch.ones(3)}

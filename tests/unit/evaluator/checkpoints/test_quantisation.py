@@ -118,12 +118,7 @@ def test_two_schemes_in_one_checkpoint_are_both_named() -> None:
 
 @pytest.mark.parametrize(
     ("sparsity", "format"),
-    [
-        (DENSE, "dense"),
-        (SPARSE, "sparse-24-bitmask"),
-        ({"format": "dense", "targets": []}, None),
-        (None, None),
-    ],
+    [(DENSE, "dense"), (SPARSE, "sparse-24-bitmask"), ({"format": "dense", "targets": []}, None), (None, None)],
 )
 def test_a_sparsity_config_counts_where_it_names_layers(sparsity: object, format: str | None) -> None:
     found = read({**W4A16, "sparsity_config": sparsity})
@@ -166,8 +161,7 @@ def test_a_static_order_of_columns_says_nothing_where_a_row_has_one_scale() -> N
 
 
 @pytest.mark.parametrize(
-    "said",
-    [None, W4A16, {**W4A16, "sparsity_config": SPARSE}, packed(4, "group", group=128, actorder="static"), GPTQ],
+    "said", [None, W4A16, {**W4A16, "sparsity_config": SPARSE}, packed(4, "group", group=128, actorder="static"), GPTQ]
 )
 def test_everything_else_is_served_as_it_is(said: object) -> None:
     config = {**CONFIG, "quantization_config": said}

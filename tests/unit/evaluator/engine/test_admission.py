@@ -27,10 +27,7 @@ from evaluator.engine.fake import FakeLM
         (Score(request_id="r", prompt_ids=(1,), continuation_ids=()), "nothing to score"),
         (Generate(request_id="r", prompt_ids=(8,), max_tokens=1), "a token id is outside the vocabulary of 8"),
         (Generate(request_id="r", prompt_ids=(-1,), max_tokens=1), "a token id is outside the vocabulary of 8"),
-        (
-            Score(request_id="r", prompt_ids=(1,), continuation_ids=(9,)),
-            "a token id is outside the vocabulary of 8",
-        ),
+        (Score(request_id="r", prompt_ids=(1,), continuation_ids=(9,)), "a token id is outside the vocabulary of 8"),
     ],
 )
 def test_refusals(request_: Request, reason: str | None):

@@ -94,10 +94,7 @@ def test_a_sample_needs_no_data(capsys):
         ({"task": "gazetteer", "item": "x"}, r"there is no item 'x' \(the first are "),
         ({"task": "gazetteer", "format": "opn"}, "unknown format 'opn'; did you mean 'open'"),
         ({"task": "text:gazetteer"}, "a text has no items"),
-        (
-            {"task": "squad", "item": "sample", "format": "one_shot"},
-            "no item of the language is left as the example",
-        ),
+        ({"task": "squad", "item": "sample", "format": "one_shot"}, "no item of the language is left as the example"),
         ({"task": "gazetteer", "model": "nowhere"}, "nowhere: no such checkpoint directory"),
     ],
 )

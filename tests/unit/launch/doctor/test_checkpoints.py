@@ -70,10 +70,7 @@ def test_the_share_of_weights_that_one_side_pruned(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "allowed"),
-    [
-        ("wanda", checks.ROUNDED_MASKS["half"]),
-        pytest.param("sparsegpt", checks.SOLVED["half"], marks=pytest.mark.long),
-    ],
+    [("wanda", checks.ROUNDED_MASKS["half"]), pytest.param("sparsegpt", checks.SOLVED["half"], marks=pytest.mark.long)],
 )
 def test_what_is_computed_as_a_gpu_would_passes_and_what_is_pruned_otherwise_does_not(
     method: str, allowed: checks.Tolerance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

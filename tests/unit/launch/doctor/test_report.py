@@ -143,9 +143,7 @@ def test_ranks_that_count_ties_fail(examined):
 def test_an_engine_that_swaps_nothing_in_fails(examined, monkeypatch):
     load = ScriptedEngine.load
     monkeypatch.setattr(
-        ScriptedEngine,
-        "load",
-        lambda self, checkpoint: load(self, self.loaded[0] if self.loaded else checkpoint),
+        ScriptedEngine, "load", lambda self, checkpoint: load(self, self.loaded[0] if self.loaded else checkpoint)
     )
     assert {"swap", "ranks, ties"} <= failed(examined())
 

@@ -93,12 +93,7 @@ def test_methods_times_schemes_times_what_is_quantised():
 
 
 def test_several_models_and_a_given_checkpoint_share_no_name():
-    made = jobs(
-        RTN,
-        {"checkpoint": "quantised/b", "label": "mine", "base": "b"},
-        models={"a": "x", "b": "y"},
-        prune=[],
-    )
+    made = jobs(RTN, {"checkpoint": "quantised/b", "label": "mine", "base": "b"}, models={"a": "x", "b": "y"}, prune=[])
     assert list(made) == ["a", "a-rtn-fp8_dynamic", "b", "b-rtn-fp8_dynamic", "mine"]
     assert (made["mine"].path, made["mine"].base, made["mine"].is_made) == (Path("quantised/b"), "b", False)
     alone = jobs({"checkpoint": "quantised/b", "label": "mine"}, prune=[])
@@ -111,7 +106,7 @@ def test_the_same_quantisation_is_one_job_and_two_of_one_name_are_refused():
     assert "occurs twice" in refused(spelled, {**spelled, "group_size": 128})
     assert "occurs twice" in refused(RTN, {**RTN, "ignore": ["re:.*down_proj"]})
     assert list(jobs(RTN, {**RTN, "ignore": ["re:.*down_proj"], "label": "but_down"}, prune=[])) == [
-        *("dense", "rtn-fp8_dynamic", "rtn-fp8_dynamic-but_down"),
+        *("dense", "rtn-fp8_dynamic", "rtn-fp8_dynamic-but_down")
     ]
 
 

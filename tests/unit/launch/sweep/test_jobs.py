@@ -201,8 +201,7 @@ def test_options_that_a_task_does_not_set_are_alike():
 
 
 @pytest.mark.parametrize(
-    ("settings", "options"),
-    [({"seed": 0}, "any"), ({"seed": 0, "options": "alike"}, "alike"), (None, "alike")],
+    ("settings", "options"), [({"seed": 0}, "any"), ({"seed": 0, "options": "alike"}, "alike"), (None, "alike")]
 )
 def test_a_run_goes_on_with_the_options_that_it_began_with(tmp_path, settings, options):
     """A run from before the setting has no task with it: its distractors were drawn from any answers."""

@@ -129,10 +129,7 @@ def test_an_item_without_options_cannot_be_posed_by_a_template_that_lists_them(t
         ({"prompts": "missing.yaml"}, ["missing.yaml", "cannot read the file of prompts"]),
         ({"tasks": [task(prompts=["ters"])]}, ["tasks.0.prompts: unknown prompt 'ters'; did you mean 'terse'?"]),
         ({"tasks": [task(prompts=[])]}, ["tasks.0.prompts", "at least one"]),
-        (
-            {"tasks": [task(formats=["open", "shown"])]},
-            ["tasks.0.formats: 'shown' lists candidates"],
-        ),
+        ({"tasks": [task(formats=["open", "shown"])]}, ["tasks.0.formats: 'shown' lists candidates"]),
         ({"tasks": [task(formats=["one_shot"], prompts=["listed"])]}, ["tasks.0.formats: 'one_shot'"]),
         ({"tasks": [task(template={"name": "a", "text": TERSE})]}, ["tasks.0.template: a template has a name"]),
         ({"tasks": [{"task": "text:sweep.yaml", "probes": ["perplexity"], "prompts": ["paper"]}]}, ["is a text"]),

@@ -239,9 +239,7 @@ def outputs(counts: list[int | None], width: int, seed: int = 0) -> list[Any]:
     for count in counts:
         last = first + (count or 0)
         views = SimpleNamespace(
-            logprob_token_ids=ids[first:last],
-            logprobs=logprobs[first:last],
-            sampled_token_ranks=ranks[first:last],
+            logprob_token_ids=ids[first:last], logprobs=logprobs[first:last], sampled_token_ranks=ranks[first:last]
         )
         made.append(SimpleNamespace(new_logprobs=None if count is None else views))
         first = last

@@ -56,12 +56,7 @@ def test_fewer_engines_than_fit_are_spread() -> None:
             "1 in 3 GPUs on host-c",
         ),
         ((1, 0), 1, 2, "resources.engines: 2: 1 fits: 1 in 1 GPU on host-a, 0 in 0 GPUs on host-b"),
-        (
-            (1, 2),
-            4,
-            None,
-            "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on host-a, 2 GPUs on host-b",
-        ),
+        ((1, 2), 4, None, "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on host-a, 2 GPUs on host-b"),
     ],
 )
 def test_more_engines_than_fit_are_refused_in_one_line(
