@@ -32,9 +32,9 @@ ELSEWHERE = {
     "demo": "minutes; it is the first command of `make`",
     "doctor": "test_doctor.py",
     "match": "test_match.py",
-    "--push": "needs the hub: test_hub.py",
+    "--push": "needs the hub: tests/unit/launch/trackers",
     "--track": "needs a tracker: its tests are in tests/unit",
-    "models/mine-w4a16": "needs a quantised model: test_quantised_run.py",
+    "models/mine-w4a16": "needs a quantised model: test_compress_sweep.py",
 }
 
 
