@@ -17,8 +17,6 @@ is not in it. `--pace` takes one round. `--bursts` admits requests in bursts, as
 generate; the share of steps that compute prompts is reported.
 """
 
-from __future__ import annotations
-
 import argparse
 import cProfile
 import json

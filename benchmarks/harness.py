@@ -13,8 +13,6 @@ A benchmark runs in a process with `Options`. A side's process answers in lines 
     measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job", work))
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -8,8 +8,6 @@ lengths), biases, norms and activations: this is a lower bound. Two things are c
 passes every expert, and a layer with a sliding window reads the whole cache.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable

@@ -5,8 +5,6 @@ command resumes, and repeats only comparisons on which the engine failed. A matc
 several checkpoints gave it. The run stays locked meanwhile, as it does for its driver.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -9,8 +9,6 @@
   itself with the signal, without a handler.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """The origin of a result: versions, commit with a dirty flag, machine and device."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

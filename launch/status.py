@@ -6,8 +6,6 @@
 - The lease: whether the driver lives.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

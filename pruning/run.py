@@ -1,7 +1,5 @@
 """One pruning job: a dense checkpoint and a configuration in, a sparse or a smaller checkpoint out."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 import platform

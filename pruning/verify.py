@@ -1,7 +1,5 @@
 """Whether a pruned checkpoint is what its manifest says."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Both are frozen, and unknown keys are errors. The manifest is written last: a directory without it is no checkpoint that
 a sweep has quantised."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Self
 

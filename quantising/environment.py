@@ -7,8 +7,6 @@ Such a program's requirements never touch our environment. One that must run on 
 ours*: it sees our packages after its own, and its own are complete pins that leave ours out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """One quantisation: a checkpoint and a configuration in, a quantised checkpoint out."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

@@ -7,8 +7,6 @@
 What each means in detail is the installed compressed-tensors' preset: it is what vLLM reads these layouts with.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

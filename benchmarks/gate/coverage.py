@@ -8,8 +8,6 @@ items that are the same. A cell is a number of contexts, items in each, an accur
 interval does not count, but is reported (`shown`).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -20,8 +20,6 @@ D. Blackwell and J. MacQueen, Annals of Statistics 1, 1973). So the counts of a 
 Dirichlet-multinomial for the ends. Any two items of a context have the correlation that was requested.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

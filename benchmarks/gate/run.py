@@ -8,8 +8,6 @@ Each part prints a table. The JSON line has a key a part. A part is one function
 and returns what the JSON line says of it. The exit code is 1 where a rate is surely above its bound.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The numbers of the tables that have an interval, and simulated items that each is computed from."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ random model with the shape of Qwen3-0.6B. Models and caches lie in DIR/night.tm
 kernels lie in DIR/triton, unless TRITON_CACHE_DIR is set. The exit code is 1 if a step failed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

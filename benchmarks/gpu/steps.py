@@ -3,8 +3,6 @@
 A night's findings are a card for each step and one summary.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

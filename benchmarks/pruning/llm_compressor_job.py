@@ -6,8 +6,6 @@ Prunes once, and prints one line of JSON: seconds, processor seconds, and peak m
 after its imports.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -14,8 +14,6 @@ the time of the matrix products alone at this machine's best rate (see `roofline
 Prints a table and, as last line, JSON. If masks do not agree, no ratio is printed and the exit code is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -6,8 +6,6 @@ per matrix, a full sort per row, the inverse's factor by way of the inverse, blo
 Masks follow the same rules as ours (exact counts), so that the two can be compared.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -8,8 +8,6 @@ span its width. (Inputs from text in 26 letters span 26 dimensions: Hessians are
 rounding decides which weights go.)
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

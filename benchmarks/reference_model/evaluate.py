@@ -5,8 +5,6 @@
 An independent check of the evaluator's own numbers: it shares the items with it, and nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

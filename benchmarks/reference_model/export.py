@@ -3,8 +3,6 @@
 python -m benchmarks.reference_model.export --run build/reference --out launch/reference_model
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -12,8 +12,6 @@ boundary after the prompt.
 Every batch is a function of the seed and its number, so a killed run resumes without saved random state.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

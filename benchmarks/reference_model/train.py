@@ -6,8 +6,6 @@ Kill it whenever you like: the same command goes on from the last checkpoint, wi
 stopped. Then `python -m benchmarks.reference_model.export --run build/reference --out launch/reference_model`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

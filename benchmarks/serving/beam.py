@@ -9,8 +9,6 @@ not, a plain search over full forward passes in transformers gave ours; the test
 timed rounds match a user's runs: EOS ends an answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any

@@ -8,8 +8,6 @@ the computed ones, the share of our wall time that they would take at the machin
 the rest of the wall time.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping, Sequence

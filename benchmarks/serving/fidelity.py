@@ -8,8 +8,6 @@ Timed are the checkpoint's pass over the texts and the divergence at every posit
 noise on its matrices.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -10,8 +10,6 @@ pass     `multiple_choice`, `generate_until` greedy and ten times sampled; its w
          beams and no ranks: it is compared with our pass without them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ tasks are loaded, before the clock does. lm-eval's own defaults stay: `batch_siz
 in one `LLM.generate`), prompt log-probabilities of one token beside the prompt's, samples logged.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -4,8 +4,6 @@ context and option.
     resurface bench score [--model DIR] [--task random:300,600] [--items 40] [--rounds 5] [--peer lm-eval]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack

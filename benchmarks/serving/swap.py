@@ -8,8 +8,6 @@ cache, and a swap whose files are not in that cache, without and with reading ah
 evaluates the previous checkpoint).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

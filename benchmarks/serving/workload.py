@@ -28,8 +28,6 @@ prefix cache. An answer is anything that was returned: a greedy answer, each bea
 This is a bound from below: a beam search must also look at prefixes of beams that it does not return.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import json

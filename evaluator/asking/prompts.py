@@ -10,8 +10,6 @@ A prompt over its token cap loses the end of its context, never its question: se
 prompt begins with the question.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

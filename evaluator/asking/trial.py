@@ -10,8 +10,6 @@ with all its items.
     python -m evaluator.asking.trial < {"template": {...}, "posed": [[item, options], ...], "seconds": 10}
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

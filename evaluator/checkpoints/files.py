@@ -5,8 +5,6 @@ files, since a pipe or a device may never end. The manifests of pruned and quant
 `read_ahead` loads the next checkpoint's files into the page cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -4,8 +4,6 @@
 them (`WRITTEN`). It refuses missing or truncated files, NaN weights, half-written directories and code from the hub.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

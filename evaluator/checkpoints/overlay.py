@@ -3,8 +3,6 @@
 It is served if the installed readers refuse a field that changes nothing. The user's own files stay unchanged.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import tempfile

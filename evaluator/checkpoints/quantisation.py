@@ -8,8 +8,6 @@ Every tool has its own layout. Values that a configuration does not state stay N
 llm-compressor leaves it in a `recipe.yaml` beside it. This module does not decide what can be served.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Some models keep the settings of their text part in a section of config.json (`t
 each token passes a few of many feed-forward networks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path

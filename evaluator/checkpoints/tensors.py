@@ -4,8 +4,6 @@ The headers are parsed here because the safetensors package reports neither a te
 The format: the header's length in 8 bytes, little-endian; the header as JSON; the tensors' bytes, without gaps.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """A checkpoint's tokenizer, and the token ids that end an answer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

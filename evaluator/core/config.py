@@ -7,8 +7,6 @@
 A registry is filled where its kind is defined, one line for each object; its order is that of registration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar

@@ -7,8 +7,6 @@ ResurfaceError                the base of every package's errors for users
 A check that fails raises an InputError of one line, which names the place, the field and the value.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

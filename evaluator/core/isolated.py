@@ -1,7 +1,5 @@
 """Work in a separate process. When it ends, its whole process group is killed, so that nothing stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

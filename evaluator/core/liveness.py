@@ -10,8 +10,6 @@ An owner on the same machine is looked up by its process id. An owner elsewhere 
 file every few seconds. No two machines' clocks are compared.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

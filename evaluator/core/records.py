@@ -13,8 +13,6 @@ Example (the beam probe's second beam of one item)::
            logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 

@@ -7,8 +7,6 @@
 A language that is not in the table keeps its spelling, in lower case.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from functools import lru_cache

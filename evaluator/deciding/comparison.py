@@ -13,8 +13,6 @@ decide this, not the results:
   example is `exact_match` and `open`, if each answer with a gold answer equals that gold answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -16,8 +16,6 @@ later looks, unless it is beyond there. A look too small for even a flawless che
 of the level.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ A side comes from a run's outcomes or from lm-eval's logs. Both use the same nam
 answer contains a gold answer. `choice`: the gold option scored highest. `exact_match` has one name everywhere.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The verdict on each compressed checkpoint of a run: the decision on its items, and doubts about the measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A verdict in plain words and as JSON (RUN/gate.json): the use that the checkpoint is fit for, and why."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

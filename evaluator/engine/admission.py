@@ -1,7 +1,5 @@
 """An engine decides here, before it computes: how many requests it takes, which it refuses, and which share work."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -33,8 +33,6 @@ Usage::
     search.hypotheses()
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace

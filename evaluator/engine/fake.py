@@ -8,8 +8,6 @@ can check beams, samples and scores end to end without weights::
     engine = FakeEngine(lm.answer, reorder_seed=3)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import random

@@ -1,7 +1,5 @@
 """What kernels choose by on a CPU: its cores and the instructions that it knows."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

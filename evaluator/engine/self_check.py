@@ -7,8 +7,6 @@ whole distributions and with a planted table (`vllm/verify/weights.py`). Pure ex
 for each combination that has passed. `vllm/engine.py` runs it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

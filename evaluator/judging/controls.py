@@ -12,8 +12,6 @@ Control pairs are easier than models' answers. A matcher that passes may still m
 fails is useless. The choice of items and rules depends on the items' ids alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

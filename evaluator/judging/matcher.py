@@ -12,8 +12,6 @@ A response is untrusted text. The prompt quotes it as a JSON string, which it ca
 broken up, so it cannot end the user's turn of a chat template.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

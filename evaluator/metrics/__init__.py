@@ -7,8 +7,6 @@ filled = compute_tables(Inputs(outcomes, items, run=run))     # items: optional,
 filled["fates"].frame
 """
 
-from __future__ import annotations
-
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import FilledTable, Lack, Table

@@ -4,8 +4,6 @@ The table counts the items that were not measured, by checkpoint, task, format, 
 Every other table counts its exclusions and failures; this one names them. The reason is the record's own text.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

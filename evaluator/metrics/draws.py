@@ -12,8 +12,6 @@ compare several checkpoints on the same items use the same weights. `benchmarks/
 of these intervals.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache

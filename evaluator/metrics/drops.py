@@ -12,8 +12,6 @@ Fates describe the answers that the dense model knew, that is both produced and 
     lost            neither; it may not be erased from the weights: beams, samples or its rank may still find it
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

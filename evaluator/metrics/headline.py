@@ -1,7 +1,5 @@
 """The headline: per checkpoint and task, the numbers that show whether answers are gone or only no longer produced."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -27,8 +27,6 @@ Tests of paired outcomes are here too: McNemar (exact) and Holm take a few lines
 statsmodels, which takes a hundred times as long per call. Statistics other than means: `draws`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from copy import copy

@@ -10,8 +10,6 @@ look (P. Armitage, C. McPherson and B. Rowe, Journal of the Royal Statistical So
 the whole level. So the gate of a finished run follows the same rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise

@@ -5,8 +5,6 @@ rule that decides whether a setting of ours is the paper's. A number from anothe
 shown.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ Both sides are normalised first, and the best over the gold answers counts. Span
 not part of an answer. They are removed here, so callers pass the decoded text unchanged.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import lru_cache

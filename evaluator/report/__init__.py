@@ -7,8 +7,6 @@ RUN/records is enough to rebuild the report. RUN/items adds questions, passages 
 RUN/controls add the judgements of matcher models, and RUN/run.json adds provenance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby

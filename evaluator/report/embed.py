@@ -19,8 +19,6 @@ the page shows model output only as text.
 The index names the probes in this order; those without a view are left out.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Draws the figures that tables describe (`evaluator.metrics.table`) as inline SVG."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ Each checkpoint becomes a model's folder. Each task becomes two: `<task>_open` (
 use context and question. Items without a measurement have no sample, but `n-samples` counts them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

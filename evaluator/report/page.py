@@ -7,8 +7,6 @@ A cell shows a value and its interval; empty columns are left out. DEFINITIONS e
 page's last section.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

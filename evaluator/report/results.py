@@ -5,8 +5,6 @@ Each of these shows some checkpoints and their base. All numbers are computed ov
 them, and tables/*.csv has all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ dark backgrounds, and a fate or probe has the same colour in figures, tables and
 same numbers give the same SVG: no date, salted ids.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -7,8 +7,6 @@ A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `f
 `prompt_hash`, `target_hash`, and each metric's value under its name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

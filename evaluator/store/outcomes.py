@@ -11,8 +11,6 @@ The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), and
 `truncated`: at least one of the item's prompts has a shortened context.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path

@@ -6,8 +6,6 @@ Reading a part in full costs 100 times as much as its digest. `damaged` reads a 
 if `_SOUGHT` has changed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence

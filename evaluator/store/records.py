@@ -9,8 +9,6 @@ its run directory to another driver cannot rename files there (`files`, `RunLock
     RUN/items/<task>.parquet                          the questions, for the report's item view
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

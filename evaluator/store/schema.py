@@ -6,8 +6,6 @@ Files are written with the Arrow schemas `RECORDS`, `ITEMS`, `VERDICTS` and `CON
 `READ_RECORDS` and the other `READ_*`. `PANDAS` types a frame of records. No other module lists the columns.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass

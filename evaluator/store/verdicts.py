@@ -8,8 +8,6 @@ A file appears whole or not at all. A later command that judges more records (ot
 Rows of control pairs stay even if a later run no longer makes their pair (another reference, fewer pairs requested).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

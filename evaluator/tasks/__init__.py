@@ -9,8 +9,6 @@ An item is named by (task, language, item_id): the parallel questions of XQuAD h
 `Task` (base.py) and register it below; for a data set of the hub, a YAML file in `presets/` is enough.
 """
 
-from __future__ import annotations
-
 from evaluator.tasks import data_sets, gazetteer, squad, user_files
 from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec, tasks_help
 from evaluator.tasks.loading import (

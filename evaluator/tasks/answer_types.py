@@ -18,8 +18,6 @@ Two limits: German capitalises nouns, so a noun counts as a name there. Scripts 
 Bengali, Chinese, Hindi, Thai, ...) hardly mark names, so most names are `other` there.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping

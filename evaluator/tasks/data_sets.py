@@ -18,8 +18,6 @@ That file, or the task's entry in a sweep file, maps columns to fields (`source.
 the names of the fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

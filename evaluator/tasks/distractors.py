@@ -8,8 +8,6 @@ Every draw uses `random.Random(f"{seed}:{item_id}")`, so an item has the same ca
 the gold option of another item. Once normalised, it differs from the item's gold answers and from the other candidates.
 """
 
-from __future__ import annotations
-
 import random
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -16,8 +16,6 @@ Example::
     texts = gazetteer_passages("swahili", count=128)
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ Every text is trimmed. A row without a right answer (an empty list, null, a hidd
 other malformed row is an error that names data set, row and field.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 

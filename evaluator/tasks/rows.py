@@ -3,8 +3,6 @@
 `datasets` has not run loading scripts since version 4. Other formats are refused, because some are pickles.
 """
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping

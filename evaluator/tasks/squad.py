@@ -4,8 +4,6 @@ XQuAD: 1190 parallel questions in twelve languages, which it names by their code
 nine languages, which it names in full, each with its gold passage.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ are blank lines.
 text: any UTF-8 file, or `gazetteer`, the bundled passages in nine languages.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from evaluator.core.errors import InputError, field, parse, strings, text_field

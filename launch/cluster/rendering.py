@@ -4,8 +4,6 @@ Shell scripts and YAML quote the values of the settings. Quoting does not help i
 Ray forwards: Ray quotes them for Windows' shell. Settings refuse unsafe values there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

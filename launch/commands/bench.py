@@ -1,7 +1,5 @@
 """`resurface bench` runs benchmarks of the checkout, each in its own process. The wheel does not contain them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

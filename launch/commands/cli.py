@@ -4,8 +4,6 @@ Modules of this folder import nothing heavy, so that a typing mistake is reporte
 and pandas. The program loads plugins before it evaluates help texts with registered names.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`resurface match`: matcher models judge a run's responses; then it rebuilds the report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

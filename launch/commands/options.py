@@ -1,7 +1,5 @@
 """Options that commands share, and the checked configurations that they become."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args

@@ -1,7 +1,5 @@
 """`resurface render`: files that run a sweep on a cluster."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """The cases: a few requests about the bundled task, the same for every run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The checkpoints that the doctor's runs load, and the comparison of our pruning masks with the published algorithm."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

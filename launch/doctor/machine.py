@@ -1,7 +1,5 @@
 """Describes this machine: processor, memory, GPUs, and the versions of the important packages."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The doctor's report: it executes the runs, compares their results, and prints a table, Markdown or JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A function `of_...` returns one distance per compared thing: nats for log-probab
 DisagreementError if the two sides did not answer the same requests.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

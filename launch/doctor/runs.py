@@ -6,8 +6,6 @@ INPUTS and RESULT are pickles in a temporary folder that only this program write
 missing result. Checks come later.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import sys

@@ -4,8 +4,6 @@ An hour of GPTQ should not end with "no kernel". So the engine rehearses each sc
 to nearest.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence

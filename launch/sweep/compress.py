@@ -3,8 +3,6 @@
 The source `gazetteer` alternates nine languages; `gazetteer:LANG` uses one, given by name or code.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -9,8 +9,6 @@ One-line errors refuse:
 - anything but a regular file
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ that differ only in formats, probes and sample seeds become one task with the un
 computed twice. A joined sweep may run a little more than its parts, but never less.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

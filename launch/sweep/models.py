@@ -5,8 +5,6 @@ RESURFACE_MODELS may name a directory with models as DIR/org/name or DIR/org/nam
 other model, and is filled if necessary: weights in safetensors, configuration and tokenizer, no code.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ this evaluates them:
 Every process of a run imports the plugins before it uses a registry. On a cluster, every node must have the modules.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 

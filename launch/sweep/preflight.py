@@ -1,7 +1,5 @@
 """All checks of a sweep, before Ray or an engine starts."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

@@ -6,8 +6,6 @@ tasks:
   - {task: xquad, prompts: [paper, terse]}     # default: the paper's prompt and all of these
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """From a sweep's tasks to questions: reads data, fits settings to the models, cuts texts into windows."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -11,8 +11,6 @@ squares by ADMM.)
 Shapes: O output rows, I input columns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

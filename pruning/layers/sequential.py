@@ -11,8 +11,6 @@ last. No expert reads another's output, so the outcome is that of one pass.
 `owl` divides the requested sparsity over layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch

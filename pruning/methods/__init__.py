@@ -4,8 +4,6 @@ To add a method, write its class and add its line here; the command line, sweep 
 read the object. Importing this needs no torch, so that a mistyped name is reported at once.
 """
 
-from __future__ import annotations
-
 from evaluator.core.config import Registry
 from pruning.methods.base import Method, Removal
 from pruning.methods.removals import Channels, Drop, Heads, Layers

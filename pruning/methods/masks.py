@@ -5,8 +5,6 @@ the lowest column goes first (in a whole matrix: the lowest row, then column). S
 and resolves its ties in linear time; the published code sorts in O(n log n).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

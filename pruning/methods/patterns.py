@@ -1,7 +1,5 @@
 """Patterns: a share of a matrix's weights, N of every M neighbours in a row, or whole parts of a model."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Whole layers, by their angular distance or by a list; heads or channels by the Wanda scores of their outputs."""
 
-from __future__ import annotations
-
 from pruning.methods.base import Removal
 
 

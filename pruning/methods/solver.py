@@ -5,8 +5,6 @@ Shapes: O output rows, I input columns, B columns of one block. The Hessian of a
 are solved together, stacked by rows, each keeping its own mask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

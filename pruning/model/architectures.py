@@ -8,8 +8,6 @@ expert. `separate` makes each matrix an `nn.Linear` again, so that it is read, o
 other. Its input is the tokens that the router sends to its expert.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Reads are memory-mapped and unmapped again at once, so that resident memory stays small.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NoReturn
 

@@ -6,8 +6,6 @@ layers and an embedding table of only the token ids in use. One call of it gives
 keywords that each layer would be called with, so no architecture's forward pass is written out again here.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any, cast

@@ -3,8 +3,6 @@
 The peak is read from /proc: psutil knows the current resident size, but not its high-water mark on Linux.
 """
 
-from __future__ import annotations
-
 import ctypes
 import resource
 from collections.abc import Iterator

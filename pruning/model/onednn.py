@@ -13,8 +13,6 @@ rounded depends on the order in which its terms are added, so there are two ways
 Neither measures how fast a product is: the same job gives the same bytes whatever else the machine is doing.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

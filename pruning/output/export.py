@@ -7,8 +7,6 @@ checkpoint appear. A killed export leaves a directory that does not load; the ne
 its owner is known to be dead (see `liveness.py`).
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """One job before anything heavy starts, and its text: pruning and quantising share this."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

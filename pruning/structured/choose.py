@@ -1,7 +1,5 @@
 """Which parts go: a walk through the dense layers, with the calibration text."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 tensor.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

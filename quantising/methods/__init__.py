@@ -4,8 +4,6 @@ To add one, write its class and add its line here; sweep files, preflight and es
 needs no torch.
 """
 
-from __future__ import annotations
-
 from evaluator.core.config import Registry
 from quantising.methods.base import Method
 from quantising.methods.llm_compressor import AWQ, GPTQ, Recipe, SmoothQuant

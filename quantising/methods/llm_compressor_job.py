@@ -6,8 +6,6 @@ REQUEST: `source` and `out` (directories), `recipe` (YAML), `sequences` (lists o
 looks at no text), `answer` (a file: the versions of what did the work, as JSON, written last). Nothing is fetched.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -4,8 +4,6 @@ The scales are those of the largest weight that shares one, kept in the weights'
 weights are divided by what is kept. Scales, rounding and layout are compressed-tensors' functions. No data is needed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

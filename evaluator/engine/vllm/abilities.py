@@ -4,8 +4,6 @@ vLLM 0.30 to 0.33 are supported. The check looks at modules and classes; the ver
 ones, whose names would not be found either.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -23,8 +23,6 @@ the memory: 8,192 tokens, or 16,384 from 70 GiB on. They apply only to its `LLM`
 its configuration gets 2,048.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@
 vLLM is imported when the first checkpoint is loaded, not with this module.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import hashlib

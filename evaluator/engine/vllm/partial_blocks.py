@@ -13,8 +13,6 @@ the same step. New weights forget all.
 Replaces nothing. Reads of a `Request` its tokens, `block_hashes`, `num_computed_tokens` and `num_preemptions`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -11,8 +11,6 @@ Replaces `KVCacheManager.get_computed_blocks` of a scheduler. Reads `Scheduler.k
 `.block_size`, `KVCacheManager.create_kv_cache_blocks`, `FullAttentionSpec` and `LogprobsTensors`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ and build an object for every token, all unused here. That is about a third of t
 Validation is not needed, as admission.py has checked each request.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections import deque

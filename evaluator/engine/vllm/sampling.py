@@ -8,8 +8,6 @@ of the prompt, and the score takes one step (prompt_scores.py).
 - V2 runner (GPUs): vLLM's own trace replay and top-p.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from dataclasses import dataclass

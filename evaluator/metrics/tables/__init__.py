@@ -1,7 +1,5 @@
 """The tables of the report, by subject. To add one, write a `Table` in a module of its subject and add a line here."""
 
-from __future__ import annotations
-
 from evaluator.core.config import Registry
 from evaluator.core.errors import one_line
 from evaluator.metrics.columns import rows_of, typed_frame

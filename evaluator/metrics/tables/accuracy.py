@@ -24,8 +24,6 @@ that language. If a base has at least two single-language checkpoints of one pru
 checkpoint `<setting> per language` combine them, including English.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -23,8 +23,6 @@ that the dense model produced, and recognised among both kinds of distractors. D
 `known` is n of the dissociation rates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

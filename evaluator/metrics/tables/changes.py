@@ -26,8 +26,6 @@ of 1/K: (compressed - floor) / (base - floor). Row `mean` is the unweighted mean
 of the base.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -21,8 +21,6 @@ is shorter than the limit is an EOS. An answer as long as the limit was cut off,
 The limit is that of run.json, or else the length of the pair's longest answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -15,8 +15,6 @@ A checkpoint that read several texts (for example one for each language) also ha
 means over texts of log perplexity and (if the base read the text) log ratio, as perplexity and ratio again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

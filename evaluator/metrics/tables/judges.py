@@ -17,8 +17,6 @@ It is undefined unless the denominator is above 0. Control pairs are easier than
 real answers than the correction assumes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ Table `pr_gap`: does producing an answer degrade more than recognising it?
 If dense accuracy is at or under the floor, Delta_PR is undefined, with the reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 

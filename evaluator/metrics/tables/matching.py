@@ -27,8 +27,6 @@ The reason names a matcher that is unfit by its control pairs. With `resurface m
 vote in the panel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, cycle

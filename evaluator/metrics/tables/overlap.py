@@ -37,8 +37,6 @@ If accuracies differ between languages, pooled items agree by more than chance, 
 both. Intervals: `evaluator.metrics.draws`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -18,8 +18,6 @@ The 0-shot format is `open_capped` if it was evaluated. Its context is cut in th
 two differ by the example alone. Otherwise it is `open`; `zero_shot_format` names which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import combinations

@@ -7,8 +7,6 @@ Groups of items: `all`; `mc_only` (the fate, so only for a checkpoint with a bas
 model's greedy output misses. `side` names whose ranks: the checkpoint's own, or its base's on exactly the same items.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ The greedy output does not depend on the seed; it is read under the lowest. `mea
 an interval over items. The range shows the noise of sampling, the interval the noise of the choice of items.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

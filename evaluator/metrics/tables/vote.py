@@ -24,8 +24,6 @@ The interval is of the mean accuracy, for the given voters. Places have no inter
 place too often for close checkpoints, or cover nearly all places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

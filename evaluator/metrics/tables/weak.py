@@ -26,8 +26,6 @@ begin at the same place, the longer one does ("how many" is not "how"). Inflecte
 not listed has no kinds of question word. Greek has the same word for "who" and "which": it is under "which".
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache

@@ -12,8 +12,6 @@ The ledger decides what follows from a failure (`failures.py`). A checkpoint tha
 together with the work that needs its answers.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence

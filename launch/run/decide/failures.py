@@ -16,8 +16,6 @@ compressed checkpoints form a family. The family is bound to the type of device 
 that, it is bound to the type of the engines that work on it.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ its GPUs. If there is work again, a new engine starts. An engine belongs to its 
 ends, and others do its work.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

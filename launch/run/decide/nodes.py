@@ -1,7 +1,5 @@
 """Decides the node and the resources of each process of a run, without Ray."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ now has no file left to rename. Files that it renamed before count as finished; 
 there is no gap between check and write. `evaluator/core/liveness.py` decides who may take over.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -4,8 +4,6 @@ If Ray's control service dies, Ray ends the driver's process after a minute, wit
 local raylet dies, Ray waits for a new one. `Cluster.check` notices both sooner.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -5,8 +5,6 @@ engine keeps its GPUs as long as it has work, so on GPUs pruning comes first. On
 is ready, unless it would take all GPUs. The other engines start on GPUs that no prune job needs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence

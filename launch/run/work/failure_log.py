@@ -3,8 +3,6 @@
 The cause of a process's death is in the last lines of its log: the only information if the process is gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 A failed task is tried again. A task without progress is ended, and then counts as failed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

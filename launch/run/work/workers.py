@@ -6,8 +6,6 @@ progress is ended, and counts as dead. The board decides what follows from a fai
 retired, and the others do its work.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Mapping

@@ -9,8 +9,6 @@ Replaces `GPUModelRunner._get_prompt_logprobs_dict`, and calls it for other requ
 `input_batch.req_id_to_index` and `model.compute_logits`. Makes `LogprobsTensors`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any

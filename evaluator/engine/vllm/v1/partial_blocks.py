@@ -9,8 +9,6 @@ Replaces nothing: vLLM loads it as a KV connector. Subclasses `KVConnectorBase_V
 `Request` its tokens and `skip_reading_prefix_cache`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

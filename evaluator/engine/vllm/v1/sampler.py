@@ -14,8 +14,6 @@ ranks prompts. Subclasses `Sampler` (`forward`) and `LogitsProcessor` (`update_s
 `MoveDirectionality`); makes `SamplerOutput` and `LogprobsTensors`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -14,8 +14,6 @@ Replaces `vllm.v1.worker.gpu.sample.logprob._ranks_kernel`. Calls
 
 # ruff: noqa: ANN001, ANN201  (Triton resolves annotations when it compiles, and supports only its own)
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

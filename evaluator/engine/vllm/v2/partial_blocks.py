@@ -10,8 +10,6 @@ Replaces methods of a scheduler's `KVCacheManager` (`get_computed_blocks`, `allo
 `skip_reading_prefix_cache` of a `Request`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from evaluator.engine.vllm.partial_blocks import KnownBlocks

@@ -11,8 +11,6 @@ Replaces `GPUModelRunner.prompt_logprobs_worker`, a `PromptLogprobsWorker` (`add
 `num_scheduled_tokens` and `query_start_loc_np`. Calls `prompt_logprob.compute_topk_scores`; makes `LogprobsTensors`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any

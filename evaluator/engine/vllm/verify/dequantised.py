@@ -17,8 +17,6 @@ random tokens, each as if the router had sent it there alone. On a GPU they are 
 prepares for a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

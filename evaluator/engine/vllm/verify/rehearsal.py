@@ -10,8 +10,6 @@ processor without VNNI instructions. So an engine loads the checkpoint's first l
 On a GPU vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

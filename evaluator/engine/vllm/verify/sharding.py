@@ -6,8 +6,6 @@ often a head is repeated. The rules are those of the layers' weight loaders (vll
 vocab_parallel_embedding.py).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ On a CPU, vLLM 0.32's `reload_weights` silently leaves the packed copy of a tied
 then computes with the old output matrix. `swap_weights` packs it again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import multiprocessing
