@@ -33,8 +33,7 @@ def view() -> tuple[ItemView, Inputs]:
         "english/1": Seen(False, True, [True, False], [False], 3, -1.25, aligned=2),
         "english/2": Seen(True, True, status="engine_error"),
     }
-    parts = [dense, records("p", pruned, base="dense")]
-    made = ItemView()
+    made, parts = ItemView(), [dense, records("p", pruned, base="dense")]
     for part in parts:
         made.add(part)
     return made, Inputs(pd.concat([reduce_records(part) for part in parts]))
@@ -45,10 +44,10 @@ def entries(row: list) -> dict[str, list]:
     return dict(zip([probe.name for probe in PROBES if probe.view is not None], row[1:], strict=True))
 
 
-def test_a_row_holds_every_probe_with_its_hits(view):
+def test_a_row_holds_every_probe_with_its_hits_or_the_code_of_its_failure(view):
     made, _ = view
     chunk = unpacked(made.chunks[made.where["p"]["t"]["english"]])
-    strings, row = chunk["s"], chunk["r"][0]
+    strings, (row, failed) = chunk["s"], chunk["r"]
     greedy, beams, samples, options, rank, aligned, hard = entries(row).values()
     assert chunk["n"] == [0, 1]
     assert [[format, strings[at], hit] for at, hit, format in greedy] == [[0, "bad", 0]]
@@ -59,22 +58,15 @@ def test_a_row_holds_every_probe_with_its_hits(view):
     assert [[rank, margin, strings[led], strings[answer]] for rank, margin, led, answer, _ in aligned] == [
         [2, -0.5, "It is ", "gold"]
     ]
-
-
-def test_a_failed_probe_keeps_its_code_and_has_no_numbers(view):
-    made, _ = view
-    found = entries(unpacked(made.chunks[made.where["p"]["t"]["english"]])["r"][1])
-    assert found["greedy"][0][1] == -2
+    found = entries(failed)
+    assert (found["greedy"][0][1], found["rank"]) == (-2, [])
     assert [score for _, _, score, _ in found["choice"]] == [None] * 4
-    assert found["rank"] == []
 
 
 def test_the_index_has_fates_and_gold_answers_and_takes_questions_from_the_items(view):
     made, inputs = view
-    items = pd.DataFrame(
-        [{"task": "t", "language": "english", "item_id": "2", "question": "Q?", "context": "C", "answers": ["g", "h"]}]
-    )
-    index = json.loads(made.index(inputs, items))
+    item = {"task": "t", "language": "english", "item_id": "2", "question": "Q?", "context": "C", "answers": ["g", "h"]}
+    index = json.loads(made.index(inputs, pd.DataFrame([item])))
     assert [checkpoint["name"] for checkpoint in index["checkpoints"]] == ["dense", "p"]
     assert index["checkpoints"][1]["fates"] == "mu"
     assert "fates" not in index["checkpoints"][0]

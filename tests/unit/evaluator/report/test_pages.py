@@ -28,22 +28,13 @@ def folder(tmp_path_factory) -> Path:
         return write_report(run).page.parent
 
 
-def _text(folder: Path, number: int) -> str:
-    return (folder / "pages" / f"{number:03d}.html").read_text(encoding="utf-8")
-
-
-def _items_of(text: str) -> dict:
-    found = re.search(r'<script type="application/json" id="index">(.*?)</script>', text, re.S)
-    assert found is not None
-    return json.loads(found[1])
-
-
 def test_each_checkpoint_is_on_one_page_beside_its_base(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "pages").iterdir()) == ["001.html", "002.html"]
     seen = []
-    for number in (1, 2):
-        text = _text(folder, number)
-        base, *others = _items_of(text)["checkpoints"]
+    for path in (folder / "pages").iterdir():
+        text = path.read_text(encoding="utf-8")
+        found = re.search(r'<script type="application/json" id="index">(.*?)</script>', text, re.S)
+        base, *others = json.loads(found[1])["checkpoints"]
         assert base["name"] == "dense"
         names = [each["name"] for each in others]
         seen += names
@@ -76,22 +67,23 @@ def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeyp
     assert [path.name for path in before.parent.iterdir()] == ["001.html"]
 
 
-def _pages(count: int, bytes_each: int) -> list[int]:
-    """How many compressed checkpoints each page has beside their base."""
+@pytest.mark.parametrize(
+    ("count", "bytes_each", "on_pages"),
+    [
+        (24, 2**19, []),
+        (25, 2**19, [24, 1]),
+        (10, 4 * 2**20, [5, 5]),
+        (2, 40 * 2**20, [1, 1]),  # what is too large alone has a page nevertheless
+    ],
+)
+def test_a_page_takes_so_many_checkpoints_and_so_many_bytes(count, bytes_each, on_pages) -> None:
     subjects = [SimpleNamespace(checkpoint=f"c{number}", base="c0" if number else None) for number in range(count + 1)]
     sizes = {each.checkpoint: bytes_each for each in subjects}
     found = results.pages_of(SimpleNamespace(checkpoints=subjects, readers=[]), sizes)
     names = [name for page in found for name in page.checkpoints[1:]]
     assert names == [each.checkpoint for each in subjects[1:]] or not found
     assert all(page.checkpoints[0] == "c0" for page in found)
-    return [len(page.checkpoints) - 1 for page in found]
-
-
-def test_a_page_takes_so_many_checkpoints_and_so_many_bytes() -> None:
-    assert _pages(24, 2**20 // 2) == []
-    assert _pages(25, 2**20 // 2) == [24, 1]
-    assert _pages(10, 4 * 2**20) == [5, 5]
-    assert _pages(2, 40 * 2**20) == [1, 1]  # what is too large alone has a page nevertheless
+    assert [len(page.checkpoints) - 1 for page in found] == on_pages
 
 
 def test_the_index_has_the_headline_of_all_and_no_items(folder: Path) -> None:

@@ -40,6 +40,18 @@ def without_figures(made, monkeypatch):
     monkeypatch.setattr(page, "draw", lambda *_: None)
 
 
+@pytest.fixture
+def copied(made, tmp_path) -> Path:
+    """Another run directory with the records of `made` alone."""
+    shutil.copytree(made[0] / "records", tmp_path / "records")
+    return tmp_path
+
+
+def section(report: Report, name: str) -> str:
+    page = report.page.read_text(encoding="utf-8")
+    return page.split(f'<section id="{name}"')[1].split("</section>")[0]
+
+
 def test_every_table_is_a_csv(made):
     run, paths = made
     names = (*TABLES.names, "headline", "left_out")
@@ -59,8 +71,7 @@ def test_the_page_loads_nothing_and_lets_only_its_own_script_run(made):
 
 
 def test_the_first_screen_is_the_verdict_and_then_why(made):
-    html = made[1].page.read_text(encoding="utf-8")
-    lead = html.split('<section id="headline" class="lead">')[1].split("</section>")[0]
+    lead = section(made[1], "headline")
     (verdict,) = made[1].results.verdicts
     assert f"<h1>{summary([verdict])}</h1>" in lead
     assert f'<b class="badge {verdict.outcome.lower()}">{verdict.outcome}</b>' in lead
@@ -68,63 +79,47 @@ def test_the_first_screen_is_the_verdict_and_then_why(made):
 
 
 def test_a_table_with_nothing_to_say_is_not_on_the_page(made, tmp_path):
-    alone = write_report(write_run(tmp_path / "run", 4, ("dense",), languages=("english",))).page
-    pages = [page.read_text(encoding="utf-8") for page in (made[1].page, alone)]
+    alone = write_report(write_run(tmp_path / "run", 4, ("dense",), languages=("english",)))
+    pages = [each.page.read_text(encoding="utf-8") for each in (made[1], alone)]
     for name in ("vote", "overlap"):
         assert [f'<section id="{name}">' in page for page in pages] == [True, False]
         assert f"<dt>{name}</dt>" not in pages[1]
     assert "<dt>fates</dt>" in pages[1]
-    lead = pages[1].split('<section id="headline" class="lead">')[1].split("</section>")[0]
+    assert "it needs the probes greedy and sample, the latter under at least two run seeds" in pages[0]
+    lead = section(alone, "headline")
     assert '<ul class="verdicts">' not in lead
     assert "<h1>No checkpoint here has a base" in lead
 
 
-def test_a_long_table_shows_its_ends(tmp_path):
-    page = write_report(write_run(tmp_path / "run", 4, languages=("english",))).page.read_text(encoding="utf-8")
-    section = page.split('<section id="overlap">')[1].split("</section>")[0]
-    assert "rows; all are in tables/overlap.csv." in section
-
-
-def test_every_table_with_records_has_a_section_with_a_figure(made):
-    html = made[1].page.read_text(encoding="utf-8")
+def test_every_table_with_records_has_a_section_with_a_figure_and_a_long_one_shows_its_ends(made, tmp_path):
     for name in ("accuracy", "fates", "ladder", "recovery", "rank", "pr_gap"):
-        section = html.split(f'<section id="{name}">')[1].split("</section>")[0]
-        assert '<svg class="figure"' in section
-        assert "<table>" in section
-    assert "it needs the probes greedy and sample, the latter under at least two run seeds" in html
+        assert '<svg class="figure"' in section(made[1], name)
+        assert "<table>" in section(made[1], name)
+    long = write_report(write_run(tmp_path / "run", 4, languages=("english",)))
+    assert "rows; all are in tables/overlap.csv." in section(long, "overlap")
 
 
-def test_failures_are_a_table_and_a_section_until_there_are_none(made, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(made[0], run)
-    document = json.loads((run / "run.json").read_text()) if (run / "run.json").exists() else {}
+def test_failures_are_a_table_and_a_section_until_there_are_none(copied):
     rows = [
         {"checkpoint": "bad", "stage": "load", "reason": HOSTILE, "attempts": 3, "engine": "0", "node": "<b>"},
         {"checkpoint": "bad", "stage": "item", "task": "t", "item": HOSTILE, "reason": "SIGSEGV"},
         "no row",
         {"stage": "load"},
     ]
-    (run / "run.json").write_text(json.dumps(document | {"failures": rows}))
-    report = write_report(run)
+    (copied / "run.json").write_text(json.dumps({"failures": rows}))
+    report = write_report(copied)
     table = pd.read_csv(report.tables["failures"], keep_default_na=False)
     assert table["reason"].tolist() == [HOSTILE, "SIGSEGV"]
     assert table["attempts"].tolist() == [3, 1]
-    html = report.page.read_text(encoding="utf-8")
-    section = html.split('<section id="failures">')[1].split("</section>")[0]
-    assert section.count("<tr>") == 3
-    assert "<script" not in section
-    assert "<b>" not in section
-    assert "&lt;b&gt;" in section
-    (run / "run.json").write_text(json.dumps(document | {"failures": []}))
-    assert "failures" not in write_report(run).tables
-    assert not (run / "tables" / "failures.csv").exists()
+    told = section(report, "failures")
+    assert (told.count("<tr>"), told.count("<script"), told.count("<b>"), told.count("&lt;b&gt;")) == (3, 0, 0, 1)
+    (copied / "run.json").write_text(json.dumps({"failures": []}))
+    assert "failures" not in write_report(copied).tables
+    assert not (copied / "tables" / "failures.csv").exists()
 
 
 def test_what_was_left_out_is_told_with_its_reason(made):
-    html = made[1].page.read_text(encoding="utf-8")
-    section = html.split('<section id="left_out">')[1].split("</section>")[0]
-    assert "What was not measured, and why" in section
-    assert "the records do not say why" in section  # the made-up records give no reason
+    assert "the records do not say why" in section(made[1], "left_out")  # the made-up records give no reason
     table = pd.read_csv(made[1].tables["left_out"])
     pooled = table.query("language == 'all' and probe == 'greedy' and checkpoint == 'dense'")
     assert dict(zip(pooled["status"], pooled["n"], strict=True)) == {"excluded": 2, "engine_error": 2}
@@ -143,10 +138,15 @@ def test_the_same_records_give_the_same_bytes_however_they_were_cut(made, tmp_pa
     assert write_report(again).page.read_bytes() == made[1].page.read_bytes()
 
 
-def test_records_alone_are_enough(made, tmp_path):
-    shutil.copytree(made[0] / "records", tmp_path / "records")
+def test_records_alone_are_enough_and_outcomes_are_derived_from_them(made, copied):
+    stale = copied / "outcomes" / "removed.parquet"
+    stale.parent.mkdir()
+    stale.write_bytes(b"of a checkpoint without records")
     told: list[tuple[str, int, int]] = []
-    paths = write_report(tmp_path, progress=lambda *step: told.append(step))
+    paths = write_report(copied, progress=lambda *step: told.append(step))
+    assert sorted(path.name for path in stale.parent.iterdir()) == ["dense.parquet", "wanda-0.6.parquet"]
+    outcomes = pd.read_parquet(stale.parent)
+    assert outcomes.groupby("checkpoint")["item_id"].nunique().to_dict() == {"dense": 12, "wanda-0.6": 12}
     assert "rebuilt from records alone" in paths.page.read_text(encoding="utf-8")
     assert ("reading records", 2, 2) in told
     alone, whole = (pd.read_csv(each.tables["pr_gap"]) for each in (paths, made[1]))
@@ -156,10 +156,8 @@ def test_records_alone_are_enough(made, tmp_path):
 @pytest.mark.parametrize("probe", PROBES.names)
 def test_a_run_of_a_single_probe_has_a_page(tmp_path, probe):
     seen = list(records_of("dense", "gazetteer", 4))
-    alike = {"hard_choice": "choice", "perplexity": "rank", "fidelity": "rank", "text_fidelity": "rank"}.get(
-        probe, probe
-    )
-    asked = [replace(each, probe=probe) for each in seen if each.probe == alike]
+    alike = {"hard_choice": "choice", **dict.fromkeys(("perplexity", "fidelity", "text_fidelity"), "rank")}
+    asked = [replace(each, probe=probe) for each in seen if each.probe == alike.get(probe, probe)]
     if probe == "perplexity":
         asked = [replace(each, logprob=-9.0, prompt_tokens=3) for each in asked if each.status == "ok"]
     RecordStore(tmp_path).append("dense", "gazetteer", "00000", to_table(asked))
@@ -186,76 +184,53 @@ def test_records_that_cannot_be_read_are_named(tmp_path, content, message):
         write_report(tmp_path)
 
 
-def with_column(made: tuple[Path, Report], tmp_path: Path, name: str, values: pa.Array | None) -> None:
-    """A copy of a run with one part whose column `name` holds `values`, repeated, or null."""
-    shutil.copytree(made[0] / "records", tmp_path / "records")
-    path = next(iter(sorted(tmp_path.glob("records/*/*/00001.parquet"))))
-    table = pq.read_table(path)
-    column = pa.nulls(len(table)) if values is None else values.take(pa.array([0] * len(table)))
-    pq.write_table(table.set_column(table.column_names.index(name), name, column), path)
-
-
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
+        # of another program, whose types are wider
+        *((name, pa.array([value]), None) for name, value in (("rank", 2.0), ("index", 0), ("seed", 0))),
+        ("sparsity", None, None),
         ("status", pa.array(["fine"]), "holds 'fine' .known: ok, truncated, excluded, engine_error."),
-        ("format", pa.array(["opne"]), "holds 'opne'"),
         ("status", pa.array([1]), "has type int64, not string"),
-        ("index", pa.array(["0"]), "has type string, not int32"),
         ("rank", pa.array([1.5]), "does not hold int32"),
         ("logprob", pa.array([True]), "has type bool, not double"),
-        ("contains", pa.array(["yes"]), "has type string, not bool"),
-        ("token_ids", pa.array([7]), "has type int64, not list<int32>"),
         ("token_ids", pa.array([["7"]]), "has type list<.*string>, not list<int32>"),
         ("item_id", None, "holds null"),
     ],
 )
-def test_a_part_with_a_strange_column_is_named(made, tmp_path, name, values, message):
-    with_column(made, tmp_path, name, values)
+def test_a_part_with_a_strange_column_is_named(copied, name, values, message):
+    path = next(iter(sorted(copied.glob("records/*/*/00001.parquet"))))
+    table = pq.read_table(path)
+    column = pa.nulls(len(table)) if values is None else values.take(pa.array([0] * len(table)))
+    pq.write_table(table.set_column(table.column_names.index(name), name, column), path)
+    if message is None:
+        assert write_report(copied).page.is_file()
+        return
     with pytest.raises(InputError, match=rf"00001\.parquet: column '{name}' {message}"):
-        write_report(tmp_path)
+        write_report(copied)
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [("rank", pa.array([2.0])), ("index", pa.array([0])), ("sparsity", None), ("seed", pa.array([0]))],
-)
-def test_a_part_of_another_program_has_wider_types(made, tmp_path, name, values):
-    with_column(made, tmp_path, name, values)
-    assert write_report(tmp_path).page.is_file()
-
-
-def test_a_strange_file_of_items_is_named(made, tmp_path):
-    shutil.copytree(made[0] / "records", tmp_path / "records")
-    (tmp_path / "items").mkdir()
+def test_a_strange_file_of_items_and_a_broken_run_json_are_named(made, copied):
+    for text, message in (("{", "not JSON"), ("[]", "must be a JSON object, is list")):
+        (copied / "run.json").write_text(text)
+        with pytest.raises(InputError, match=rf"run\.json: {message}"):
+            write_report(copied)
+    (copied / "run.json").unlink()
+    (copied / "run.json").mkdir()
+    with pytest.raises(InputError, match=r"run\.json: is no file"):
+        write_report(copied)
+    (copied / "run.json").rmdir()
+    (copied / "items").mkdir()
     table = pq.read_table(made[0] / "items" / "gazetteer.parquet")
-    pq.write_table(table.set_column(0, "task", pa.array([1] * len(table))), tmp_path / "items" / "gazetteer.parquet")
+    pq.write_table(table.set_column(0, "task", pa.array([1] * len(table))), copied / "items" / "gazetteer.parquet")
     with pytest.raises(InputError, match=r"items/gazetteer\.parquet: column 'task' has type int64, not string"):
-        write_report(tmp_path)
+        write_report(copied)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("{", "not JSON"), ("[]", "must be a JSON object, is list"), (None, "is no file")]
-)
-def test_a_broken_run_json_is_named(made, tmp_path, text, message):
-    shutil.copytree(made[0] / "records", tmp_path / "records")
-    if text is None:
-        (tmp_path / "run.json").mkdir()
-    else:
-        (tmp_path / "run.json").write_text(text)
-    with pytest.raises(InputError, match=rf"run\.json: {message}"):
-        write_report(tmp_path)
-
-
-def test_what_engines_found_wrong_with_themselves_stands_under_the_headline(tmp_path):
-    run = write_run(tmp_path, 3, ("dense", "wanda-0.6"))
-    stats = [
-        {"engine": 0, "checkpoint": name, "notes": ["scored <slowly>"]} for name in ("dense", "dense", "wanda-0.6")
-    ]
-    (run / "run.json").write_text(json.dumps({"engine_stats": [*stats, {"engine": 1, "checkpoint": "dense"}]}))
-    page = write_report(run).page.read_text(encoding="utf-8")
-    headline = page[page.index('<section id="headline"') : page.index("</section>")]
-    assert headline.count("dense, wanda-0.6: scored &lt;slowly&gt;.") == 1
+def test_what_engines_found_wrong_with_themselves_stands_under_the_headline(copied):
+    stats = [{"checkpoint": name, "notes": ["scored <slowly>"]} for name in ("dense", "dense", "wanda-0.6")]
+    (copied / "run.json").write_text(json.dumps({"engine_stats": [*stats, {"engine": 1, "checkpoint": "dense"}]}))
+    assert section(write_report(copied), "headline").count("dense, wanda-0.6: scored &lt;slowly&gt;.") == 1
 
 
 def test_a_sparsity_that_was_not_achieved_stands_under_the_headline_and_in_the_tables(tmp_path, monkeypatch, capsys):
@@ -266,9 +241,8 @@ def test_a_sparsity_that_was_not_achieved_stands_under_the_headline_and_in_the_t
     report = write_report(run)
     told = "Achieved sparsity: heads-0.99 0.2 (requested 0.99)"
     assert report.results.missed == told
-    page = report.page.read_text(encoding="utf-8")
-    assert told in page[page.index('<section id="headline"') : page.index("</section>")]
-    assert "0.2 (requested 0.99)</td>" in page.split('<section id="accuracy">')[1].split("</section>")[0]
+    assert told in section(report, "headline")
+    assert "0.2 (requested 0.99)</td>" in section(report, "accuracy")
     rows = pd.read_csv(report.tables["accuracy"])
     rows = rows[rows["checkpoint"] == "heads-0.99"]
     assert (set(rows["sparsity"]), set(rows["requested_sparsity"])) == ({0.2}, {0.99})
@@ -276,43 +250,28 @@ def test_a_sparsity_that_was_not_achieved_stands_under_the_headline_and_in_the_t
     assert told in capsys.readouterr().out
 
 
-def test_records_of_before_the_requested_sparsity_are_read(made, tmp_path):
-    shutil.copytree(made[0] / "records", tmp_path / "records")
-    for path in tmp_path.glob("records/*/*/*.parquet"):
+def test_records_of_before_the_requested_sparsity_are_read(copied):
+    for path in copied.glob("records/*/*/*.parquet"):
         pq.write_table(pq.read_table(path).drop_columns("requested_sparsity"), path)
-    report = write_report(tmp_path)
+    report = write_report(copied)
     assert report.results.missed == ""
     fates = pd.read_csv(report.tables["fates"])
     assert (set(fates["sparsity"]), fates["requested_sparsity"].isna().all()) == ({0.6}, True)
 
 
 def test_the_papers_numbers_are_a_table_and_stand_in_their_sections(tmp_path):
-    run = write_run(tmp_path, 6, ("dense", "wanda-0.5"), languages=LANGUAGES, items=False)
-    for path in list((run / "records").glob("*/*/*.parquet")):
+    run = write_run(tmp_path, 6, ("dense", "wanda-0.5"), languages=LANGUAGES, tasks=("tydiqa",), items=False)
+    for path in run.glob("records/*/*/*.parquet"):
         table = pq.read_table(path).to_pandas()
-        table = table.assign(task="tydiqa", calibration=table["calibration"].where(table["base"].isna(), "c4"))
-        path.unlink()
-        (run / "records" / table["checkpoint"].iloc[0] / "tydiqa").mkdir(exist_ok=True)
-        part = run / "records" / table["checkpoint"].iloc[0] / "tydiqa" / path.name
-        pq.write_table(pa.Table.from_pandas(table, schema=RECORDS, preserve_index=False), part)
+        table["calibration"] = table["calibration"].where(table["base"].isna(), "c4")
+        pq.write_table(pa.Table.from_pandas(table, schema=RECORDS, preserve_index=False), path)
     config = {"models": {"dense": "/models/Qwen3-8B"}, "tasks": [{"task": "tydiqa", "items": 200, "chat": False}]}
     (run / "run.json").write_text(json.dumps({"config": config}))
     paths = write_report(run)
     reference = pd.read_csv(paths.tables["reference"])
     assert {"fates", "accuracy", "pr_gap"} <= set(reference["table"])
-    section = paths.page.read_text(encoding="utf-8").split('<section id="pr_gap">')[1].split("</section>")[0]
-    assert "The paper's numbers in the same setting" in section.replace("&#39;", "'")
-    assert "arXiv:2606.17609v1, section 4.1" in section
+    told = section(paths, "pr_gap")
+    assert "The paper's numbers in the same setting" in told.replace("&#39;", "'")
+    assert "arXiv:2606.17609v1, section 4.1" in told
     (run / "run.json").unlink()
     assert "reference" not in write_report(run).tables
-
-
-def test_outcomes_are_derived_again_from_the_records(tmp_path):
-    run = write_run(tmp_path / "run", 3, ("dense", "wanda-0.5"), languages=("english",))
-    stale = run / "outcomes" / "removed.parquet"
-    stale.parent.mkdir()
-    stale.write_bytes(b"of a checkpoint without records")
-    write_report(run)
-    assert sorted(path.name for path in stale.parent.iterdir()) == ["dense.parquet", "wanda-0.5.parquet"]
-    outcomes = pd.read_parquet(stale.parent)
-    assert outcomes.groupby("checkpoint")["item_id"].nunique().to_dict() == {"dense": 3, "wanda-0.5": 3}

@@ -80,8 +80,7 @@ def pages(tmp_path_factory):
 
 def test_no_text_becomes_an_element(pages):
     plain, hostile = map(Page, pages[0])
-    assert {*hostile.tags} <= {*plain.tags} | {"details", "summary", "ul", "li"}
-    assert not {tag for tag in hostile.tags if tag in ("img", "iframe", "link", "object")}
+    assert {*hostile.tags} <= {*plain.tags} - {"img", "iframe", "link", "object"} | {"details", "summary", "ul", "li"}
     allowed = plain.attributes | {(tag, name) for tag in ("details", "p") for name in ("class", "open")}
     assert hostile.attributes <= allowed
     assert not [name for _, name in hostile.attributes if name.startswith("on")]
@@ -94,11 +93,8 @@ def test_no_script_holds_what_ends_it(pages):
     index = json.loads(Page(pages[0][1]).scripts[0])
     assert index["tasks"] == ["gazetteer" + HOSTILE]  # and nothing of it is lost
     assert all(question.endswith(HOSTILE) for question in index["question"])
-
-
-def test_no_text_is_a_template(pages):
-    assert "49" not in re.findall(r"\{\{[^}]*\}\}|<!-- (\d+)", pages[0][1])
-    assert "{{ 7 * 7 }}" in pages[0][1]
+    assert "(--owned) {{ 7 * 7 }}" in pages[0][1]  # no template either
+    assert "(--owned) 49" not in pages[0][1]
 
 
 def test_no_cell_of_a_table_is_a_formula(tmp_path):
@@ -112,16 +108,16 @@ def test_no_cell_of_a_table_is_a_formula(tmp_path):
     assert "'=1+1;wanda-0.6" in (run / "tables" / "fates.csv").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["../../out", "/tmp/out", "..", "a/b", "a\\b"])
-@pytest.mark.parametrize("column", ["checkpoint", "task"])
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [*(("checkpoint", name) for name in ("../../out", "/tmp/out", "..", "a/b", "a\\b")), ("task", "../../out")],
+)
 def test_no_name_of_a_record_chooses_where_an_export_is_written(tmp_path, name, column):
     run = rewritten(one_run(tmp_path / "run"), lambda each, value: name if each == column else value)
-    before = sorted(tmp_path.rglob("*"))
-    if column == "checkpoint" or "/" in name or "\\" in name:
-        with pytest.raises(InputError, match="cannot be the name of a file"):
-            export(run, tmp_path / "out" / "lm-eval")
-        written = {*tmp_path.rglob("*")} - {*before}
-        assert all((tmp_path / "out") in (path, *path.parents) for path in written)
+    before = {*tmp_path.rglob("*")}
+    with pytest.raises(InputError, match="cannot be the name of a file"):
+        export(run, tmp_path / "out" / "lm-eval")
+    assert all((tmp_path / "out") in (path, *path.parents) for path in {*tmp_path.rglob("*")} - before)
 
 
 @pytest.mark.parametrize("text", ["</script>", "<!--", "\u2028", "&lt;", "]]>", "\x00\x1f"])
