@@ -39,10 +39,7 @@ SHORT = (Column("task", TEXT), LANGUAGE, Column("rate", PERCENTAGE, interval=Tru
 def test_an_interval_joins_its_value_and_empty_columns_go():
     common = {"task": "t", "reason": None, "boot_low": 0.1, "boot_high": 0.4}  # boot: an interval without a value
     frame = pd.DataFrame(
-        [
-            common | {"language": "korean", "rate": 0.25, "rate_low": 0.1, "rate_high": 0.4},
-            common | {"language": "all"},
-        ]
+        [common | {"language": "korean", "rate": 0.25, "rate_low": 0.1, "rate_high": 0.4}, common | {"language": "all"}]
     )
     made = grid(frame, (*SHORT, Column("boot", PERCENTAGE, alone=True)))
     assert made.headings == ("language", "rate", "boot")
