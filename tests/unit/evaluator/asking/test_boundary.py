@@ -61,25 +61,3 @@ def test_boundaries_of_all_gold_answers_of_xquad(name, chat, record_property):
     print(name, "chat" if chat else "completion", flagged)
     record_property("flagged", flagged)
     assert flagged == dict.fromkeys(LANGUAGES, 0) | FLAGGED.get((name, chat), {})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_first_scored_token_is_that_of_the_leading_space_variant(name):
-    """The boundary token of the joint encoding is the first token of " answer" on its own, in every script."""
-    if absent(name) or not (SHARED / "xquad").is_dir():
-        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
-    tokenizer = real_tokenizer(name)
-    built = Prompter(tokenizer, chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
-    for language, pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.items():
-        prompt = built.build(pool[0], "open", context_chars=0)
-        answers = [gold_option(item) for item in pool]
-        # After a letter, so that a vocabulary which puts a space before every text puts it before that.
-        alone = tokenizer([f"a {answer}" for answer in answers], add_special_tokens=False).input_ids
-        start = len(tokenizer("a", add_special_tokens=False).input_ids)
-        scored = built.continuations(prompt, answers)
-        differing = [
-            answer
-            for answer, one, ids in zip(answers, scored, alone, strict=True)
-            if one.continuation_ids[0] != ids[start]
-        ]
-        assert differing == [], language

@@ -6,18 +6,13 @@ Templates of the wild loop over turns, look at roles, write their own BOS and sw
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evaluator.asking.prompts import Prompter
-from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.tasks import gold_option, load_task
-from tests.support.items import make_item
-from tests.support.models import save_tiny_model
 from tests.support.tokenizers import SHARED, absent, real_tokenizer
 
 TEMPLATES = {
@@ -97,29 +92,6 @@ def test_a_cut_keeps_question_template_and_the_longest_context_that_fits(chat):
         assert len(tokenizer(longer, add_special_tokens=False).input_ids) > 120
 
 
-def test_answers_follow_without_a_space_and_begin_with_the_prompts_ids(chat):
-    _, tokenizer = chat
-    built = prompter(tokenizer)
-    for item in items():
-        prompt, answer = built.build(item, "open"), gold_option(item)
-        scored = built.continuations(prompt, [answer])[0]
-        joint = tokenizer(prompt.text + answer, add_special_tokens=False).input_ids
-        assert list(scored.prompt_ids + scored.continuation_ids) == joint
-        assert scored.prompt_ids == prompt.token_ids[: len(scored.prompt_ids)]
-        if scored.prompt_ids == prompt.token_ids:
-            assert built.decode(scored.continuation_ids).strip() == answer
-
-
-def test_thinking_is_off_only_where_a_template_knows_the_word(chat):
-    name, tokenizer = chat
-    text = prompter(tokenizer).build(items()[0], "open").text
-    assert text.count("<think>") == text.count("</think>") == (name == "qwen")
-    thinking = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True
-    )
-    assert "<think>" not in thinking  # by default such a model opens its thinking itself
-
-
 def test_every_format_is_a_user_turn(chat):
     name, tokenizer = chat
     item, exemplar = items()[:2]
@@ -131,11 +103,3 @@ def test_every_format_is_a_user_turn(chat):
         assert prompt.text.endswith(f"Answer in a few words:{AFTER[name]}")
     assert "\n\nCandidates: a; b\n\n" in listed.text
     assert f"Answer in a few words: {gold_option(exemplar)}\n\nContext: {item.context[:500]}\n" in shot.text
-
-
-def test_a_template_that_cannot_be_applied_is_one_line(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(save_tiny_model(tmp_path / "model"))
-    tokenizer.chat_template = "{% if %}"
-    prompter = Prompter(tokenizer, chat=True, prompt_tokens=512, one_shot_prompt_tokens=512)
-    with pytest.raises(InputError, match=r"model: chat: the chat template cannot be applied \(Expected an expression"):
-        prompter.build(make_item(), "open")

@@ -16,10 +16,8 @@ from evaluator.asking.prompts import Prompt, Prompter, prompt_text
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
 from evaluator.probes.planning import exemplar_of
-from evaluator.tasks import load_task, select
 from tests.support.items import make_item
 from tests.support.models import save_tiny_model
-from tests.support.tokenizers import NAMES, SHARED, absent, real_tokenizer
 
 CHATML = (
     "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -74,9 +72,6 @@ def prompter(tokenizer, *, chat=False, cap=512, one_shot_cap=1024):
     return Prompter(tokenizer, chat=chat, prompt_tokens=cap, one_shot_prompt_tokens=one_shot_cap)
 
 
-# ---- formats ----------------------------------------------------------------------------------------------------
-
-
 ITEM = make_item(0, answers=["Nile"], context="C" * 600, question="Which?")
 EXEMPLAR = make_item(1, answers=["...", "Po"], context="E" * 400, question="Where?")
 
@@ -117,6 +112,8 @@ def test_formats_to_the_letter(form, arguments, expected):
     assert prompt.text == expected
     assert prompt.token_ids == tuple(byte_tokenizer()(expected).input_ids)
     assert not prompt.truncated
+    if "context_chars" not in arguments:
+        assert prompt_text(ITEM, form, **arguments) == expected
 
 
 @pytest.mark.parametrize("context", ["", " \n"])
@@ -124,7 +121,6 @@ def test_formats_to_the_letter(form, arguments, expected):
     ("form", "arguments", "expected"),
     [
         ("open", {}, "Question: Which?\n\nAnswer in a few words:"),
-        ("open_capped", {}, "Question: Which?\n\nAnswer in a few words:"),
         (
             "shown",
             {"candidates": ["a", "b", "c", "d", "e"]},
@@ -147,14 +143,6 @@ def test_an_item_without_a_context_is_asked_without_one(context, form, arguments
     prompt = prompter(byte_tokenizer(), cap=1000).build(item, form, **arguments)
     assert (prompt.text, prompt.truncated) == (expected, False)
     assert prompt_text(item, form, **arguments) == expected
-
-
-def test_a_prompt_as_text_is_what_is_built_from_it():
-    for form, arguments in (("open", {}), ("open_capped", {}), ("shown", {"candidates": ["a", "b"]})):
-        built = prompter(byte_tokenizer(), cap=1000, one_shot_cap=1000).build(ITEM, form, **arguments)
-        assert prompt_text(ITEM, form, **arguments) == built.text
-    shot = prompter(byte_tokenizer(), cap=1000, one_shot_cap=2000).build(ITEM, "one_shot", exemplar=EXEMPLAR)
-    assert prompt_text(ITEM, "one_shot", exemplar=EXEMPLAR) == shot.text
 
 
 def test_a_cut_in_characters_is_not_a_truncation_but_the_token_cap_is():
@@ -189,9 +177,6 @@ def test_the_exemplar_is_the_first_item_that_is_neither_evaluated_nor_excluded()
     assert exemplar_of(pool, [pool[0]]) == pool[2]
     assert exemplar_of(pool, pool[1:]) == pool[0]
     assert exemplar_of(pool, [pool[0], pool[2], pool[3]]) is None
-
-
-# ---- special tokens and chat templates --------------------------------------------------------------------------
 
 
 def test_the_tokenizer_adds_its_bos_but_never_closes_the_prompt():
@@ -247,20 +232,16 @@ def test_bad_chat_templates_are_refused():
     tokenizer = byte_tokenizer()
     with pytest.raises(InputError, match="no chat template"):
         prompter(tokenizer, chat=True)
-    tokenizer.chat_template = "{{ messages[0].content | upper }}"
-    with pytest.raises(InputError, match="rewrites the user's turn"):
-        prompter(tokenizer, chat=True).build(ITEM, "open")
+    for template, message in (
+        ("{{ messages[0].content | upper }}", "rewrites the user's turn"),
+        ("{% if %}", r"chat: the chat template cannot be applied \(Expected an expression"),
+    ):
+        tokenizer.chat_template = template
+        with pytest.raises(InputError, match=message):
+            prompter(tokenizer, chat=True).build(ITEM, "open")
 
 
-def test_decode_keeps_everything_but_special_tokens():
-    tokenizer = byte_tokenizer()
-    built = prompter(tokenizer)
-    ids = tokenizer(" <think>x </think> a , b .\n")["input_ids"]
-    assert built.decode([*ids, tokenizer.eos_token_id]) == " <think>x </think> a , b .\n"
-    assert built.decode([]) == ""
-
-
-@given(ids=st.lists(st.integers(0, 255), max_size=12))
+@given(ids=st.lists(st.integers(0, 259), max_size=12))
 def test_decode_is_that_of_transformers(ids):
     tokenizer = byte_tokenizer()
     expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -276,9 +257,6 @@ def test_a_tokenizer_with_a_decoder_of_its_own_is_asked_for_texts():
     ids = tokenizer("nile")["input_ids"]
     tokenizer.__class__ = Shouting
     assert prompter(tokenizer).decode(ids) == "NILE"
-
-
-# ---- the checkpoint's tokenizer ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -322,8 +300,6 @@ def test_a_missing_or_broken_tokenizer_is_one_line(checkpoint, content):
     assert "\n" not in str(caught.value)
 
 
-# ---- token caps -------------------------------------------------------------------------------------------------
-
 TEXT = st.text(alphabet=st.sampled_from("ab Nile:\nä\u0301กน้ำ\u0627\u0654东𐍈"), max_size=120)
 CONTEXT = TEXT.filter(str.strip)
 
@@ -361,22 +337,6 @@ def test_the_cap_with_several_tokens_a_character(context, room):
     item = make_item(0, context=context, question="q")
     cap = len(tokenizer("Context: \n\nQuestion: q\n\nAnswer in a few words:").input_ids) + room
     check_cut(prompter(tokenizer, cap=cap), tokenizer, item, cap)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_cap_on_real_text(name):
-    if absent(name) or not (SHARED / "xquad").is_dir():
-        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
-    tokenizer = real_tokenizer(name)
-    built = prompter(tokenizer, cap=200)
-    for pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.values():
-        for item in select(pool, 4):
-            prompt = check_cut(built, tokenizer, item, 200)
-            # a character takes a few tokens at most, so little of the cap is left unused
-            assert not prompt.truncated or len(prompt.token_ids) >= 196
-
-
-# ---- the answer boundary ----------------------------------------------------------------------------------------
 
 
 def check_boundary(built, tokenizer, prompt, answer, separator=" "):

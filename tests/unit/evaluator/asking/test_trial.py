@@ -13,15 +13,18 @@ ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
 pytestmark = pytest.mark.slow  # each is tried in a process of its own
 
 
-@pytest.mark.parametrize(
-    "template", ["{{ 'a' * 10**11 }}", "{{ '%99999999999d' | format(1) }}", f"{{{{ 'a' * {LONGEST + 1} }}}}"]
-)
+@pytest.mark.parametrize("template", ["{{ '%99999999999d' | format(1) }}", f"{{{{ 'a' * {LONGEST + 1} }}}}"])
 def test_a_template_that_writes_without_end_is_refused(template):
     assert "writes more than 1,000,000 characters" in problem_of(template)
+    with pytest.raises(InputError, match="models/mine: chat: the chat template writes more than"):
+        try_template(Tokenizer(template))
 
 
-def test_a_template_that_never_ends_is_refused_for_its_tokenizer():
+def test_a_template_that_never_ends_is_refused(monkeypatch):
     assert problem_of(ENDLESS, seconds=1) == "takes more than 1 s of processor time or 1 GiB"
+    monkeypatch.setattr(trial, "_SECONDS", 1)
+    with pytest.raises(InputError, match=r"prompts\.mine: the template takes more than 1 s of processor time"):
+        tried("{{ question }}" + ENDLESS)
 
 
 class Tokenizer:
@@ -37,11 +40,6 @@ class Tokenizer:
         return self.chat_template
 
 
-def test_the_line_names_the_tokenizer():
-    with pytest.raises(InputError, match="models/mine: chat: the chat template writes more than"):
-        try_template(Tokenizer("{{ 'a' * 10**11 }}"))
-
-
 @pytest.mark.parametrize(
     "template",
     ["{{ bos_token }}{{ messages[0].content }}", "{{ raise_exception('no') }}", "{{ 1 / 0 }}", "{% if %}", None],
@@ -49,8 +47,6 @@ def test_the_line_names_the_tokenizer():
 def test_everything_else_is_left_to_the_one_who_uses_it(template):
     assert try_template(Tokenizer(template)) is None
 
-
-pytestmark = pytest.mark.slow  # each is tried in a process of its own
 
 POSED = [(make_item(number), ()) for number in range(3)]
 
@@ -62,7 +58,6 @@ def tried(text):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{{ question }}{{ 'a' * 2000000 }}", "the template writes more than 1,000,000 characters"),
         ("{{ question }}{{ 'a' * 10**11 }}", "the template writes more than 1,000,000 characters, or takes more than"),
         ("{{ question }}{% if id == 'i2' %}{{ 1 / 0 }}{% endif %}", "division by zero (task 't', item 'i2')"),
         ("{{ question }}{{ id | nonsense }}", "No filter named 'nonsense'."),
@@ -72,13 +67,4 @@ def test_the_line_names_template_and_item(text, problem):
     with pytest.raises(InputError) as caught:
         tried(text)
     assert str(caught.value).startswith(f"prompts.mine: {problem}")
-
-
-def test_one_that_never_ends(monkeypatch):
-    monkeypatch.setattr(trial, "_SECONDS", 1)
-    with pytest.raises(InputError, match=r"prompts\.mine: the template takes more than 1 s of processor time"):
-        tried("{{ question }}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
-
-
-def test_a_sound_one():
     assert tried("{{ context }} {{ question }}") is None

@@ -31,17 +31,6 @@ def test_an_error_is_one_line_of_bounded_length(error, line):
     assert one_line(error) == line
 
 
-def test_the_limit_can_be_given():
-    assert one_line(ValueError("abc def"), limit=3) == "abc"
-
-
-def test_what_is_right_passes_through():
-    record = parse('\ufeff{"name": " ä ", "list": ["x", ""], "object": {}}'.encode(), "f")
-    assert text_field(record, "name", "f") == " ä "
-    assert strings(field(record, "list", list, "f"), "f") == ("x", "")
-    assert field(record, "object", dict, "f") == {}
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -38,11 +38,11 @@ def test_a_lock_that_a_stopped_process_keeps_is_in_nobodys_way() -> None:
     assert decide(CLAIM, "stopped", locked_by_another=True) == "watch"
 
 
-@pytest.mark.parametrize("first", [None, 0, 41])
-def test_one_beat_is_life(first) -> None:
+@pytest.mark.parametrize(("first", "then"), [(None, 1), (0, 1), (41, 1), (3, None)])
+def test_one_change_of_the_beat_is_life(first, then) -> None:
     watch = SilenceWatch(PACE, now=100.0, beats=first)
     assert watch.look(now=101.0, beats=first) == "watch"
-    assert watch.look(now=102.0, beats=1) == "refuse"
+    assert watch.look(now=102.0, beats=then) == "refuse"
 
 
 def test_silence_is_death_after_the_beats_that_may_be_missed() -> None:
@@ -58,27 +58,6 @@ def test_while_the_waiter_was_paused_it_heard_nothing() -> None:
     assert watch.look(now=3602.0, beats=3) == "refuse"
 
 
-def test_a_beat_that_cannot_be_read_any_more_is_a_change() -> None:
-    """Then somebody else has taken the directory, and removed it."""
-    assert SilenceWatch(PACE, now=0.0, beats=3).look(now=1.0, beats=None) == "refuse"
-
-
-def test_silence_is_a_hang_after_the_least_time() -> None:
-    watch = HangWatch(least=60.0)
-    watch.begin(1000.0)
-    assert not watch.hung(1060.0)
-    assert watch.hung(1060.1)
-    assert watch.silence(1060.1) > 60.0
-
-
-def test_every_sign_of_progress_begins_the_time_anew() -> None:
-    watch = HangWatch(least=60.0)
-    watch.begin(0.0)
-    for now in (50.0, 100.0, 150.0):
-        watch.moved(now)
-    assert not watch.hung(201.0)
-
-
 def test_what_ended_well_after_a_long_pause_may_take_long_again() -> None:
     watch = HangWatch(least=60.0)
     watch.begin(0.0)
@@ -91,7 +70,8 @@ def test_what_ended_well_after_a_long_pause_may_take_long_again() -> None:
 def test_a_hang_does_not_make_the_next_one_longer() -> None:
     watch = HangWatch(least=60.0)
     watch.begin(0.0)
-    assert watch.hung(100.0)
+    assert not watch.hung(60.0)
+    assert watch.hung(60.1)
     watch.end()
     watch.begin(200.0)  # a new process
     assert watch.limit == 60.0

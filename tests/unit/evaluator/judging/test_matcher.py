@@ -56,10 +56,13 @@ def scripted(tokenizer: Any, says: dict[str, tuple[float, float]]) -> FakeEngine
 @pytest.mark.parametrize("template", [None, TEMPLATE])
 def test_the_likelier_of_yes_and_no_is_the_verdict(tokenizer, template):
     tokenizer.chat_template = template
-    engine = scripted(tokenizer, {"in Kenya": (-1.0, -2.0), "in Peru": (-3.0, -1.0), "even": (-1.5, -1.5)})
-    found = Matcher(tokenizer, prompt_tokens=512).verdicts(engine, [pair("in Peru"), pair("in Kenya"), pair("even")])
-    assert [verdict.verdict for verdict in found] == [False, True, False]
-    wanted = [math.exp(-3) / (math.exp(-3) + math.exp(-1)), math.exp(-1) / (math.exp(-1) + math.exp(-2)), 0.5]
+    engine = scripted(
+        tokenizer, {"in Kenya": (-1.0, -2.0), "in Peru": (-3.0, -1.0), "even": (-1.5, -1.5), "sure": (-1, -5000)}
+    )
+    pairs = [pair(response) for response in ("in Peru", "in Kenya", "even", "sure")]
+    found = Matcher(tokenizer, prompt_tokens=512).verdicts(engine, pairs)
+    assert [verdict.verdict for verdict in found] == [False, True, False, True]
+    wanted = [math.exp(-3) / (math.exp(-3) + math.exp(-1)), math.exp(-1) / (math.exp(-1) + math.exp(-2)), 0.5, 1.0]
     assert [verdict.probability for verdict in found] == pytest.approx(wanted)
     assert {verdict.status for verdict in found} == {"ok"}
 
@@ -69,10 +72,11 @@ def test_the_likelier_of_yes_and_no_is_the_verdict(tokenizer, template):
 def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
     tokenizer.chat_template = template
     matcher = Matcher(tokenizer, prompt_tokens=512)
-    yes, no = matcher.requests(pair(response), "0")[0]
+    yes, no = matcher.requests(pair(response, "Kenya", 'the "Republic"'), "0")[0]
+    assert '"Kenya"; "the \\"Republic\\""' in tokenizer.decode(yes.prompt_ids)
     assert yes.prompt_ids == no.prompt_ids
     assert yes.continuation_ids != no.continuation_ids
-    plain = matcher.requests(pair("x"), "0")[0][0]
+    plain = matcher.requests(pair("x", "Kenya", 'the "Republic"'), "0")[0][0]
     special = set(tokenizer.all_special_ids)
     # the turns of the template are all the special tokens that there are
     assert sum(token in special for token in yes.prompt_ids) == sum(token in special for token in plain.prompt_ids)
@@ -85,11 +89,6 @@ def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
             )
         )
         assert matcher.verdicts(engine, [pair(response)])[0].verdict is verdict
-
-
-def test_all_references_are_told(tokenizer):
-    score = Matcher(tokenizer, prompt_tokens=512).requests(pair("x", "Kenya", 'the "Republic"'), "0")[0][0]
-    assert '"Kenya"; "the \\"Republic\\""' in tokenizer.decode(score.prompt_ids)
 
 
 def test_a_long_response_is_cut_and_a_long_question_excluded(tokenizer):
@@ -122,9 +121,3 @@ def test_an_engine_that_leaves_a_score_out_is_an_error(tokenizer):
     engine = Forgetful(lambda request: Response(request_id=request.request_id, logprobs=(-1.0,)))
     with pytest.raises(EngineError, match="scored yes only"):
         Matcher(tokenizer, prompt_tokens=512).verdicts(engine, [pair("x")])
-
-
-def test_probabilities_do_not_overflow(tokenizer):
-    engine = scripted(tokenizer, {"sure": (-1.0, -5000.0), "never": (-5000.0, -1.0)})
-    sure, never = Matcher(tokenizer, prompt_tokens=512).verdicts(engine, [pair("sure"), pair("never")])
-    assert (sure.probability, never.probability) == (1.0, 0.0)

@@ -8,11 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
-from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.grading import grade
 from evaluator.probes.item import BaseAnswer
@@ -170,17 +168,6 @@ def test_a_failure_of_the_engine_is_one_of_the_probe(questions, failing):
     failed = [record for record in found.values() if record.status == "engine_error"]
     assert len(failed) >= 5
     assert all((r.text, r.rank, r.logprob) == ("lost", None, None) for r in failed)
-
-
-def test_it_needs_the_greedy_answers_of_the_base():
-    after_base = {probe.name for probe in PROBES if getattr(probe, "after_base", False)}
-    assert after_base == {"aligned_rank", "fidelity", "text_fidelity"}
-    assert CONFIG.after_base
-    assert not CONFIG.model_copy(update={"probes": ("greedy", "rank")}).after_base
-    with pytest.raises(
-        ValidationError, match="aligned_rank reads the base's greedy answers: it needs the probe greedy"
-    ):
-        EvalConfig(task="toy", probes=("aligned_rank", "rank"))
 
 
 class Pieces:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.core.text import normalise, split_tokens, without_spaces
-from evaluator.probes.grading import grade, strip_thinking, token_f1
+from evaluator.probes.grading import grade, strip_thinking
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,13 @@ def test_grades_worked_out_by_hand(text, answers, language, expected):
     assert tuple(result.values()) == (*expected[:2], pytest.approx(expected[2], abs=1e-12))
 
 
-@pytest.mark.parametrize("language", ["th", "Thai", "tha_Thai", "zh", "zh_TW", "chinese", "ja", "khmer", "lo", "my"])
-def test_scripts_without_spaces(language):
-    assert without_spaces(language)
-    assert split_tokens("ab c", language) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("language", ["english", "en", "korean", "ko", "telugu", "thuringian", ""])
-def test_scripts_with_spaces(language):
-    assert not without_spaces(language)
-    assert split_tokens("ab c", language) == ["ab", "c"]
+def test_scripts_without_spaces_are_split_into_characters():
+    for language in ("th", "Thai", "tha_Thai", "zh", "zh_TW", "chinese", "ja", "khmer", "lo", "my"):
+        assert without_spaces(language)
+        assert split_tokens("ab c", language) == ["a", "b", "c"]
+    for language in ("english", "en", "korean", "ko", "telugu", "thuringian", ""):
+        assert not without_spaces(language)
+        assert split_tokens("ab c", language) == ["ab", "c"]
 
 
 @given(st.text(), st.lists(st.text(), max_size=3), st.sampled_from(["english", "th"]))
@@ -110,9 +107,3 @@ def test_laws(text, answers, language):
         assert result["token_f1"] == 1.0
     # canonically equivalent output gets the same grade
     assert grade(unicodedata.normalize("NFD", text), answers, language) == result
-
-
-@given(st.text(), st.text())
-def test_f1_is_symmetric(one, other):
-    one, other = normalise(one), normalise(other)
-    assert token_f1(one, other, "english") == pytest.approx(token_f1(other, one, "english"))

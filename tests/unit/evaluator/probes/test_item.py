@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, NO_GOLD, TOO_LONG
+from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, TOO_LONG
 from evaluator.probes.rank import NOT_SAID
 from tests.support.probing import EVERY_FORMAT, EVERY_PROBE, config, questions, run
 
@@ -80,12 +80,3 @@ def test_a_prompt_that_fits_no_cap_is_excluded_and_not_the_end_of_the_run(tokeni
     of_open = {probe for probe, format, _ in excluded(records) if format == "open"}
     assert of_open == set(EVERY_PROBE)
     assert {r.text for r in records if r.status == "excluded"} == {TOO_LONG}
-
-
-def test_items_without_a_gold_answer_have_one_record_of_everything(tokenizer):
-    settings = config()
-    asked = [q for q in questions(settings, answers=["?"]) if q.deep]
-    records = run(tokenizer, settings, asked)
-    assert {r.status for r in records} == {"excluded"}
-    assert {r.text for r in records} == {NO_GOLD}
-    assert len(records) == len(asked) * (6 + 6)

@@ -34,6 +34,11 @@ def tiny(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
+def test_a_text_without_tokens_is_refused(tiny):
+    with pytest.raises(InputError, match="no token"):
+        windows_of("book", "", load_tokenizer(tiny), 64, 128)
+
+
 @pytest.mark.parametrize("size", [100, 150])
 def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size):
     tokenizer = load_tokenizer(tiny)
@@ -110,8 +115,3 @@ def test_a_bos_stands_before_every_window_where_the_tokenizer_puts_one_before_a_
     assert all(len(window.token_ids) == 64 + len(bos) for window in windows[:-1])
     # as many as fit the model's positions, the BOS among them
     assert max(len(window.token_ids) for window in windows_of("book", TEXT, tokenizer, 64, 50)) == 50
-
-
-def test_a_text_without_tokens_is_refused(tiny):
-    with pytest.raises(InputError, match="no token"):
-        windows_of("book", "", load_tokenizer(tiny), 64, 128)

@@ -35,7 +35,11 @@ def logged(folder: Path, *rows: object, task: str = "gsm8k_cot", time: str = "20
 
 
 def test_samples_of_several_filters_and_the_results_beside_them(tmp_path):
+    """Of the newest file of a task; a metric that is no number is left out."""
     flexible = LINE | {"filter": "flexible-extract", "filtered_resps": ["18."], "exact_match": 0.0}
+    flexible |= {"metrics": ["exact_match", "perplexity"], "perplexity": [1.0, 2]}
+    assert not is_logged(tmp_path)
+    assert is_logged(logged(tmp_path / "org__model", LINE | {"exact_match": 0.5}, time="2026-01-01T00-00-00"))
     logged(tmp_path / "org__model", LINE, flexible)
     (tmp_path / "org__model" / "results_2026-01-02T03-04-05.6.json").write_text('{"config": {"model": "vllm"}}')
     (found,) = read_logged(tmp_path)
@@ -44,17 +48,6 @@ def test_samples_of_several_filters_and_the_results_beside_them(tmp_path):
     assert (strict.filter, strict.scores, strict.prompt_hash) == ("strict-match", {"exact_match": 1.0}, "b0")
     assert (loose.filter, loose.scores) == ("flexible-extract", {"exact_match": 0.0})
     assert strict.answer != loose.answer
-
-
-def test_the_newest_samples_of_a_task_count(tmp_path):
-    logged(tmp_path / "m", LINE, time="2026-01-01T00-00-00")
-    logged(tmp_path / "m", LINE | {"exact_match": 0.0}, time="2026-02-01T00-00-00")
-    assert read_logged(tmp_path)[0].samples["gsm8k_cot"][0].scores == {"exact_match": 0.0}
-
-
-def test_a_metric_that_is_no_number_is_left_out(tmp_path):
-    file = logged(tmp_path, LINE | {"metrics": ["exact_match", "perplexity"], "perplexity": [1.0, 2]})
-    assert read_logged(file)[0].samples["gsm8k_cot"][0].scores == {"exact_match": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -70,12 +63,6 @@ def test_a_metric_that_is_no_number_is_left_out(tmp_path):
 def test_what_lm_eval_would_not_write_is_one_line(tmp_path, row, message):
     with pytest.raises(InputError, match=message):
         read_logged(logged(tmp_path, row))
-
-
-def test_what_is_logged(tmp_path):
-    assert not is_logged(tmp_path)
-    assert is_logged(logged(tmp_path / "m", LINE))
-    assert is_logged(tmp_path)
 
 
 def test_the_answer_to_a_choice_is_the_option_that_won(tmp_path):

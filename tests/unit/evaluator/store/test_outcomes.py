@@ -29,12 +29,6 @@ def test_one_row_per_item_with_the_declared_columns_and_types():
     assert reduce_records(reduced.iloc[:0]).equals(empty_outcomes())
 
 
-def test_what_was_not_asked_is_null_without_a_status():
-    row = outcome(Seen(greedy=True))
-    assert row["greedy_status"] == "ok"
-    assert row[["choice_status", "recognised", "beam_status", "beam_hit", "rank", "margin"]].isna().all()
-
-
 @pytest.mark.parametrize("status", ["excluded", "engine_error"])
 def test_what_was_not_measured_is_null_and_says_why(status):
     row = outcome(Seen(greedy=True, choice=True, beams=[True], samples=[True], rank=1, margin=0.0, status=status))
@@ -79,10 +73,11 @@ def test_ties_are_wrong_and_a_lone_option_is_no_choice():
     assert alone["choice_status"] == "engine_error"
 
 
-def test_hits_are_counted():
+def test_hits_are_counted_and_what_was_not_asked_is_null_without_a_status():
     row = outcome(Seen(beams=[False, True, True], samples=[False, False]))
     assert (row["beams"], row["beam_hit"]) == (3, True)
     assert (row["samples"], row["sample_hit"], row["sample_hits"]) == (2, False, 0)
+    assert row[["greedy_status", "choice_status", "produced", "recognised", "rank", "margin"]].isna().all()
 
 
 def test_outcomes_do_not_depend_on_the_order_or_the_cut_of_the_records():
@@ -163,17 +158,6 @@ def test_texts_that_are_null_everywhere_or_hold_anything_come_back(tmp_path):
     filed.add(piece.astype(outcome_types()), tmp_path / "dense.parquet")
     assert set(filed["dense", "t"]["greedy_why"].dropna()) == {strange}
     assert filed["dense", "t"]["sample_why"].isna().all()
-
-
-def test_a_checkpoint_comes_once_on_each_task():
-    found = Outcomes(outcomes("dense"))
-    with pytest.raises(ValueError, match="checkpoint 'dense', task 't': a second piece"):
-        found.add(outcomes("dense"))
-
-
-def test_no_outcomes_are_no_checkpoints():
-    assert Outcomes(empty_outcomes()).first == []
-    assert Inputs(empty_outcomes()).checkpoints == []
 
 
 def test_the_frames_used_last_are_held():

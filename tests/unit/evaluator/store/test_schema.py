@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import pyarrow as pa
 import pytest
 
 from evaluator.core.records import Meaning, Record
 from evaluator.store import schema
-from evaluator.store.records import RecordStore
-from tests.support.records import Seen, records
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "records.md"
 
@@ -56,19 +53,8 @@ def test_records_are_stored_as_the_contract_says():
             ]
         )
     )
-
-
-def test_verdicts_repeat_the_key_of_their_records():
     key = ["checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"]
-    assert list(schema.KEY) == key
     assert schema.VERDICTS.names == [*key, "matcher", "matcher_digest", "verdict", "probability", "status"]
-    assert all(schema.VERDICTS.field(name).equals(schema.RECORDS.field(name)) for name in key)
-
-
-def test_the_report_leaves_out_what_is_kept_for_audits():
-    assert set(schema.RECORDS.names) - set(schema.READ_RECORDS) == {"cached_tokens", "device"}
-    assert set(schema.ITEMS.names) - set(schema.READ_ITEMS) == {"options"}
-    assert set(schema.VERDICTS.names) - set(schema.READ_VERDICTS) == {"matcher_digest", "probability"}
 
 
 def test_a_column_of_one_value_has_a_nullable_pandas_type():
@@ -91,12 +77,3 @@ class _Strange:
 def test_a_field_that_cannot_be_a_column_is_refused(kind, message):
     with pytest.raises(TypeError, match=message):
         schema.stored(kind)
-
-
-def test_any_parquet_reader_takes_a_run(tmp_path):
-    """As docs/records.md shows."""
-    for checkpoint in ("dense", "pruned"):
-        frame = records(checkpoint, {"english/1": Seen(greedy=True)})
-        table = pa.Table.from_pandas(frame, schema=schema.RECORDS, preserve_index=False)
-        RecordStore(tmp_path).append(checkpoint, "gazetteer", "a", table)
-    assert sorted(pd.read_parquet(tmp_path / "records")["checkpoint"]) == ["dense", "pruned"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from evaluator.core.errors import EngineError, InputError
-from evaluator.core.records import Record
 from evaluator.judging.controls import controls_of
 from evaluator.judging.matcher import Claim, Verdict
 from evaluator.store.records import RecordStore, to_table
@@ -25,6 +25,8 @@ from evaluator.store.verdicts import (
     write_fit_only,
 )
 from launch.matching import match_controls, match_parts
+from tests.support.items import make_item
+from tests.support.stamps import stamped
 from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
@@ -144,43 +146,24 @@ def test_verdicts_of_another_matcher_of_that_name_are_refused(run):
         match_parts(store, responses(run, ["greedy"], everything=False), Judge(), lambda what: None)
 
 
-def test_a_run_without_its_items_is_one_clear_line(run):
-    (run / "items" / "gazetteer.parquet").unlink()
-    with pytest.raises(InputError, match=r"gazetteer\.parquet: missing: a matcher needs the questions"):
-        responses(run, ["greedy"], everything=False)
-
-
-def test_a_damaged_file_of_verdicts_is_named(run):
+def test_a_missing_or_damaged_file_is_named(run):
     judged(run, Judge())
     path = run / "verdicts" / "m" / "dense" / "gazetteer.parquet"
     path.write_bytes(b"PAR1")
     with pytest.raises(InputError, match="cannot be read"):
         judged(run, Judge())
+    (run / "items" / "gazetteer.parquet").unlink()
+    with pytest.raises(InputError, match=r"gazetteer\.parquet: missing: a matcher needs the questions"):
+        responses(run, ["greedy"], everything=False)
+    assert read_controls(run) is None
+    ControlStore(run, "judge", "digest").write(("gazetteer",), {}).write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"gazetteer\.parquet: cannot be read as Parquet"):
+        read_controls(run)
 
 
 def test_thinking_is_no_part_of_a_response(run):
-    record = Record(
-        checkpoint="t",
-        weights_digest="t",
-        base=None,
-        method=None,
-        pattern=None,
-        sparsity=None,
-        calibration=None,
-        task="gazetteer",
-        language="english",
-        item_id="english-0001",
-        format="open",
-        probe="greedy",
-        index=0,
-        seed=0,
-        status="ok",
-        text="<think>Lima?</think> Quito. ",
-        contains=False,
-        engine="fake",
-        engine_version="1",
-        dtype="float32",
-    )
+    item = replace(make_item(), task="gazetteer", item_id="english-0001")
+    record = stamped(item, "greedy", checkpoint="t", text="<think>Lima?</think> Quito. ", contains=False)
     RecordStore(run).append("t", "gazetteer", "0", to_table([record]))
     assert responses(run, ["greedy"], everything=False)["t", "gazetteer"][0].claim.response == "Quito."
 
@@ -204,19 +187,8 @@ def test_what_was_said_is_read_back_and_only_the_rest_is_asked(run):
     assert (set(frame["matcher"]), frame["verdict"].all()) == ({"judge"}, True)
 
 
-def test_a_run_without_controls_has_none(run):
-    assert read_controls(run) is None
-    assert not read_fit_only(run)
-
-
-def test_a_damaged_file_of_controls_is_named(run):
-    path = ControlStore(run, "judge", "digest").write(("gazetteer",), {})
-    path.write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"gazetteer\.parquet: cannot be read as Parquet"):
-        read_controls(run)
-
-
 def test_who_has_a_vote_is_kept_until_it_is_said_otherwise(run):
+    assert not read_fit_only(run)
     write_fit_only(run, False)
     assert not (run / "controls").exists()
     write_fit_only(run, True)
