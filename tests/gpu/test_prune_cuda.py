@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pruning.config import CalibrationConfig, PruneConfig
+from pruning.methods.patterns import read_numbers
 from pruning.run import prune
 from pruning.verify import verify
 from tests.support import pruning as tiny
@@ -15,19 +16,24 @@ from tests.support import pruning as tiny
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
 
-@pytest.fixture(scope="module", params=tiny.ARCHITECTURES)
+@pytest.fixture(scope="module")
 def source(request, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp(request.param)
     tiny.build(request.param, directory, torch.float32)
     return directory
 
 
-@pytest.mark.parametrize("method", ["magnitude", "wanda", "ria", "sparsegpt"])
-@pytest.mark.parametrize("fields", [{"sparsity": 0.5}, {"pattern": "2:4"}], ids=["half", "2of4"])
-def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, tmp_path):
+@pytest.fixture
+def calibration(tmp_path) -> CalibrationConfig:
     passages = tmp_path / "passages.txt"
     passages.write_text("\n".join(tiny.lines(40)), encoding="utf-8")
-    calibration = CalibrationConfig(source=f"text:{passages}", samples=40, sequence_length=32)
+    return CalibrationConfig(source=f"text:{passages}", samples=40, sequence_length=32)
+
+
+@pytest.mark.parametrize("source", tiny.ARCHITECTURES, indirect=True)
+@pytest.mark.parametrize("method", ["magnitude", "wanda", "ria", "sparsegpt"])
+@pytest.mark.parametrize("fields", [{"sparsity": 0.5}, {"pattern": "2:4"}], ids=["half", "2of4"])
+def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, calibration, tmp_path):
     job = PruneConfig(source=source, method=method, calibration=calibration, device="cpu", **fields)
     prune(job, tmp_path / "cpu")
     manifest = prune(job.model_copy(update={"device": "cuda"}), tmp_path / "cuda")
@@ -41,14 +47,26 @@ def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, tmp_path):
         assert agree >= least, matrix.name
 
 
-def test_memory_does_not_grow_with_the_number_of_layers(tmp_path):
+def test_memory_does_not_grow_with_the_number_of_layers(calibration, tmp_path):
     peaks = []
     for layers in (2, 8):
         directory = tmp_path / f"dense-{layers}"
         tiny.build("qwen3", directory, num_hidden_layers=layers, hidden_size=256, intermediate_size=1024)
-        passages = tmp_path / "passages.txt"
-        passages.write_text("\n".join(tiny.lines(40)), encoding="utf-8")
-        calibration = CalibrationConfig(source=f"text:{passages}", samples=40, sequence_length=32)
         job = PruneConfig(source=directory, method="sparsegpt", sparsity=0.5, calibration=calibration, device="cuda")
         peaks.append(prune(job, tmp_path / f"out-{layers}").peak_memory_bytes)
     assert peaks[1] < 1.1 * peaks[0]
+
+
+@pytest.mark.parametrize("source", ["qwen3", "phi3", "gemma3_text"], indirect=True)
+@pytest.mark.parametrize("method", ["layers", "heads", "channels"])
+def test_a_gpu_takes_out_what_a_cpu_does(source, method, calibration, tmp_path):
+    job = PruneConfig(source=source, method=method, sparsity=0.5, calibration=calibration, device="cpu")
+    one = prune(job, tmp_path / "cpu").removed
+    other = prune(job.model_copy(update={"device": "cuda"}), tmp_path / "cuda").removed
+    assert verify(tmp_path / "cuda") == []
+    assert (one.unit, one.of) == (other.unit, other.of)
+    for ours, theirs in zip(one.gone, other.gone, strict=True):
+        same = {*read_numbers(ours)} & {*read_numbers(theirs)}
+        assert len(same) >= 0.95 * len(read_numbers(ours))
+    if one.distances is not None:
+        assert other.distances == pytest.approx(one.distances, abs=1e-3)

@@ -1,10 +1,12 @@
-"""Two sides, and a third one, timed in turn."""
+"""Two sides, and a third one, timed in turn; what goes wrong in the process of one is one line."""
 
 import json
+import sys
 
 import pytest
 
-from benchmarks.harness import Agreement, Peer, Side, compare
+from benchmarks.harness import Agreement, Child, Peer, Side, compare, run_main
+from evaluator.core.errors import EngineError, InputError
 
 
 def side(name, seconds, value=1.0):
@@ -17,14 +19,8 @@ def agree(ours, theirs):
 
 
 def test_the_ratio_is_the_median_of_neighbours(capsys):
-    compare(
-        "some",
-        ours=side("ours", [1.0, 2.0, 1.0]),
-        theirs=side("theirs", [3.0, 4.0, 8.0]),
-        agree=agree,
-        rounds=3,
-        facts=lambda: {"items": 7},
-    )
+    ours, theirs = side("ours", [1.0, 2.0, 1.0]), side("theirs", [3.0, 4.0, 8.0])
+    compare("some", ours=ours, theirs=theirs, agree=agree, rounds=3, facts=lambda: {"items": 7})
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (told["ratio"], told["ratio_min"], told["ratio_max"]) == (3.0, 2.0, 8.0)
     assert (told["ours_s"], told["theirs_s"], told["items"], told["agreement"]) == (1.0, 4.0, 7, "1.0 and 1.0")
@@ -48,16 +44,43 @@ def test_a_peer_is_held_against_ours_or_against_as_much_of_it_as_it_does(capsys,
 
 @pytest.mark.parametrize(("theirs", "peer"), [(2.0, 1.0), (1.0, 2.0)])
 def test_no_ratio_where_any_side_disagrees(capsys, theirs, peer):
+    third = Peer(side=side("peer", [], peer), agree=agree, facts=dict)
     with pytest.raises(SystemExit) as ended:
-        compare(
-            "some",
-            ours=side("ours", []),
-            theirs=side("theirs", [], theirs),
-            agree=agree,
-            rounds=1,
-            peer=Peer(side=side("peer", [], peer), agree=agree, facts=dict),
-        )
+        compare("some", ours=side("ours", []), theirs=side("theirs", [], theirs), agree=agree, rounds=1, peer=third)
     assert ended.value.code == 1
     said = capsys.readouterr()
     assert "ratio" not in said.out
     assert said.err == "some: no ratio: the results do not agree (1.0 and 2.0)\n"
+
+
+ECHO = """
+import sys
+print("{}", flush=True)
+for line in sys.stdin:
+    print('{"said": "%s"}' % line.strip(), flush=True)
+"""
+
+
+def test_a_child_answers_once_per_round():
+    with Child("echo", [sys.executable, "-c", ECHO]) as child:
+        assert child.round() == {"said": "go"}
+        child.round()
+    assert child.results == [{"said": "go"}] * 2
+
+
+@pytest.mark.parametrize("code", ["raise ValueError('a\\nwhy')", "print('{}', flush=True); raise ValueError('why')"])
+def test_a_child_that_ends_says_why_in_one_line(code):
+    with pytest.raises(SystemExit) as ended, Child("ours", [sys.executable, "-c", code]) as child:
+        child.round()
+    assert str(ended.value) == "ours failed with exit code 1: " + ("why" if "a\\n" in code else "ValueError: why")
+
+
+@pytest.mark.parametrize(("error", "code"), [(InputError("why"), 2), (EngineError("why"), 1)])
+def test_an_error_for_a_user_is_one_line(capsys, error, code):
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        run_main(main)
+    assert ended.value.code == code
+    assert capsys.readouterr().err == "error: why\n"

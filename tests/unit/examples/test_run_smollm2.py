@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from examples import run_smollm2
 from examples.make_questions import PASSAGES, questions
@@ -34,13 +33,6 @@ def test_every_answer_stands_once_in_its_passage_and_in_no_question():
     assert len(set(answers)) == len(answers)  # every other answer is a distractor
 
 
-def test_an_answer_that_does_not_stand_there_is_an_error(tmp_path):
-    file = tmp_path / "passages.yaml"
-    file.write_text(yaml.safe_dump([{"id": "a", "text": "The Nile.", "questions": {"Which river?": "Rhine"}}]))
-    with pytest.raises(ValueError, match="a-1: 'Rhine' does not stand in the passage exactly once"):
-        list(questions(file))
-
-
 def test_calibration_is_none_of_the_passages_and_is_enough():
     lines = CALIBRATION.read_text(encoding="utf-8").splitlines()
     contexts = {item["context"] for item in questions()}
@@ -49,7 +41,7 @@ def test_calibration_is_none_of_the_passages_and_is_enough():
     assert len(lines) == len(set(lines)) == load_sweep(run_smollm2.SWEEP).calibration.samples
 
 
-def test_without_the_hub_it_asks_its_own_questions(out, monkeypatch, capsys):
+def test_it_asks_english_xquad_and_without_the_hub_its_own_questions(out, monkeypatch, capsys):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
     sweep = load_sweep(run_smollm2._write_sweep(out, None, 5))
     (task,) = sweep.tasks
@@ -57,15 +49,9 @@ def test_without_the_hub_it_asks_its_own_questions(out, monkeypatch, capsys):
     lines = (out.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == list(questions())
     assert "cannot be reached" in capsys.readouterr().out
-
-
-def test_with_the_hub_or_files_it_asks_english_xquad(out, monkeypatch, tmp_path):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: True)
-    for task in (None, f"xquad:{tmp_path}"):
-        (asked,) = load_sweep(run_smollm2._write_sweep(out, task, None)).tasks
-        assert asked.task == (task or "xquad")
-        assert asked.items == 48
-        assert len(asked.languages) == 1
+    (asked,) = load_sweep(run_smollm2._write_sweep(out.parents[1] / "other", None, None)).tasks
+    assert (asked.task, asked.items, len(asked.languages)) == ("xquad", 48, 1)
 
 
 def test_a_run_that_has_begun_keeps_its_task_and_refuses_another(out, monkeypatch):

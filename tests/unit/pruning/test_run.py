@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from evaluator.core.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
@@ -42,15 +44,15 @@ def assert_pruned(source: Path, out: Path, expected: dict[str, torch.Tensor]) ->
         assert torch.equal(pruned[name].view(torch.uint8), wanted.view(torch.uint8)), name
 
 
-HALF = [(name, 0.5) for name in (*tiny.ARCHITECTURES, *tiny.MORE)]
-GROUPS = [(name, (2, 4)) for name in (*tiny.ARCHITECTURES, "qwen3_moe")]
+HALF = [(name, None, torch.bfloat16) for name in (*tiny.ARCHITECTURES, *tiny.MORE)]
+GROUPS = [(name, (2, 4), torch.bfloat16) for name in (*tiny.ARCHITECTURES, "qwen3_moe")]
+OTHERS = [("llama", None, dtype) for dtype in (torch.float32, torch.float16)]
 
 
-@pytest.mark.parametrize(("name", "pattern"), HALF + GROUPS, ids=str)
-def test_wanda_equals_the_brute_force_bit_for_bit(name, pattern, checkpoints, passages, tmp_path):
-    source = checkpoints(name)
-    n_of_m = pattern if isinstance(pattern, tuple) else None
-    fields = {"pattern": "2:4"} if n_of_m else {"sparsity": pattern}
+@pytest.mark.parametrize(("name", "n_of_m", "dtype"), HALF + GROUPS + OTHERS, ids=str)
+def test_wanda_equals_the_brute_force_bit_for_bit(name, n_of_m, dtype, checkpoints, passages, tmp_path):
+    source = checkpoints(name, dtype)
+    fields = {"pattern": "2:4"} if n_of_m else {"sparsity": 0.5}
     manifest = prune(config(source, passages, **fields), tmp_path / "out")
     expected = brute_force.prune(
         source,
@@ -61,19 +63,6 @@ def test_wanda_equals_the_brute_force_bit_for_bit(name, pattern, checkpoints, pa
     assert_pruned(source, tmp_path / "out", expected)
     assert manifest.measured_sparsity == 0.5
     assert verify(tmp_path / "out") == []
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_other_dtypes_are_kept(dtype, checkpoints, passages, tmp_path):
-    source = checkpoints("llama", dtype)
-    prune(config(source, passages, sparsity=0.3), tmp_path / "out")
-    expected = brute_force.prune(
-        source,
-        sequences(source),
-        brute_force.square_sums,
-        lambda weight, norm_sq: weight.masked_fill(brute_force.wanda_mask(weight, norm_sq, 0.3, None), 0),
-    )
-    assert_pruned(source, tmp_path / "out", expected)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +83,7 @@ def test_sparsegpt_equals_the_plain_algorithm_in_float64(name, n_of_m, checkpoin
     for name, weight in expected.items():
         assert torch.equal(pruned[name] == 0, weight == 0), name
         torch.testing.assert_close(pruned[name], weight, rtol=2e-3, atol=2e-4)
+        assert not torch.signbit(pruned[name][weight == 0]).any()  # no weight is minus zero
     assert {matrix.solver_dtype for matrix in manifest.matrices} == {"float32"}
     assert verify(tmp_path / "out") == []
 
@@ -175,10 +165,7 @@ def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, 
         assert torch.equal(repaired[name] == 0, weight == 0), name
         torch.testing.assert_close(repaired[name], weight, rtol=1e-2, atol=2e-3)
     assert manifest.repair == manifest.config["repair"] == "least_squares"
-    for matrix in manifest.matrices:
-        assert matrix.pruned_error is not None
-        assert matrix.repaired_error is not None
-        assert matrix.repaired_error < matrix.pruned_error
+    assert all(matrix.repaired_error < matrix.pruned_error for matrix in manifest.matrices)
     assert verify(tmp_path / "out") == []
 
 
@@ -199,12 +186,6 @@ def test_activations_on_disk_give_the_same_bytes(checkpoints, passages, tmp_path
     prune(config(source, passages), tmp_path / "disk", activation_bytes=0)
     for file in (tmp_path / "memory").glob("*.safetensors"):
         assert (tmp_path / "disk" / file.name).read_bytes() == file.read_bytes()
-
-
-def test_no_weight_is_minus_zero(checkpoints, passages, tmp_path):
-    prune(config(checkpoints("qwen3"), passages, "sparsegpt"), tmp_path / "out")
-    for name, weight in tiny.weights(tmp_path / "out").items():
-        assert not (torch.signbit(weight) & (weight == 0)).any(), name
 
 
 def test_a_finished_job_is_not_done_again(checkpoints, passages, tmp_path):
@@ -234,9 +215,7 @@ def test_the_manifest_says_how_it_was_made(checkpoints, passages, tmp_path):
     assert manifest is not None
     assert steps == [(1, 3), (2, 3), (3, 3)]
     assert manifest.provenance == {"commit": "abc", "dirty": False}
-    assert len(manifest.matrices) == 21
-    assert manifest.dtype == "BF16"
-    assert manifest.compute_dtype == "float32"
+    assert (len(manifest.matrices), manifest.dtype, manifest.compute_dtype) == (21, "BF16", "float32")
     assert manifest.calibration is not None
     assert [record.row for record in manifest.calibration.passages] == list(range(12))
     assert manifest.peak_memory_bytes > 0
@@ -269,3 +248,33 @@ def test_resident_memory_does_not_grow_with_the_layers(checkpoints, tmp_path):
     )
     assert len(resident) == 10
     assert resident[-1] - resident[0] < 15
+
+
+@pytest.mark.parametrize("nothing", [{"sparsity": 0.0}, {"pattern": "0:4"}])
+def test_where_nothing_goes_nothing_is_repaired(nothing: dict[str, Any]) -> None:
+    wanted = {"source": "model", "method": "wanda", "calibration": {"source": "text:a.txt"}}
+    assert PruneConfig(**wanted, **nothing).weights_pattern.ratio == 0
+    with pytest.raises(ValidationError, match="repair: 'least_squares' means nothing at a sparsity of 0"):
+        PruneConfig(**wanted, **nothing, repair="least_squares")
+
+
+def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(
+    checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    (here / "model").symlink_to(checkpoints("qwen3"))
+    (here / "text.txt").write_text("\n".join(tiny.lines(8)), encoding="utf-8")
+    calibration = CalibrationConfig(source="text:text.txt", samples=8, sequence_length=32)
+    config = PruneConfig(source=Path("model"), method="wanda", sparsity=0.5, calibration=calibration, device="cpu")
+    monkeypatch.chdir(here)
+    sent = config.absolute()
+    monkeypatch.chdir(elsewhere)
+    prune(sent, here / "out")
+    monkeypatch.chdir(here)
+    check(config, Path("out"))  # another job's checkpoint would be refused
+    manifest = read_manifest(Path("out"))
+    assert manifest.config["calibration"]["source"] == manifest.calibration.source == "text:text.txt"
+    assert manifest.calibration.files.keys() == {"text.txt"}
+    assert {passage.origin for passage in manifest.calibration.passages} == {"text.txt"}

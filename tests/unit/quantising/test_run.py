@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
 from pruning.config import PruneConfig
 from pruning.run import prune
-from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
+from quantising.config import QuantiseConfig, read_manifest
 from quantising.methods import rounding
 from quantising.run import check, quantise
 
@@ -34,7 +33,7 @@ def test_the_same_job_again_is_only_looked_at(source, tmp_path, monkeypatch):
     check(config(source), out, source_to_come=True)
 
 
-def test_another_jobs_checkpoint_is_refused(source, tmp_path):
+def test_another_jobs_checkpoint_and_a_broken_manifest_are_refused(source, tmp_path):
     out = tmp_path / "out"
     quantise(config(source), out)
     for changes, field in (({"scheme": "W8A8"}, "scheme"), ({"ignore": ("re:.*up_proj",)}, "ignore")):
@@ -43,16 +42,15 @@ def test_another_jobs_checkpoint_is_refused(source, tmp_path):
     (out / "model.safetensors").unlink()
     with pytest.raises(InputError, match="lists this file, but it is missing"):
         check(config(source), out)
-
-
-def test_one_that_fails_leaves_nothing(source, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(rounding, "write", full)
-    with pytest.raises(InputError, match="no space left"):
-        quantise(config(source), tmp_path / "out")
-    assert not list(tmp_path.iterdir())
+    document = json.loads((out / "quantise_manifest.json").read_text())
+    for changed, part in (
+        ({**document, "schema_version": 2}, "another version"),
+        ({"method": "rtn"}, "Field required"),
+        ({**document, "files": {"../elsewhere": ""}}, "is not in its directory"),
+    ):
+        (out / "quantise_manifest.json").write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=part):
+            check(config(source), out)
 
 
 def test_pruned_then_quantised_keeps_both(source, tmp_path):
@@ -85,24 +83,6 @@ def test_online_is_a_directory_of_links_with_a_digest_of_its_own(source, tmp_pat
     assert len(digests) == 3
     with pytest.raises(InputError, match="already quantised"):
         quantise(config(tmp_path / "fp8_per_tensor", method="online", scheme="mxfp8"), tmp_path / "again")
-
-
-def test_a_broken_manifest_is_one_line_that_names_it(source, tmp_path):
-    out = tmp_path / "out"
-    quantise(config(source), out)
-    document = json.loads((out / "quantise_manifest.json").read_text())
-    changes = [
-        ({**document, "schema_version": 2}, "another version"),
-        ({"method": "rtn"}, "Field required"),
-        ({**document, "files": {"../elsewhere": ""}}, "is not in its directory"),
-    ]
-    for changed, part in changes:
-        (out / "quantise_manifest.json").write_text(json.dumps(changed))
-        with pytest.raises(InputError, match=part):
-            check(config(source), out)
-    shutil.rmtree(out)
-    assert read_manifest(out) is None
-    assert QuantiseManifest.model_validate(document).method == "rtn"
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,6 @@ def test_the_true_loss_is_the_one_that_was_planted(kind, accuracy, loss, flips):
         assert measured(name, paired.of("l01")) == pytest.approx(0.0, abs=4 * error)
 
 
-def test_without_a_loss_as_much_comes_as_goes():
-    paired = draw(_LARGE, harmless(_LARGE, 0.05, 0.02), np.random.default_rng(2))
-    assert measured("open_drop", paired) == pytest.approx(0.0, abs=0.004)
-    assert measured("choice_drop", paired) == pytest.approx(0.0, abs=0.004)
-    assert measured("mc_only", paired) == pytest.approx(0.05, abs=0.003)
-    assert measured("lost", paired) == pytest.approx(0.02, abs=0.002)
-
-
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 1.0])
 def test_items_of_a_context_are_correlated_as_requested(correlation):
     world = World(items=100_000, cluster=5, correlation=correlation, accuracy=0.5)
@@ -48,12 +40,3 @@ def test_items_of_a_context_are_correlated_as_requested(correlation):
     sums = np.bincount(paired.contexts, paired.base_said)
     # The variance of a beta-binomial count: n p (1 - p) (1 + (n - 1) correlation).
     assert sums.var() == pytest.approx(5 * 0.25 * (1 + 4 * correlation), rel=0.04)
-
-
-def test_contexts_are_uneven_or_shared_by_all_languages():
-    uneven = draw(World(items=10_000, cluster=5, sizes="uneven"), harmless(_LARGE, 0, 0), np.random.default_rng(5))
-    assert set(np.bincount(uneven.contexts)[:-1]) == set(range(1, 10))
-    world = World(items=600, cluster=5, languages=3, shared=True)
-    shared = draw(world, harmless(world, 0, 0), np.random.default_rng(6))
-    assert set(np.bincount(shared.contexts)) == {15}
-    assert all(len({*shared.languages[shared.contexts == each]}) == 3 for each in range(40))

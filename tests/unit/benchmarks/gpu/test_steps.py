@@ -1,33 +1,70 @@
-"""The list of a night: its order, its arguments, and that what it names exists."""
+"""A night's list of steps, its cards and its summary."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu import night
-from benchmarks.gpu.steps import TESTS, VARIANTS, steps
+from benchmarks.gpu.steps import TESTS, VARIANTS, Card, markdown, read, said, steps
 from evaluator.engine.config import EngineConfig
 from tests.gpu.__main__ import collected
+from tests.support.doctor import GPU
 
-OUT = Path("/nowhere")
-ON_A_GPU = steps(OUT, shape="0.6b", tiny=False, gpu=True)
+TIMED = {"ratio": 3.0, "ratio_min": 2.5, "ratio_max": 3.5, "ours_s": 1.0, "theirs_s": 3.0, "agreement": "all alike"}
 
 
-def test_the_cheapest_decisive_checks_come_first():
-    names = [step.name for step in ON_A_GPU]
-    assert names[:6] == ["imports", *TESTS, "doctor", "pace"]
-    assert names[6:] == [
-        *("model", "pass", "pass-compile", "pass-piecewise", "pass-decode", "prune", "tests", "kernels"),
-        *("pass-deterministic", "score", "swap"),
+def passed(step, **fields):
+    return Card(step=step, state="passed", seconds=12.3, return_code=0, **fields)
+
+
+def test_the_summary_has_the_machine_and_a_row_of_each_step():
+    cards = {
+        "score": passed("score", result=TIMED),
+        "prune": Card(step="prune", state="failed", reason="exit code 1: out of memory | none", seconds=3.0),
+        "tests": Card(step="tests", state="skipped", reason="no GPU"),
+    }
+    lines = markdown(GPU, ["score", "prune", "tests", "swap"], cards).splitlines()
+    assert lines[0] == "# a GPU: a night"
+    assert "| GPU 0 | a GPU, 80 GiB, driver 580.1, sm 9.0 |" in lines
+    assert lines[-4:] == [
+        "| score | passed | 12 | ours 1.00 s, theirs 3.00 s, ratio 3.00 (2.50-3.50); all alike |",
+        r"| prune | failed | 3 | exit code 1: out of memory \| none |",
+        "| tests | skipped | 0 | no GPU |",
+        "| swap | not run |  |  |",
     ]
 
 
-def test_the_decisive_part_fits_into_half_an_hour_even_where_every_limit_is_reached():
-    limits = {step.name: step.seconds for step in ON_A_GPU}
-    assert sum(limits[name] for name in ("imports", *TESTS, "doctor", "pace", "model", "pass", "pass-compile")) <= 1800
+def test_a_pass_is_compared_with_the_default_one():
+    default = passed("pass", result=TIMED)
+    slower = passed("pass-deterministic", result=TIMED | {"ours_s": 1.4})
+    assert "1.40 times as long as pass;" in said(slower, {"pass": default})
+    assert "times as long" not in said(slower, {"pass": dataclasses.replace(default, state="failed", result=None)})
+    assert "times as long" not in said(passed("score", result=TIMED), {"pass": default})
+
+
+def test_other_steps_say_what_they_measured():
+    rows = [{"method": "wanda", "seconds": 12.0, "peak_gib": 3.0}]
+    assert said(passed("prune", result={"benchmark": "prune", "rows": rows}), {}) == "wanda 12.0 s, peak 3.0 GiB"
+    paced = passed("pace", result={"rows": 256, "waited_share": 0.031, "handling_ms": 2.6})
+    assert said(paced, {}) == "3.1% of the steps waited; 2.60 ms of processor time a step"
+    assert said(passed("tests", last_lines=["one", "3 of 3 passed"]), {}) == "3 of 3 passed"
+
+
+def test_a_file_that_is_no_card_counts_as_none(tmp_path):
+    card = passed("pass", command=["sh"], last_lines=["one"], result=TIMED)
+    (tmp_path / "pass.json").write_text(json.dumps(dataclasses.asdict(card)))
+    (tmp_path / "score.json").write_text('{"step": "sc')
+    (tmp_path / "swap.json").write_text("[]")
+    (tmp_path / "prune.json").write_text('{"colour": "red"}')
+    assert read(tmp_path, ["pass", "score", "swap", "prune", "absent"]) == {"pass": card}
+
+
+OUT = Path("/nowhere")
+ON_A_GPU = steps(OUT, shape="0.6b", tiny=False, gpu=True)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -38,12 +75,6 @@ def test_every_pass_is_one_setting_of_an_engine(name):
     assert {field: getattr(config, field) for field in VARIANTS[name]} == VARIANTS[name]
     assert len(VARIANTS[name]) == (name != "pass")
     assert config.gpu_memory_utilization < 0.5  # the other side has an engine on the same GPU
-
-
-def test_without_a_gpu_no_argument_is_for_one():
-    for step in steps(OUT, shape="tiny", tiny=True, gpu=False):
-        if "gpu" not in step.needs:
-            assert not [each for each in step.command if "gpu_memory" in each or "cuda.bindings" in each], step.name
 
 
 @pytest.mark.slow

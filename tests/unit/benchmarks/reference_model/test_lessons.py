@@ -15,7 +15,6 @@ from benchmarks.reference_model.lessons import (
     question_block,
     train_tokenizer,
 )
-from benchmarks.reference_model.train import rate_factor
 from evaluator.tasks.gazetteer import LANGUAGES, build_passage
 
 
@@ -57,10 +56,3 @@ def test_batches_depend_on_their_number_only(tokenizer: PreTrainedTokenizerFast)
     first.batch(0, (1, 1))
     assert torch.equal(first.batch(40, (3, 6)).ids_BL, second.batch(40, (3, 6)).ids_BL)
     assert second.batch(40, (1, 1)).ids_BL.shape[1] < second.batch(40, (3, 6)).ids_BL.shape[1]
-
-
-def test_rate_warms_up_stays_and_falls_to_zero() -> None:
-    assert rate_factor(0, 10_000, 3000) == pytest.approx(1 / 200)
-    assert rate_factor(5000, 10_000, 3000) == 1.0
-    assert rate_factor(9999, 10_000, 3000) < 1e-3
-    assert rate_factor(9999, 10_000, 0) == 1.0

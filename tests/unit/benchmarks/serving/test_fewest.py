@@ -1,5 +1,6 @@
 """The fewest token forwards: distinct prefixes, counted by hand and by brute force."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -10,49 +11,26 @@ from evaluator.probes.config import EvalConfig
 from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plan, letter_questions
 
 
-def counted(*pairs):
+@pytest.mark.parametrize(
+    ("pairs", "counts"),
+    [
+        ([((1, 2, 3), (7,))], (3, 1, 1)),  # 1, 12, 123: an answer's last token is not forwarded
+        ([((1, 2), (7, 8)), ((1, 2), (7, 8, 9))], (4, 3, 3)),  # but where another answer goes on from it: 127, 1278
+        # 1, 12, 127, 1278, 1279, 125, 1258: an 8 after a 7 is not an 8 after a 5
+        ([((1, 2), (7, 8, 0)), ((1, 2), (7, 9, 0)), ((1, 2), (5, 8, 0))], (7, 6, 3)),
+        # An option merged with the prompt's 3 stands after 12: one more distribution there, and 128.
+        ([((1, 2, 3), (7,)), ((1, 2), (8, 4))], (4, 3, 2)),
+    ],
+)
+def test_forwards_distributions_and_steps_by_hand(pairs, counts):
     found = fewest((*pair, True) for pair in pairs)
-    return found.forwards, found.distributions, found.steps
+    assert (found.forwards, found.distributions, found.steps) == counts
 
 
-def test_an_answers_last_token_is_not_forwarded():
-    # 1, 12, 123; the prompt's last token is, for the answer's only one comes from what follows it.
-    assert counted(((1, 2, 3), (7,))) == (3, 1, 1)
-    # and 1237, 12378
-    assert counted(((1, 2, 3), (7, 8, 9))) == (5, 3, 3)
-
-
-def test_a_last_token_that_another_answer_goes_on_from_is_forwarded():
-    assert counted(((1, 2), (7, 8)), ((1, 2), (7, 8, 9))) == (4, 3, 3)  # 1, 12, 127, 1278
-
-
-def test_answers_share_their_beginnings_and_no_more():
-    # 1, 12, 127, 1278, 1279, 125, 1258: an 8 after a 7 is not an 8 after a 5
-    assert counted(((1, 2), (7, 8, 0)), ((1, 2), (7, 9, 0)), ((1, 2), (5, 8, 0))) == (7, 6, 3)
-
-
-def test_an_option_that_was_split_before_the_prompts_end_asks_there():
-    # The prompt 123; an option merged with the 3, so that it stands after 12: one more distribution, after 12.
-    assert counted(((1, 2, 3), (7,)), ((1, 2), (8,))) == (3, 2, 1)
-    assert counted(((1, 2, 3), (7,)), ((1, 2), (8, 4))) == (4, 3, 2)  # and 128
-
-
-def read(*answers):
-    return fewest(answers).cached
-
-
-def test_every_generated_token_reads_the_cache_of_all_before_it():
-    # 7 reads 1, 2 and 3; 8 reads those and 7; 9 reads five.
-    assert read(((1, 2, 3), (7, 8, 9), True)) == 3 + 4 + 5
-    assert read(((1, 2, 3), (7,), True)) == 3
-
-
-def test_a_scored_answer_reads_the_cache_once():
-    assert read(((1, 2, 3), (7, 8, 9), False)) == 5
-    # Two options of one prompt are two rows, and a greedy answer another three.
+def test_a_generated_token_reads_the_cache_of_all_before_it_and_a_scored_answer_once():
     options = ((1, 2, 3), (7, 8), False), ((1, 2, 3), (5, 6), False)
-    assert read(*options) == 4 + 4
-    assert read(*options, ((1, 2, 3), (4, 4, 4), True)) == 4 + 4 + 3 + 4 + 5
+    assert fewest([((1, 2, 3), (7, 8, 9), True)]).cached == 3 + 4 + 5
+    assert fewest([*options, ((1, 2, 3), (4, 4, 4), True)]).cached == 4 + 4 + 3 + 4 + 5
 
 
 ids = st.lists(st.integers(0, 2), max_size=5)

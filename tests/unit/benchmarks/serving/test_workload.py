@@ -64,13 +64,33 @@ def test_an_option_stands_after_as_much_of_the_prompt_as_its_tokens_leave():
     assert scored_pairs({**item, "starts": [3, 2]}) == [([1, 2, 3], [4]), ([1, 2], [5, 6])]
 
 
-def test_a_task_or_shape_that_is_not_there_is_an_input_error(model, tmp_path):
-    with pytest.raises(InputError):
-        document(model, f"jsonl:{tmp_path / 'absent.jsonl'}", 4)
+def test_a_model_has_a_relative_path_or_a_known_shape(model, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    assert workload.model_directory(f"./{model.name}") == model.absolute()
     with pytest.raises(InputError, match="did you mean '60m'"):
         workload.model_directory("random:60")
 
 
-def test_a_peer_finds_a_model_whose_path_is_relative(model, monkeypatch):
-    monkeypatch.chdir(model.parent)
-    assert workload.model_directory(f"./{model.name}") == model.absolute()
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--bogus"], "unrecognized arguments: --bogus"),
+        (["--rounds", "many"], "argument --rounds: 'many' is not a count of at least 1"),
+        (["--rounds", "0"], "argument --rounds: '0' is not a count"),
+        (["--llm-args", "{"], "argument --llm-args: '{' is not JSON"),
+        (["--engine-args", "[]"], "argument --engine-args: '\\[\\]' is not a JSON object"),
+        (["--task", "random:"], "--task random:: must be lengths in tokens"),
+        (["--task", "random:300,"], "--task random:300,: must be lengths in tokens"),
+        (["--task", "random:0"], "--task random:0: must be lengths in tokens"),
+    ],
+)
+def test_a_bad_option_is_one_line(arguments, said, capsys):
+    def write():
+        options = workload.parser("About.", task="gazetteer", items=3, rounds=2).parse_args(arguments)
+        with workload.written(options):
+            pass
+
+    with pytest.raises(InputError, match=said) as caught:
+        write()
+    assert "\n" not in str(caught.value)
+    assert capsys.readouterr() == ("", "")  # no usage

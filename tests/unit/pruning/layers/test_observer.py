@@ -1,4 +1,4 @@
-"""Statistics do not depend on how sequences are batched; layers are called as the library calls them."""
+"""Statistics do not depend on how sequences are batched; activations come back from memory and from disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evaluator.core.errors import JobError
-from pruning.layers.flow import Gathered, Observer
+from pruning.layers.flow import Gathered, Observer, activations
 from pruning.methods.base import Statistic
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
@@ -57,16 +57,6 @@ def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoi
         torch.testing.assert_close(one[key], many[key], rtol=1e-4, atol=1e-4)
 
 
-def test_a_norm_and_a_hessian_are_what_they_say():
-    inputs = torch.randn(5, 3)
-    batch = Batch((torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)), (1, 0))
-    gathered = Gathered(list(Statistic), 3, 2, CPU)
-    gathered.add(inputs, batch)
-    found = gathered.result()
-    torch.testing.assert_close(found[Statistic.COLUMN_NORMS], inputs.square().sum(dim=0) / 2)
-    torch.testing.assert_close(found[Statistic.HESSIAN], inputs.T @ inputs)
-
-
 def test_batches_hold_every_sequence_once_and_keep_to_their_budget():
     lengths = [1, 15, 16, 17, 300, 40, 40, 40, 100]
     made = batches(drawn(lengths), 128)
@@ -98,20 +88,21 @@ def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_i
     assert observer.groups == {"q": ["q", "k"], "o": ["o"]}
     assert layer.finished == 0  # every pass stops at the last input, the first one too
     assert not any(module._forward_pre_hooks for module in linears.values())
-
-
-def test_a_module_that_never_runs_is_an_error():
-    layer = Layer()
     observer = Observer({"unused": layer.unused}, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 1, CPU))
     with pytest.raises(JobError, match="unused did not run"):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
 
 
-def test_only_one_layer_has_weights(checkpoints):
-    decoder = Decoder(Checkpoint(checkpoints("qwen3")), CPU)
-    assert all(parameter.is_meta for parameter in decoder.layers.parameters())
-    decoder.load(1)
-    assert not any(parameter.is_meta for parameter in decoder.layers[1].parameters())
-    assert all(parameter.is_meta for parameter in decoder.layers[0].parameters())
-    decoder.release(1)
-    assert all(parameter.is_meta for parameter in decoder.layers.parameters())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("limit", "spilled"), [(10**6, False), (0, True)])
+def test_what_is_put_comes_back(dtype, limit, spilled, tmp_path):
+    made = [Batch((torch.zeros(length),), (i,)) for i, length in enumerate((5, 3, 3))]
+    with activations(made, 4, dtype, torch.device("cpu"), limit, tmp_path) as held:
+        assert held.bytes == 44 * dtype.itemsize
+        for _ in range(2):  # the second layer writes over the first
+            values = [torch.randn(1, length, 4).to(dtype) for length in (5, 3, 3)]
+            for number, value in enumerate(values):
+                held.put(number, value)
+            assert bool(held.held) is not spilled
+            assert all(torch.equal(held.get(number), value) for number, value in enumerate(values))
+    assert not list(tmp_path.iterdir())

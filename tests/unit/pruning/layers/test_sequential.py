@@ -23,9 +23,6 @@ def test_layers_with_more_outliers_keep_more():
     assert sum(ratios) / 4 == pytest.approx(0.7)
     assert max(ratios) - min(ratios) == pytest.approx(0.16)
     assert ratios[1] < ratios[2] < ratios[0] == ratios[3]
-
-
-def test_equal_layers_are_pruned_alike():
     assert [pattern.ratio for pattern in owl([0.1, 0.1], 0.5)] == [0.5, 0.5]
 
 
@@ -43,15 +40,11 @@ def layer() -> dict[str, nn.Linear]:
     return found
 
 
-def test_all_at_once_where_the_memory_allows_it_and_where_statistics_are_small():
+def test_where_memory_is_short_some_experts_come_first_and_the_rest_last():
     linears = layer()
     one = (8**2 + 4**2) * 4  # bytes of an expert's Hessians
     assert portions(linears, Statistic.HESSIAN, 3 * one) == [linears]
     assert portions(linears, Statistic.COLUMN_NORMS, 1) == [linears]
-
-
-def test_experts_come_first_and_the_rest_last():
-    one = (8**2 + 4**2) * 4
     for limit, experts in ((2 * one, [[0, 1], [2]]), (one, [[0], [1], [2]]), (1, [[0], [1], [2]])):
         *some, rest = portions(layer(), Statistic.HESSIAN, limit)
         assert [sorted({int(name.split(".")[2]) for name in each}) for each in some] == experts

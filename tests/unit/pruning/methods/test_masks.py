@@ -1,4 +1,4 @@
-"""Masks are those of a stable ascending sort, with exact counts."""
+"""Scores are their formulas; masks are those of a stable ascending sort, with exact counts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from pruning.methods import masks
 from pruning.methods.masks import count_zeros
 from pruning.methods.patterns import NofM, Unstructured
+from pruning.methods.scores import RIA, Magnitude, Wanda
+from pruning.methods.sparsegpt import SparseGPT
 from tests.support import brute_force
 
 
@@ -29,17 +31,11 @@ def scores(rows: int, columns: int, levels: int, seed: int) -> torch.Tensor:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9), st.floats(0, 0.999), st.integers(0, 99))
-def test_rows_equal_a_stable_sort(rows, columns, levels, ratio, seed):
+def test_rows_and_whole_matrices_equal_a_stable_sort(rows, columns, levels, ratio, seed):
     score = scores(rows, columns, levels, seed)
     mask = masks.select(score, Unstructured(ratio), "row")
     assert torch.equal(mask, brute_force.sorted_mask(score, ratio, None))
     assert (mask.sum(dim=1) == int(columns * ratio)).all()
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9), st.floats(0, 0.999), st.integers(0, 99))
-def test_a_matrix_equals_a_stable_sort_of_all_its_weights(rows, columns, levels, ratio, seed):
-    score = scores(rows, columns, levels, seed)
     mask = masks.select(score, Unstructured(ratio), "matrix")
     assert torch.equal(mask.view(1, -1), brute_force.sorted_mask(score.view(1, -1), ratio, None))
 
@@ -72,18 +68,6 @@ def test_halving_finds_the_same_threshold_as_a_sort(rows, columns, data, dtype, 
     assert torch.equal(masks._kth_by_halving(score, count), score.sort(dim=1).values[:, count - 1 : count])
 
 
-def test_ties_go_to_the_lowest_column():
-    score = torch.ones(2, 8)
-    assert masks.lowest_of_rows(score, 3)[0].tolist() == [True] * 3 + [False] * 5
-    assert masks.lowest_of_groups(score, 2, 4)[1].tolist() == [True, True, False, False] * 2
-    assert masks.lowest_of_rows(score.reshape(1, -1), 9).view(2, 8).int().tolist() == [[1] * 8, [1] + [0] * 7]
-
-
-def test_groups_that_lack_zeros_are_seen():
-    assert not masks.groups_hold(torch.tensor([[True, False, False, False]]), 2, 4)
-    assert not masks.groups_hold(torch.ones(1, 6, dtype=torch.bool), 2, 4)
-
-
 @pytest.mark.parametrize(("columns", "ratio", "count"), [(1024, 0.7, 716), (10, 0.7, 7), (100, 0.29, 28)])
 def test_counts_are_rounded_down_as_published(columns, ratio, count):
     assert Unstructured(ratio).count(columns) == count
@@ -99,3 +83,26 @@ def test_what_goes_is_plus_zero_and_the_rest_stays(dtype):
     assert torch.equal(zeroed, weight.masked_fill(mask, 0))
     assert not torch.signbit(zeroed[mask]).any()
     assert torch.signbit(zeroed[0, 0])
+
+
+def test_scores_are_their_formulas():
+    weight = torch.tensor([[1.0, -2.0], [0.0, 4.0]], dtype=torch.bfloat16)
+    norm_sq = torch.tensor([4.0, 9.0])
+    assert Magnitude().score(weight, None).tolist() == [[1, 2], [0, 4]]
+    assert Wanda().score(weight, norm_sq).tolist() == [[2, 6], [0, 12]]
+    relative = torch.tensor([[1 / 1 + 1 / 3, 2 / 6 + 2 / 3], [0, 4 / 6 + 4 / 4]])
+    torch.testing.assert_close(RIA().score(weight, norm_sq), relative * torch.tensor([4.0, 9.0]) ** 0.25)
+    assert Wanda().score(weight, norm_sq).dtype == torch.float32
+    empty = RIA().score(torch.tensor([[0.0, 0.0], [0.0, 3.0]]), torch.ones(2))
+    assert torch.isfinite(empty).all()
+    assert empty[0, 0] == 0
+
+
+def test_counts_are_rounded_down_in_every_comparison_group():
+    wanda, sparsegpt = Wanda(), SparseGPT()
+    third = Unstructured(1 / 3)
+    assert wanda.taken(10, 160, third, "row") == 10 * 53
+    assert wanda.taken(10, 160, third, "matrix") == 533
+    assert sparsegpt.taken(10, 160, third, "matrix") == 426 + 106  # of 128 columns, then of 32
+    for method in (wanda, sparsegpt):
+        assert method.taken(10, 160, NofM(2, 4), "matrix") == 800

@@ -32,13 +32,6 @@ def test_equals_the_plain_algorithm(pattern):
     torch.testing.assert_close(solved.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_diagonal_hessian_leaves_kept_weights_alone():
-    weight, _ = problem()
-    hessian = torch.diag(torch.rand(160, generator=torch.Generator().manual_seed(2)) + 0.1)
-    ((solved, mask),) = solver.solve([weight], solver.factorise(hessian, "w"), Unstructured(0.5), block=BLOCK)
-    assert torch.equal(solved, weight.masked_fill(mask, 0))
-
-
 def test_stacked_matrices_are_those_solved_alone():
     weight, hessian = problem(rows=36)
     factor = solver.factorise(hessian, "w")

@@ -1,4 +1,4 @@
-"""Products by oneDNN: bit for bit torch's in the forward passes, within rounding in Hessians."""
+"""A GPU's memory counters, and products by oneDNN: bit for bit torch's, in Hessians within rounding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pruning.model import onednn
+from pruning.model import memory, onednn
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -52,14 +52,6 @@ def test_a_shape_whose_bits_differ_stays_with_torch(monkeypatch):
     assert len(calls) == 3  # one comparison: three stretches of columns, by the first call
 
 
-def test_every_linear_module_is_replaced_and_keeps_its_name():
-    module = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2, bias=False)), nn.ReLU())
-    before = module.state_dict()
-    onednn.substitute(module)
-    assert [type(part) for part in (module[0], module[1][0])] == [onednn.Linear] * 2
-    assert module.state_dict().keys() == before.keys()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("tokens", "columns"), [(5, 3), (700, 300), (192, 512), (1000, 520)])
 def test_second_moments_are_those_of_the_whole_product(tokens, columns, dtype):
@@ -71,3 +63,13 @@ def test_second_moments_are_those_of_the_whole_product(tokens, columns, dtype):
     wanted = sum(part.double().T @ part.double() for part in parts)
     assert torch.equal(total[256:, :256], total[:256, 256:].T)
     torch.testing.assert_close(total.double(), wanted, rtol=1e-5, atol=2e-5 * tokens**0.5)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:3"])
+def test_cuda_is_started_before_its_counters_are_reset(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses to reset the counters of a numbered device before that."""
+    called: list[object] = []
+    monkeypatch.setattr(torch.cuda, "init", lambda: called.append("init"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", called.append)
+    memory.reset_peak(torch.device(name))
+    assert called == ["init", torch.device(name)]

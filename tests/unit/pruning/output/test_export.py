@@ -13,13 +13,15 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from evaluator.checkpoints.files import digest_of_file
 from evaluator.core import liveness
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
 from pruning.output import export
-from pruning.output.manifest import MANIFEST_NAME
+from pruning.output.manifest import MANIFEST_NAME, to_json
 from pruning.run import prune
 from pruning.verify import verify
 
@@ -34,8 +36,6 @@ _KILLED = textwrap.dedent(
     source, out, step = sys.argv[1:]
     if step == "copy":
         export.shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    elif step == "finish":
-        export.companions = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     elif step == "manifest":
         export.to_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
@@ -82,12 +82,20 @@ def test_companions_go_along_and_other_weights_do_not(checkpoints, tmp_path):
     assert (out / "LICENSE.txt").read_bytes() == (source / "LICENSE.txt").read_bytes()
 
 
-def test_a_failed_job_leaves_nothing(checkpoints, tmp_path, monkeypatch):
-    def fail(*_):
-        raise JobError("no")
+@pytest.mark.parametrize(
+    ("target", "name", "error", "raised"),
+    [
+        (export.Export, "write", JobError("no"), JobError),
+        (export.Export, "write", OSError(errno.ENOSPC, "No space left on device"), InputError),
+        (liveness, "this_process", OSError(errno.ENOSPC, "No space left on device"), InputError),
+    ],
+)
+def test_a_failed_job_leaves_nothing(target, name, error, raised, checkpoints, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise error
 
-    monkeypatch.setattr(export.Export, "write", fail)
-    with pytest.raises(JobError, match="no"):
+    monkeypatch.setattr(target, name, fail)
+    with pytest.raises(raised, match="no"):
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -111,31 +119,15 @@ def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
 
 
 def test_what_a_dead_process_left_is_removed_whoever_has_its_id_now(checkpoints, tmp_path):
-    partial = tmp_path / "out.partial-0123456789ab"
+    partial = tmp_path / "out[1].partial-0123456789ab"  # brackets are not a pattern
     with liveness.owned_directory(partial):
         pass
     file = partial / liveness.OWNER
     file.write_text(file.read_text().replace(liveness.this_process().started, "1"))
-    foreign = tmp_path / "out.partial-mine"
+    foreign = tmp_path / "out[1].partial-mine"
     foreign.mkdir()
-    prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
-    assert {each.name for each in tmp_path.iterdir()} == {"out", "out.partial-mine"}
-
-
-def test_what_is_left_of_a_name_with_brackets_is_found_too(checkpoints, tmp_path):
-    (tmp_path / "out[1].partial-0123456789ab").mkdir()
     prune(magnitude(checkpoints("qwen3")), tmp_path / "out[1]")
-    assert [file.name for file in tmp_path.iterdir()] == ["out[1]"]
-
-
-def test_a_directory_that_cannot_say_who_writes_it_is_not_left_behind(checkpoints, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(liveness, "this_process", full)
-    with pytest.raises(InputError, match="no space left"):
-        prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
-    assert not list(tmp_path.iterdir())
+    assert {each.name for each in tmp_path.iterdir()} == {"out[1]", "out[1].partial-mine"}
 
 
 def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatch):
@@ -175,33 +167,16 @@ def test_verify_sees_every_kind_of_damage(checkpoints, tmp_path):
 
 def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
     """A file whose digest was forged along is still found out by its zeros."""
-    from safetensors.torch import load_file, save_file
-
-    from evaluator.checkpoints.files import digest_of_file
-    from pruning.output.manifest import read_manifest, to_json
-
     out = tmp_path / "out"
-    prune(PruneConfig(source=checkpoints("qwen3"), method="magnitude", pattern="2:4"), out)
+    manifest = prune(PruneConfig(source=checkpoints("qwen3"), method="magnitude", pattern="2:4"), out)
     tensors = load_file(out / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
     row = tensors[name][0]
     row[:4] = row[:4].flip(0) + 1
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    manifest = read_manifest(out)
-    assert manifest is not None
+    for changes, part in (({"measured_sparsity": 0.9}, "measured_sparsity: 0.9"), ({"pattern": "4:x"}, "'4:x'")):
+        (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update=changes)))
+        assert part in "\n".join(verify(out))
     files = manifest.files | {"model.safetensors": digest_of_file(out / "model.safetensors")}
     (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update={"files": files})))
     assert [name in problem for problem in verify(out)] == [True, True]
-
-
-def test_verify_recomputes_the_measured_sparsity(checkpoints, tmp_path):
-    from pruning.output.manifest import read_manifest, to_json
-
-    out = tmp_path / "out"
-    manifest = prune(magnitude(checkpoints("qwen3")), out)
-    for changes, part in (({"measured_sparsity": 0.9}, "measured_sparsity: 0.9"), ({"pattern": "4:x"}, "'4:x'")):
-        (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update=changes)))
-        (problem,) = verify(out)
-        assert part in problem
-    (out / MANIFEST_NAME).write_text(to_json(manifest))
-    assert read_manifest(out) == manifest

@@ -53,6 +53,16 @@ def weights_of(source: Path, layer: int | None = None) -> int:
     return sum(rows * columns for name, (rows, columns) in decoder.matrices().items() if name.startswith(prefix))
 
 
+def assert_dropped(source: Path, out: Path, layers: tuple[int, ...]) -> PruneManifest:
+    """`drop` gives the logits of the source without these layers."""
+    pattern = ",".join(map(str, layers))
+    manifest = prune(PruneConfig(source=source, method="drop", pattern=pattern, device="cpu"), out)
+    texts = sequences(source)
+    assert_answers(out, structured.logits(structured.without_layers(structured.load(source), layers), texts), texts)
+    assert verify(out) == []
+    return manifest
+
+
 def assert_answers(out: Path, expected: list[torch.Tensor], texts: list[torch.Tensor]) -> None:
     """The checkpoint's logits are these, bit for bit."""
     found = structured.logits(structured.load(out), texts)
@@ -77,41 +87,38 @@ def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path
     assert (info.method, info.pattern, info.sparsity) == ("layers", "layers", pytest.approx(1 / 3))
 
 
-@pytest.mark.parametrize("name", architectures("qwen3", "phi3", without=("qwen2", *tiny.MORE)))
-def test_the_weakest_heads_go(name, checkpoints, passages, tmp_path):
-    source, out = checkpoints(name, torch.float32), tmp_path / "out"
-    texts = sequences(source)
-    manifest = prune(config(source, passages, "heads", sparsity=0.5), out)
-    gone = structured.lowest(structured.load(source), texts, "heads", 1)
-    removed = removed_of(manifest)
-    assert (removed.unit, removed.of) == ("heads", 2)
-    assert [read_numbers(text) for text in removed.gone] == gone
-    settings = json.loads((out / "config.json").read_text())
-    assert (settings["num_attention_heads"], settings["num_key_value_heads"]) == (2, 1)
-    assert_answers(out, structured.logits(structured.without_heads(structured.load(source), gone), texts), texts)
-    assert verify(out) == []
-    assert inspect_checkpoint(out).pattern == "heads"
+HEADS = architectures("qwen3", "phi3", without=("qwen2", *tiny.MORE))
+CHANNELS = architectures("llama", "phi3", without=tiny.MIXTURES)
 
 
-@pytest.mark.parametrize("name", architectures("llama", "phi3", without=tiny.MIXTURES))
-def test_the_weakest_channels_go(name, checkpoints, passages, tmp_path):
+@pytest.mark.parametrize(
+    ("unit", "name"),
+    [pytest.param("heads", *each.values, marks=each.marks) for each in HEADS]
+    + [pytest.param("channels", *each.values, marks=each.marks) for each in CHANNELS],
+)
+def test_the_weakest_heads_and_channels_go(unit, name, checkpoints, passages, tmp_path):
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
     texts = sequences(source)
-    manifest = prune(config(source, passages, "channels", sparsity=0.26), out)  # 24.96 of 96: in steps of 2
-    gone = structured.lowest(structured.load(source), texts, "channels", 24)
+    sparsity, of, count = {"heads": (0.5, 2, 1), "channels": (0.26, 96, 24)}[unit]  # 24.96 channels: in steps of 2
+    manifest = prune(config(source, passages, unit, sparsity=sparsity), out)
+    gone = structured.lowest(structured.load(source), texts, unit, count)
     removed = removed_of(manifest)
-    assert (removed.unit, removed.of) == ("channels", 96)
+    assert (removed.unit, removed.of) == (unit, of)
     assert [read_numbers(text) for text in removed.gone] == gone
-    assert json.loads((out / "config.json").read_text())["intermediate_size"] == 72
-    assert_answers(out, structured.logits(structured.without_channels(structured.load(source), gone), texts), texts)
+    changed = {"heads": {"num_attention_heads": 2, "num_key_value_heads": 1}, "channels": {"intermediate_size": 72}}[
+        unit
+    ]
+    assert changed.items() <= json.loads((out / "config.json").read_text()).items()
+    without = structured.without_heads if unit == "heads" else structured.without_channels
+    assert_answers(out, structured.logits(without(structured.load(source), gone), texts), texts)
     assert verify(out) == []
-    assert manifest.sparsity == 0.26
+    assert (manifest.sparsity, inspect_checkpoint(out).pattern) == (sparsity, unit)
 
 
 def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
     """Of shards, one loses all that it held; the index and the numbers of the others are new."""
     source, out = checkpoints("mistral", num_hidden_layers=5, max_shard_size="70KB"), tmp_path / "out"
-    manifest = prune(PruneConfig(source=source, method="drop", pattern="3,1-2", device="cpu"), out)
+    manifest = assert_dropped(source, out, (3, 1, 2))
     assert (manifest.pattern, manifest.sparsity, removed_of(manifest).gone) == ("1-3", 0.6, ("1-3",))
     shards = sorted(out.glob("*.safetensors"))
     assert 1 < len(shards) < len(list(source.glob("*.safetensors")))
@@ -122,13 +129,9 @@ def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
     assert small.keys() == {name for name in dense if not any(f"layers.{layer}." in name for layer in (2, 3, 4))}
     for name, weight in small.items():
         assert torch.equal(weight, dense[name.replace("layers.1.", "layers.4.")]), name
-    texts = sequences(source)
-    dropped = structured.without_layers(structured.load(source), (1, 2, 3))
-    assert_answers(out, structured.logits(dropped, texts), texts)
-    assert verify(out) == []
 
 
-@pytest.mark.parametrize("gone", ["0", "2"])
+@pytest.mark.parametrize("gone", [0, 2])
 def test_what_a_configuration_says_of_each_layer_follows_it(gone, checkpoints, tmp_path):
     """Full attention in the first layer and a window in the others, which Qwen2 says by counting from below."""
     source = checkpoints(
@@ -139,23 +142,18 @@ def test_what_a_configuration_says_of_each_layer_follows_it(gone, checkpoints, t
     copy = shutil.copytree(source, tmp_path / "copy")
     (copy / "config.json").write_text(json.dumps(settings))
     out = tmp_path / "out"
-    prune(PruneConfig(source=copy, method="drop", pattern=gone, device="cpu"), out)
+    assert_dropped(copy, out, (gone,))
     settings = json.loads((out / "config.json").read_text())
-    full = [] if gone == "0" else ["full_attention"]
+    full = [] if gone == 0 else ["full_attention"]
     assert settings["layer_types"] == full + ["sliding_attention"] * (2 - len(full))
     assert settings["max_window_layers"] == len(full)
-    texts = sequences(source)
-    dropped = structured.without_layers(structured.load(copy), (int(gone),))
-    assert_answers(out, structured.logits(dropped, texts), texts)
 
 
 def test_a_gemma_4_keeps_full_attention_in_its_last_layer(checkpoints, tmp_path):
     """What is special about a layer is listed by its number; and the library makes the last layer a full one."""
     source, out = checkpoints("gemma4_text", torch.float32), tmp_path / "out"
-    prune(PruneConfig(source=source, method="drop", pattern="0", device="cpu"), out)
+    assert_dropped(source, out, (0,))
     assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {"1"}
-    texts = sequences(source)
-    assert_answers(out, structured.logits(structured.without_layers(structured.load(source), (0,)), texts), texts)
     with pytest.raises(InputError, match=r"layer 1 would be of another kind: .*'full_attention'"):
         check(PruneConfig(source=source, method="drop", pattern="2", device="cpu"), tmp_path / "other")
 
@@ -172,10 +170,7 @@ def test_checkpoints_without_as_many_layers_share_an_engine(checkpoints, tmp_pat
 def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_path):
     source = tmp_path / "gemma3"
     tiny.build_gemma3(source)
-    texts = sequences(source)
-    prune(PruneConfig(source=source, method="drop", pattern="1", device="cpu"), tmp_path / "out")
-    dropped = structured.without_layers(structured.load(source), (1,))
-    assert_answers(tmp_path / "out", structured.logits(dropped, texts), texts)
+    assert_dropped(source, tmp_path / "out", (1,))
     prune(config(source, passages, "channels", sparsity=0.5), tmp_path / "half")
     settings = json.loads((tmp_path / "half" / "config.json").read_text())
     assert settings["text_config"]["intermediate_size"] == 48

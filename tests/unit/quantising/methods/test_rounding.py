@@ -26,28 +26,15 @@ SCHEMES = {  # scheme -> (group size that divides the tiny model's rows, how rec
 }
 
 
-class Slices:
-    """A file's tensors as `Matrix` takes them."""
-
-    def __init__(self, tensors):
-        self._tensors = tensors
-
-    def __contains__(self, name):
-        return name in self._tensors
-
-    def __getitem__(self, name):
-        return Slice(self._tensors[name])
-
-
 class Slice:
+    """A tensor as `Matrix` takes it from a file."""
+
     def __init__(self, tensor):
         self._tensor = tensor
+        self.get_shape = lambda: list(tensor.shape)
 
     def __getitem__(self, where):
         return self._tensor[where]
-
-    def get_shape(self):
-        return list(self._tensor.shape)
 
 
 def expected(weight, scheme):
@@ -74,11 +61,12 @@ def test_each_weight_is_rounded_to_a_neighbour_and_all_else_is_kept(source, tmp_
     info = inspect_checkpoint(out)
     assert (info.method, info.pattern, info.sparsity, info.calibration) == ("rtn", label, None, None)
     made, dense = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
+    slices = {name: Slice(tensor) for name, tensor in made.items()}
     matrices = [name.removesuffix(".weight") for name in dense if name.endswith("_proj.weight")]
     assert len(matrices) == 7 * json.loads((source / "config.json").read_text())["num_hidden_layers"]
     for name in matrices:
         weight = dense[f"{name}.weight"]
-        values = Matrix(Slices(made), name).rows(0, len(weight))
+        values = Matrix(slices, name).rows(0, len(weight))
         exact, allowed = expected(weight, scheme)
         assert bool(((values - exact).abs() <= allowed).all()), name
         assert not torch.equal(values, exact)

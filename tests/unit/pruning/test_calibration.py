@@ -1,4 +1,4 @@
-"""Calibration passages by the rules that their source spells, and a manifest that pins the tokens."""
+"""Calibration passages by the rules that their source spells, and none of what is asked about."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import pytest
 
 from evaluator.core.errors import InputError
 from pruning import calibration as sequences
-from pruning.config import CalibrationConfig
+from pruning.calibration import Passage, check_disjoint, text_digest
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.output.manifest import read_manifest
+from pruning.run import check, prune
 from tests.support import pruning as tiny
 
 
@@ -27,25 +30,19 @@ def load(source: str, tokenizer, samples: int = 4, length: int = 32, seed: int =
     return sequences.load(config, tokenizer, seed, sources)
 
 
-def test_text_takes_the_first_lines_in_file_order(tokenizer, tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_bytes("\ufeffw1 w2\r\n\n  \nw3 w4 w5\nw6\nw7\nw8\n".encode())
-    found = load(f"text:{file}", tokenizer)
-    wanted = [tokenizer(text)["input_ids"] for text in ("w1 w2", "w3 w4 w5", "w6", "w7")]
+def test_texts_give_their_first_lines_in_file_order_cut_to_the_length(tokenizer, tmp_path):
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_bytes(("\ufeffw1 w2\r\n\n  \nw3 w4 w5\n" + "w6 " * 50).encode())
+    second.write_text("w7\nw8\n")
+    found = load(f"text:{first},{second}", tokenizer, length=10)
+    wanted = [tokenizer(text)["input_ids"][:10] for text in ("w1 w2", "w3 w4 w5", "w6 " * 50, "w7")]
     assert [list(ids) for ids in found.sequences] == wanted
-    assert [passage.row for passage in found.manifest.passages] == [0, 3, 4, 5]
-    assert found.manifest.tokens == sum(map(len, wanted))
-    assert found.manifest.files == {str(file): hashlib.sha256(file.read_bytes()).hexdigest()}
+    rows = [(passage.origin, passage.row) for passage in found.manifest.passages]
+    assert rows == [(str(first), 0), (str(first), 3), (str(first), 4), (str(second), 0)]
+    assert (found.manifest.tokens, found.manifest.cut) == (sum(map(len, wanted)), 1)
+    assert found.manifest.files == {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in (first, second)}
     packed = b"".join(struct.pack(f"<{len(ids) + 1}q", len(ids), *ids) for ids in wanted)
     assert found.manifest.ids_sha256 == hashlib.sha256(packed).hexdigest()
-
-
-def test_long_passages_are_cut_to_the_sequence_length(tokenizer, tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text("\n".join(["w1 " * 50, "w2"] * 2))
-    found = load(f"text:{file}", tokenizer, length=10)
-    assert [len(ids) == 10 for ids in found.sequences] == [True, False, True, False]
-    assert found.manifest.cut == 2
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
@@ -55,14 +52,6 @@ def test_json_lines_plain_or_compressed(suffix, tokenizer, tmp_path):
     file.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
     found = load(f"jsonl:{file}", tokenizer)
     assert [list(ids) for ids in found.sequences] == [tokenizer(f"w{i}")["input_ids"] for i in range(4)]
-
-
-def test_files_are_read_one_after_another(tokenizer, tmp_path):
-    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
-    first.write_text("w1\nw2\nw3")
-    second.write_text("w4\nw5")
-    found = load(f"text:{first},{second}", tokenizer)
-    assert [passage.origin for passage in found.manifest.passages] == [str(first)] * 3 + [str(second)]
 
 
 def test_a_caller_s_name_wins(tokenizer):
@@ -88,12 +77,8 @@ def hub(monkeypatch):
 
 def test_c4_is_the_first_passages_of_shard_zero(hub, tokenizer):
     found = load("c4", tokenizer)
-    assert hub == [
-        (
-            "allenai/c4",
-            {"split": "train", "streaming": True, "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}},
-        )
-    ]
+    files = {"train": "en/c4-train.00000-of-01024.json.gz"}
+    assert hub == [("allenai/c4", {"split": "train", "streaming": True, "data_files": files})]
     assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 4]
 
 
@@ -113,11 +98,6 @@ def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, to
         assert ids == tuple(whole[start : start + 70])
 
 
-def test_windows_longer_than_every_document_are_given_up(hub, tokenizer):
-    with pytest.raises(InputError, match="longer than 5000 tokens"):
-        load("c4:windows", tokenizer, length=5000)
-
-
 def test_wikipedia_and_balanced_divide_passages_by_language(hub, tokenizer):
     found = load("wikipedia:swahili,te", tokenizer, samples=5)
     assert [arguments["name"] for _, arguments in hub] == ["20231101.sw", "20231101.te"]
@@ -126,7 +106,9 @@ def test_wikipedia_and_balanced_divide_passages_by_language(hub, tokenizer):
     assert len(load("balanced:en,sw", tokenizer).sequences) == 4
 
 
-def test_a_language_with_too_few_passages_says_how_many(hub, tokenizer):
+def test_a_source_with_too_little_text_says_how_much(hub, tokenizer):
+    with pytest.raises(InputError, match="longer than 5000 tokens"):
+        load("c4:windows", tokenizer, length=5000)
     with pytest.raises(InputError, match=r"20231101.sw has 50 passages, 60 were requested"):
         load("balanced:sw,en", tokenizer, samples=120)
 
@@ -150,3 +132,52 @@ def test_a_passage_without_tokens_is_named(tmp_path):
 
     with pytest.raises(InputError, match=f"passage 1 of {file}: gives no token"):
         load(f"text:{file}", silent, samples=2)
+
+
+def test_texts_are_equal_but_for_case_punctuation_and_white_space():
+    assert text_digest("The  Caf\u00e9,\nopen.") == text_digest("the cafe\u0301 OPEN") != text_digest("the cafe open")
+    assert text_digest(" ?!\n") == ""
+    assert len(text_digest("\ud800")) == 64  # JSON lines may hold half of a surrogate pair
+
+
+def test_the_first_passage_that_is_held_out_is_named():
+    held_out = {text_digest("b"): "item 7"}
+    check_disjoint([Passage("a", "f.txt", 0), Passage("?", "f.txt", 1)], held_out)
+    with pytest.raises(InputError, match=r"^calibration.source: passage 2 of f.txt is also item 7; leave"):
+        check_disjoint([Passage("a", "f.txt", 0), Passage("B.", "f.txt", 2)], held_out)
+
+
+def job(source, calibration):
+    texts = CalibrationConfig(source=calibration, samples=4)
+    return PruneConfig(source=source, method="wanda", sparsity=0.5, calibration=texts, device="cpu")
+
+
+def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_are_read(
+    checkpoints, passages, tmp_path, monkeypatch
+):
+    source, out = checkpoints("qwen3"), tmp_path / "out"
+    third = passages.read_text().splitlines()[2]
+    held_out = {text_digest(third.upper() + "."): "the context of item 'x'"}
+    with pytest.raises(InputError, match=r"passage 2 of .*passages.txt is also the context of item 'x'"):
+        check(job(source, f"text:{passages}"), out, held_out=held_out)
+
+    def rows(origin, **_):
+        return (Passage(line, origin, row) for row, line in enumerate(passages.read_text().splitlines()))
+
+    monkeypatch.setattr("pruning.calibration._hub", rows)
+    check(job(source, "c4"), out, held_out=held_out)  # reads one passage
+    with pytest.raises(InputError, match="passage 2 of c4:train:00000 is also"):
+        prune(job(source, "c4"), out, held_out=held_out)
+    assert not out.exists()
+    assert prune(job(source, "c4"), out, held_out={text_digest("other"): "x"}).calibration is not None
+
+
+def test_a_finished_checkpoint_is_held_against_it_by_its_manifest(checkpoints, passages, tmp_path):
+    out, config = tmp_path / "out", job(checkpoints("qwen3"), f"text:{passages}")
+    prune(config, out)
+    manifest = read_manifest(out)
+    held_out = {manifest.calibration.passages[3].text_digest: "the context of item 'y'"}
+    for again in (check, prune):
+        with pytest.raises(InputError, match=r"passage 3 of .* is also the context of item 'y'"):
+            again(config, out, held_out=held_out)
+    check(config, out, held_out={})
