@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -25,10 +27,10 @@ BOTH_WRONG = Seen(greedy=False, choice=False)
 RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True, said="Paris")
 
 
-def run(name: str, *seen: Seen, language: str = "english", checkpoint: str = "int4", **columns: object) -> Side:
+def run(name: str, *seen: Seen, language: str = "english", digest: str | None = None, **columns: object) -> Side:
     """A run in which one checkpoint, with the run's own weights, was asked one item after another."""
     asked = {f"{language}/{number}": each for number, each in enumerate(seen)}
-    return side_of_run(Inputs(reduce_records(records(checkpoint, asked, digest=name).assign(**columns))), name)
+    return side_of_run(Inputs(reduce_records(records("int4", asked, digest=digest or name).assign(**columns))), name)
 
 
 def test_a_change_of_many_answers_in_one_direction_moved():
@@ -44,16 +46,26 @@ def test_a_change_of_many_answers_in_one_direction_moved():
     assert found.moved["measure"].tolist() == ["open", "exact_match"]
 
 
-def sides(base: str = "dense", **columns: object) -> list[Side]:
+def test_as_many_answers_in_both_directions_are_noise_and_what_one_side_was_asked_alone_is_left_out():
+    b = run("b", WRONG, RIGHT, RIGHT, replace(WRONG, said="Rome"))
+    found = compare(run("a", RIGHT, WRONG, RIGHT, WRONG, RIGHT, RIGHT), b)
+    row = only(found.frame, measure="open")
+    assert row[["n", "alone_a", "alone_b"]].tolist() == [4, 2, 0]
+    assert row[["only_a", "only_b", "other_answer", "verdict"]].tolist() == [1, 1, 1, "noise"]
+    assert row["flip_rate"] == pytest.approx(0.5)
+    assert found.moved.empty
+
+
+def sides(**columns: object) -> list[Side]:
     """Two runs of one base and another checkpoint, which answers 8 of 30 otherwise under other weights."""
     found = []
     for name, seen in (("a", [RIGHT] * 30), ("b", [WRONG] * 8 + [RIGHT] * 22)):
-        both = {
-            checkpoint: reduce_records(records(checkpoint, {f"english/{n}": each for n, each in enumerate(answers)},
-                                               digest=digest).assign(**(columns if name == "b" else {})))
-            for checkpoint, answers, digest in ((base, [RIGHT] * 30, base), ("int4", seen, f"int4 of {name}"))
-        }  # fmt: skip
-        found.append(side_of_run(Inputs(pd.concat(both.values(), ignore_index=True)), name))
+        parts = [
+            records(checkpoint, {f"english/{n}": each for n, each in enumerate(answers)}, digest=digest)
+            for checkpoint, answers, digest in (("dense", [RIGHT] * 30, "dense"), ("int4", seen, f"int4 of {name}"))
+        ]
+        frame = pd.concat([reduce_records(part.assign(**(columns if name == "b" else {}))) for part in parts])
+        found.append(side_of_run(Inputs(frame.reset_index(drop=True)), name))
     return found
 
 
@@ -69,21 +81,15 @@ def test_holms_family_has_no_comparison_of_a_model_with_itself():
     assert base["mcnemar_p"].tolist() == [1.0, 1.0, 1.0]
     assert base["holm_p"].isna().all()
     assert set(base["verdict"]) == {"same"}
-
-
-def test_a_base_that_another_engine_served_is_a_comparison():
-    """It could differ, so it counts, although nothing differs: once, since its three measures are equal."""
+    # a base that another engine served could differ: it counts once, since its three measures are equal
     row = only(compare(*sides(engine_version="1")).frame, checkpoint="int4", measure="open")
     assert row["holm_p"] == pytest.approx(3 * row["mcnemar_p"])
 
 
 def test_the_same_weights_that_answer_otherwise_are_not_called_noise():
     """A second run of one model has no Holm p; its own p decides."""
-    answers = [
-        {f"english/{n}": each for n, each in enumerate(seen)} for seen in ([RIGHT] * 30, [WRONG] * 12 + [RIGHT] * 18)
-    ]
-    found = compare(*(side_of_run(Inputs(reduce_records(records("int4", each))), "x") for each in answers))
-    row = only(found.frame, measure="open")
+    a, b = run("a", *[RIGHT] * 30, digest="same"), run("b", *[WRONG] * 12, *[RIGHT] * 18, digest="same")
+    row = only(compare(a, b).frame, measure="open")
     assert pd.isna(row["holm_p"])
     assert (row["mcnemar_p"], row["verdict"]) == (pytest.approx(2 * 0.5**12), "moved")
 
@@ -102,19 +108,6 @@ def test_quantised_activations_have_a_noise_floor():
     assert compare(run("a", RIGHT), run("b", RIGHT, pattern="W4A16 (group 32)")).notes == []
 
 
-def test_as_many_answers_in_both_directions_are_noise():
-    found = compare(run("a", RIGHT, WRONG, RIGHT, WRONG), run("b", WRONG, RIGHT, RIGHT, replace(WRONG, said="Rome")))
-    row = only(found.frame, measure="open")
-    assert row[["only_a", "only_b", "other_answer", "verdict"]].tolist() == [1, 1, 1, "noise"]
-    assert row["flip_rate"] == pytest.approx(0.5)
-    assert found.moved.empty
-
-
-def test_what_only_one_side_was_asked_is_counted_and_left_out():
-    row = only(compare(run("a", *[RIGHT] * 5), run("b", *[RIGHT] * 3)).frame, measure="open")
-    assert row[["n", "alone_a", "alone_b"]].tolist() == [3, 2, 0]
-
-
 def test_languages_have_rows_of_their_own():
     def both(name: str, english: Seen, thai: Seen) -> Side:
         seen = {f"{language}/{n}": each for language, each in (("en", english), ("th", thai)) for n in range(20)}
@@ -122,21 +115,15 @@ def test_languages_have_rows_of_their_own():
 
     frame = compare(both("a", RIGHT, RIGHT), both("b", RIGHT, WRONG)).frame
     opened = frame[frame["measure"] == "open"]
-    assert dict(zip(opened["language"], opened["verdict"], strict=True)) == {
-        "all": "moved",
-        "en": "same",
-        "th": "moved",
-    }
+    verdicts = dict(zip(opened["language"], opened["verdict"], strict=True))
+    assert verdicts == {"all": "moved", "en": "same", "th": "moved"}
 
 
 def test_settings_that_differ_are_named_and_prompts_counted():
     other = {"dtype": "bfloat16", "engine_version": "1", "weights_digest": "f" * 64, "prompt_tokens": 51}
     found = compare(run("a", RIGHT, RIGHT), run("b", RIGHT, RIGHT, **other))
-    assert found.differences["int4", "t"] == {
-        "dtype": ("float32", "bfloat16"),
-        "engine version": ("0", "1"),
-        "weights": ("a", "f" * 12),
-    }
+    differences = {"dtype": ("float32", "bfloat16"), "engine version": ("0", "1"), "weights": ("a", "f" * 12)}
+    assert found.differences["int4", "t"] == differences
     assert only(found.frame, measure="open")["other_prompt"] == 2
 
 
@@ -179,26 +166,28 @@ def test_tasks_pair_as_told():
     with pytest.raises(InputError, match=r"no tasks in common \(t; x, y\); name pairs with --pair-task A=B"):
         compare(run("a", RIGHT), side)
     assert only(compare(run("a", RIGHT), side, task_pairs={"t": "y"}).frame, measure="open")["task"] == "t"
-    with pytest.raises(InputError, match=r"b: no task 'z' \(there are: x, y\)"):
-        compare(run("a", RIGHT), side, task_pairs={"t": "z"})
 
 
-def logged(model: str, *scores: float, metric: str = "acc", prompt: str = "p", **doc: object) -> Side:
+def logged(
+    model: str,
+    metric: str,
+    *documents: tuple[str, float, dict[str, str]],
+    filters: Sequence[str] = ("none",),
+    prompt: str = "p",
+) -> Side:
+    """lm-eval's files of one task: the hash, score and fields of each document, alike under each filter."""
     samples = tuple(
-        Sample(
-            task="arc",
-            doc_id=number,
-            doc={"question": number, **doc},
-            filter="none",
-            answer=str(score),
-            prompt_hash=prompt,
-            doc_hash=f"hash {number}",
-            scores={metric: score},
-        )
-        for number, score in enumerate(scores)
-    )
+        Sample(task="arc", doc_id=number, doc=fields, filter=each, answer="", prompt_hash=prompt, doc_hash=doc_hash,
+               scores={metric: score})
+        for each in filters for number, (doc_hash, score, fields) in enumerate(documents)
+    )  # fmt: skip
     results = {"config": {"model": "vllm", "model_args": f"pretrained={model}"}, "n-shot": {"arc": 5}}
     return side_of_logged([Logged(model=model, samples={"arc": samples}, results=results)], model)
+
+
+def scored(*scores: float, ids: bool = True) -> list[tuple[str, float, dict[str, str]]]:
+    """Documents whose ids are those of the items of a run, or that have none."""
+    return [(f"hash {number}", score, {"id": str(number)} if ids else {}) for number, score in enumerate(scores)]
 
 
 def paired(found: Compared) -> list[object]:
@@ -206,16 +195,24 @@ def paired(found: Compared) -> list[object]:
     return row[["measure", "n", "only_a", "only_b", "verdict"]].tolist()
 
 
-def test_lm_eval_against_lm_eval_pairs_by_document():
-    found = compare(logged("one", *[1.0] * 10, 0.0), logged("two", *[0.0] * 10, 0.0, prompt="q"))
+def test_lm_eval_against_lm_eval_pairs_by_document_and_a_run_by_the_items_ids():
+    one = logged("one", "acc", *scored(*[1.0] * 10, 0.0, ids=False))
+    found = compare(one, logged("two", "acc", *scored(*[0.0] * 11, ids=False), prompt="q"))
     assert paired(found) == ["choice", 11, 10, 0, "moved"]
     assert found.differences["one", "arc"] == {"model_args": ("pretrained=one", "pretrained=two")}
     assert found.frame["other_prompt"].tolist() == [11]
+    side = logged("m", "contains", *scored(0.0, 1.0, 1.0, 1.0))
+    assert paired(compare(run("a", *[RIGHT] * 4), side)) == ["open", 4, 1, 0, "noise"]
+
+
+def test_equal_documents_stay_apart():
+    same = logged("m", "acc", *[("h", 1.0, {})] * 3)
+    assert sorted(same.answers["item_id"]) == ["h", "h#2", "h#3"]
 
 
 def test_scores_that_are_no_zero_or_one_are_compared_by_a_paired_t_test():
     before, after = [0.5, 0.6, 0.4, 0.7, 0.2], [0.7, 0.9, 0.5, 1.1, 0.3]
-    found = compare(logged("one", *before, metric="bleu"), logged("two", *after, metric="bleu"))
+    found = compare(logged("one", "bleu", *scored(*before)), logged("two", "bleu", *scored(*after)))
     row = only(found.frame, measure="bleu")
     assert row["t_p"] == pytest.approx(ttest_rel(before, after).pvalue)
     assert (row["difference"], row["holm_p"], row["verdict"]) == (pytest.approx(0.22), row["t_p"], "moved")
@@ -247,40 +244,11 @@ def test_equal_values_give_equal_intervals_whatever_the_measure_is_called():
     assert len(rows[["difference_low", "difference_high"]].drop_duplicates()) == 1
 
 
-def test_a_run_against_lm_eval_on_the_same_items():
-    """lm-eval knows no language; the documents' ids are the items'."""
-    samples = tuple(
-        Sample(task="mine", doc_id=n, doc={"id": str(n)}, filter="none", answer="", prompt_hash="", doc_hash=f"{n}",
-               scores={"contains": float(n > 0)})
-        for n in range(4)
-    )  # fmt: skip
-    side = side_of_logged([Logged(model="m", samples={"mine": samples}, results={})], "lm-eval")
-    assert paired(compare(run("a", *[RIGHT] * 4), side)) == ["open", 4, 1, 0, "noise"]
-
-
-def test_equal_documents_stay_apart():
-    twice = logged("one", 1.0, 0.0)
-    same = side_of_logged(
-        [Logged(model="m", results={}, samples={"arc": tuple(
-            Sample(task="arc", doc_id=n, doc={}, filter="none", answer="", prompt_hash="", doc_hash="h",
-                   scores={"acc": 1.0}) for n in range(3))})], "x")  # fmt: skip
-    assert sorted(same.answers["item_id"]) == ["h", "h#2", "h#3"]
-    assert sorted(twice.answers["item_id"]) == ["hash 0", "hash 1"]
-
-
-def one_filter(name: str, metric: str = "exact_match", *filters: str, languages: tuple[str, ...] = ("",)) -> Side:
-    samples = tuple(
-        Sample(task="t", doc_id=number, doc={"id": str(number), **({"language": language} if language else {})},
-               filter=each, answer="", prompt_hash="", doc_hash=f"{language} {number}", scores={metric: 1.0})
-        for each in filters or ("none",) for language in languages for number in range(3)
-    )  # fmt: skip
-    return side_of_logged([Logged(model=name, samples={"t": samples}, results={})], name)
-
-
 def test_a_single_filter_is_no_other_measure():
     mine = run("a", *[RIGHT] * 3)
-    assert paired(compare(mine, one_filter("m", "exact_match", "remove_whitespace")))[:2] == ["exact_match", 3]
-    two = one_filter("m", "exact_match", "strict-match", "flexible-extract")
+    single = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["remove_whitespace"])
+    assert paired(compare(mine, single))[:2] == ["exact_match", 3]
+    two = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["strict-match", "flexible-extract"])
     with pytest.raises(InputError, match=r"of measures of one name \(choice, exact_match, open; exact_match,flex"):
         compare(mine, two)
     assert set(compare(two, two).frame["measure"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
@@ -288,10 +256,11 @@ def test_a_single_filter_is_no_other_measure():
 
 def test_items_of_one_id_in_several_languages_stay_apart():
     """As XQuAD's: what a run exports is paired by language, and what names no language is not paired at all."""
-    seen = {f"{language}/{n}": RIGHT for language in ("en", "th") for n in range(3)}
+    keys = list(product(("en", "th"), "012"))
+    seen = {f"{language}/{n}": RIGHT for language, n in keys}
     mine = side_of_run(Inputs(reduce_records(records("int4", seen))), "a")
-    exported = one_filter("m", "contains", languages=("en", "th"))
-    found = compare(mine, exported).frame
+    exported = [(f"{language} {n}", 1.0, {"id": n, "language": language}) for language, n in keys]
+    found = compare(mine, logged("m", "contains", *exported)).frame
     assert dict(zip(found["language"], found["n"], strict=True)) == {"all": 6, "en": 3, "th": 3}
     with pytest.raises(InputError, match="items of several languages have one id"):
-        compare(mine, one_filter("m", "contains"))
+        compare(mine, logged("m", "contains", *scored(1.0, 1.0, 1.0)))

@@ -26,6 +26,11 @@ KLD = "KL divergence from the base, nats a token,"
 Losses = Mapping[str, tuple[int, int, Seen]]  # language -> items, how many change, into what
 
 
+def reduced(base: Mapping[str, Seen], own: Mapping[str, Seen], **columns: str) -> pd.DataFrame:
+    parts = [records("dense", base), records("int4", own, base="dense").assign(**columns)]
+    return pd.concat([reduce_records(part) for part in parts], ignore_index=True)
+
+
 def outcomes(losses: Losses, *, dtype: str = "float32") -> pd.DataFrame:
     """A base that is right throughout, and a checkpoint in which some items of each language change."""
     dense = {f"{language}/{n}": RIGHT for language, (items, _, _) in losses.items() for n in range(items)}
@@ -34,8 +39,7 @@ def outcomes(losses: Losses, *, dtype: str = "float32") -> pd.DataFrame:
         for language, (items, changed, into) in losses.items()
         for n in range(items)
     }
-    parts = [records("dense", dense), records("int4", own, base="dense").assign(dtype=dtype)]
-    return pd.concat([reduce_records(part) for part in parts], ignore_index=True)
+    return reduced(dense, own, dtype=dtype)
 
 
 def verdict(losses: Losses, thresholds: Thresholds | None = None, **how: str) -> Verdict:
@@ -44,9 +48,7 @@ def verdict(losses: Losses, thresholds: Thresholds | None = None, **how: str) ->
 
 
 def judged(base: Mapping[str, Seen], own: Mapping[str, Seen], thresholds: Thresholds | None = None, **run) -> Verdict:
-    parts = [records("dense", base), records("int4", own, base="dense")]
-    frame = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
-    (found,) = judge(Inputs(frame, run=run), thresholds or Thresholds())
+    (found,) = judge(Inputs(reduced(base, own), run=run), thresholds or Thresholds())
     return found
 
 
@@ -72,7 +74,6 @@ def test_a_copy_passes_where_its_items_can_exclude_the_tolerance():
     [
         ({"english": (1000, 10, PICKED)}, "PASS", "usable", "within every tolerance"),
         ({"english": (1000, 20, PICKED)}, "WARN", "undecided", "at most 2.0); it would take"),
-        ({"english": (1000, 25, PICKED)}, "WARN", "undecided", "at most 2.0); it would take about "),
         ({"english": (200, 60, GONE)}, "BLOCK", "not usable", "open accuracy lost 30.0 pp ("),
         # a loss of 4.3 pp of all items that one language alone has is told as its own
         ({"bengali": (700, 90, GONE), "english": (700, 0, GONE)}, "BLOCK", "not usable in Bengali", ""),
@@ -80,7 +81,6 @@ def test_a_copy_passes_where_its_items_can_exclude_the_tolerance():
         ({"english": (99, 0, PICKED), "thai": (99, 99, PICKED)}, "BLOCK", "usable for recognition only in Thai", ""),
         ({"english": (2000, 2, GONE), "thai": (20, 0, GONE)}, "WARN", "undecided", "open accuracy lost in Thai 0.0 pp"),
         # few items decide nothing, like 2 of 4 known answers
-        ({"english": (4, 4, GONE)}, "WARN", "undecided", " in 4 contexts: a verdict needs 10 contexts"),
         ({"english": (9, 9, GONE)}, "WARN", "undecided", " in 9 contexts: a verdict needs 10 contexts"),
     ],
 )
@@ -110,7 +110,6 @@ def _kinds(items: int, *kinds: Seen) -> dict[str, Seen]:
         ),
         # a table lacks the interval, or the number too
         (_kinds(200, replace(RIGHT, fidelity=(0.3, 0.4))), {"max_kld": 0.1}, "WARN", f"{KLD} has no interval in table"),
-        (_kinds(200, RIGHT), {"max_kld": 0.1}, "WARN", f"{KLD} has no interval in table fidelity"),
     ],
 )  # fmt: skip
 def test_verdicts_on_what_both_sides_answer_alike(seen, thresholds, outcome, reason):
@@ -122,8 +121,7 @@ def test_verdicts_on_what_both_sides_answer_alike(seen, thresholds, outcome, rea
 def test_shared_contexts_count_once():
     """A loss of 1 % in whole contexts of five items shows less than the same loss in single ones."""
     base, own = alike(1000), alike(1000) | {f"english/{n}": PICKED for n in range(10)}
-    parts = [records("dense", base), records("int4", own, base="dense")]
-    frame = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
+    frame = reduced(base, own)
     items = frame[["task", "language", "item_id"]].drop_duplicates()
     shared = items.assign(cluster=(items["item_id"].astype(int) // 5).astype(str))
     apart, together = (judge(Inputs(frame, each), Thresholds())[0].of("open_drop")[0] for each in (None, shared))
@@ -136,12 +134,8 @@ def test_answers_that_are_no_longer_said_but_picked_leave_recognition():
     found = verdict({"english": (200, 60, PICKED)})
     assert (found.outcome, usable(found)) == ("BLOCK", "usable for recognition only")
     assert why(found).startswith("open accuracy lost 30.0 pp (")
-    assert {check.criterion.name: check.state for check in found.checks} == {
-        "open_drop": "beyond",
-        "choice_drop": "within",
-        "mc_only": "beyond",
-        "lost": "within",
-    }
+    states = {"open_drop": "beyond", "choice_drop": "within", "mc_only": "beyond", "lost": "within"}
+    assert {check.criterion.name: check.state for check in found.checks} == states
 
 
 def test_only_the_default_criteria_are_judged_unless_others_are_set():
@@ -150,9 +144,10 @@ def test_only_the_default_criteria_are_judged_unless_others_are_set():
     base = {f"english/{n}": RIGHT if n < 200 else wrong for n in range(400)}
     own = {f"english/{n}": wrong if n < 40 or (n >= 240 and n < 280) else base[f"english/{n}"] for n in range(400)}
     own |= {f"english/{n}": RIGHT for n in range(200, 240)}
-    found = judged(base, own, Thresholds(max_drop=8, max_drop_language=8, max_mc_only=None))
+    loose = {"max_drop": 8, "max_drop_language": 8, "max_mc_only": None}
+    found = judged(base, own, Thresholds(**loose))
     assert (found.outcome, found.of("open_flips")) == ("PASS", [])
-    flips = judged(base, own, Thresholds(max_drop=8, max_drop_language=8, max_mc_only=None, max_flips=5))
+    flips = judged(base, own, Thresholds(**loose, max_flips=5))
     assert (flips.outcome, usable(flips)) == ("BLOCK", "right about as often, on other questions")
     left = judged(base, own, Thresholds(max_drop=None, max_drop_language=None, max_mc_only=None, min_recovery=70))
     assert left.of("open_recovery")[0].value == 1.0
@@ -201,11 +196,8 @@ def test_removed_items_are_no_pass():
     base = alike(1000)
     found = judged(base, dict.fromkeys(list(base)[:800], RIGHT), planned={"int4": {"t": 1000}})
     assert (found.outcome, found.unjudged, found.planned) == ("WARN", 200, 1000)
-    assert why(found) == (
-        "200 of 1,000 planned items have no judgement: as losses or as gains, they would change the verdict"
-    )
+    assert why(found).startswith("200 of 1,000 planned items have no judgement: as losses or as gains, they would")
     both = dict.fromkeys(list(base)[:800], RIGHT)
-    assert judged(both, both, planned={"int4": {"t": 1000}}).unjudged == 200
     assert judged(both, both).outcome == "PASS"
     assert judged(both, both, planned={"int4": {"t": 801}}).outcome == "PASS"  # one item changes nothing
 
@@ -213,7 +205,6 @@ def test_removed_items_are_no_pass():
 def test_a_loss_that_missing_items_could_undo_is_no_block():
     base = alike(300)
     own = {f"english/{n}": PICKED if n < 12 else RIGHT for n in range(290)}
-    assert judged(base, {**own, **{f"english/{n}": RIGHT for n in range(290, 300)}}, Thresholds(max_mc_only=1)).outcome
     sure = judged({key: base[key] for key in own}, own, Thresholds(max_mc_only=0.5, max_drop=0.2))
     assert sure.outcome == "BLOCK"
     gone = judged(base, own, Thresholds(max_mc_only=None, max_drop=0.2), planned={"int4": {"t": 300}})
@@ -221,16 +212,16 @@ def test_a_loss_that_missing_items_could_undo_is_no_block():
 
 
 def test_items_on_which_the_engine_failed_are_no_pass():
-    failed = {f"english/{n}": Seen(greedy=True, choice=True, status="engine_error") for n in range(20)}
-    found = judged(alike(210), alike(210) | failed)
+    own = alike(210) | alike(20, replace(RIGHT, status="engine_error"))
+    found = judged(alike(210), own)
     assert (found.outcome, found.unjudged) == ("WARN", 20)
-    assert judged(alike(210), alike(210) | failed, Thresholds(max_drop=20, max_drop_language=20, max_mc_only=None,
-                                                             max_lost=None)).outcome == "PASS"  # fmt: skip
+    loose = Thresholds(max_drop=20, max_drop_language=20, max_mc_only=None, max_lost=None)
+    assert judged(alike(210), own, loose).outcome == "PASS"
 
 
 def test_items_that_both_sides_excluded_were_never_to_be_judged():
-    out = {f"english/{n}": Seen(greedy=True, choice=True, status="excluded") for n in range(50)}
-    found = judged(alike(250) | out, alike(250) | out, planned={"int4": {"t": 250}})
+    both = alike(250) | alike(50, replace(RIGHT, status="excluded"))
+    found = judged(both, both, planned={"int4": {"t": 250}})
     assert (found.outcome, found.checks[0].n) == ("PASS", 200)
 
 
@@ -239,13 +230,14 @@ def test_divergence_blocks_by_its_interval_and_leaves_words():
     assert close.upper(0.05) == pytest.approx(0.05 + 0.01 * 1.6449 / 1.96, abs=1e-5)
     assert close.p_at_least(0.06) == pytest.approx(0.025, abs=1e-6)
     assert close.p_at_most(0.04) == pytest.approx(0.025, abs=1e-6)
-    kinds = [Seen(greedy=True, choice=True, fidelity=each) for each in ((0.3, 0.4), (0.2, 0.5), (0.3, 0.5), (0.2, 0.4))]
-    seen = {f"english/{n}": kinds[n % 4] for n in range(200)}
+    kinds = [replace(RIGHT, fidelity=each) for each in ((0.3, 0.4), (0.2, 0.5), (0.3, 0.5), (0.2, 0.4))]
+    seen = _kinds(200, *kinds)
     found = judged(seen, seen, Thresholds(max_kld=0.1))
     assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities")
     assert why(found).startswith("KL divergence from the base, nats a token, 0.350 (")
-    three = {key: seen[key] for key in list(seen)[:3]}
-    assert judged(three, three, Thresholds(max_kld=0.1)).outcome == "WARN"  # today: not by its probabilities
+    few = {f"{language}/{n}": kinds[n % 3] for language in ("english", "korean") for n in range(9)}
+    found = judged(few, few, Thresholds(max_kld=0.01))
+    assert (found.outcome, found.of("kld")[0].contexts) == ("WARN", 9)  # a table's number needs ten contexts too
 
 
 def test_a_check_that_passed_at_an_earlier_look_stays_passed_unless_it_is_beyond():
@@ -290,13 +282,11 @@ def test_the_summary_counts_verdicts_from_worst_to_best():
     well, silent = verdict({"english": (400, 1, PICKED)}), verdict({"english": (200, 60, PICKED)})
     few = verdict({"english": (20, 0, PICKED)})
     assert summary([well]) == "1 of 1 passed"
-    assert summary([silent, silent]) == "2 of 2 blocked"
-    assert summary([silent, few, silent, silent, silent]) == "4 of 5 blocked, 1 undecided"
-    assert summary([silent, well]) == "1 of 2 blocked, 1 passed"
+    assert summary([well, few, silent, silent]) == "2 of 4 blocked, 1 undecided, 1 passed"
     assert summary([]) == "No checkpoint of this run has a base to compare it with."
 
 
-def test_the_document_is_json_and_the_paragraph_names_every_checkpoint():
+def test_the_document_is_json_and_names_every_checkpoint_also_one_that_failed():
     verdicts = [verdict({"english": (400, 1, PICKED)}), verdict({"english": (200, 60, GONE)})]
     told = json.loads(json.dumps(document(verdicts, Thresholds())))
     assert told["verdict"] == "BLOCK"
@@ -304,34 +294,22 @@ def test_the_document_is_json_and_the_paragraph_names_every_checkpoint():
     assert told["checkpoints"][0]["checks"][0]["criterion"] == "open_drop"
     assert told["words"] == paragraph(verdicts)
     assert told["words"].startswith("int4: usable (within every tolerance")
+    failure = Failure(checkpoint="w8a8", stage="load", reason="no kernel")
+    told = document(verdicts[:1], Thresholds(), [failure])
+    assert (told["verdict"], told["checkpoints"][0]["verdict"]) == ("WARN", "PASS")  # a failure is no pass
+    assert told["not_judged"] == [{"checkpoint": "w8a8", "task": "", "why": "no kernel"}]
 
 
-def test_a_run_without_compressed_checkpoints_has_no_verdict():
-    alone = reduce_records(records("dense", {"english/1": RIGHT}))
-    assert judge(Inputs(alone), Thresholds()) == []
+def test_a_checkpoint_without_a_measured_base_and_a_text_have_no_verdict_that_passes():
+    assert judge(Inputs(reduce_records(records("dense", {"english/1": RIGHT}))), Thresholds()) == []
     assert document([], Thresholds())["verdict"] == "WARN"
-
-
-def test_texts_have_no_verdict():
+    (found,) = judge(Inputs(reduce_records(records("int4", {"english/1": RIGHT}, base="dense"))), Thresholds())
+    assert (found.outcome, why(found)) == ("WARN", "no item was measured in both it and its base")
     text = {f"text/{n}": Seen(window=(-9.0, 2), fidelity=(0.1, 0.2)) for n in range(3)}
     parts = [records("dense", text, task="book"), records("int4", text, base="dense", task="book")]
     asked = outcomes({"english": (190, 0, PICKED)})
-    found = judge(Inputs(pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)), Thresholds())
-    assert [(each.task, each.outcome) for each in found] == [("t", "PASS")]
-
-
-def test_a_base_that_is_not_in_the_run_measures_nothing():
-    alone = reduce_records(records("int4", {"english/1": RIGHT}, base="dense"))
-    (found,) = judge(Inputs(alone), Thresholds())
-    assert (found.outcome, why(found)) == ("WARN", "no item was measured in both it and its base")
-
-
-def test_a_checkpoint_that_failed_is_named_and_is_no_pass():
-    verdicts = [verdict({"english": (190, 0, PICKED)})]
-    failure = Failure(checkpoint="w8a8", stage="load", reason="no kernel")
-    told = document(verdicts, Thresholds(), [failure])
-    assert (told["verdict"], told["checkpoints"][0]["verdict"]) == ("WARN", "PASS")
-    assert told["not_judged"] == [{"checkpoint": "w8a8", "task": "", "why": "no kernel"}]
+    verdicts = judge(Inputs(pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)), Thresholds())
+    assert [(each.task, each.outcome) for each in verdicts] == [("t", "PASS")]
 
 
 def test_an_undecided_copy_needs_as_many_items_as_would_pass():
@@ -349,10 +327,3 @@ def test_a_base_that_guesses_hides_no_loss_of_what_it_says():
     assert judged(hard, silent).outcome == "BLOCK"
     assert judged(hard, hard).outcome == "ANOMALOUS"
     assert judged(hard, hard, Thresholds(max_drop=None, max_lost=None)).outcome == "WARN"  # 40 known answers
-
-
-def test_a_tables_number_needs_ten_contexts_too():
-    kinds = [Seen(greedy=True, choice=True, fidelity=each) for each in ((0.3, 0.4), (0.2, 0.5), (0.3, 0.5))]
-    seen = {f"{language}/{n}": kinds[n % 3] for language in ("english", "korean") for n in range(9)}
-    found = judged(seen, seen, Thresholds(max_kld=0.01))
-    assert (found.outcome, found.of("kld")[0].contexts) == ("WARN", 9)
