@@ -130,19 +130,6 @@ def test_the_eos_of_the_bases_answer_is_not_scored(questions):
     assert scored.continuation_ids == (5, 1)
 
 
-def test_the_base_asks_it_in_its_own_stream_of_one_greedy_request(questions):
-    sent, script = recorded()
-    config = CONFIG.model_copy(update={"probes": ("greedy", "aligned_rank")})
-    found = run(script, questions, config)
-    defined = sum(record.status == "ok" for record in found.values())
-    assert sum(isinstance(request, Generate) for request in sent) == len(questions)
-    assert sum(isinstance(request, Score) for request in sent) == defined
-    for request in sent:
-        if isinstance(request, Score):
-            before = [each.request_id for each in sent[: sent.index(request)]]
-            assert f"{request.request_id.partition('/')[0]}/greedy/open" in before
-
-
 def test_what_is_missing_is_excluded_with_the_reason_and_asks_nothing(questions):
     sent, script = recorded()
     config = CONFIG.model_copy(update={"probes": ("greedy", "aligned_rank")})

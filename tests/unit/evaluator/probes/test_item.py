@@ -1,10 +1,14 @@
-"""All probes of one item: its records, and what becomes of what cannot be asked."""
+"""The probes of one item: its requests and records, and what becomes of what cannot be asked."""
 
+from collections import defaultdict
 from dataclasses import replace
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, TOO_LONG
+from evaluator.engine.base import NOT_NUMBERS, Generate, Score
+from evaluator.probes.planning import plan_of
 from evaluator.probes.rank import NOT_SAID
-from tests.support.probing import EVERY_FORMAT, EVERY_PROBE, config, questions, run
+from evaluator.probes.sample import sample_seed
+from tests.support.probing import EVERY_FORMAT, EVERY_PROBE, answer, config, evaluation, prompter, questions, run, start
 
 
 def excluded(records):
@@ -31,22 +35,6 @@ def test_every_probe_and_format_of_every_item(tokenizer):
         assert {r.seed for r in mine if r.probe != "sample"} == {0}
     keys = [(r.item_id, r.format, r.probe, r.index, r.seed) for r in records]
     assert len(set(keys)) == len(keys)
-
-
-def test_thinking_is_removed_before_grading_and_kept_in_the_text(tokenizer):
-    settings = config(formats=("open",), probes=("greedy", "sample", "beam"), max_new_tokens=64)
-    item = questions(settings, answers=["Nile"])[0]
-    for said, right in (
-        ("<think>Nile</think>Po", False),
-        ("<think>Po</think>Nile", True),
-        ("<think>Nile", False),
-        ("Nile<think>x", True),
-    ):
-        records = run(tokenizer, settings, [item], said)
-        first = [r for r in records if r.probe in ("greedy", "sample") or (r.probe == "beam" and r.index == 0)]
-        assert len(first) == 12
-        assert {r.text for r in first} == {said}
-        assert {r.contains for r in first} == {right}
 
 
 def test_an_item_without_distractors_is_excluded_from_what_needs_them_and_asked_the_rest(tokenizer):
@@ -80,3 +68,108 @@ def test_a_prompt_that_fits_no_cap_is_excluded_and_not_the_end_of_the_run(tokeni
     of_open = {probe for probe, format, _ in excluded(records) if format == "open"}
     assert of_open == set(EVERY_PROBE)
     assert {r.text for r in records if r.status == "excluded"} == {TOO_LONG}
+
+
+def test_greedy_of_the_open_prompt_leads_and_every_format_has_one(tokenizer):
+    settings = config()
+    asked = questions(settings, context="C" * 600)[0]
+    requests = start(tokenizer, settings, asked)
+    greedy = [r for r in requests if isinstance(r, Generate) and r.temperature == 0]
+    assert requests[0] is greedy[0]
+    assert len(greedy) == len(EVERY_FORMAT)
+    assert {r.max_tokens for r in greedy} == {32}
+    assert len({r.prompt_ids for r in greedy}) == len(EVERY_FORMAT)
+
+
+def test_open_capped_and_one_shot_differ_by_the_exemplar_only(tokenizer):
+    settings = config(formats=("open", "open_capped", "one_shot"), probes=("greedy",))
+    question = questions(settings, context="C" * 700)[0]
+    made = plan_of(question, prompter(tokenizer, cap=300, one_shot_cap=2000), settings).prompts
+    capped, one_shot = made["open_capped"], made["one_shot"]
+    assert capped.text == f"Context: {'C' * 500}\n\nQuestion: What is the Nile?\n\nAnswer in a few words:"
+    assert f"Context: {'C' * 500}\nQuestion: What is the Nile?\nAnswer in a few words:" in one_shot.text
+    assert not capped.truncated  # a cap in characters is none in tokens, and its token cap is one_shot's
+    assert not one_shot.truncated
+    assert made["open"].truncated
+    records = run(tokenizer, settings, [question])
+    assert {r.format: r.truncated for r in records} == {"open": True, "open_capped": False, "one_shot": False}
+
+
+def test_equal_continuations_of_choice_hard_choice_and_rank_are_scored_once(tokenizer):
+    settings = config(formats=("open",), probes=("choice", "rank", "hard_choice"))
+    asked = questions(settings)[0]
+    scores = start(tokenizer, settings, asked)
+    distinct = {*asked.options.texts, *asked.hard_options.texts}
+    assert all(isinstance(request, Score) for request in scores)
+    assert len(scores) == len(distinct) < 9
+    assert {request.prompt_ids for request in scores} == {
+        prompter(tokenizer).build(asked.item, "open").token_ids
+    }  # the open prompt, with no candidates shown
+    alone = start(tokenizer, config(formats=("open",), probes=("hard_choice",)), questions(settings)[0])
+    assert len(alone) == 4
+
+
+def test_hard_choice_records_are_those_of_its_own_options(tokenizer):
+    settings = config(formats=("open",), probes=("choice", "hard_choice", "rank"))
+    question = questions(settings)[0]
+    records = run(tokenizer, settings, [question])
+    for probe, options in (("choice", question.options), ("hard_choice", question.hard_options)):
+        mine = [r for r in records if r.probe == probe]
+        assert tuple(r.option_text for r in mine) == options.texts
+        assert [r.index for r in mine if r.is_gold] == [options.gold]
+        assert [r.index for r in mine] == [0, 1, 2, 3]
+        assert all(r.logprob == -len(r.token_ids) for r in mine)
+    (rank,) = [r for r in records if r.probe == "rank"]
+    assert (rank.rank, rank.margin) == (2, -0.75)
+    assert {rank.logprob} == {r.logprob for r in records if r.is_gold}  # the gold answer's full log-probability
+
+
+def test_samples_of_every_seed_with_seeds_of_their_own(tokenizer):
+    settings = config(formats=("open",), probes=("sample",), seed=3, sample_seeds=(3, 4, 9))
+    asked = questions(settings)[0]
+    samples = start(tokenizer, settings, asked)
+    assert len(samples) == 3 * 10
+    assert [r.seed for r in samples] == [
+        sample_seed(seed, asked.item.item_id, number) for seed in (3, 4, 9) for number in range(10)
+    ]
+    assert {(r.temperature, r.top_p, r.max_tokens) for r in samples} == {(1.0, 0.9, 32)}
+    assert len({r.request_id for r in samples}) == 30
+    one = start(tokenizer, config(formats=("open",), probes=("sample",), seed=3), asked)
+    assert [r.seed for r in one] == [r.seed for r in samples[:10]]
+
+
+def test_sample_seeds_depend_on_run_item_and_number_only() -> None:
+    seeds = {sample_seed(run, item, number) for run in (0, 1) for item in ("a", "b") for number in range(10)}
+    assert len(seeds) == 40
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    # Pinned: another value would silently change every sample of every run.
+    assert sample_seed(0, "q0", 0) == 5050325379533103084
+
+
+def _sampled(tokenizer, *, collapsed):
+    """The statuses of greedy, rank and samples, where `collapsed` requests come back as NaN, unless they are drawn."""
+    settings = config(formats=("open",), probes=("greedy", "rank", "sample"))
+    stream = evaluation(tokenizer, settings, questions(settings)[:1])
+    script = answer(tokenizer, "x")
+    for request in reversed(stream.take(100)):  # the samples are answered before the other requests
+        response = script(request)
+        if response.logprobs and collapsed(request):
+            response = replace(response, logprobs=(float("nan"),))
+        stream.handle(response.or_error(1000))
+    found = defaultdict(set)
+    ((_, records),) = stream.recorded()
+    for record in records:
+        found[record.probe].add((record.status, record.text))
+    return found
+
+
+def test_what_is_drawn_from_nan_is_no_answer(tokenizer):
+    """An engine reports no log-probabilities of samples: that there are none shows in the item's other requests."""
+    found = _sampled(tokenizer, collapsed=lambda request: True)
+    assert found == {probe: {("engine_error", NOT_NUMBERS)} for probe in ("greedy", "rank", "sample")}
+
+
+def test_samples_stand_where_only_some_scores_are_nan(tokenizer):
+    found = _sampled(tokenizer, collapsed=lambda request: isinstance(request, Score))
+    assert found["rank"] == {("engine_error", NOT_NUMBERS)}
+    assert found["sample"] == {("ok", "x")}

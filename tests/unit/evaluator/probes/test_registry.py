@@ -17,10 +17,9 @@ from evaluator.engine.fake import FakeEngine
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.counting import left_out
 from evaluator.probes import PROBES
-from evaluator.probes.base import EVIDENCE, Cost, ItemProbe
+from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
 from evaluator.report.embed import ItemView
-from launch.sweep.estimate import work_of
 from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plans, letter_questions
 
 
@@ -59,17 +58,6 @@ class Again(ItemProbe):
 def again():
     with PROBES.temporarily(Again()) as probe:
         yield probe
-
-
-def test_every_probe_says_what_it_is():
-    names = [name for probe in PROBES for name in (f"{probe.name}_status", f"{probe.name}_why", *probe.columns)]
-    assert len(names) == len(set(names))
-    for probe in PROBES:
-        assert probe.help
-        assert probe.help[-1] not in ".;"
-        assert probe.evidence in EVIDENCE
-        assert probe.reads in ("items", "text")
-        assert probe.title or probe.view is None
 
 
 def test_the_order_of_probes_is_that_of_records_and_identities():
@@ -161,9 +149,3 @@ def test_an_error_of_ours_that_a_probe_raises_is_passed_on(again, monkeypatch):
     monkeypatch.setattr(Again, "why_not", refuse)
     with pytest.raises(EngineError, match=r"^the engine answered nonsense$"):
         records_of(config())
-
-
-def test_a_dry_run_counts_a_toy_probe(again):
-    settings = {"task": "gazetteer", "languages": ("english",), "items": 10}
-    work = work_of(EvalConfig(**settings, probes=("again",)))
-    assert (work.items, work.requests, work.generated_tokens) == (10, 20, 10 * 2 * 32)

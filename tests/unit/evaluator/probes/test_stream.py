@@ -12,8 +12,6 @@ from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.rank import NOT_SAID
-from evaluator.store.records import to_table
-from evaluator.store.schema import RECORDS
 from tests.support.letters import (
     letter_evaluation,
     letter_items,
@@ -31,29 +29,6 @@ def _evaluate(engine: FakeEngine, questions: list[Question], config: EvalConfig,
 
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6)
-
-
-def test_every_probe_of_every_item_ends_as_records() -> None:
-    questions = letter_questions(letter_items(12), CONFIG)
-    records = _evaluate(FakeEngine(letter_model().answer), questions, CONFIG)
-    counts: dict[str, int] = {}
-    for record in records:
-        counts[record.probe] = counts.get(record.probe, 0) + 1
-    deep = sum(question.deep for question in questions)
-    assert deep == 12
-    assert counts == {
-        "greedy": 12,
-        "beam": 5 * deep,
-        "sample": 10 * deep,
-        "choice": 4 * 12,
-        "rank": 12,
-        "aligned_rank": 12,
-    }
-    assert {record.status for record in records if record.text != NOT_SAID} == {"ok"}
-    assert {record.probe for record in records if record.text == NOT_SAID} == {"aligned_rank"}
-    keys = [(r.item_id, r.format, r.probe, r.index) for r in records]
-    assert len(set(keys)) == len(keys)
-    assert to_table(records).schema == RECORDS
 
 
 def test_numbers_are_the_language_models_own() -> None:

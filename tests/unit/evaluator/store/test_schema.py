@@ -1,13 +1,10 @@
 """The columns are written once; what is derived from them is what runs were written with."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import pyarrow as pa
-import pytest
 
-from evaluator.core.records import Meaning, Record
+from evaluator.core.records import Record
 from evaluator.store import schema
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "records.md"
@@ -61,19 +58,3 @@ def test_a_column_of_one_value_has_a_nullable_pandas_type():
     of_positions = {stored.name for stored in schema.stored(Record) if stored.arrow.startswith("list<")}
     assert set(schema.RECORDS.names) - set(schema.PANDAS) == {"token_ids"} | of_positions
     assert (schema.PANDAS["rank"], schema.PANDAS["text"], schema.PANDAS["is_gold"]) == ("Int64", "string", "boolean")
-
-
-@dataclass
-class _Bare:
-    name: str
-
-
-@dataclass
-class _Strange:
-    name: Annotated[bytes, Meaning("bytes")]
-
-
-@pytest.mark.parametrize(("kind", "message"), [(_Bare, "'name' states no Meaning"), (_Strange, "bytes.* cannot be")])
-def test_a_field_that_cannot_be_a_column_is_refused(kind, message):
-    with pytest.raises(TypeError, match=message):
-        schema.stored(kind)
