@@ -23,6 +23,7 @@ from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import (
     TOLERANCE,
+    assert_alike,
     assert_beams_of_transformers,
     both_runners,
     fewer,
@@ -142,10 +143,18 @@ def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, lengt
 
 
 @pytest.mark.parametrize("max_tokens", [1, 12 if runs_v2() else 24])
-def test_beams_equal_transformers(served, max_tokens):
+def test_beams_with_their_branches_among_scores_equal_transformers(served, max_tokens):
     asked = prompts(served.vocabulary, fewer([5, 31, 32, 33, 64, 90, 120, 150]), seed=2)
     pad = served.model.generation_config.pad_token_id
-    assert_beams_of_transformers(served.engine, served.model, asked, width=5, max_tokens=max_tokens, pad=pad)
+    scores = [
+        Score(request_id=f"s{number}.{n}", prompt_ids=prompt, continuation_ids=(9, 50, 33)[n:])
+        for number, prompt in enumerate(asked)
+        for n in range(3)
+    ]
+    found = assert_beams_of_transformers(
+        served.engine, served.model, asked, width=5, max_tokens=max_tokens, pad=pad, among=scores
+    )
+    assert_alike(found, ask(served.oracle, scores))
 
 
 def test_samples_do_not_depend_on_how_the_work_is_cut(served):

@@ -89,9 +89,19 @@ def greedy_tokens(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple
 
 
 def assert_beams_of_transformers(
-    engine: Engine, model: Any, asked: Sequence[tuple[int, ...]], *, width: int, max_tokens: int, pad: int
-) -> None:
-    """Searches that run together in `engine` end with the beams that transformers' own search has for each prompt."""
+    engine: Engine,
+    model: Any,
+    asked: Sequence[tuple[int, ...]],
+    *,
+    width: int,
+    max_tokens: int,
+    pad: int,
+    among: Sequence[Request] = (),
+) -> dict[str, Response]:
+    """Searches that run together in `engine` end with the beams that transformers' own search has for each prompt.
+
+    Returns the answers to the requests that they ran among.
+    """
     import torch
 
     eos = model.generation_config.eos_token_id
@@ -100,9 +110,13 @@ def assert_beams_of_transformers(
         BeamSearch(str(number), prompt, width=width, max_tokens=max_tokens, eos_ids=eos_ids)
         for number, prompt in enumerate(asked)
     ]
-    source = Waiting([request for search in searches for request in search.start()])
+    source = Waiting([*(request for search in searches for request in search.start()), *among])
+    names, found = {request.request_id for request in among}, {}
     for response in engine.run(source):
-        source.requests += searches[int(response.request_id.split("/")[0])].receive(response)
+        if response.request_id in names:
+            found[response.request_id] = response
+        else:
+            source.requests += searches[int(response.request_id.split("/")[0])].receive(response)
     for prompt, search in zip(asked, searches, strict=True):
         output = model.generate(
             torch.tensor([prompt]),
@@ -121,3 +135,4 @@ def assert_beams_of_transformers(
             assert hypothesis.token_ids == beam[:length]
             assert all(token == pad for token in beam[length:])
             assert hypothesis.score == pytest.approx(float(score), abs=TOLERANCE)
+    return found
