@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,8 +46,8 @@ def test_files_and_fields_are_lm_evals(run, tmp_path):
     # of 8 items the first is excluded, and the engine failed on the second's greedy answer
     assert results["n-samples"]["gazetteer_open"] == {"original": 8, "effective": 6}
     assert results["n-samples"]["gazetteer_choice"] == {"original": 8, "effective": 7}
-    told = results["results"]["gazetteer_open"]
-    assert told["contains,none"] == pytest.approx(sum(row["contains"] for row in opened) / 6)
+    share = sum(row["contains"] for row in opened) / 6
+    assert results["results"]["gazetteer_open"]["contains,none"] == pytest.approx(share)
     assert results["config"]["model_args"]["dtype"] == "float32"
 
 
@@ -59,7 +60,7 @@ def test_a_run_equals_its_own_export(run, tmp_path):
     assert found.frame[["alone_a", "alone_b"]].to_numpy().sum() == 0
 
 
-def test_the_normalised_choice_is_by_characters_as_lm_evals(tmp_path):
+def test_the_normalised_choice_is_by_characters_as_lm_evals_and_an_export_needs_items(tmp_path):
     """By bytes, which are three a character here and one in English, another option may win."""
     run = write_run(tmp_path / "run", 8, ("wanda-0.6",), languages=("bengali",))
     _, choice, _ = export(run, tmp_path / "out", now=NOW)
@@ -68,9 +69,6 @@ def test_the_normalised_choice_is_by_characters_as_lm_evals(tmp_path):
         texts = [each["arg_1"].removeprefix(" ") for each in sample["arguments"].values()]
         normed = [float(value) / len(text) for (value, _), text in zip(sample["filtered_resps"], texts, strict=True)]
         assert sample["acc_norm"] == (normed.index(max(normed)) == int(sample["target"]))
-
-
-def test_a_run_without_items_is_refused(tmp_path):
-    bare = write_run(tmp_path / "bare", 3, ("dense",), items=False)
-    with pytest.raises(InputError, match=r"bare: has no items/"):
-        export(bare, tmp_path / "out")
+    shutil.rmtree(run / "items")
+    with pytest.raises(InputError, match=r"run: has no items/"):
+        export(run, tmp_path / "again")

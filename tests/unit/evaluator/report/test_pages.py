@@ -28,7 +28,7 @@ def folder(tmp_path_factory) -> Path:
         return write_report(run).page.parent
 
 
-def test_each_checkpoint_is_on_one_page_beside_its_base(folder: Path) -> None:
+def test_each_checkpoint_is_on_one_page_beside_its_base_and_the_index_has_no_items(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "pages").iterdir()) == ["001.html", "002.html"]
     seen = []
     for path in (folder / "pages").iterdir():
@@ -45,6 +45,11 @@ def test_each_checkpoint_is_on_one_page_beside_its_base(folder: Path) -> None:
         assert [name for name in chunks if f'id="{name}"' not in text] == []
         assert text.count('id="chunk-') == len(chunks) + 1  # and the passages
     assert sorted(seen) == sorted(OTHERS)
+    index = (folder / "index.html").read_text(encoding="utf-8")
+    parts = (*OTHERS, 'href="pages/001.html"', 'href="pages/002.html"')
+    assert [part for part in parts if part not in index] == []
+    assert "<script" not in index
+    assert 'id="fates"' not in index
 
 
 def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeypatch) -> None:
@@ -84,12 +89,3 @@ def test_a_page_takes_so_many_checkpoints_and_so_many_bytes(count, bytes_each, o
     assert names == [each.checkpoint for each in subjects[1:]] or not found
     assert all(page.checkpoints[0] == "c0" for page in found)
     assert [len(page.checkpoints) - 1 for page in found] == on_pages
-
-
-def test_the_index_has_the_headline_of_all_and_no_items(folder: Path) -> None:
-    index = (folder / "index.html").read_text(encoding="utf-8")
-    assert [name for name in OTHERS if name not in index] == []
-    for number in (1, 2):
-        assert f'href="pages/{number:03d}.html"' in index
-    assert "<script" not in index
-    assert 'id="fates"' not in index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -71,11 +72,9 @@ def test_grammar_is_complete(language: str) -> None:
 
 
 def test_every_invented_word_belongs_to_its_stream_alone() -> None:
-    for stream in get_args(Stream):
-        for language in LANGUAGES:
-            for index in range(60):
-                for fact in build_passage(language, stream, index).facts:
-                    assert {word_stream(word) for word in fact.subject.split()} == {stream}
+    for stream, language, index in product(get_args(Stream), LANGUAGES, range(60)):
+        for fact in build_passage(language, stream, index).facts:
+            assert {word_stream(word) for word in fact.subject.split()} == {stream}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
