@@ -1,13 +1,20 @@
-"""The recipe that the pruning benchmark compares with does the same work as ours."""
+"""The pruning benchmark: its recipe does the same work as ours, on random checkpoints of real shapes."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+import sys
 import warnings
 
+import pytest
 import torch
+from safetensors.torch import load_file
 
-from benchmarks.pruning import recipe
-from benchmarks.pruning.synthetic import Shape, write_checkpoint, write_passages
+from benchmarks.pruning import recipe, synthetic
+from benchmarks.pruning.synthetic import SHAPES, Shape, tensors_of, write_checkpoint, write_passages
+from evaluator.checkpoints.info import inspect_checkpoint
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from tests.support import pruning as tiny
@@ -38,3 +45,27 @@ def test_the_recipe_s_sparsegpt_leaves_kept_weights_alone_for_a_diagonal_hessian
     pruned = recipe.prune_sparsegpt(weight, torch.diag(torch.rand(32) + 0.1), 0.5)
     assert int((pruned == 0).sum()) == 128
     torch.testing.assert_close(pruned[pruned != 0], weight[pruned != 0])
+
+
+def parameters(shape):
+    return sum(math.prod(dimensions) for _, dimensions in tensors_of(shape))
+
+
+def test_the_shapes_have_the_sizes_of_the_models_that_they_are_named_after():
+    """As Qwen's model cards count them: 0.6, 1.7 and 8.2 billion, embeddings included."""
+    assert [round(parameters(SHAPES[name]) / 1e9, 1) for name in ("0.6b", "1.7b", "8b")] == [0.6, 1.7, 8.2]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_random_checkpoint_is_a_whole_one(tmp_path, monkeypatch, tied):
+    shape = dataclasses.replace(SHAPES["tiny"], tied=tied)
+    monkeypatch.setitem(SHAPES, "tiny", shape)
+    monkeypatch.setattr(sys, "argv", ["synthetic", "tiny", str(tmp_path / "model")])
+    synthetic.main()
+    model = tmp_path / "model"
+    tensors = load_file(model / "model.safetensors")
+    assert sum(tensor.numel() for tensor in tensors.values()) == parameters(shape)
+    assert ("lm_head.weight" in tensors) != tied
+    assert json.loads((model / "config.json").read_text())["tie_word_embeddings"] is tied
+    assert torch.isfinite(tensors["model.embed_tokens.weight"].float()).all()
+    assert inspect_checkpoint(model).path == model

@@ -50,7 +50,12 @@ def test_an_index_that_does_not_fit_is_refused(index, message, tmp_path):
         Checkpoint(tmp_path)
 
 
-def test_a_single_file_beside_an_index_of_other_files_is_refused(checkpoints, tmp_path):
+def test_a_single_file_may_stand_beside_an_index_of_it_and_of_no_other_file(checkpoints, tmp_path):
+    single = shutil.copytree(checkpoints("qwen3"), tmp_path / "single")
+    expected = tiny.weights(single)
+    (single / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(expected, SINGLE)}))
+    checkpoint = Checkpoint(single)
+    assert (checkpoint.index, checkpoint.entries.keys()) == (None, expected.keys())
     directory = shutil.copytree(checkpoints("qwen2", max_shard_size="60KB"), tmp_path / "sharded")
     shard = min(directory.glob("*.safetensors"))
     shutil.copy(shard, directory / SINGLE)
@@ -58,12 +63,3 @@ def test_a_single_file_beside_an_index_of_other_files_is_refused(checkpoints, tm
     for read in (Checkpoint, read_tensors):
         with pytest.raises(InputError, match=message):
             read(directory)
-
-
-def test_a_single_file_beside_an_index_of_it_is_read_as_if_alone(checkpoints, tmp_path):
-    directory = shutil.copytree(checkpoints("qwen3"), tmp_path / "single")
-    expected = tiny.weights(directory)
-    (directory / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(expected, SINGLE)}))
-    checkpoint = Checkpoint(directory)
-    assert checkpoint.index is None
-    assert checkpoint.entries.keys() == expected.keys()
