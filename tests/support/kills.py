@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -85,28 +86,22 @@ def check_same(run: Path, expected: pd.DataFrame) -> None:
 def family(process: subprocess.Popen[bytes], title: str = "") -> list[psutil.Process]:
     """The living processes that a driver started, directly or not."""
     found = []
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
-            try:
+            with contextlib.suppress(psutil.Error):  # it ended while it was looked at
                 if child.status() != psutil.STATUS_ZOMBIE and " ".join(child.cmdline()).startswith(title):
                     found.append(child)
-            except psutil.Error:  # it ended while it was looked at
-                continue
-    except psutil.NoSuchProcess:
-        pass
     return found
 
 
 def of_ray(process: subprocess.Popen[bytes], program: str) -> list[psutil.Process]:
     """Those of a local Ray's own processes that are called so: `raylet`, `gcs_server`."""
-    return [each for each in family(process) if Path(_program(each)).name == program]
-
-
-def _program(process: psutil.Process) -> str:
-    try:
-        return str(process.cmdline()[0])
-    except (psutil.Error, IndexError):  # it has ended
-        return ""
+    found = []
+    for each in family(process):
+        with contextlib.suppress(psutil.Error, IndexError):  # it has ended
+            if Path(each.cmdline()[0]).name == program:
+                found.append(each)
+    return found
 
 
 def parts(run: Path) -> list[Path]:

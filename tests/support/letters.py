@@ -40,17 +40,10 @@ class LetterPrompter:
 
 def letter_items(count: int) -> list[Item]:
     return [
-        Item(
-            task="toy",
-            language="english",
-            item_id=f"q{number}",
-            context="",
-            question="abcdefghij"[number % 10] * (1 + number // 10),
-            answers=(chr(97 + number) * 2,),
-            cluster=f"q{number}",
-        )
+        Item(task="toy", language="english", item_id=f"q{number}", context="", cluster=f"q{number}",
+             question="abcdefghij"[number % 10] * (1 + number // 10), answers=(chr(97 + number) * 2,))
         for number in range(count)
-    ]
+    ]  # fmt: skip
 
 
 def letter_questions(items: list[Item], config: EvalConfig) -> list[Question]:

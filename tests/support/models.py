@@ -72,17 +72,10 @@ def _config(architecture: Architecture, max_position_embeddings: int, vocabulary
     from transformers import MistralConfig, Phi3Config, Qwen3Config
 
     shape: dict[str, Any] = {
-        "vocab_size": vocabulary,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "max_position_embeddings": max_position_embeddings,
-        "bos_token_id": None,
-        "eos_token_id": 0,
-        "pad_token_id": 1,
-    }
+        "vocab_size": vocabulary, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": max_position_embeddings,
+        "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1,
+    }  # fmt: skip
     if architecture == "mistral":
         return MistralConfig(**shape, head_dim=32, sliding_window=None, tie_word_embeddings=False)
     if architecture == "phi3":
@@ -98,11 +91,9 @@ def byte_level_tokenizer(texts: Iterable[str], *, vocabulary: int, eos: str, pad
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[eos, pad],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=vocabulary, special_tokens=[eos, pad], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, pad_token=pad)

@@ -31,8 +31,6 @@ def config(**changes: Any) -> EvalConfig:
 
 def questions(settings: EvalConfig, answers: Sequence[str] | None = None, **changes: Any) -> list[Question]:
     english = [make_item(n, answers=answers, **changes) for n in range(8)]
-    if answers is None:
-        english = [make_item(n, answers=[f"answer {n}"], **changes) for n in range(8)]
     finnish = [make_item(n, language="finnish", answers=[f"vastaus {n}"]) for n in range(8)]
     every = {"english": tuple(english), "finnish": tuple(finnish)}
     return questions_of(TaskData(name="t", digest="d", pools={"english": every["english"]}, every_pool=every), settings)
@@ -44,15 +42,11 @@ def answer(tokenizer: Any, text: str) -> Callable[[Request], Response]:
 
     def script(request: Request) -> Response:
         if isinstance(request, Score):
-            size = len(request.continuation_ids)
+            scored, size = request.continuation_ids, len(request.continuation_ids)
             return Response(
-                request_id=request.request_id,
-                token_ids=request.continuation_ids,
-                logprobs=(-1.0,) * size,
-                ranks=(2,) * size,
-                top_ids=((5,),) * size,
-                top_logprobs=((-0.25,),) * size,
-            )
+                request_id=request.request_id, token_ids=scored, logprobs=(-1.0,) * size, ranks=(2,) * size,
+                top_ids=((5,),) * size, top_logprobs=((-0.25,),) * size,
+            )  # fmt: skip
         top = request.top_logprobs
         said = (*ids, tokenizer.eos_token_id)[: request.max_tokens]
         return Response(

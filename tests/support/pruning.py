@@ -14,17 +14,10 @@ from tests.support.models import byte_level_tokenizer, draw_weights
 WORDS = 100
 VOCABULARY = 400
 _SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": 0,
-    "pad_token_id": 1,
-}
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "bos_token_id": None,
+    "eos_token_id": 0, "pad_token_id": 1,
+}  # fmt: skip
 ARCHITECTURES = ("qwen3", "mistral", "phi3", "llama", "qwen2", "gemma2", "gemma3_text")
 MIXTURES = ("qwen3_moe", "mixtral", "olmoe")
 MORE = ("olmo2", "olmo3", "smollm3", "granite", "glm", "glm4", "qwen3_5_text", "gemma4_text", *MIXTURES)
@@ -34,6 +27,8 @@ _TYPES = ["sliding_attention", "sliding_attention", "full_attention"]
 def config(name: str, **changes: Any) -> Any:
     import transformers as t
 
+    eight_experts = {"num_experts": 8, "num_experts_per_tok": 2}
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "qwen3": (t.Qwen3Config, {"head_dim": 24, "tie_word_embeddings": True}),
         "mistral": (t.MistralConfig, {"head_dim": 16, "sliding_window": 12, "tie_word_embeddings": False}),
@@ -45,61 +40,24 @@ def config(name: str, **changes: Any) -> Any:
         "olmo2": (t.Olmo2Config, {}),
         "olmo3": (t.Olmo3Config, {"sliding_window": 12, "layer_types": _TYPES}),
         "smollm3": (t.SmolLM3Config, {"no_rope_layers": [1, 0, 1]}),
-        "granite": (
-            t.GraniteConfig,
-            {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3},
-        ),
+        "granite": (t.GraniteConfig, {
+            "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3}),
         "glm": (t.GlmConfig, {"head_dim": 16}),
         "glm4": (t.Glm4Config, {"head_dim": 16}),
-        "qwen3_5_text": (
-            t.Qwen3_5TextConfig,
-            {
-                "head_dim": 32,
-                "linear_key_head_dim": 16,
-                "linear_value_head_dim": 16,
-                "linear_num_key_heads": 2,
-                "linear_num_value_heads": 4,
-                "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-                "rope_parameters": {
-                    "rope_type": "default",
-                    "rope_theta": 10_000.0,
-                    "partial_rotary_factor": 0.25,
-                    "mrope_section": [2, 1, 1],
-                },
-            },
-        ),
-        "gemma4_text": (
-            t.Gemma4TextConfig,
-            {
-                "head_dim": 16,
-                "global_head_dim": 32,
-                "num_global_key_value_heads": 1,
-                "attention_k_eq_v": True,
-                "sliding_window": 12,
-                "layer_types": _TYPES,
-                "hidden_size_per_layer_input": 0,
-            },
-        ),
-        "qwen3_moe": (
-            t.Qwen3MoeConfig,
-            {
-                "head_dim": 24,
-                "num_experts": 8,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
-                "mlp_only_layers": [1],
-                "norm_topk_prob": True,
-            },
-        ),
-        "mixtral": (
-            t.MixtralConfig,
-            {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 12},
-        ),
-        "olmoe": (
-            t.OlmoeConfig,
-            {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "clip_qkv": 2.0},
-        ),
-    }
+        "qwen3_5_text": (t.Qwen3_5TextConfig, {
+            "head_dim": 32, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4, "rope_parameters": rope,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
+        "gemma4_text": (t.Gemma4TextConfig, {
+            "head_dim": 16, "global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+            "sliding_window": 12, "layer_types": _TYPES, "hidden_size_per_layer_input": 0}),
+        "qwen3_moe": (t.Qwen3MoeConfig, {
+            **eight_experts, "head_dim": 24, "moe_intermediate_size": 32, "mlp_only_layers": [1],
+            "norm_topk_prob": True}),
+        "mixtral": (t.MixtralConfig, {
+            "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 12}),
+        "olmoe": (t.OlmoeConfig, {**eight_experts, "intermediate_size": 32, "clip_qkv": 2.0}),
+    }  # fmt: skip
     kind, own = kinds[name]
     return kind(**(_SHAPE | own | changes))
 
@@ -126,16 +84,10 @@ def build_gemma3(directory: Path) -> None:
 
     settings = transformers.Gemma3Config(
         text_config=config("gemma3_text").to_dict(),
-        vision_config={
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
-        },
+        vision_config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+                       "image_size": 28, "patch_size": 14},
         mm_tokens_per_image=4,
-    )
+    )  # fmt: skip
     transformers.Gemma3ForConditionalGeneration(settings).to(torch.bfloat16).save_pretrained(directory)
     tokenizer().save_pretrained(directory)
 

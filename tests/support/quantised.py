@@ -59,10 +59,7 @@ def quantise(
             continue
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(WEIGHTS))
         save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
-    document = json.loads((source / "config.json").read_text())
-    document["quantization_config"] = {**chosen.config, **(config or {})}
-    (directory / "config.json").write_text(json.dumps(document, indent=2))
-    return directory
+    return with_quantisation(directory, {**chosen.config, **(config or {})})
 
 
 def with_quantisation(directory: Path, config: Mapping[str, Any]) -> Path:
@@ -79,14 +76,9 @@ def compressed_tensors(
     """A quantization_config as llm-compressor writes it."""
     group = {"targets": ["Linear"], "weights": dict(weights), "input_activations": inputs, "output_activations": None}
     return {
-        "quant_method": "compressed-tensors",
-        "format": format,
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
-        "ignore": ["lm_head"],
-        "kv_cache_scheme": None,
-        **more,
-    }
+        "quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed",
+        "config_groups": {"group_0": group}, "ignore": ["lm_head"], "kv_cache_scheme": None, **more,
+    }  # fmt: skip
 
 
 def integers(
@@ -94,16 +86,9 @@ def integers(
 ) -> dict[str, Any]:
     """The arguments of integer weights or activations."""
     return {
-        "num_bits": bits,
-        "type": "int",
-        "symmetric": symmetric,
-        "strategy": strategy,
-        "group_size": group,
-        "dynamic": False,
-        "actorder": None,
-        "observer": "minmax",
-        **more,
-    }
+        "num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": strategy, "group_size": group,
+        "dynamic": False, "actorder": None, "observer": "minmax", **more,
+    }  # fmt: skip
 
 
 def floats(strategy: str, *, dynamic: bool = False, **more: Any) -> dict[str, Any]:
@@ -134,14 +119,8 @@ def _packed(bits: int, group: int | None) -> Callable[[Any], Quantised]:
         from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
         whole, scales = _nearest(weight_OI, bits, group or weight_OI.shape[1])
-        return Quantised(
-            {
-                "weight_packed": pack_to_int32(whole.to(torch.int8), bits),
-                "weight_scale": scales.to(torch.bfloat16),
-                "weight_shape": torch.tensor(weight_OI.shape),
-            },
-            _values(whole, scales),
-        )
+        tensors = {"weight_packed": pack_to_int32(whole.to(torch.int8), bits), "weight_scale": scales.bfloat16()}
+        return Quantised(tensors | {"weight_shape": torch.tensor(weight_OI.shape)}, _values(whole, scales))
 
     return store
 
@@ -150,9 +129,7 @@ def _int8(weight_OI: Any) -> Quantised:
     import torch
 
     whole, scales = _nearest(weight_OI, 8, weight_OI.shape[1])
-    return Quantised(
-        {"weight": whole.to(torch.int8), "weight_scale": scales.to(torch.bfloat16)}, _values(whole, scales)
-    )
+    return Quantised({"weight": whole.to(torch.int8), "weight_scale": scales.bfloat16()}, _values(whole, scales))
 
 
 def _fp8(scale_name: str, *, per: str, input_scale: float | None = None) -> Callable[[Any], Quantised]:
@@ -185,15 +162,9 @@ def _gptq(weight_OI: Any) -> Quantised:
     packed = (columns_IO.reshape(-1, 8, columns_IO.shape[1]) << shifts[None, :, None]).sum(1)
     groups = scales.shape[1]
     zeros = torch.full((groups, weight_OI.shape[0] // 8), 0x77777777, dtype=torch.int32)  # 8 - 1, as GPTQ stores it
-    return Quantised(
-        {
-            "qweight": _as_int32(packed),
-            "qzeros": zeros,
-            "scales": scales.T.to(torch.bfloat16),
-            "g_idx": (torch.arange(weight_OI.shape[1]) // GROUP).to(torch.int32),
-        },
-        _values(whole, scales),
-    )
+    tensors = {"qweight": _as_int32(packed), "qzeros": zeros, "scales": scales.T.bfloat16()}
+    groups_I = (torch.arange(weight_OI.shape[1]) // GROUP).to(torch.int32)
+    return Quantised(tensors | {"g_idx": groups_I}, _values(whole, scales))
 
 
 def _awq(weight_OI: Any) -> Quantised:
@@ -205,15 +176,9 @@ def _awq(weight_OI: Any) -> Quantised:
     scales = ((high - low) / 15).clamp(min=1e-8).to(torch.bfloat16).float()
     zeros = (-low / scales).round().clamp(0, 15)
     whole = ((grouped / scales).round() + zeros).clamp(0, 15)
-    values = ((whole - zeros) * scales).reshape(out, inputs)
-    return Quantised(
-        {
-            "qweight": _awq_packed(whole.reshape(out, inputs).T),
-            "qzeros": _awq_packed(zeros[..., 0].T),
-            "scales": scales[..., 0].T.to(torch.bfloat16),
-        },
-        values,
-    )
+    packed, packed_zeros = _awq_packed(whole.reshape(out, inputs).T), _awq_packed(zeros[..., 0].T)
+    tensors = {"qweight": packed, "qzeros": packed_zeros, "scales": scales[..., 0].T.bfloat16()}
+    return Quantised(tensors, ((whole - zeros) * scales).reshape(out, inputs))
 
 
 def _awq_packed(whole_NO: Any) -> Any:

@@ -35,9 +35,8 @@ class RayNodes:
         """Start a node in `directory`."""
         directory.mkdir(parents=True, exist_ok=True)
         with contextlib.chdir(directory), gpus_by_name(resources.get("num_gpus", 0)):
-            self._nodes.append(
-                self._cluster.add_node(include_dashboard=False, object_store_memory=100 * 2**20, **resources)
-            )
+            more = {"include_dashboard": False, "object_store_memory": 100 * 2**20}
+            self._nodes.append(self._cluster.add_node(**more, **resources))
 
     def raylet(self, number: int) -> Any:
         """The process of a node that starts all its others."""

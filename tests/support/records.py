@@ -64,26 +64,13 @@ def records(
     rows: list[Record] = []
     for key, item in seen.items():
         language, item_id = key.split("/")
+        made = {"method": "wanda", "pattern": "unstructured", "sparsity": 0.5} if base else {}
         common: dict[str, Any] = {
-            "checkpoint": checkpoint,
-            "weights_digest": digest or checkpoint,
-            "base": base,
-            "method": "wanda" if base else None,
-            "pattern": "unstructured" if base else None,
-            "sparsity": 0.5 if base else None,
-            "calibration": calibration,
-            "task": task,
-            "language": language,
-            "item_id": item_id,
-            "format": form,
-            "seed": seed,
-            "engine": "fake",
-            "engine_version": "0",
-            "dtype": dtype,
-            "status": item.status,
-            "truncated": item.truncated,
-        }
-        rows += _records_of(item, common)
+            "checkpoint": checkpoint, "weights_digest": digest or checkpoint, "base": base, "calibration": calibration,
+            "task": task, "language": language, "item_id": item_id, "format": form, "seed": seed, "engine": "fake",
+            "engine_version": "0", "dtype": dtype, "status": item.status, "truncated": item.truncated,
+        }  # fmt: skip
+        rows += _records_of(item, dict.fromkeys(("method", "pattern", "sparsity")) | common | made)
     return pd.DataFrame([asdict(row) for row in rows])
 
 
@@ -172,12 +159,9 @@ def judged(
     for key, verdicts in said.items():
         language, item_id = key.split("/")
         row: dict[str, Any] = {
-            "checkpoint": checkpoint,
-            "weights_digest": checkpoint,
-            "task": task,
-            "language": language,
-        }
-        row |= {"item_id": item_id, "format": form, "probe": probe, "seed": seed, "matcher": matcher}
+            "checkpoint": checkpoint, "weights_digest": checkpoint, "task": task, "language": language,
+            "item_id": item_id, "format": form, "probe": probe, "seed": seed, "matcher": matcher,
+        }  # fmt: skip
         each_one = verdicts if isinstance(verdicts, list | tuple) else [verdicts]
         for index, verdict in enumerate(each_one):
             status = {None: "engine_error", "too long": "excluded"}.get(verdict, "ok")

@@ -17,6 +17,8 @@ from pathlib import Path
 NODES = ("n1", "n2")
 NEEDED = ("slurmctld", "slurmd", "sbatch", "scontrol", "munged", "ip", "unshare", "nsenter", "mount")
 _UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
+_APART = ("unshare", "--net", "--mount", "--uts")
+_PROCESSES = ("--pid", "--fork", "--kill-child", "--mount-proc")
 _SECONDS = 90.0  # until Slurm has seen both nodes
 
 _CONF = """
@@ -90,9 +92,7 @@ def lacking() -> str | None:
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
         return f"not installed: {', '.join(missing)}" if missing else "only root can make namespaces"
-    tried = subprocess.run(
-        ["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False
-    )
+    tried = subprocess.run([*_APART, "true"], capture_output=True, text=True, check=False)
     return tried.stderr.strip() or None
 
 
@@ -112,11 +112,11 @@ class Slurm:
 
     def add(self, name: str) -> None:
         """Have a node begin."""
-        inside = ["nsenter", f"--net=/run/netns/{name}"]
-        unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        unshare = ["unshare", "--mount", "--uts", "--ipc", *_PROCESSES]
         script = _NODE.format(folder=self._folder, name=name)
         with (self._folder / f"{name}.out").open("ab") as out:
-            command = [*self._inside, *inside, *unshare, "bash", "-c", script, f"node-{name}"]
+            inside = [*self._inside, "nsenter", f"--net=/run/netns/{name}"]
+            command = [*inside, *unshare, "bash", "-c", script, f"node-{name}"]
             self._nodes[name] = subprocess.Popen(command, env=self._environment, stdout=out, stderr=out)
 
     def lose(self, name: str) -> None:
@@ -143,13 +143,7 @@ class Slurm:
 
     def ended(self, number: str) -> dict[str, str]:
         """The same, once the job has ended and is not to begin again."""
-        while (found := self.job(number))["JobState"] in (
-            "PENDING",
-            "CONFIGURING",
-            "RUNNING",
-            "COMPLETING",
-            "REQUEUED",
-        ):
+        while (found := self.job(number))["JobState"] in _UNDER_WAY:
             time.sleep(0.5)
         return found
 
@@ -164,11 +158,10 @@ def slurm(folder: Path) -> Iterator[Slurm]:
     (folder / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 controller\n10.77.0.11 n1\n10.77.0.12 n2\n")
     (folder / "slurm.conf").write_text(_CONF.format(folder=folder, host="controller"))
     (folder / "gres.conf").write_text(_GPUS)
-    unshare = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c"]
-    script = "hostname controller\n" + _CONTROLLER.format(folder=folder)
+    command = [*_APART, *_PROCESSES, "bash", "-c", "hostname controller\n" + _CONTROLLER.format(folder=folder)]
     with (folder / "controller.out").open("wb") as out:
         environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-        outer = subprocess.Popen([*unshare, script], env=environment, stdout=out, stderr=out)
+        outer = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
     try:
         while not (folder / "ready").exists():
             if outer.poll() is not None:
@@ -176,14 +169,12 @@ def slurm(folder: Path) -> Iterator[Slurm]:
             time.sleep(0.1)
         inner = subprocess.run(["pgrep", "--parent", str(outer.pid)], stdout=subprocess.PIPE, text=True, check=True)
         made = Slurm(folder, int(inner.stdout.split()[0]))
-        try:
+        with contextlib.ExitStack() as stack:
             for name in NODES:
+                stack.callback(made.lose, name)
                 made.add(name)
             made.wait_for_nodes()
             yield made
-        finally:
-            for name in NODES:
-                made.lose(name)
     finally:
         outer.send_signal(signal.SIGKILL)
         outer.wait()

@@ -32,17 +32,10 @@ def items() -> list[Item]:
     passages = yaml.safe_load((ROOT / "examples" / "passages.yaml").read_text(encoding="utf-8"))[:3]
     firsts = [(each["id"], each["text"], *next(iter(each["questions"].items()))) for each in passages]
     return [
-        Item(
-            task="own",
-            language="english",
-            item_id=name,
-            context=text,
-            question=question,
-            answers=(answer,),
-            cluster=name,
-        )
+        Item(task="own", language="english", item_id=name, context=text, question=question, answers=(answer,),
+             cluster=name)
         for name, text, question, answer in firsts
-    ]
+    ]  # fmt: skip
 
 
 def prompter(tokenizer: Any, *, chat: bool = False) -> Prompter:
@@ -57,13 +50,8 @@ def candidates(tokenizer: Any) -> list[Score]:
         prompt = ours.build(item, "open")
         for other in items():
             scored = ours.continuations(prompt, [other.answers[0]])[0]
-            asked.append(
-                Score(
-                    request_id=f"{item.item_id}/{other.item_id}",
-                    prompt_ids=scored.prompt_ids,
-                    continuation_ids=scored.continuation_ids,
-                )
-            )
+            name, ids = f"{item.item_id}/{other.item_id}", scored.continuation_ids
+            asked.append(Score(request_id=name, prompt_ids=scored.prompt_ids, continuation_ids=ids))
     return asked
 
 

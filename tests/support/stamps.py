@@ -7,14 +7,9 @@ from typing import Any
 from evaluator.core.records import Format, Item, Origin, Record
 
 ORIGIN = Origin(
-    checkpoint="pruned",
-    weights_digest="d1",
-    base="dense",
-    method="wanda",
-    pattern="unstructured",
-    sparsity=0.5,
+    checkpoint="pruned", weights_digest="d1", base="dense", method="wanda", pattern="unstructured", sparsity=0.5,
     calibration="gazetteer",
-)
+)  # fmt: skip
 STAMP: dict[str, Any] = {
     **{name: getattr(ORIGIN, name) for name in ORIGIN.__struct_fields__},
     "engine": "fake",

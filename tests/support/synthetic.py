@@ -49,17 +49,10 @@ def records_of(
         weight = 0.4 + 0.6 * list(WORDS).index(language) / len(WORDS)
         for number in range(per_language):
             common: dict[str, Any] = {
-                "checkpoint": checkpoint,
-                "weights_digest": f"digest of {checkpoint}",
-                **setting,
-                "task": task,
-                "language": language,
-                "item_id": f"{language}-{number:04d}",
-                "seed": 0,
-                "engine": "fake",
-                "engine_version": "1",
-                "dtype": "float32",
-            }
+                "checkpoint": checkpoint, "weights_digest": f"digest of {checkpoint}", **setting, "task": task,
+                "language": language, "item_id": f"{language}-{number:04d}", "seed": 0,
+                "engine": "fake", "engine_version": "1", "dtype": "float32",
+            }  # fmt: skip
             if number == 0:
                 for probe in ("greedy", "beam", "sample", "choice", "rank", "aligned_rank"):
                     yield Record(**common, format="open", probe=probe, index=0, status="excluded")
@@ -81,13 +74,9 @@ def _item(common: dict[str, Any], language: str, number: int, damage: float, bro
             text = HOSTILE
         return Record(
             **{**common, "format": "open", "probe": probe, "index": index, "status": "ok", "text": text + "."},
-            contains=hit,
-            exact_match=hit,
-            token_f1=float(hit),
-            token_ids=(5, 6, 7),
-            truncated=False,
+            contains=hit, exact_match=hit, token_f1=float(hit), token_ids=(5, 6, 7), truncated=False,
             **{"prompt_tokens": 140, "cached_tokens": 128, "logprob": -rng.expovariate(0.5), **more},
-        )
+        )  # fmt: skip
 
     if number == 1:
         yield Record(**common, format="open", probe="greedy", index=0, status="engine_error")
@@ -103,11 +92,8 @@ def _item(common: dict[str, Any], language: str, number: int, damage: float, bro
         score = -2.0 - (max(0.0, hardness - 1.1) * 6 if index == 0 else 2.2 + rng.random())
         yield Record(
             **{**common, "format": "open", "probe": "choice", "index": index, "status": "ok", "option_text": option},
-            is_gold=index == 0,
-            logprob=score,
-            token_ids=tuple(range(3 + index)),
-            truncated=False,
-        )
+            is_gold=index == 0, logprob=score, token_ids=tuple(range(3 + index)), truncated=False,
+        )  # fmt: skip
     margin = 0.0 if rank == 1 else -0.4 * rank**0.5
     yield Record(
         **{**common, "format": "open", "probe": "rank", "index": 0, "status": "ok", "rank": rank, "margin": margin},
@@ -153,12 +139,7 @@ def _question(task: str, language: str, number: int) -> dict[str, Any]:
     words = WORDS[language]
     gold = words[number % len(words)]
     return {
-        "task": task,
-        "language": language,
-        "item_id": f"{language}-{number:04d}",
-        "options": [],
-        "context": f"{words[0]} 1427. {gold} <b>1893</b>. {words[-1]}.",
-        "question": f"{words[1]} / {number}?",
-        "answers": [gold],
-        "cluster": f"{language}-{number // 3}",
-    }
+        "task": task, "language": language, "item_id": f"{language}-{number:04d}", "options": [],
+        "context": f"{words[0]} 1427. {gold} <b>1893</b>. {words[-1]}.", "question": f"{words[1]} / {number}?",
+        "answers": [gold], "cluster": f"{language}-{number // 3}",
+    }  # fmt: skip
