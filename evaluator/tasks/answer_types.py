@@ -11,147 +11,28 @@ other     the rest
 No word may follow a year, except a word for "year" or an era: "1500 soldiers" is a number. In Swahili no word may
 precede it either: a numeral follows its noun there. No Chinese, Japanese, Korean or Thai letter may follow directly.
 
-Digits of every script count. WORDS has the month names and number words of 26 languages. Chinese, Japanese and Korean
-write months with a sign, Vietnamese with a word. Other languages are judged by digits and capital letters.
+Digits of every script count. `answer_words.json` has the month names and number words of 26 languages. Chinese,
+Japanese and Korean write months with a sign, Vietnamese with a word. Other languages are judged by digits and capital
+letters.
 
 Two limits: German capitalises nouns, so a noun counts as a name there. Scripts without capital letters (Arabic,
 Bengali, Chinese, Hindi, Thai, ...) hardly mark names, so most names are `other` there.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 
 from evaluator.core.text import code_of
 
 _LOOKED_AT = 200
-# For each language: month names, words for "year" and eras, number words from two. A star ends a stem.
-WORDS: Mapping[str, tuple[str, str, str]] = {
-    "ar": (
-        "يناير فبراير مارس أبريل إبريل مايو يونيو يوليو أغسطس سبتمبر أكتوبر نوفمبر ديسمبر", "م هـ ق.م عام سنة",
-        "اثنان اثنين اثنتان ثلاثة ثلاث أربعة أربع خمسة خمس ستة ست سبعة سبع ثمانية ثماني تسعة تسع عشرة عشر عشرون عشرين "
-        "ثلاثون ثلاثين مئة مائة ألف مليون",
-    ),
-    "bn": (
-        "জানুয়ারি জানুয়ারী ফেব্রুয়ারি ফেব্রুয়ারী মার্চ এপ্রিল মে জুন জুলাই আগস্ট সেপ্টেম্বর অক্টোবর নভেম্বর ডিসেম্বর",
-        "সাল* সন খ্রিস্টাব্দ* খ্রিষ্টাব্দ* খ্রিস্টপূর্ব*",
-        "দুই দুটি দুইটি তিন তিনটি চার চারটি পাঁচ পাঁচটি ছয় ছয়টি সাত সাতটি আট আটটি নয় দশ দশটি বিশ কুড়ি শত হাজার লাখ লক্ষ কোটি",
-    ),
-    "cs": (
-        "leden ledna února únor března březen dubna duben května květen června červen července červenec srpna srpen "
-        "září října říjen listopadu listopad prosince prosinec", "rok* n.l př",
-        "dva dvě tři čtyři pět šest sedm osm devět deset sto tisíc milion*",
-    ),
-    "de": (
-        "januar jänner februar märz april mai juni juli august september oktober november dezember", "n v chr jahr*",
-        "zwei drei vier fünf sechs sieben acht neun zehn elf zwölf zwanzig dreißig hundert tausend",
-    ),
-    "el": (
-        "ιανουαρίου ιανουάριο* φεβρουαρίου φεβρουάριο* μαρτίου μάρτιο* απριλίου απρίλιο* μαΐου μάιο* ιουνίου ιούνιο* "
-        "ιουλίου ιούλιο* αυγούστου αύγουστο* σεπτεμβρίου σεπτέμβριο* οκτωβρίου οκτώβριο* νοεμβρίου νοέμβριο* "
-        "δεκεμβρίου δεκέμβριο*", "μ.χ π.χ",
-        "δύο δυο τρία τρεις τέσσερα τέσσερις πέντε έξι επτά εφτά οκτώ οχτώ εννέα εννιά δέκα εκατό χίλια",
-    ),
-    "en": (
-        "january february march april may june july august september october november december jan feb mar apr jun jul "
-        "aug sept oct nov dec", "ad bc ce bce",
-        "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-        "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred* thousand* million* billion* "
-        "dozen* half",
-    ),
-    "es": (
-        "enero febrero marzo abril mayo junio julio agosto septiembre setiembre octubre noviembre diciembre",
-        "d a d.c a.c e.c",
-        "dos tres cuatro cinco seis siete ocho nueve diez once doce veinte treinta cuarenta cincuenta cien ciento mil "
-        "millones",
-    ),
-    "fi": (
-        "tammiku* helmiku* maalisku* huhtiku* toukoku* kesäku* heinäku* eloku* syysku* lokaku* marrasku* jouluku*",
-        "eaa jaa eKr jKr",
-        "kaksi kolme neljä viisi kuusi seitsemän kahdeksan yhdeksän kymmenen sata tuhat miljoona*",
-    ),
-    "fr": (
-        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre", "apr av ap",
-        "deux trois quatre cinq six sept huit neuf dix onze douze vingt trente quarante cinquante cent cents mille "
-        "millions",
-    ),
-    "hi": (
-        "जनवरी फरवरी फ़रवरी मार्च अप्रैल मई जून जुलाई अगस्त सितंबर सितम्बर अक्टूबर अक्तूबर नवंबर नवम्बर दिसंबर दिसम्बर",
-        "ई ईस्वी ईसवी ईसा में",
-        "दो तीन चार पाँच पांच छह छः सात आठ नौ दस ग्यारह बारह बीस तीस चालीस पचास सौ हज़ार हजार लाख करोड़",
-    ),
-    "id": (
-        "januari februari maret april mei juni juli agustus september oktober november desember", "m sm masehi",
-        "dua tiga empat lima enam tujuh delapan sembilan sepuluh sebelas puluhan seratus ratusan seribu ribuan sejuta",
-    ),
-    "it": (
-        "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre", "d a",
-        "due tre quattro cinque sei sette otto nove dieci undici dodici venti trenta cento mille milioni",
-    ),
-    "ko": (
-        "", "",
-        "두 둘 세 셋 네 넷 다섯 여섯 일곱 여덟 아홉 열 열두 스물 서른 마흔 쉰 수십 수백 수천",
-    ),
-    "mr": (
-        "जानेवारी फेब्रुवारी मार्च एप्रिल मे जून जुलै ऑगस्ट सप्टेंबर ऑक्टोबर नोव्हेंबर डिसेंबर", "साली इ",
-        "दोन तीन चार पाच सहा सात आठ नऊ दहा वीस शंभर हजार लाख कोटी",
-    ),
-    "nl": (
-        "januari februari maart april mei juni juli augustus september oktober november december", "n v chr",
-        "twee drie vier vijf zes zeven acht negen tien elf twaalf twintig honderd duizend miljoen",
-    ),
-    "pl": (
-        "stycznia styczeń lutego luty marca marzec kwietnia kwiecień maja maj czerwca czerwiec lipca lipiec sierpnia "
-        "sierpień września wrzesień października październik listopada listopad grudnia grudzień", "rok* r n.e p.n.e",
-        "dwa dwie dwóch trzy trzech cztery czterech pięć sześć siedem osiem dziewięć dziesięć sto tysiąc milion*",
-    ),
-    "pt": (
-        "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro", "d a",
-        "dois duas três quatro cinco seis sete oito nove dez onze doze vinte trinta cem mil milhões",
-    ),
-    "ro": (
-        "ianuarie februarie martie aprilie mai iunie iulie august septembrie octombrie noiembrie decembrie", "d î",
-        "doi două trei patru cinci șase şase șapte şapte opt nouă zece douăzeci sută sute mie mii milioane",
-    ),
-    "ru": (
-        "январ* феврал* март марта марте апрел* май мая мае июн* июл* август августа августе сентябр* октябр* ноябр* "
-        "декабр*", "г год года году годы годах годов н до",
-        "два две двух три трёх трех четыре четырёх пять пяти шесть семь восемь девять десять сто тысяча тысячи "
-        "миллион*",
-    ),
-    "sw": (
-        "januari februari machi aprili mei juni julai agosti septemba oktoba novemba desemba",
-        "mwaka miaka mnamo tangu hadi baada kabla ya karne bk kk",
-        "mbili wawili miwili mawili viwili tatu watatu mitatu matatu vitatu nne wanne minne tano watano sita saba nane "
-        "tisa kumi ishirini mia elfu milioni",
-    ),
-    "ta": (
-        "ஜனவரி பிப்ரவரி மார்ச் ஏப்ரல் மே ஜூன் ஜூலை ஆகஸ்ட் செப்டம்பர் அக்டோபர் நவம்பர் டிசம்பர்", "ஆம் ஆண்டு*",
-        "இரண்டு மூன்று நான்கு ஐந்து ஆறு ஏழு எட்டு ஒன்பது பத்து நூறு ஆயிரம் லட்சம் கோடி",
-    ),
-    "te": (
-        "జనవరి ఫిబ్రవరి మార్చి ఏప్రిల్ మే జూన్ జూలై జులై ఆగస్టు ఆగష్టు సెప్టెంబర్ సెప్టెంబరు అక్టోబర్ అక్టోబరు నవంబర్ నవంబరు డిసెంబర్ డిసెంబరు",
-        "సంవత్సర* లో క్రీ",
-        "రెండు మూడు నాలుగు ఐదు ఆరు ఏడు ఎనిమిది తొమ్మిది పది ఇరవై వంద వేయి లక్ష కోటి ఇద్దరు ముగ్గురు",
-    ),
-    "th": (
-        "มกราคม กุมภาพันธ์ มีนาคม เมษายน พฤษภาคม มิถุนายน กรกฎาคม สิงหาคม กันยายน ตุลาคม พฤศจิกายน ธันวาคม", "",
-        "",
-    ),
-    "tr": (
-        "ocak* şubat* mart* nisan* mayıs* haziran* temmuz* ağustos* eylül* ekim* kasım* aralık*", "yıl* ms mö",
-        "iki üç dört beş altı yedi sekiz dokuz on yirmi otuz kırk elli yüz bin milyon",
-    ),
-    "ur": (
-        "جنوری فروری مارچ اپریل مئی جون جولائی اگست ستمبر اکتوبر نومبر دسمبر", "ء میں",
-        "دو تین چار پانچ چھ سات آٹھ نو دس بیس سو ہزار لاکھ کروڑ",
-    ),
-    "vi": (
-        "tháng", "scn tcn",
-        "hai ba bốn sáu bảy tám chín mười trăm nghìn ngàn triệu",
-    ),
-}  # fmt: skip
+# language code -> month names, words for "year" and eras, number words from two. A star ends a stem.
+WORDS: Mapping[str, Mapping[str, str]] = json.loads(
+    (Path(__file__).parent / "answer_words.json").read_text(encoding="utf-8")
+)
 _NUMERAL_LAST = frozenset(("sw",))  # languages whose numerals follow the noun
 _LONG_YEARS = frozenset(("th",))  # the Buddhist era
 _DATE = re.compile(r"(?<!\d)\d{1,4}([-/.])\d{1,2}\1\d{1,4}(?!\d)|[\d〇一二三四五六七八九十]\s*[年月日년월일]")
@@ -188,7 +69,7 @@ def _is_date(plain: str, code: str) -> bool:
         return True
     digit = any(char.isdigit() for char in plain)
     words = [word for word in map(_bare, _BETWEEN.split(plain)) if word]
-    months = _matcher(code, 0)
+    months = _matcher(code, "months")
     if code == "th":
         return bool(months.search(plain)) or (digit and _year(plain, code))
     named = [bool(months.fullmatch(word)) for word in words]
@@ -203,7 +84,7 @@ def _year(plain: str, code: str) -> bool:
         beside = re.match(r"\s+([^\W\d]\S*)", plain[found.end() :])
         if code in _NUMERAL_LAST and beside is None:
             beside = re.search(r"([^\W\d]\S*)\s+$", plain[: found.start()])
-        if beside is None or _matcher(code, 1).fullmatch(_bare(beside[1])):
+        if beside is None or _matcher(code, "years").fullmatch(_bare(beside[1])):
             return True
     return False
 
@@ -214,7 +95,7 @@ def _is_number(plain: str, words: list[str], code: str) -> bool:
         return not any(word[0].isupper() for word in plain[: digit.start()].split())
     if code in _CHINESE and _CHINESE_NUMBER.fullmatch(plain):
         return True
-    if not words or not _matcher(code, 2).fullmatch(_bare(words[0])):
+    if not words or not _matcher(code, "numbers").fullmatch(_bare(words[0])):
         return False
     return not words[0][0].isupper() or not any(word[0].isupper() for word in words[1:])
 
@@ -224,7 +105,7 @@ def _bare(word: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _matcher(code: str, column: int) -> re.Pattern[str]:
+def _matcher(code: str, kind: str) -> re.Pattern[str]:
     """One of a language's lists of words as a pattern; it matches nothing where there is no list."""
-    words = (unicodedata.normalize("NFC", word) for word in WORDS.get(code, ("", "", ""))[column].lower().split())
+    words = (unicodedata.normalize("NFC", word) for word in WORDS.get(code, {}).get(kind, "").lower().split())
     return re.compile("|".join(re.escape(word).replace(r"\*", r"\S*") for word in words) or r"(?!)")

@@ -33,17 +33,7 @@ from evaluator.tasks.base import Task
 Stream = Literal["items", "calibration", "training"]
 Kind = Literal["word", "place", "person", "year", "people", "height", "length"]
 
-LANGUAGES: tuple[str, ...] = (
-    "arabic",
-    "bengali",
-    "english",
-    "finnish",
-    "indonesian",
-    "korean",
-    "russian",
-    "swahili",
-    "telugu",
-)
+LANGUAGES = ("arabic", "bengali", "english", "finnish", "indonesian", "korean", "russian", "swahili", "telugu")
 NAME = "gazetteer"
 FACTS_PER_PASSAGE = (3, 6)
 
