@@ -91,10 +91,6 @@ def test_failures_and_silent_exclusions_are_told_apart():
     assert row["reason"] == f"1 excluded (no distractor); 1 excluded ({NO_REASON}); 1 failed (out of memory); {few}"
 
 
-def test_nothing_left_out_is_an_empty_table():
-    assert len(left_out(Inputs(reduce_records(records("dense", {"english/1": SAID}))))) == 0
-
-
 def test_the_terminal_tells_every_reason_once(shots):
     console = Console(file=io.StringIO(), width=60)
     _left_out(console, left_out(Inputs(reduce_records(shots))))

@@ -107,12 +107,6 @@ def test_one_shared_yes_is_no_agreement_beyond_chance():
     assert line["reason"] == "no Scott's pi: one of the two says yes fewer than 5 times"
 
 
-def test_nothing_left_to_ask_is_agreement():
-    right = {"english/1": Seen(greedy=True), "english/2": Seen(greedy=True)}
-    found = table(judged("a", "other", {"english/1": True}), seen=right)
-    assert row(found, "a")["accuracy"] == 1.0
-
-
 def test_verdicts_on_other_weights_do_not_count():
     assert table(of_failures("a", 3).assign(weights_digest="other")).empty
 

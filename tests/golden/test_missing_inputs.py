@@ -81,12 +81,6 @@ def test_a_table_says_what_it_lacks(whole, missing):
     assert all(not each.frame.empty for each in tables.values() if not each.note and not each.table.silent)
 
 
-def test_the_table_of_either_probe_says_that_both_are_missing(whole):
-    table = computed(whole[~whole["probe"].isin(["fidelity", "text_fidelity"])])["fidelity"]
-    assert "fidelity" in table.note
-    assert table.frame.empty
-
-
 def test_a_run_without_pruned_checkpoints_says_what_pairs_would_add(whole):
     tables = computed(whole[whole["checkpoint"] == "dense"])
     for name in ("accuracy", "fates", "ladder", "recovery", "pr_gap", "one_shot", "hard_distractors", "fertility"):

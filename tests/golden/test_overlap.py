@@ -83,8 +83,10 @@ def test_a_kappa_needs_five_items_of_either_outcome_in_both(first, second, few):
 
 
 def test_what_only_one_was_asked_or_could_not_be_asked_is_counted():
-    row = only(pair(seen("rwrwx.r"), seen("rwwwrr."))["overlap"], checkpoint="dense", other="p")
+    found = pair(seen("rwrwx.r"), seen("rwwwrr."), dtype="bfloat16")["overlap"]
+    row = only(found, checkpoint="dense", other="p")
     assert row[["n", "excluded", "engine_error", "unpaired"]].tolist() == [4, 1, 0, 2]
+    assert "p: not comparable with the base: dtype float32 against bfloat16" in row["reason"]
 
 
 def answers(rng: np.random.Generator, many: int, ability: float) -> dict[str, Seen]:
@@ -217,9 +219,3 @@ def test_fewer_pairs_have_the_rows_that_they_have_among_all(monkeypatch):
     assert len(beside) == len(fewer) == 6 + 2 * (5 + 4)
     for name in set(whole) - {*key, "reason"}:
         pd.testing.assert_series_equal(beside[name], beside[f"{name}_whole"], check_names=False)
-
-
-def test_who_was_asked_otherwise_is_named():
-    even = seen("rw" * 5)
-    row = only(pair(even, even, dtype="bfloat16")["overlap"], other="p")
-    assert row["reason"] == "p: not comparable with the base: dtype float32 against bfloat16"

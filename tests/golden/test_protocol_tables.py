@@ -73,11 +73,6 @@ def test_choice_by_the_kind_of_the_distractors():
     assert alone["drop"].isna().all()
 
 
-def test_distractors_of_one_kind_need_no_table():
-    seen = {f"english/{i}": Seen(choice=True, option_texts=("1990", "1812", "1756", "1402")) for i in range(3)}
-    assert tables(records("dense", seen))["distractors"].empty
-
-
 def test_zero_shot_is_the_capped_open_prompt_where_it_was_asked():
     forms = {
         "open": {"dense": (1, 1, 1, 1), "p": (0, 0, 0, 0)},

@@ -278,6 +278,8 @@ def test_a_dense_model_that_knows_nothing_leaves_no_fates_and_the_headline_says_
     assert row["reason"] == "the dense model both produced and recognised none of the items"
     sentence = headline_sentence(headline_of(found))
     assert sentence.startswith("The dense model both produced and recognised none of the items")
+    sentence = headline_sentence(headline_of(tables(records("dense", DENSE))))
+    assert sentence.endswith("evaluate a dense and a pruned one together.")
 
 
 def test_translations_of_one_item_share_their_id_and_stay_apart():
@@ -316,11 +318,6 @@ def test_hard_choice_has_a_column_of_the_headline_where_it_was_asked():
     headline = headline_of(tables(records("dense", numbered(english=[replace(BOTH, hard=i > 0) for i in range(4)]))))
     assert (only(headline)["choice_accuracy"], only(headline)["hard_accuracy"]) == (1.0, 0.75)
     assert headline_of(tables(records("dense", numbered(english=[BOTH]))))["hard_accuracy"].isna().all()
-
-
-def test_a_headline_without_pairs_says_what_to_run():
-    sentence = headline_sentence(headline_of(tables(records("dense", DENSE))))
-    assert sentence.endswith("evaluate a dense and a pruned one together.")
 
 
 def asked(hits: int, n: int = 4, *, choice: bool = True, task: str = "t", name: str = "p", base: str | None = "dense"):

@@ -12,7 +12,7 @@ import pytest
 
 from evaluator.asking.prompts import Prompter
 from evaluator.core.records import Item
-from evaluator.tasks import gold_option, load_task
+from evaluator.tasks import load_task
 from tests.support.tokenizers import SHARED, absent, real_tokenizer
 
 TEMPLATES = {
@@ -90,16 +90,3 @@ def test_a_cut_keeps_question_template_and_the_longest_context_that_fits(chat):
         assert item.context.startswith(kept)
         longer = prompt.text.replace(f"Context: {kept}", f"Context: {item.context[: len(kept) + 1]}", 1)
         assert len(tokenizer(longer, add_special_tokens=False).input_ids) > 120
-
-
-def test_every_format_is_a_user_turn(chat):
-    name, tokenizer = chat
-    item, exemplar = items()[:2]
-    built = prompter(tokenizer, 1024)
-    listed = built.build(item, "shown", candidates=("a", "b"))
-    shot = built.build(item, "one_shot", exemplar=exemplar)
-    for prompt in (listed, shot, built.build(item, "open_capped")):
-        assert prompt.text.startswith(f"{BEFORE[name]}Context: ")
-        assert prompt.text.endswith(f"Answer in a few words:{AFTER[name]}")
-    assert "\n\nCandidates: a; b\n\n" in listed.text
-    assert f"Answer in a few words: {gold_option(exemplar)}\n\nContext: {item.context[:500]}\n" in shot.text

@@ -63,22 +63,6 @@ def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size)
     assert 1 < perplexity < 1e6
 
 
-def test_records_say_which_window_and_nothing_that_was_not_measured():
-    lm = FakeLM(vocabulary=16)
-    windows = [Window.of("book", n, list(range(1, 4 + 70 * n))) for n in range(3)]
-    windows = [Window.of("book", w.number, [1 + t % 15 for t in w.token_ids]) for w in windows]
-    found = records(FakeEngine(lm.answer, reorder_seed=1), windows)
-    assert [record.item_id for record in found] == ["window-000000", "window-000001", "window-000002"]
-    assert [record.index for record in found] == [0, 1, 2]
-    for record, window in zip(found, windows, strict=True):
-        assert (record.probe, record.format, record.language, record.task) == ("perplexity", "open", "text", "book")
-        assert (record.status, record.text, record.token_ids, record.rank) == ("ok", None, None, None)
-        ids = tuple(window.token_ids)
-        expected = sum(float(lm.logprobs(ids[:place])[ids[place]]) for place in range(1, len(ids)))
-        assert record.logprob == pytest.approx(expected)
-        assert record.prompt_tokens == len(ids) - 1
-
-
 def test_the_longest_prompt_comes_first_and_no_request_is_longer_than_a_piece():
     window = Window.of("book", 0, list(range(200)))
     requests = letter_evaluation([letter_plan(window, CONFIG)], CONFIG).take(100)
