@@ -157,33 +157,6 @@ def test_tokens_that_tie_with_the_last_of_the_nucleus_belong_to_it(ours):
     assert drawn == set(range(1000, 1100))
 
 
-def test_draws_have_the_probabilities_of_the_nucleus(ours):
-    from scipy.stats import chisquare
-
-    logits = random_logits(1, 40, 1.5)
-    count = 20_000
-    uniform = torch.rand(count, generator=torch.Generator().manual_seed(3))
-    tokens = ours.draw(logits.expand(count, -1), torch.full((count,), 0.9), uniform)
-    weight = by_sorting(logits[0], 0.9)
-    kept = weight > 0
-    observed = torch.bincount(tokens, minlength=40)
-    assert not observed[~kept].any()
-    assert chisquare(observed[kept].numpy(), (weight / weight.sum() * count)[kept].numpy()).pvalue > 1e-3
-
-
-def test_a_seeded_draw_is_the_same_alone_and_in_a_batch(ours):
-    logits = random_logits(5, 5000)
-    together, tables = ours.sample(
-        logits, [sampled(ours)] * 5, {line: torch.Generator().manual_seed(line) for line in range(5)}
-    )
-    alone = [
-        int(ours.sample(logits[[line]], [sampled(ours)], {0: torch.Generator().manual_seed(line)})[0])
-        for line in range(5)
-    ]
-    assert together.tolist() == alone
-    assert tables is None  # rows that report nothing bring no tables
-
-
 def test_the_temperature_flattens_a_row(ours):
     logits = random_logits(1, VOCABULARY)
     uniform = torch.rand(1, generator=torch.Generator().manual_seed(4))

@@ -38,27 +38,6 @@ def engine(running: VLLMEngine, checkpoint: Path) -> VLLMEngine:
     return running
 
 
-@pytest.mark.more
-def test_a_swapped_engine_equals_a_fresh_one(running, checkpoint, tmp_path):
-    one = save_tiny_model(tmp_path / "one", "qwen3", 1)  # tied: the output head is packed apart from the embedding
-    other = save_tiny_model(tmp_path / "other", "qwen3", 2)
-    asked = [
-        *(Score(request_id=f"s{n}", prompt_ids=(20,) * n, continuation_ids=(30, 31)) for n in (1, 33, 64)),
-        *(Generate(request_id=f"g{n}", prompt_ids=(20,) * n, max_tokens=12) for n in (1, 33, 64)),
-    ]
-    running.close()
-    fresh = VLLMEngine(CONFIG)
-    fresh.load(other)
-    expected = answers(fresh, asked)
-    fresh.close()
-    swapped = VLLMEngine(CONFIG)
-    swapped.load(one)
-    assert answers(swapped, asked).keys() == expected.keys()
-    assert swapped.load(other).swapped
-    assert answers(swapped, asked) == expected
-    swapped.close()
-
-
 def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
     from safetensors.torch import load_file, save_file
 

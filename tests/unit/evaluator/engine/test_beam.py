@@ -86,41 +86,10 @@ def test_equals_transformers_algorithm(model_seed, width, max_tokens, eos, sharp
         assert hypothesis.score == pytest.approx(total / len(hypothesis.token_ids), abs=1e-9)
 
 
-@pytest.mark.parametrize("eos", [frozenset({1}), frozenset({1, 2})])
-def test_likely_end_stops_early_and_equals_transformers(eos):
-    class Ending(FakeLM):
-        def logprobs(self, prefix):
-            row = super().logprobs(prefix)
-            row[list(self.eos_ids)] += 4.0
-            return row - np.logaddexp.reduce(row)
-
-    for seed in range(20):
-        lm = Ending(vocabulary=20, eos_ids=eos, seed=seed, sharpness=1.5)
-        search = make(lm, 5, 12)
-        drive(search, lm)
-        beams = [h.token_ids for h in search.hypotheses()]
-        assert beams == transformers_beams(lm, (5, 6), 5, 12)
-        assert all(ids[-1] in eos for ids in beams)
-
-
 def test_takes_fewer_requests_than_one_per_prefix_and_step():
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=7, sharpness=6.0)
     search = make(lm, 5, 32)
     assert drive(search, lm) < 5 * 32 * 0.6
-
-
-def test_requests_are_greedy_bounded_and_uniquely_named():
-    lm = FakeLM(vocabulary=32, eos_ids=frozenset({0}), seed=3)
-    search = make(lm, 4, 6)
-    waiting, seen = search.start(), []
-    while waiting:
-        request = waiting.pop()
-        seen.append(request)
-        waiting.extend(search.receive(lm.answer(request)))
-    assert len({r.request_id for r in seen}) == len(seen)
-    assert len({r.prompt_ids for r in seen}) == len(seen)
-    assert all(r.request_id.startswith("b/") and r.temperature == 0 and r.top_logprobs == 5 for r in seen)
-    assert all(len(r.prompt_ids) - 2 + r.max_tokens <= 6 for r in seen)
 
 
 def test_an_engine_error_ends_the_search_without_hypotheses():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from evaluator.engine.base import Generate, Reference, Score
+from evaluator.engine.base import Reference, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.distributions import RANKS, referred, unusable
 from evaluator.engine.torch_engine import TorchEngine
@@ -153,14 +153,6 @@ def test_the_torch_engine_is_transformers(checkpoints, tmp_path):
     assert answer.logprobs == other.answer(score(tmp_path / "none", keep=True)).logprobs
     for each in base.answer(score(tmp_path / "one", keep=False)).divergences:
         assert each[:4] == (0, 0, pytest.approx(1), True)
-
-
-def test_an_engine_refuses_what_it_cannot_compare_with(checkpoints, tmp_path):
-    engine = loaded(checkpoints[0])
-    answer = engine.answer(score(tmp_path / "none", keep=False))
-    assert (answer.status, answer.divergences) == ("engine_error", ())
-    assert "not there" in answer.error
-    assert engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=2)).status == "ok"
 
 
 def test_a_base_without_numbers_makes_no_divergence(checkpoints, tmp_path):

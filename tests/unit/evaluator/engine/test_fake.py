@@ -1,39 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
-from evaluator.core.errors import EngineError
-from evaluator.engine.base import Cancel, FixedSource, Generate, Response, Score
+from evaluator.engine.base import Cancel, FixedSource, Generate, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from tests.support.engines import Waiting
-
-ASKED = [Generate(request_id=str(n), prompt_ids=(n,), max_tokens=3) for n in range(6)]
-
-
-def echo(request):
-    return Response(request_id=request.request_id, token_ids=request.prompt_ids)
-
-
-def test_answers_everything_in_order_and_counts():
-    engine = FakeEngine(echo)
-    report = engine.load(Path("dense"))
-    assert not report.swapped
-    assert [r.request_id for r in engine.run(FixedSource(ASKED))] == ["0", "1", "2", "3", "4", "5"]
-    assert (engine.stats().requests, engine.stats().prompt_tokens, engine.stats().generated_tokens) == (6, 6, 6)
-    assert engine.load(Path("pruned")).swapped
-    assert engine.loaded == [Path("dense"), Path("pruned")]
-    assert engine.stats().requests == 0
-    engine.close()
-
-
-def test_dies_when_told_to():
-    stream = FakeEngine(echo, fail_after=2).run(FixedSource(ASKED))
-    assert [next(stream).request_id, next(stream).request_id] == ["0", "1"]
-    with pytest.raises(EngineError, match="died after 2 responses"):
-        next(stream)
 
 
 def test_scores_and_greedy_answers_agree_with_the_model():

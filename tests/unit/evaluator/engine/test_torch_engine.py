@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import EngineError, InputError
+from evaluator.core.errors import InputError
 from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
@@ -107,11 +107,6 @@ def test_a_request_that_does_not_fit_fails_alone(engine):
     ]
     after = engine.stats()
     assert (after.requests - before.requests, after.prompt_tokens - before.prompt_tokens) == (1, 5)
-
-
-def test_without_a_checkpoint_nothing_runs():
-    with pytest.raises(EngineError, match="before a checkpoint was loaded"):
-        list(TorchEngine(EngineConfig(kind="torch")).run(FixedSource([])))
 
 
 def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path):

@@ -44,12 +44,6 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Modules:
     return made
 
 
-def test_a_vllm_with_everything(vllm):
-    check_vllm("0.32.0")
-    check_runner("0.32.0", v2=True)
-    check_runner("0.32.0", v2=False)
-
-
 @pytest.mark.parametrize("version", ["0.24.0", "0.29.1", "0.9.2.post1"])
 def test_an_older_vllm_is_one_line(version):
     with pytest.raises(InputError) as error:

@@ -75,31 +75,27 @@ def chosen(model: str, memory_gib: float, *, workers: int = 1, length: int = 108
 
 
 @pytest.mark.parametrize(
-    ("model", "memory_gib", "expected"),
+    ("model", "memory_gib", "length", "expected"),
     [
-        ("0.6B", 79, (16_384, 256)),
-        ("8B", 79, (16_384, 256)),
+        ("8B", 79, 1088, (16_384, 256)),
         # A token takes 2 * (3 * 4096 + 3 * 12288) = 98,304 bytes: 5 % of 24 GiB hold 13,107 of them. The cache has
         # 21.6 - 15.3 - 1.5 = 4.8 GiB, and half a request of 147,456 bytes a token takes 76 MiB.
-        ("8B", 24, (8_192, 64)),
-        ("0.6B", 16, (16_384, 128)),
+        ("8B", 24, 1088, (8_192, 64)),
+        ("0.6B", 16, 1088, (16_384, 128)),
+        ("8B", 40, 1088, (16_384, 128)),
+        ("8B", 40, 8192, (16_384, 16)),
+        ("32B", 8, 1088, (2_048, 16)),
     ],
 )
-def test_large_where_there_is_room(model, memory_gib, expected):
-    assert chosen(model, memory_gib) == expected
+def test_steps_are_as_large_as_there_is_room(model, memory_gib, length, expected):
+    assert chosen(model, memory_gib, length=length) == expected
 
 
 def test_workers_divide_the_model():
     assert chosen("32B", 79, workers=2)[1] > chosen("32B", 79, workers=1)[1]
 
 
-def test_longer_requests_are_fewer():
-    assert chosen("8B", 40)[1] == 128
-    assert chosen("8B", 40, length=8192)[1] == 16
-
-
-def test_within_bounds_where_nothing_fits_or_nothing_is_known():
-    assert chosen("32B", 8) == (2_048, 16)
+def test_where_nothing_is_known_steps_are_large():
     empty = step_size({}, memory=80 * GIB, spare=72 * GIB, max_model_len=1088, width=2, workers=1)
     assert empty == (16_384, 256)
 
@@ -139,24 +135,6 @@ class TestInstalledVllm:
             assert type(sized("full").cudagraph_mode)[name].separate_routine()
 
     @pytest.mark.parametrize(
-        ("kind", "support", "became"),
-        [
-            ("full", "ALWAYS", "FULL"),
-            ("full", "UNIFORM_BATCH", "FULL_DECODE_ONLY"),
-            ("full", "UNIFORM_SINGLE_TOKEN_DECODE", "FULL_DECODE_ONLY"),
-            ("piecewise", "UNIFORM_BATCH", "FULL_AND_PIECEWISE"),
-            ("decode", "UNIFORM_BATCH", "FULL_DECODE_ONLY"),
-            ("decode", "NEVER", "NONE"),
-        ],
-    )
-    def test_vllm_falls_back_where_attention_cannot_do_it(self, kind, support, became):
-        assert resolved(kind, support).name == became
-
-    def test_vllm_refuses_whole_steps_where_attention_has_no_graphs_at_all(self):
-        with pytest.raises(ValueError, match="FULL is not supported"):
-            resolved("full", "NEVER")
-
-    @pytest.mark.parametrize(
         ("kind", "generating", "mixed", "large"),
         [
             ("full", "FULL", "FULL", "NONE"),
@@ -191,15 +169,6 @@ def sized(kind: str) -> Any:
         )
     )
     return config
-
-
-def resolved(kind: str, support: str) -> Any:
-    """The graphs that vLLM uses where attention supports so much."""
-    from vllm.v1.attention.backend import AttentionCGSupport
-
-    config = sized(kind)
-    config.set_splitting_ops_for_v1(all2all_backend="")
-    return config.resolve_cudagraph_mode_and_sizes(AttentionCGSupport[support], "its name", use_v2_model_runner=True)
 
 
 def dispatching(kind: str) -> Any:

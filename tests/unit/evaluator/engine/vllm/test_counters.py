@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluator.engine.base import EngineStats
 from evaluator.engine.vllm import counters as counters_module
 from evaluator.engine.vllm.counters import Counters, DeviceClock, device_clock
 
@@ -199,18 +198,3 @@ def test_a_step_that_fails_is_no_step(clock):
     with pytest.raises(RuntimeError), counters.step(was_empty=False):
         raise RuntimeError
     assert counters.stats().steps == 0
-
-
-def test_cached_prompt_tokens_were_not_computed():
-    counters = Counters()
-    counters.end_request(10, 4, 3)
-    counters.end_request(5, 0, 1)
-    assert counters.stats() == EngineStats(
-        requests=2,
-        prompt_tokens=11,
-        cached_tokens=4,
-        generated_tokens=4,
-        busy_seconds=0.0,
-        waiting_seconds=0.0,
-        idle_seconds=0.0,
-    )

@@ -267,12 +267,3 @@ def test_rows_are_those_of_the_tables(counts, width, wanted):
             expected = [] if output.new_logprobs is None else slowly(output, wanted)
             assert [(row[0], row[1], top_of(row, wanted)) for row in found] == expected
             assert all(type(token) is int for row in found for token in row[2])
-
-
-def test_ties_go_to_the_lower_id_within_what_is_asked_for():
-    from evaluator.engine.vllm.requests import top_of
-
-    row = (-1.0, 1, (9, 4, 7, 2), (-1.0, -1.0, -2.0, -2.0), True)
-    assert top_of(row, 1) == ((9,), (-1.0,))
-    assert top_of(row, 3) == ((4, 9, 7), (-1.0, -1.0, -2.0))
-    assert top_of(row, 4) == ((4, 9, 2, 7), (-1.0, -1.0, -2.0, -2.0))
