@@ -41,15 +41,14 @@ def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path: Path) -> 
     assert all(after - before >= linears for before, after in pairwise(heard))
 
 
-def test_long_files_are_heard_by_the_chunk(checkpoints, tmp_path: Path) -> None:
+def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_block(
+    checkpoints, tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x" * (5 << 20))
     assert beats(lambda: digest_of_file(file)) == 5
     checkpoint = Checkpoint(checkpoints("llama"))
     assert beats(checkpoint.check_finite) >= len(checkpoint.entries)
-
-
-def test_a_large_layer_is_heard_by_the_batch_and_a_large_matrix_by_the_block(tmp_path: Path) -> None:
     made = [Batch((torch.zeros(3),), (number,)) for number in range(4)]
     with activations(made, 2, torch.float32, torch.device("cpu"), 10**6, tmp_path) as held:
         for number in range(4):
