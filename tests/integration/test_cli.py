@@ -77,19 +77,3 @@ def test_report_is_rebuilt_from_records_alone(run: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert {path.name: path.read_bytes() for path in (run / "tables").iterdir()} == before
     assert (run / "report" / "index.html").is_file()
-
-
-def test_prune_writes_a_checkpoint_and_says_how_sparse_it_is(models: Path, tmp_path: Path) -> None:
-    out = tmp_path / "sparse"
-    arguments = ("prune", models / "small", "--method", "magnitude", "--pattern", "2:4", "--out", out)
-    done = resurface(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert "measured sparsity 0.5" in done.stdout
-    layers = json.loads((models / "small" / "config.json").read_text())["num_hidden_layers"]
-    assert f"pruning: {layers}/{layers} layers\n" in done.stdout  # where there is no terminal to show a line that lives
-    assert json.loads((out / "prune_manifest.json").read_text())["pattern"] == "2:4"
-    again = resurface(*arguments)
-    assert again.returncode == 0
-    other = resurface(*arguments[:-3], "1:4", *arguments[-2:])
-    assert other.returncode == 2
-    assert "holds another job's checkpoint (field pattern is" in other.stderr

@@ -58,17 +58,6 @@ def _said(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("mode", ["symmetric", "start"])
-def test_a_sweep_has_an_engine_on_each_node(desk: Desk, nodes: Slurm, undisturbed: pd.DataFrame, mode: str) -> None:
-    run = desk.directory / mode
-    folder = _rendered(desk.sweep(shard_items=1, engines=None), run, "--nodes", "2", "--mode", mode)
-    ended = nodes.ended(nodes.submit(folder / "sweep.sbatch"))
-    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _said(folder)
-    check_same(run, undisturbed)
-    stats = json.loads((run / "run.json").read_text())["engine_stats"]
-    assert {each["node"] for each in stats} == {"n1", "n2"}
-
-
-@pytest.mark.parametrize("mode", ["symmetric", "start"])
 def test_a_sweep_has_the_gpus_that_slurm_gives(desk: Desk, nodes: Slurm, mode: str) -> None:
     """GPUs by name: the engines take one each, and compute on the CPU. What is pruned is pruned where there is one."""
     sweep, run = desk.directory / "gpus.yaml", desk.directory / f"gpus-{mode}"

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import lzma
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -103,7 +104,7 @@ def submitted(tmp_path: Path):
     return run
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 3])
+@pytest.mark.parametrize("code", [0, 3])
 @pytest.mark.parametrize("mode", ["symmetric", "start"])
 def test_slurm_runs_the_sweep_once_on_its_cluster_and_ends_with_its_exit_code(submitted, mode, code):
     text = files("slurm", mode=mode, out=SHARED, sweep=f"{SHARED}/s.yaml", nodes=2, gpus=8, cpus=64)["sweep.sbatch"]
@@ -132,9 +133,11 @@ def test_whole_nodes_are_asked_for_with_all_of_their_memory():
 
 
 def test_the_end_of_the_sweep_ends_the_job_though_srun_waits_for_a_node_that_was_lost(submitted):
-    returned, calls = submitted(files("slurm", nodes=2)["sweep.sbatch"], CODE="3", LOST_NODE="60")
+    text = files("slurm", nodes=2)["sweep.sbatch"]
+    returned, calls = submitted(text, CODE="3", LOST_NODE="60")
     assert returned == 3
     assert "ended" not in [call[0] for call in calls]
+    assert submitted(text.replace("ray symmetric-run", "false"))[0] == 1  # where Ray does not start
 
 
 def test_a_node_whose_ray_ends_does_not_end_the_others_and_one_that_is_down_has_the_job_begin_again():
@@ -144,18 +147,9 @@ def test_a_node_whose_ray_ends_does_not_end_the_others_and_one_that_is_down_has_
         assert "--wait=0 --kill-on-bad-exit=0" in text
         assert "#SBATCH --requeue\n" in text
         assert "--no-kill" not in text
-
-
-def test_slurm_says_1_where_ray_does_not_start(submitted):
-    text = files("slurm", nodes=2)["sweep.sbatch"].replace("ray symmetric-run", "false")
-    assert submitted(text)[0] == 1
-
-
-def test_jobs_beside_each_other_have_ports_and_tokens_of_their_own():
-    text = files("slurm", mode="start", nodes=2)["sweep.sbatch"]
-    assert "10000 + SLURM_JOB_ID % 2200 * 10" in text
-    assert "export RAY_AUTH_MODE=token" in text
-    assert "/dev/urandom" in text
+    # Jobs beside each other have ports and tokens of their own.
+    for own in ("10000 + SLURM_JOB_ID % 2200 * 10", "export RAY_AUTH_MODE=token", "/dev/urandom"):
+        assert own in text
     assert '--temp-dir="/tmp/ray-$SLURM_JOB_ID"' in text
 
 
@@ -183,15 +177,12 @@ def test_an_array_has_a_job_for_each_part_and_they_are_joined(submitted, tmp_pat
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"name": "a b"}, "--name: 'a b'"),
         ({"name": "a\n#SBATCH --uid=0"}, "control character"),
         ({"partition": "gpu; rm -rf /"}, "--partition"),
         ({"account": "-x"}, "--account: '-x'"),
         ({"time": "tomorrow"}, "--time: 'tomorrow'"),
         ({"memory": "64 GB"}, "--memory: '64 GB'"),
-        ({"memory": "64Gi"}, "--memory: '64Gi'"),
         ({"nodes": 0}, "--nodes: 0"),
-        ({"gpus": -1}, "--gpus: -1"),
         ({"cpus": 0}, "--cpus: 0"),
         ({"setup": "a\nb"}, "--setup"),
         ({"setup": 'echo "x'}, "a quote is not closed"),
@@ -206,9 +197,6 @@ def test_what_slurm_cannot_be_told_is_one_line(given, said):
         files("slurm", **given)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_sweep_of_one_part_is_no_array():
     with pytest.raises(InputError, match="one part only"):
         render("slurm", settings(mode="array"), PARTS[:1])
 
@@ -233,26 +221,6 @@ def test_a_rayjob_fits_kuberays_own_definition(rayjob, nodes):
         (container,) = group["template"]["spec"]["containers"]
         assert container["resources"]["limits"] == {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": 8}
         assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/shared", "/dev/shm"}
-
-
-@pytest.mark.parametrize(
-    ("where", "what"),
-    [
-        (("spec", "rayClusterSpec", "rayVersion"), 2.6),
-        (("spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "num-gpus"), 8),  # a number is refused there
-        (("spec", "rayClusterSpec", "headGroupSpec", "replica"), 2),
-        (("spec", "backofLimit"), 2),
-    ],
-)
-def test_the_definition_refuses_what_kuberay_would_not_read(rayjob, where, what):
-    document = yaml.safe_load(files("kuberay", **KUBERAY)["rayjob.yaml"])
-    rayjob.validate(document)
-    inner = document
-    for name in where[:-1]:
-        inner = inner[name]
-    inner[where[-1]] = what
-    with pytest.raises(jsonschema.ValidationError):
-        rayjob.validate(document)
 
 
 def test_yaml_holds_strings_as_strings():
@@ -283,20 +251,13 @@ def test_what_kuberay_cannot_be_told_is_one_line(given, said):
         files("kuberay", **KUBERAY | given)
 
 
-@pytest.mark.parametrize("time", ["0", "00:00:00"])
-def test_a_time_of_nothing_is_no_limit_as_slurm_has_it(rayjob, time):
-    """KubeRay refuses a deadline of 0 seconds."""
-    document = yaml.safe_load(files("kuberay", **KUBERAY, time=time)["rayjob.yaml"])
-    rayjob.validate(document)
-    assert "activeDeadlineSeconds" not in document["spec"]
-
-
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [("90", 5400), ("1:30", 90), ("02:00:00", 7200), ("1-2", 93600), ("1-02:30", 95400), ("1-00:00:01", 86401)],
-)
-def test_a_time_is_read_as_slurm_reads_it(time, seconds):
-    assert _seconds(time) == seconds
+def test_a_time_is_read_as_slurm_reads_it(rayjob):
+    times = {"90": 5400, "1:30": 90, "02:00:00": 7200, "1-2": 93600, "1-02:30": 95400, "1-00:00:01": 86401}
+    assert {time: _seconds(time) for time in times} == times
+    for none in ("0", "00:00:00"):  # KubeRay refuses a deadline of 0 seconds
+        document = yaml.safe_load(files("kuberay", **KUBERAY, time=none)["rayjob.yaml"])
+        rayjob.validate(document)
+        assert "activeDeadlineSeconds" not in document["spec"]
 
 
 # ---- Ray's own -----------------------------------------------------------------------------------------------------
@@ -307,8 +268,7 @@ def test_a_job_has_an_id_of_its_run_directory_and_try(submitted):
     sound_bash(text)
     (call,) = [call for call in submitted(text)[1] if call[0] == "ray"]
     id = call[call.index("--submission-id") + 1]
-    assert id.startswith("resurface-grid-")
-    assert id.endswith("-1")
+    assert re.fullmatch("resurface-grid-.+-1", id)
     assert call[1:4] == ["job", "submit", "--address"]
     assert call[call.index("--") + 1 :] == ["resurface", "sweep", "/shared/sweep.yaml", "--out", "/shared/runs/grid"]
     other = files("job", address="http://head:8265", out=Path("/elsewhere/grid"))["submit.sh"]
@@ -318,9 +278,8 @@ def test_a_job_has_an_id_of_its_run_directory_and_try(submitted):
 
 
 def test_a_cluster_file_fits_rays_own_schema():
-    made = files(
-        "up", head="10.0.0.1", workers=("10.0.0.2", "node-3"), user="me", gpus=4, cpus=32, setup=". v/activate"
-    )
+    nodes = {"head": "10.0.0.1", "workers": ("10.0.0.2", "node-3"), "user": "me", "gpus": 4, "cpus": 32}
+    made = files("up", **nodes, setup=". v/activate")
     ray = Path(next(iter(importlib.util.find_spec("ray").submodule_search_locations)))
     document = yaml.safe_load(made["cluster.yaml"])
     jsonschema.validate(document, json.loads((ray / "autoscaler" / "ray-schema.json").read_text()))
@@ -348,17 +307,10 @@ def test_what_ray_up_cannot_be_told_is_one_line(given, said):
 
 def test_what_runs_on_the_head_is_one_argument(submitted):
     text = files("up", head="10.0.0.1", user="me", out=SHARED, sweep=f"{SHARED}/s.yaml")["up.sh"]
+    assert "export RAY_UP_enable_autoscaler_v2=0\n" in text.partition("ray up ")[0]  # else Ray starts the head alone
     call, end = [call for call in submitted(text)[1] if call[:2] == ["ray", "exec"]]
     assert len(call) == len(end) == 4
     assert end[3] == "ray stop"
-    assert text.index("export RAY_UP_enable_autoscaler_v2=0\n") < text.index(
-        "ray up "
-    )  # Ray 2.60 starts the head alone
     returned, calls = submitted(call[3])
     assert (returned, calls[0]) == (0, ["resurface", "sweep", f"{SHARED}/s.yaml", "--out", str(SHARED)])
     assert calls[1] == ["RAY_ADDRESS", "10.0.0.1:6379"]
-
-
-def test_an_unknown_format_is_told_with_its_neighbour():
-    with pytest.raises(InputError, match="did you mean 'slurm'"):
-        files("slrum")

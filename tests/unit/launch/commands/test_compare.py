@@ -24,9 +24,6 @@ def test_two_checkpoints_of_two_runs(run, tmp_path, monkeypatch, capsys):
     assert "weights: digest of de | digest of wa" in said
     assert "Nothing moved by more than noise" in said
     assert set(pd.read_csv(csv)["checkpoint_b"]) == {"wanda-0.6"}
-
-
-def test_json_has_every_row(run, monkeypatch, capsys):
     assert typed(monkeypatch, "compare", run, run, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["moved"] == 0

@@ -28,14 +28,7 @@ def off(request, answer):
     return dataclasses.replace(answer, logprobs=tuple(value - 0.1 for value in answer.logprobs))
 
 
-def test_a_sound_machine_exits_0_and_a_card_is_written(doctor, tmp_path):
-    done = doctor("--out", tmp_path / "cards" / "card.md")
-    assert done.exit_code == 0, done.output
-    assert "all 12 checks passed, 7 skipped" in done.stdout
-    assert (tmp_path / "cards" / "card.md").read_text().startswith("# doctor: all 12 checks passed, 7 skipped\n")
-
-
-def test_the_witnesses_logs_lie_beside_the_card(doctor, monkeypatch, tmp_path):
+def test_a_sound_machine_exits_0_and_a_card_is_written_with_the_witnesses_logs_beside_it(doctor, monkeypatch, tmp_path):
     folders = set()
     executes = scripted(monkeypatch, {})
 
@@ -43,9 +36,12 @@ def test_the_witnesses_logs_lie_beside_the_card(doctor, monkeypatch, tmp_path):
         folders.add(inputs.logs)
         return executes(run, inputs)
 
-    done = doctor("--out", tmp_path / "card.md", run_apart=run_apart)
-    assert folders == {tmp_path / "card.logs"}
-    assert (tmp_path / "card.logs").is_dir()
+    done = doctor("--out", tmp_path / "cards" / "card.md", run_apart=run_apart)
+    assert done.exit_code == 0, done.output
+    assert "all 12 checks passed, 7 skipped" in done.stdout
+    assert (tmp_path / "cards" / "card.md").read_text().startswith("# doctor: all 12 checks passed, 7 skipped\n")
+    assert folders == {tmp_path / "cards" / "card.logs"}
+    assert (tmp_path / "cards" / "card.logs").is_dir()
     assert f"logs: {tmp_path}" in done.output.replace("\n", "")
 
 

@@ -1,4 +1,4 @@
-"""`resurface gate` on made-up runs: exit codes, gate.json, and where thresholds come from."""
+"""`resurface gate` and `resurface screen` on a made-up run: exit codes, what is written, where thresholds come from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from evaluator.deciding.thresholds import Thresholds
-from launch.sweep.config import load_sweep
 from tests.support.commands import typed
 from tests.support.synthetic import write_run
 
@@ -59,16 +58,6 @@ def test_what_cannot_be_judged_is_one_line(tmp_path, monkeypatch, capsys):
     assert "no checkpoint names a base" in capsys.readouterr().err
 
 
-def test_a_sweep_file_sets_thresholds(tmp_path):
-    file = tmp_path / "sweep.yaml"
-    file.write_text("models: {dense: bundled}\ntasks: [{task: gazetteer}]\ngate: {max_drop: 1, max_lost: null}\n")
-    found = load_sweep(file).gate
-    assert (found.max_drop, found.max_lost, found.min_recovery) == (1, None, None)
-    file.write_text("models: {dense: bundled}\ntasks: [{task: gazetteer}]\ngate: {max_dorp: 1}\n")
-    with pytest.raises(Exception, match=r"unknown key 'max_dorp'; did you mean 'max_drop'.*at gate.max_dorp"):
-        load_sweep(file)
-
-
 def test_what_was_not_set_is_not_written_as_if_it_were(run, tmp_path, monkeypatch):
     """A run.json that stated every default made max_drop_language: 5 contradict a max_drop of 6."""
     for number, gate in enumerate(({"max_drop": 6}, {"languages": False})):
@@ -89,3 +78,29 @@ def test_what_has_no_record_yet_is_no_pass(run, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", copied, *loose) == 0
     assert json.loads((copied / "gate.json").read_text())["verdict"] == "WARN"
     assert "not judged: wanda-0.6 on later: the run is not finished: it has no record" in capsys.readouterr().out
+
+
+def test_a_screen_shows_verdicts_and_costs_and_writes_nothing(run, monkeypatch, capsys):
+    before = sorted(run.rglob("*"))
+    assert typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["repeats"] == 5
+    rows = {row["checkpoint"]: row for row in found["checkpoints"]}
+    assert {row["items"] for row in rows.values()} == {80}
+    lost = rows["wanda-0.6"]
+    assert (lost["gate"], lost["block"]) == ("BLOCK", 1.0)
+    assert 20 <= lost["median_items"] < 80
+    assert all(row["pass"] + row["block"] + row["warn"] == 1 for row in rows.values())
+    assert typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5) == 0
+    said = capsys.readouterr().out
+    assert "half of 5 draws need; first look 20 items" in said
+    assert "At the median, screening saves " in said
+    assert sorted(run.rglob("*")) == before
+
+
+def test_what_cannot_be_screened_is_one_line(run, tmp_path, monkeypatch, capsys):
+    assert typed(monkeypatch, "screen", run, "--items", 9) == 2
+    message = "error: resurface screen: --items: 9: Input should be greater than or equal to 10"
+    assert capsys.readouterr().err.startswith(message)
+    assert typed(monkeypatch, "screen", write_run(tmp_path / "one", 4, ("dense",))) == 2
+    assert "nothing to screen: no task has a base and a compressed checkpoint" in capsys.readouterr().err

@@ -40,7 +40,6 @@ def typed(*arguments: object) -> tuple[int, list[str], str]:
     [
         ((), 2, ""),
         (("--help",), 0, ""),
-        (("eval", "--help"), 0, ""),
         (("doctor", "--dtype", "float33"), 2, "error: unknown --dtype 'float33'; did you mean 'float32'?"),
         (("prune", "bundled", "--method", "wunda", "--out", "x"), 2, "error: unknown --method 'wunda'; did you mean"),
         (("prune", "nowhere", "--method", "wanda", "--sparsity", "0.5", "--out", "x"), 2, "error: nowhere: no such"),

@@ -1,14 +1,17 @@
-"""What was typed becomes a checked sweep: names of checkpoints, and the base among them."""
+"""What was typed becomes a checked sweep or benchmark: names of checkpoints, and the base among them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from evaluator.core.errors import InputError
+from launch.commands import bench
 from launch.commands.options import eval_sweep, match_request
 from launch.sweep.config import SweepConfig
+from tests.support.runs import resurface
 
 
 def sweep(*checkpoints: Path | str, base: Path | str | None = None, **changes: object) -> SweepConfig:
@@ -66,3 +69,25 @@ def test_what_a_matcher_judges_has_a_response():
     assert (chosen, config.kind) == (["greedy", "sample"], "torch")
     with pytest.raises(InputError, match="probe with responses 'choice'"):
         match_request("choice", {"kind": "torch", "dtype": "auto"})
+
+
+def test_benchmarks_need_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
+    with pytest.raises(InputError, match=r"^no benchmarks are installed; run this in a checkout of Resurface"):
+        bench.bench(SimpleNamespace(args=[]), "score")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "refusal"),
+    [
+        ("driver", ["--bogus"], "error: unrecognized arguments: --bogus"),
+        ("all", ["--items", "-1"], "error: argument --items: '-1' is not a count of at least 1"),
+        ("prune", ["--model", "nowhere"], "error: --model: nowhere: no such directory"),
+    ],
+)
+def test_what_a_benchmark_refuses_is_one_line(name: str, arguments: list[str], refusal: str) -> None:
+    done = resurface("bench", name, *arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(refusal)
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout

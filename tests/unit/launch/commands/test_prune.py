@@ -25,20 +25,12 @@ def options(**changes):
         ({"method": None}, "Missing option '--method': one of magnitude, wanda, sparsegpt, ria"),
         ({"method": "rya"}, "unknown --method 'rya'; did you mean 'ria'?"),
         ({"allocation": "owls"}, "unknown --allocation 'owls'; did you mean 'owl'? (known: owl, uniform)"),
-        ({"repair": "ls"}, "unknown --repair 'ls' (known: least_squares, none)"),
-        (
-            {"sparsity": 0.0, "repair": "least_squares"},
-            "resurface prune: repair: 'least_squares' means nothing at a sparsity of 0",
-        ),
-        (
-            {"method": "heads", "repair": "least_squares"},
-            "resurface prune: repair: 'least_squares' means nothing with heads",
-        ),
+        ({"sparsity": 0.0, "repair": "least_squares"}, "resurface prune: repair: 'least_squares' means nothing at"),
+        ({"method": "heads", "repair": "least_squares"}, "resurface prune: repair: 'least_squares' means nothing with"),
         ({"group": "col"}, "unknown --group 'col' (known: matrix, row)"),
         ({"sparsity": 1.5}, "resurface prune: sparsity: 1.5 is outside [0, 1)"),
         ({"sparsity": None}, "give one of --sparsity (as 0.5) and --pattern (as 2:4): neither is given"),
         ({"pattern": "4:8"}, "give one of --sparsity (as 0.5) and --pattern (as 2:4): not both, --sparsity 0.5 and"),
-        ({"samples": 0}, "resurface prune: --samples: 0: Input should be"),
         ({"seed": -1}, "resurface prune: --seed: -1: Input should be"),
         ({"method": "sparsegpt", "group": "row"}, "resurface prune: group: 'row' means nothing with sparsegpt"),
         ({"sparsity": None, "pattern": "2:4", "allocation": "owl"}, "resurface prune: allocation: 'owl' varies"),
@@ -72,11 +64,17 @@ def test_layers_are_dropped_and_verified_against_the_model_that_had_them(tmp_pat
     assert "source not found here" in verify(out).stdout
 
 
-def test_magnitude_looks_at_text_for_owl_and_repair_only(tmp_path):
-    assert prune_request(tmp_path, options(method="magnitude")).calibration is None
-    assert prune_request(tmp_path, options(method="magnitude", allocation="owl")).calibration.source == "gazetteer"
-    repaired = prune_request(tmp_path, options(method="magnitude", repair="least_squares"))
-    assert (repaired.repair, repaired.calibration.source) == ("least_squares", "gazetteer")
+def test_a_finished_checkpoint_is_kept_and_another_job_is_refused(tmp_path):
+    def pruned(pattern):
+        arguments = ["prune", dense, "--method", "magnitude", "--pattern", pattern, "--out", tmp_path / "out"]
+        return CliRunner().invoke(app, list(map(str, arguments)))
+
+    dense = save_tiny_model(tmp_path / "dense")
+    done = pruned("2:4")
+    assert "measured sparsity 0.5" in done.stdout
+    assert "pruning: 2/2 layers\n" in done.stdout  # where there is no terminal to show a line that lives
+    assert pruned("2:4").exit_code == 0
+    assert "holds another job's checkpoint (field pattern is" in str(pruned("1:4").exception)
 
 
 def test_options_are_checked_before_a_model_is_fetched(tmp_path):
@@ -103,15 +101,12 @@ def verify(directory, *more):
     return CliRunner().invoke(app, ["prune", "--verify", str(directory), *more])
 
 
-def test_a_sound_checkpoint_is_one_line(pruned):
+def test_a_sound_checkpoint_is_one_line_and_a_changed_one_a_line_per_problem(pruned, tmp_path):
     done = verify(pruned)
     assert done.exit_code == 0
     assert done.stdout.count("\n") == 1
     assert "sound" in done.stdout
     assert "ria, unstructured, measured sparsity 0." in done.stdout
-
-
-def test_a_changed_checkpoint_is_a_line_per_problem(pruned, tmp_path):
     copy = shutil.copytree(pruned, tmp_path / "copy")
     (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
     (copy / "more.txt").write_text("")
@@ -120,12 +115,6 @@ def test_a_changed_checkpoint_is_a_line_per_problem(pruned, tmp_path):
     assert len(done.stderr.splitlines()) == 2
     assert "config.json: its sha256 is not the manifest's" in done.stderr
     assert "more.txt: not in the manifest" in done.stderr
-
-
-def test_what_is_no_pruned_checkpoint_cannot_be_verified(pruned, tmp_path):
-    assert isinstance(verify(tmp_path).exception, InputError)
-    (tmp_path / "prune_manifest.json").write_text("{}")
-    assert isinstance(verify(tmp_path).exception, InputError)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +135,10 @@ def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):
     assert told in capsys.readouterr().err
 
 
-def test_a_manifest_of_another_version_is_refused(pruned, tmp_path):
+def test_what_is_no_pruned_checkpoint_or_another_versions_cannot_be_verified(pruned, tmp_path):
+    assert isinstance(verify(tmp_path).exception, InputError)
+    (tmp_path / "prune_manifest.json").write_text("{}")
+    assert isinstance(verify(tmp_path).exception, InputError)
     copy = shutil.copytree(pruned, tmp_path / "copy")
     manifest = copy / "prune_manifest.json"
     document = json.loads(manifest.read_text()) | {"schema_version": 99}

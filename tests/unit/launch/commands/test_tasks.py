@@ -82,12 +82,6 @@ def test_an_item_without_a_context_and_with_five_options(tmp_path, capsys):
         told(capsys, task=f"hf:{file}", item="2")
 
 
-def test_a_sample_needs_no_data(capsys):
-    assert "item sample, english, format open: " in told(capsys, task="mmlu", item="sample")
-    assert "right: 1788 / in 1788" in told(capsys, task="squad", item="sample")
-    assert "choice scores" in told(capsys, task="sciq", item="sample")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

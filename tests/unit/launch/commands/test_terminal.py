@@ -1,10 +1,12 @@
-"""What a terminal is sent of texts that come from checkpoints, data sets and models."""
+"""What a terminal is sent of texts that come from checkpoints, data sets and models, and a run's last line."""
 
 import io
 
 import pytest
 from rich.table import Table
 
+from evaluator.store.run_json import Failure
+from launch.commands.running import summary
 from launch.commands.terminal import SafeConsole, shown
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\x08\x7f"
@@ -66,3 +68,13 @@ def test_a_name_that_is_no_unicode_can_be_printed():
     SafeConsole(file=written).print(b"\xff.yaml".decode("utf-8", "surrogateescape"))
     written.flush()
     assert written.buffer.getvalue() == b"?.yaml\n"
+
+
+def test_the_last_line_names_the_first_checkpoints_once_each_and_counts_the_rest():
+    def failure(checkpoint, reason="no"):
+        return Failure(checkpoint=checkpoint, stage="load", reason=reason)
+
+    told = summary([failure("a", "one\ntwo"), failure("a", "later")])
+    assert told == "1 checkpoint, wholly or in part: a (load: one two)"
+    told = summary([failure(name) for name in "abcde"])
+    assert told == "5 checkpoints, wholly or in part: a (load: no), b (load: no), c (load: no), and 2 more"

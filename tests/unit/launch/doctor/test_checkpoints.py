@@ -1,4 +1,4 @@
-"""Twins, and what two sides pruned."""
+"""Twins, what two sides pruned, and the questions that every run is asked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from launch.doctor import checks
+from launch.doctor.cases import PROMPT_TOKENS, cases_for
 from launch.doctor.checkpoints import _prune, differing, masks_of, write_divisible, write_twins
 from launch.sweep.models import BUNDLED_MODEL
 from pruning.model import onednn
@@ -90,3 +91,18 @@ def test_what_is_computed_as_a_gpu_would_passes_and_what_is_pruned_otherwise_doe
     assert 0 < max(shares) <= allowed.largest
     assert sum(shares) / len(shares) <= allowed.mean
     assert max(differing(other, exact).values()) > allowed.largest
+
+
+@pytest.mark.slow
+def test_the_questions_fit_and_cross_cache_blocks():
+    asked = cases_for(BUNDLED_MODEL)
+    lengths = {len(score.prompt_ids) for score in asked.scores}
+    assert {1, 31, 32, 129, 256} <= lengths
+    assert {len(score.continuation_ids) for score in asked.scores} >= {2, 33}
+    assert all(score.continuation_ids for score in asked.scores)
+    assert max(lengths) <= PROMPT_TOKENS
+    names = [each.request_id for each in (*asked.exact, *asked.samples)]
+    assert len(set(names)) == len(names) > 50
+    assert len({sample.seed for sample in asked.samples}) == len(asked.samples)
+    assert asked.searched
+    assert asked.eos_ids

@@ -1,4 +1,4 @@
-"""The result of a run's process, and the reason if the process fails."""
+"""The result of a run's process, the reason if the process fails, and what the machine says of itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
+from evaluator.engine.processor import instruction_sets, usable_cores
 from launch.doctor import runs
+from launch.doctor.machine import gpus, this_machine
 from launch.doctor.results import RunResult
 from launch.doctor.runs import Inputs, Run
+from tests.support.doctor import CPU, GPU
 
 PROGRAM = """
 import os, signal, sys
@@ -32,10 +35,8 @@ runs.main()
 
 
 @pytest.fixture
-def logs(tmp_path):
-    folder = tmp_path / "card.logs"
-    folder.mkdir()
-    return folder
+def logs(tmp_path_factory):
+    return tmp_path_factory.mktemp("card.logs")
 
 
 @pytest.fixture
@@ -52,12 +53,6 @@ def run_apart(monkeypatch, tmp_path, logs):
         return runs.run_apart(Run(name=name, what=""), inputs)
 
     return named
-
-
-def test_the_result(run_apart):
-    answered = run_apart("answered")
-    assert isinstance(answered, RunResult)
-    assert answered.dtype == "in float32"
 
 
 @pytest.mark.parametrize(
@@ -77,9 +72,11 @@ def test_one_that_hangs_is_ended(run_apart, monkeypatch):
     assert run_apart("answered") == "its process has no result after 0.01 s"
 
 
-def test_what_it_writes_is_kept_in_a_log_of_its_own(run_apart, logs):
+def test_a_result_is_read_and_what_a_run_writes_is_kept_in_a_log_of_its_own(run_apart, logs):
     run_apart("leaves")
-    run_apart("answered")
+    answered = run_apart("answered")
+    assert isinstance(answered, RunResult)
+    assert answered.dtype == "in float32"
     assert {log.name: log.read_text() for log in logs.iterdir()} == {
         "leaves.log": "the last word\n",
         "answered.log": "",
@@ -92,3 +89,27 @@ def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(run_apart
     if chosen is not None:
         monkeypatch.setenv("VLLM_LOGGING_LEVEL", chosen)
     assert run_apart("level").dtype == level
+
+
+def test_gpus_as_nvidia_smi_lists_them():
+    listing = "NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\nNVIDIA GB10, [N/A], 580.65.06, 12.1\n"
+    one, other = gpus(listing)
+    found = (one.name, one.memory_mib, one.driver, one.capability)
+    assert found == ("NVIDIA H100 80GB HBM3", 81559, "580.65.06", "9.0")
+    assert other.memory_mib is None  # it shares the processor's
+    assert gpus("") == gpus("NVIDIA-SMI has failed\n") == ()
+
+
+def test_instruction_sets_are_those_that_kernels_choose_by():
+    cpuinfo = "processor\t: 0\nflags\t\t: fpu sse2 avx2 fma avx512f amx_bf16\n\nprocessor\t: 1\nflags\t: x\n"
+    assert instruction_sets(cpuinfo) == ("avx2", "fma", "avx512f", "amx_bf16")
+    assert instruction_sets("Features\t: fp asimd sve") == ("asimd", "sve")
+    assert instruction_sets("") == ()
+
+
+def test_this_machine_and_words_for_machines():
+    here = dict(this_machine().lines())
+    assert f"{usable_cores()} cores" in here["processor"]
+    assert "torch" in here["versions"]
+    assert dict(CPU.lines())["GPU"] == "none"
+    assert dict(GPU.lines())["GPU 0"] == "a GPU, 80 GiB, driver 580.1, sm 9.0"

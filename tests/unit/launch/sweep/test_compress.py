@@ -151,10 +151,8 @@ def test_each_way_is_rehearsed_once_on_the_models_first_layer(model, tmp_path, r
     lines = [{**RTN, "after": ["dense", "wanda-0.5"]}, {"method": "online", "scheme": "fp8_per_channel"}]
     plan = prepared(model, tmp_path, *lines)
     assert sorted(label for label, _ in asked) == ["FP8 (online, per channel)", "FP8 (rtn, per channel)"]
-    assert [line.partition(",")[0] for line in plan.served] == [
-        "rtn-fp8_dynamic: FP8 (rtn",
-        "online-fp8_per_channel: FP8 (online",
-    ]
+    served = ["rtn-fp8_dynamic: FP8 (rtn", "online-fp8_per_channel: FP8 (online"]
+    assert [line.partition(",")[0] for line in plan.served] == served
     assert [each for each in plan.identity["checkpoints"] if "quantise" in each][1]["after"] == "wanda-0.5"
     assert not (tmp_path / "run").exists()
     without = prepared(model, tmp_path)
@@ -165,11 +163,9 @@ def test_each_way_is_rehearsed_once_on_the_models_first_layer(model, tmp_path, r
 def test_what_cannot_be_served_is_refused_before_it_is_quantised(model, tmp_path, rehearsed):
     _, answers = rehearsed
     answers["W4A16 (rtn, group 16)"] = "no kernel"
-    with pytest.raises(InputError) as caught:
+    message = r"^compress: rtn-w4a16-g16: W4A16 \(rtn, group 16\) in float32: vLLM has no kernel for this scheme and"
+    with pytest.raises(InputError, match=message):
         prepared(model, tmp_path, {"method": "rtn", "scheme": "W4A16", "group_size": 16})
-    why = "vLLM has no kernel for this scheme and dtype here; it needs "
-    message = f"compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in float32: {why}"
-    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +221,7 @@ def test_the_estimate_counts_hours_and_bytes():
 def test_the_sweep_of_the_documentation_is_one():
     text = (Path(__file__).resolve().parents[4] / "docs" / "quantised.md").read_text(encoding="utf-8")
     block = text.partition("```yaml\n")[2].partition("```")[0]
-    document = yaml.safe_load(block)
-    assert set(document) >= {"models", "prune", "compress", "tasks"}
-    names = [each.job.name for each in estimate(validated(SweepConfig, document, "docs/quantised.md"))]
+    names = [each.job.name for each in estimate(validated(SweepConfig, yaml.safe_load(block), "docs/quantised.md"))]
     assert {"rtn-fp8_dynamic", "wanda-0.5-gptq-w4a16", "online-fp8_per_tensor", "mine-awq"} <= set(names)
     for method in METHODS:
         assert f"| `{method.name}` | " in text

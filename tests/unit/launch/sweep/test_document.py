@@ -86,13 +86,9 @@ def test_what_is_no_document_is_one_line(refused, text):
     [
         ("tasks: {task: gazetteer}", 'tasks: {"task": "gazetteer"}: a list is needed'),
         ("tasks: [{task: gazetteer, probes: greedy}]", 'tasks.0.probes: "greedy": a list is needed'),
-        ("models: dense", 'models: "dense": a mapping is needed'),
         ("seed: 9223372036854775808", "seed: 9223372036854775808: Input should be less than"),
         ("models: {a: b\ntasks: [", "line 1, column 9"),
-        (
-            "engine: {cuda_graphs: eager}",
-            "engine.cuda_graphs: \"eager\": Input should be 'full', 'piecewise', 'decode', True or False",
-        ),
+        ("engine: {cuda_graphs: eager}", "Input should be 'full', 'piecewise', 'decode', True or False"),
         ("engine: {cuda_graphs: full, compile: true}", "cuda_graphs: 'full': compile: true has graphs of its own"),
     ],
 )

@@ -12,7 +12,7 @@ from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from launch.commands.running import print_estimate
 from launch.sweep import estimate
-from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
+from launch.sweep.config import RECIPES, SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.estimate import Work, compress_hours, evaluation_hours, work_of
 from pruning.config import PruneConfig
@@ -90,22 +90,8 @@ def test_every_recipe_is_estimated_without_a_network(path, no_network):
     assert ("ray" in sys.modules) == imported
 
 
-def test_sharing_makes_the_paper_cheaper_than_its_parts():
-    def requests(name):
-        return sum(each.work.requests for each in estimate.estimate(load_sweep(find_recipe(name))))
-
-    parts = ("main", "ladder", "candidates", "hard_distractors", "recovery_seeds", "one_shot")
-    assert requests("paper") < sum(map(requests, (*parts, "models_and_datasets", "scale", "calibration")))
-
-
-def test_a_model_of_unknown_size_is_said_and_not_guessed():
-    sweep = {"models": {"big": "org/unheard-of"}, "tasks": [{"task": "xquad"}]}
-    text = printed(validated(SweepConfig, sweep, "s.yaml"))
-    assert "not in the hours, because their size is unknown here: big" in text
-
-
-@pytest.mark.parametrize("damage", ["deep", "pipe", "loop"])
-def test_a_model_that_cannot_be_read_is_of_unknown_size(tmp_path, damage):
+@pytest.mark.parametrize("damage", ["none", "deep", "pipe", "loop"])
+def test_a_model_that_is_not_here_or_cannot_be_read_is_of_unknown_size(tmp_path, damage):
     weights, described = tmp_path / "model.safetensors", tmp_path / "config.json"
     described.write_text("[" * 100_000 if damage == "deep" else "{}")
     weights.write_bytes(b"x")
@@ -115,5 +101,5 @@ def test_a_model_that_cannot_be_read_is_of_unknown_size(tmp_path, damage):
     if damage == "loop":
         weights.unlink()
         weights.symlink_to(weights.name)
-    sweep = {"models": {"odd": str(tmp_path)}, "tasks": [{"task": "xquad"}]}
+    sweep = {"models": {"odd": "org/unheard-of" if damage == "none" else str(tmp_path)}, "tasks": [{"task": "xquad"}]}
     assert "their size is unknown here: odd" in printed(validated(SweepConfig, sweep, "s.yaml"))

@@ -17,38 +17,36 @@ from launch.sweep.document import validated
 from launch.sweep.jobs import check_screening, expand, parts_of, screened_groups
 
 
-def sweep(**more):
+def config(**changes: Any) -> SweepConfig:
     document = {
-        "models": {"a": "org/a", "b": "org/b", "c": "org/c"},
-        "prune": [{"method": "magnitude", "sparsity": [0.5, 0.6]}],
-        "tasks": [{"task": "gazetteer", "items": 1}],
+        "models": {"dense": "bundled"},
+        "prune": [{"method": "magnitude", "sparsity": [0.5, 0.6]}, {"method": "magnitude", "pattern": "2:4"}],
+        "tasks": [{"task": "gazetteer", "items": 40, "languages": ["english"], "probes": ["greedy", "choice"]}],
     }
-    return validated(SweepConfig, document | more, "sweep.yaml")
+    return validated(SweepConfig, document | changes, "s.yaml")
+
+
+def sweep(**changes):
+    return config(models={"a": "org/a", "b": "org/b", "c": "org/c"}, **changes)
+
+
+def groups(**changes: Any) -> dict[tuple[str, str], tuple[str, ...]]:
+    return screened_groups(expand(config(**changes), Path("run"), resolve=Path))
 
 
 def jobs(config):
     """Without the hub."""
     asked = []
-
-    def resolve(value):
-        asked.append(value)
-        return Path(value)
-
-    return {job.name: job for job in expand(config, Path("RUN"), resolve)}, asked
+    expanded = expand(config, Path("RUN"), lambda value: asked.append(value) or Path(value))
+    return {job.name: job for job in expanded}, asked
 
 
-def test_what_is_compared_belongs_together():
-    config = sweep(models={"a": "org/a", "b": "org/b", "c": "org/c"}, base="b", prune=[])
-    assert parts_of(config) == (("a", "b", "c"),)
-
-
-def test_a_compressed_checkpoint_that_is_given_goes_with_its_base():
-    config = sweep(compress=[{"checkpoint": "org/a-int8", "label": "a-int8", "base": "a"}])
-    assert parts_of(config) == (("a",), ("b",), ("c",))
-    assert [name for name, job in jobs(config.model_copy(update={"only": ("a",)}))[0].items() if not job.is_made] == [
-        "a",
-        "a-int8",
-    ]
+def test_what_is_compared_belongs_together_and_a_given_checkpoint_goes_with_its_base():
+    assert parts_of(sweep(base="b", prune=[])) == (("a", "b", "c"),)
+    given = [{"checkpoint": "org/a-int8", "label": "a-int8", "base": "a"}]
+    assert parts_of(sweep(compress=given)) == (("a",), ("b",), ("c",))
+    part, _ = jobs(sweep(compress=given, only=("a",)))
+    assert [name for name, job in part.items() if not job.is_made] == ["a", "a-int8"]
 
 
 def test_the_parts_together_are_the_whole():
@@ -68,21 +66,6 @@ def test_a_part_that_lacks_a_base_or_names_no_model_is_refused():
         jobs(sweep(base="b", prune=[], only=["a"]))
     with pytest.raises(InputError, match="unknown model of `only`: 'd'"):
         jobs(sweep(only=["d"]))
-
-
-SWEEP: dict[str, Any] = {
-    "models": {"dense": "bundled"},
-    "prune": [{"method": "magnitude", "sparsity": [0.5, 0.6]}, {"method": "magnitude", "pattern": "2:4"}],
-    "tasks": [{"task": "gazetteer", "items": 40, "languages": ["english"], "probes": ["greedy", "choice"]}],
-}
-
-
-def config(**changes: Any) -> SweepConfig:
-    return validated(SweepConfig, {**SWEEP, **changes}, "s.yaml")
-
-
-def groups(**changes: Any) -> dict[tuple[str, str], tuple[str, ...]]:
-    return screened_groups(expand(config(**changes), Path("run"), resolve=Path))
 
 
 def test_the_compressed_checkpoints_of_a_base_on_a_task_are_screened():
@@ -108,10 +91,7 @@ def test_a_task_needs_open_answers():
         ({"gate": {"max_drop": 6, "max_drop_language": 5}}, "max_drop_language: 5 contradicts max_drop: 6: it must be"),
         ({"gate": {"languages": False, "max_drop_language": 3}}, "max_drop_language: 3 contradicts languages: false"),
         ({"gate": {"min_recovery": 101}}, "s.yaml: gate.min_recovery: 101: Input should be less than or equal to 100"),
-        (
-            {"gate": {"max_drop": None, "max_mc_only": None, "max_lost": None}},
-            "every threshold is null: there is nothing to judge",
-        ),
+        ({"gate": dict.fromkeys(("max_drop", "max_mc_only", "max_lost"))}, "every threshold is null: there is nothing"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(changes, message):
@@ -122,16 +102,9 @@ def test_bad_settings_are_refused_in_one_line(changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_dry_run_says_the_fewest_and_the_most_items():
-    # 4 checkpoints of 40 items; the base is evaluated on all, the others on 10 at least.
-    said = _said(screen={"items": 10})
-    assert said.startswith("screening: the sweep evaluates from 70 to 160 items; ")
-    assert said.endswith("The gate's first look has 10 items")
-    assert _said(screen={"items": 100}).startswith("screening: the sweep evaluates from 160 to 160 items; ")
-
-
-def _said(**changes: Any) -> str:
+@pytest.mark.parametrize(("first", "fewest"), [(10, 70), (100, 160)])
+def test_a_dry_run_says_the_fewest_and_the_most_items(first, fewest):
+    """4 checkpoints of 40 items; the base is evaluated on all, the others on 10 at least."""
     console = Console(file=io.StringIO(), width=200)
-    print_estimate(console, config(**changes))
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    return next((line for line in lines if line.startswith("screening")), "")
+    print_estimate(console, config(screen={"items": first}))
+    assert f"\nscreening: the sweep evaluates from {fewest} to 160 items; " in console.file.getvalue()

@@ -59,99 +59,70 @@ def test_models_times_settings_times_tasks():
     assert all(list(job.tasks) == ["gazetteer"] for job in made.values())
 
 
-def test_what_is_taken_out_is_named_like_any_pruning():
-    document = {
-        **MAIN,
-        "prune": [
-            {"method": "layers", "sparsity": [0.25, 0.5]},
-            {"method": "drop", "pattern": ["20-25,28", "3,1-2"]},
-            {"method": "heads", "sparsity": 0.25},
-        ],
-    }
-    made = jobs(document)
-    assert list(made)[1:] == ["layers-0.25", "layers-0.5", "drop-20to25_28", "drop-1to3", "heads-0.25"]
-    assert made["layers-0.5"].prune.pattern == "layers"
-    assert made["layers-0.5"].prune.calibration.source == "gazetteer"
-    assert made["drop-1to3"].prune.calibration is None
-    again = {**document, "prune": [{"method": "drop", "pattern": ["1-3", "1,2,3"]}]}
-    assert "checkpoint 'drop-1to3' occurs twice" in only_error(jobs, again)
+WANDA = {"method": "wanda", "sparsity": 0.5}
+MAGNITUDE = {"method": "magnitude", "sparsity": 0.5}
+ENGLISH = {"calibration": {"source": "gazetteer:english", "samples": 8}}
+REPAIRED = {"repair": ["none", "least_squares"]}
 
 
-def test_calibrations_are_named_where_they_are_not_the_usual_one():
-    other = {"source": "gazetteer:english", "samples": 8}
-    wanda = {"method": "wanda", "sparsity": 0.5}
-    document = {**MAIN, "prune": [wanda, {**wanda, "calibration": other}]}
-    assert list(jobs(document)) == ["dense", "wanda-0.5", "wanda-0.5-gazetteer_english"]
-    document["prune"] = [wanda, {**wanda, "calibration": other, "label": "en"}]
-    assert list(jobs(document)) == ["dense", "wanda-0.5", "wanda-0.5-en"]
-    same_source = {**wanda, "calibration": {"source": "gazetteer", "samples": 9}}
-    assert list(jobs({**MAIN, "prune": [wanda, {**same_source, "label": "nine"}]}))[-1] == "wanda-0.5-nine"
-    document["prune"] = [{**wanda, "calibration": other}, {**wanda, "calibration": {**other, "samples": 9}}]
-    assert "give a setting a label" in only_error(jobs, document)
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ([{"method": "layers", "sparsity": [0.25, 0.5]}], "layers-0.25 layers-0.5"),
+        ([{"method": "drop", "pattern": ["20-25,28", "3,1-2"]}], "drop-20to25_28 drop-1to3"),
+        ([WANDA, WANDA | ENGLISH], "wanda-0.5 wanda-0.5-gazetteer_english"),
+        ([WANDA, WANDA | ENGLISH | {"label": "en"}], "wanda-0.5 wanda-0.5-en"),
+        ([WANDA | {"calibration": {"source": "gazetteer", "samples": 9}, "label": "nine"}], "wanda-0.5-nine"),
+        ([WANDA | {"allocation": "owl"}, WANDA | {"group": "matrix"}], "wanda-0.5-owl wanda-0.5-matrix"),
+        ([MAGNITUDE | {"allocation": "owl", "group": "row", "label": "mine"}], "magnitude-0.5-owl-row-mine"),
+        ([WANDA | REPAIRED | {"sparsity": [0.5, 0.6]}], "wanda-0.5 wanda-0.5+ls wanda-0.6 wanda-0.6+ls"),
+        ([{"method": "magnitude", "pattern": "2:4", "label": "a"} | REPAIRED], "magnitude-2of4-a magnitude-2of4-a+ls"),
+    ],
+)
+def test_a_pruned_checkpoint_is_named_after_its_setting(settings, names):
+    assert list(jobs({**MAIN, "prune": settings}))[1:] == names.split()
 
 
-def test_allocation_and_group_are_part_of_the_job_and_of_its_name():
-    wanda = {"method": "wanda", "sparsity": 0.6}
-    settings = [wanda, {**wanda, "allocation": "owl"}, {**wanda, "group": "matrix"}, {"method": "ria", "sparsity": 0.6}]
-    settings.append({"method": "magnitude", "sparsity": 0.6, "allocation": "owl", "group": "row", "label": "mine"})
-    made = jobs({**MAIN, "prune": settings})
-    assert list(made)[1:] == [
-        *("wanda-0.6", "wanda-0.6-owl", "wanda-0.6-matrix"),
-        *("ria-0.6", "magnitude-0.6-owl-row-mine"),
-    ]
-    assert made["wanda-0.6-owl"].prune.allocation == "owl"
-    assert made["wanda-0.6-matrix"].prune.group == "matrix"
-    assert made["magnitude-0.6-owl-row-mine"].prune.calibration.source == "gazetteer"  # outliers are seen in text
-    # the method's own group, spelled out, is the same job
-    assert "'wanda-0.6' occurs twice" in only_error(jobs, {**MAIN, "prune": [wanda, {**wanda, "group": "row"}]})
-    message = only_error(jobs, {**MAIN, "prune": [{"method": "wanda", "pattern": "2:4", "allocation": "owl"}]})
-    assert message == (
-        """s.yaml: prune.0: {"method": "wanda", "pattern": "2:4", "allocation": "owl"}: """
-        "allocation: 'owl' varies the ratio, which pattern '2:4' fixes"
-    )
-    message = only_error(jobs, {**MAIN, "prune": [wanda, {**wanda, "sparsity": [0.5, 1.5]}]})
-    assert message.startswith("""s.yaml: prune.1: {"method": "wanda", "sparsity": [0.5, 1.5]}: sparsity: """)
-    message = only_error(jobs, {**MAIN, "prune": [{**wanda, "group": "column"}]})
-    assert message.startswith("""s.yaml: prune.0.group: "column":""")
-
-
-def test_a_repair_is_an_axis_that_ends_the_name():
-    both = ["none", "least_squares"]
-    settings = [
-        {"method": "wanda", "sparsity": [0.5, 0.6], "repair": both},
-        {"method": "magnitude", "pattern": "2:4", "repair": both, "label": "mine"},
-        {"method": "sparsegpt", "sparsity": 0.5, "repair": "least_squares"},
-    ]
-    made = jobs({**MAIN, "prune": settings})
-    assert list(made)[1:] == [
-        *("wanda-0.5", "wanda-0.5+ls", "wanda-0.6", "wanda-0.6+ls"),
-        *("magnitude-2of4-mine", "magnitude-2of4-mine+ls", "sparsegpt-0.5+ls"),
-    ]
-    assert made["magnitude-2of4-mine"].prune.calibration is None
-    assert made["magnitude-2of4-mine+ls"].prune.calibration.source == "gazetteer"  # the repair looks at text
+@pytest.mark.parametrize(
+    ("setting", "source"),
+    [
+        ({"method": "layers", "sparsity": 0.5}, "gazetteer"),
+        ({"method": "drop", "pattern": "1-3"}, None),
+        (MAGNITUDE, None),
+        (MAGNITUDE | {"allocation": "owl"}, "gazetteer"),  # outliers are seen in text
+        (MAGNITUDE | {"repair": "least_squares"}, "gazetteer"),  # the repair looks at text
+    ],
+)
+def test_what_looks_at_text_is_calibrated(setting, source):
+    _, job = jobs({**MAIN, "prune": [setting]}).values()
+    assert (job.prune.calibration and job.prune.calibration.source) == source
     # without a repair a job, and with it a run's identity, is what it was before there were any
-    assert "repair" not in made["wanda-0.5"].prune.model_dump()
-    assert made["wanda-0.5+ls"].prune.model_dump()["repair"] == "least_squares"
+    assert job.prune.model_dump().get("repair") == setting.get("repair")
     assert "repair" not in json.dumps(validated(SweepConfig, MAIN, "s").model_dump(mode="json"))
-    message = only_error(jobs, {**MAIN, "prune": [{**settings[0], "repair": []}]})
-    assert message.startswith("s.yaml: prune.0.repair: []:")
-    message = only_error(jobs, {**MAIN, "prune": [{**settings[0], "repair": "bias"}]})
-    assert message.startswith("""s.yaml: prune.0.repair.0: "bias":""")
 
 
-def test_a_setting_or_a_name_twice_in_one_sweep_is_an_error():
-    wanda = {"method": "wanda", "sparsity": 0.5}
-    assert "'wanda-0.5' occurs twice" in only_error(jobs, {**MAIN, "prune": [wanda, wanda]})
-    assert "'wanda-0.5' occurs twice" in only_error(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ([{"method": "drop", "pattern": ["1-3", "1,2,3"]}], "checkpoint 'drop-1to3' occurs twice"),
+        ([WANDA | ENGLISH, WANDA | {"calibration": {"source": "gazetteer:english"}}], "give a setting a label"),
+        ([WANDA, WANDA | {"group": "row"}], "'wanda-0.5' occurs twice"),  # the method's own group, spelled out
+        ([{"method": "wanda", "pattern": "2:4", "allocation": "owl"}], "'owl' varies the ratio, which pattern '2:4'"),
+        ([WANDA, WANDA | {"sparsity": [0.5, 1.5]}], """s.yaml: prune.1: {"method": "wanda", "sparsity": [0.5, 1.5]}"""),
+        ([WANDA | {"repair": []}], "s.yaml: prune.0.repair: []:"),
+    ],
+)
+def test_settings_that_are_wrong_or_make_one_checkpoint_are_refused(settings, message):
+    assert message in only_error(jobs, {**MAIN, "prune": settings})
 
 
-def test_a_name_that_no_directory_can_have_is_an_error():
+def test_a_name_that_occurs_twice_or_that_no_directory_can_have_is_an_error():
     """Else the run would end at its first record, or log."""
-    two = {**MAIN, "models": {"a" * 190: "x", "b": "y"}}
-    assert len(max(jobs(two), key=len)) == 200
-    assert "its name has 201 characters; the limit is 200" in only_error(
-        jobs, {**two, "models": {"a" * 191: "x", "b": "y"}}
-    )
+    assert "'wanda-0.5' occurs twice" in only_error(jobs, {**MAIN, "prune": 2 * MAIN["prune"]})
+    assert "'wanda-0.5' occurs twice" in only_error(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
+    assert len(max(jobs({**MAIN, "models": {"a" * 190: "x", "b": "y"}}), key=len)) == 200
+    message = only_error(jobs, {**MAIN, "models": {"a" * 191: "x", "b": "y"}})
+    assert "its name has 201 characters; the limit is 200" in message
 
 
 def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():
@@ -174,10 +145,11 @@ def test_other_items_need_a_name_of_their_own():
     message = only_error(joined, with_tasks(task), with_tasks({**task, "items": 5}))
     assert "'gazetteer' occurs twice, with items 4 and 5; give one of the two another name" in message
     # of different checkpoints, too: records of one name are compared
-    message = only_error(
-        joined, with_tasks(task), {**with_tasks({**task, "languages": ["english"]}), "models": {"o": "x"}}
-    )
+    english = with_tasks({**task, "languages": ["english"]}, models={"o": "x"})
+    message = only_error(joined, with_tasks(task), english)
     assert "with languages None and ('english',)" in message
+    message = only_error(joined, MAIN, with_tasks({**task, "options": "any"}, prune=[]))
+    assert "'gazetteer' occurs twice, with options 'alike' and 'any'; give one" in message
     made = joined(with_tasks(task), with_tasks({**task, "items": 5, "name": "five"}))
     assert list(made["dense"].tasks) == ["gazetteer", "five"]
 
@@ -211,11 +183,6 @@ def test_a_run_goes_on_with_the_options_that_it_began_with(tmp_path, settings, o
     assert {task.options for job in made for task in job.tasks.values()} == {options}
 
 
-def test_two_ways_of_drawing_options_are_two_tasks():
-    error = only_error(joined, MAIN, with_tasks({"options": "any", "probes": ["greedy"]}, prune=[]))
-    assert error.startswith("tasks: 'gazetteer' occurs twice, with options 'alike' and 'any'; give one")
-
-
 def test_seeds_belong_to_their_sweep_and_the_run_seed_is_one_of_the_sample_seeds():
     made = jobs({**MAIN, "seed": 42})
     assert made["dense"].tasks["gazetteer"].seed == 42
@@ -243,7 +210,7 @@ def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place(tmp_pat
     assert included[3].models == {"dense": "bundled"}
 
 
-def test_bad_includes_name_file_and_entry(tmp_path):
+def test_bad_includes_name_file_and_entry_and_a_sweep_evaluates_something(tmp_path):
     file = tmp_path / "all.yaml"
     assert f"{file}: include: 3: a list of sweeps" in only_error(load_sweep, write(file, {"include": 3}))
     assert "no bundled recipe 'gone'" in only_error(load_sweep, write(file, {"include": ["gone.yaml"]}))
@@ -254,19 +221,9 @@ def test_bad_includes_name_file_and_entry(tmp_path):
     assert f"{file}: include.0: unknown key 'probe'; did you mean 'probes'?" in message
     write(tmp_path / "inner.yaml", broken)
     assert str(tmp_path / "inner.yaml") in only_error(load_sweep, write(file, {"include": ["inner"]}))
-
-
-@pytest.mark.parametrize(
-    ("document", "part"),
-    [
-        ({}, "at least one of each"),
-        ({"models": {"a": "x"}}, "at least one of each"),
-        ({"include": [MAIN], "tasks": [{"task": "gazetteer"}]}, "at least one of each"),
-        ({"include": [MAIN], "prune": [{"method": "wanda", "sparsity": 0.5}]}, "no models to prune"),
-    ],
-)
-def test_sweeps_that_ask_for_nothing(tmp_path, document, part):
-    assert part in only_error(load_sweep, write(tmp_path / "s.yaml", document))
+    for document in ({}, {"models": {"a": "x"}}, {"include": [MAIN], "tasks": [{"task": "gazetteer"}]}):
+        assert "at least one of each" in only_error(load_sweep, write(file, document))
+    assert "no models to prune" in only_error(load_sweep, write(file, {"include": [MAIN], "prune": MAIN["prune"]}))
 
 
 def test_recipes_are_found_by_name_and_files_first(tmp_path, monkeypatch):
@@ -296,6 +253,7 @@ def recipe_jobs(name):
 @pytest.mark.parametrize("folder", ["", "small/"])
 def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
     paper = recipe_jobs(f"{folder}paper")
+    assert {path.stem for path in (RECIPES / folder).glob("*.yaml")} - {"demo"} == {*PAPER, "paper"}
     prunes = {(job.model, job.prune and job.prune.model_dump_json()) for job in paper.values()}
     assert len(prunes) == len(paper)  # every checkpoint once
     apart = 0
@@ -303,21 +261,12 @@ def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
         alone = recipe_jobs(f"{folder}{name}")
         apart += len(alone)
         for job in alone.values():
-            assert (job.model, job.prune and job.prune.model_dump_json()) in prunes
-            (shared,) = [
-                other for other in paper.values()
-                if (other.model, other.prune) == (job.model, job.prune)
-            ]  # fmt: skip
+            (shared,) = [each for each in paper.values() if (each.model, each.prune) == (job.model, job.prune)]
             for task, config in job.tasks.items():
                 assert set(config.formats) <= set(shared.tasks[task].formats)
                 assert set(config.probes) <= set(shared.tasks[task].probes)
                 assert set(config.seeds) <= set(shared.tasks[task].seeds)
     assert len(paper) < apart
-
-
-def test_every_recipe_has_its_twin():
-    assert {path.stem for path in (RECIPES / "small").glob("*.yaml")} == {*PAPER, "paper"}
-    assert {path.stem for path in RECIPES.glob("*.yaml")} == {*PAPER, "paper", "demo"}
 
 
 def test_the_papers_settings():
@@ -339,7 +288,6 @@ def test_bases_in_a_circle_are_refused():
     models = {"one": "x", "two": "y"}
     message = only_error(joined, {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": models, "base": "two"})
     assert message == "base: joined sweeps compare models in a circle: one -> two -> one"
-    chain = joined(
-        {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": {"two": "y", "three": "z"}, "base": "two"}
-    )
+    more = {**MAIN, "models": {"two": "y", "three": "z"}, "base": "two"}
+    chain = joined({**MAIN, "models": models, "base": "one"}, more)
     assert [chain[name].base for name in ("one", "two", "three", "three-wanda-0.5")] == [None, "one", "two", "three"]

@@ -8,7 +8,6 @@ import pytest
 from evaluator.core.errors import InputError
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
-from launch.commands.options import eval_sweep
 from launch.run.directory.rundir import RunDirectory
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import validated
@@ -81,35 +80,28 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, 
     assert len(ids) == sum(len(question.token_ids) for question in a.questions)
     assert max(len(question.token_ids) for question in a.questions) == 1024
 
-
-def test_the_text_and_its_windows_are_part_of_the_identity(models, tmp_path):
     def key(**changes):
-        sweep = {"models": {"a": str(models / "a")}, "tasks": [{"task": task, "probes": ["perplexity"], **changes}]}
-        return prepared(tmp_path, **sweep).tasks[0].key
+        tasks = [{"task": book(tmp_path, **changes.pop("words", {})), "probes": ["perplexity"], **changes}]
+        return prepared(tmp_path, models={"a": str(models / "a")}, tasks=tasks).tasks[0].key
 
-    task = book(tmp_path)
-    first = key()
-    assert key(window=100) != first
-    task = book(tmp_path, "Other words.")
-    assert key() != first
+    # the text and its windows are part of the identity
+    assert len({key(), key(window=100), key(words={"text": "Other words."})}) == 3
 
 
-@pytest.mark.parametrize("form", ["open_capped", "one_shot"])
-def test_capped_formats_need_their_own_room(models, tmp_path, form):
+def test_capped_formats_need_their_own_room(models, tmp_path):
     def length(formats):
         task = {"task": "gazetteer", "items": 2, "probes": ["greedy"], "formats": formats}
         settings = {"prompt_tokens": 100, "one_shot_prompt_tokens": 400, "max_new_tokens": 8}
         return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task | settings]).engine.max_model_len
 
-    assert length(["open", form]) == length(["open"]) + 300
+    assert length(["open", "open_capped"]) == length(["open", "one_shot"]) == length(["open"]) + 300
 
 
 @pytest.mark.parametrize(
-    ("task", "probes", "part"),
+    ("task", "probe", "part"),
     [
         ("text:FILE", "greedy", "takes the probe perplexity or text_fidelity and no other: greedy"),
         ("gazetteer", "perplexity", "takes a text, as in task text:FILE"),
-        ("gazetteer", "perplexities", "did you mean 'perplexity'?"),
         ("text:/no/such/file", "perplexity", "/no/such/file: no such file"),
         ("text:", "perplexity", "the path after ':' is empty"),
         ("text", "perplexity", "name its file, as in text:FILE"),
@@ -117,41 +109,24 @@ def test_capped_formats_need_their_own_room(models, tmp_path, form):
         ("text:BLANK", "perplexity", "holds no text"),
     ],
 )
-def test_bad_texts_are_one_line(models, tmp_path, task, probes, part):
-    (tmp_path / "book.txt").write_text("words", encoding="utf-8")
-    (tmp_path / "binary").write_bytes(b"a\xff")
-    (tmp_path / "blank").write_text(" \n", encoding="utf-8")
-    for name, file in (("FILE", "book.txt"), ("BINARY", "binary"), ("BLANK", "blank")):
-        task = task.replace(name, str(tmp_path / file))
-    settings = {"languages": None, "items": 4, "formats": "open", "seed": 0, "chat": False}
-
-    def check():
-        config = eval_sweep(
-            [str(models / "a")],
-            base=None,
-            task={"task": task, "probes": probes, **settings},
-            engine={"kind": "torch", "dtype": "auto"},
-            resources={},
-        )
-        prepare(config, tmp_path / "run")
-
+def test_bad_texts_are_one_line(models, tmp_path, task, probe, part):
+    for name, content in (("FILE", b"words"), ("BINARY", b"a\xff"), ("BLANK", b" \n")):
+        (tmp_path / name).write_bytes(content)
+        task = task.replace(name, str(tmp_path / name))
     with pytest.raises(InputError) as caught:
-        check()
+        prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{"task": task, "probes": [probe]}])
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_chat_template_that_is_missing_or_no_good_is_found_before_anything_starts(models, tmp_path):
+    model = save_tiny_model(tmp_path / "chat")
     task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
-    with pytest.raises(InputError, match="no chat template"):
-        prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-    save_tiny_model(tmp_path / "chat")
-    template = tmp_path / "chat" / "chat_template.jinja"
-    template.write_text("{{ messages[0].content | upper }}", encoding="utf-8")
-    with pytest.raises(InputError, match="rewrites the user's turn"):
-        prepared(tmp_path, models={"chat": str(tmp_path / "chat")}, tasks=[task])
-    template.write_text("USER: {{ messages[0].content }} BOT:", encoding="utf-8")
-    assert prepared(tmp_path, models={"chat": str(tmp_path / "chat")}, tasks=[task]).tasks[0].config.chat
+    for template, told in ((None, "no chat"), ("{{ messages[0].content | upper }}", "rewrites the user's turn")):
+        if template:
+            (model / "chat_template.jinja").write_text(template, encoding="utf-8")
+        with pytest.raises(InputError, match=told):
+            prepared(tmp_path, models={"chat": str(model)}, tasks=[task])
 
 
 def test_languages_with_fewer_items_than_asked_for_are_told(models, tmp_path):
@@ -184,20 +159,15 @@ def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
     source = {"models": {"a": str(models / "a")}}
     plan = prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\nTiro.\n"))
     assert len(plan.held_out) == 2
-    with pytest.raises(InputError) as caught:
-        prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\ntiro lies  on the Sana\n"))
-    message = str(caught.value)
-    assert message.startswith("wanda-0.5: calibration.source: passage 1 of ")
-    assert "is also the context of item 'i2' of task 'items'" in message
-    assert "\n" not in message
-
-
-def test_a_checkpoint_that_has_seen_what_it_is_asked_about_is_refused(models, tmp_path):
     document = asked_about(tmp_path, "Karo.\ntiro lies  on the Sana\n")
+    found = "calibration.source: passage 1 of .* is also the context of item 'i2' of task 'items'"
+    with pytest.raises(InputError, match=f"^wanda-0.5: {found}"):
+        prepared(tmp_path, **source, **document)
+    # nor can a checkpoint be asked that has seen it
     config = CalibrationConfig(source=document["calibration"]["source"], samples=2)
     made = PruneConfig(source=models / "a", method="wanda", sparsity=0.5, calibration=config, device="cpu")
     prune(made, tmp_path / "sparse")
-    with pytest.raises(InputError, match=r"^sparse: calibration.source: passage 1 of .* of item 'i2'"):
+    with pytest.raises(InputError, match=f"^sparse: {found}"):
         prepared(tmp_path, models={"sparse": str(tmp_path / "sparse")}, tasks=document["tasks"])
 
 
@@ -248,25 +218,20 @@ def test_checkpoints_that_tokenise_otherwise_than_their_base_are_known(models, t
     assert told(probes=["greedy", "rank"]) == frozenset()  # nothing reads a base's answers
 
 
-def _with_quantised(models, tmp_path, monkeypatch, found):
-    """A sweep of a model and a quantised copy, whose rehearsal finds `found`."""
+def test_a_quantised_checkpoint_is_served_as_its_rehearsal_said_or_refused_unless_engines_run_elsewhere(
+    models, tmp_path, monkeypatch
+):
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
-    monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
     monkeypatch.setattr(rehearsal, "serves_cpus", lambda: True)
-    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
-    return {"models": {"a": str(models / "a"), "small": str(small)}, "base": "a", "tasks": [task]}
-
-
-def test_a_quantised_checkpoint_is_served_as_its_rehearsal_said(models, tmp_path, monkeypatch):
     found = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
-    plan = prepared(tmp_path, **_with_quantised(models, tmp_path, monkeypatch, found))
+    monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+    sweep = {"models": {"a": str(models / "a"), "small": str(small)}, "base": "a", "tasks": [task]}
+    plan = prepared(tmp_path, **sweep)
     assert plan.served == ("small: W4A16 (group 32), computed in bfloat16 by SomeKernel",)
     assert (plan.dense["small"].method, plan.dense["small"].pattern) == ("quantised", "W4A16 (group 32)")
-
-
-def test_one_that_cannot_be_served_is_refused_unless_engines_run_elsewhere(models, tmp_path, monkeypatch):
-    sweep = _with_quantised(models, tmp_path, monkeypatch, Rehearsal(reason="out of order"))
+    found = Rehearsal(reason="out of order")
     monkeypatch.setattr(rehearsal, "instruction_sets", tuple)
     with pytest.raises(InputError, match=r"small: W4A16 \(group 32\) in float32: out of order; it needs a processor"):
         prepared(tmp_path, **sweep)

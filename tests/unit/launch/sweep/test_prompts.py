@@ -9,8 +9,8 @@ from evaluator.asking.templates import Wording
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
 from evaluator.probes.planning import plan_of
-from evaluator.tasks import Task, TaskData
-from evaluator.tasks.base import one_of_each, posed_as, task_and_prompt
+from evaluator.tasks import Task
+from evaluator.tasks.base import one_of_each
 from launch.commands.options import eval_sweep
 from launch.commands.tasks import show_prompt
 from launch.sweep import tasks as preparing
@@ -41,16 +41,6 @@ def task(**more):
     return {"task": "gazetteer", "items": 5, "languages": ["english"], **more}
 
 
-def test_names():
-    assert posed_as("xquad", "paper") == "xquad"
-    assert task_and_prompt(posed_as("xquad", "terse")) == ("xquad", "terse")
-    assert task_and_prompt("xquad") == ("xquad", "paper")
-    assert one_of_each(["b+x", "a", "a+x", "b+y"]) == ["b+x", "a"]
-    assert one_of_each(["a+x", "a"]) == ["a"]
-    with pytest.raises(ValueError, match="a plus stands between a task and a prompt"):
-        Task(name="a+b", help="", read_items=lambda _: [])
-
-
 def test_all_that_is_rendered_is_tried(tmp_path, monkeypatch):
     """Each list of options, and the solved examples; not what is excluded anyway."""
     tried = {}
@@ -64,21 +54,14 @@ def test_all_that_is_rendered_is_tried(tmp_path, monkeypatch):
 
 
 def test_each_prompt_poses_a_task_of_its_own(tmp_path):
+    assert one_of_each(["b+x", "a", "a+x", "b+y"]) == ["b+x", "a"]
+    with pytest.raises(ValueError, match="a plus stands between a task and a prompt"):
+        Task(name="a+b", help="", read_items=lambda _: [])
     [dense] = jobs(tmp_path, task())
     assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+listed"]
     assert [each.template and each.template.text for each in dense.tasks.values()] == [None, TERSE, LISTED]
     [dense] = jobs(tmp_path, task(prompts=["listed"]), task(name="other", prompts=["paper", "terse"]))
     assert list(dense.tasks) == ["gazetteer+listed", "other", "other+terse"]
-
-
-def test_items_get_the_name_of_their_task_once_for_all_checkpoints(tmp_path, monkeypatch):
-    named = []
-    original = TaskData.named
-    monkeypatch.setattr(TaskData, "named", lambda data, name: named.append(name) or original(data, name))
-    [dense] = jobs(tmp_path, task())
-    preparation = TaskPreparation(4096, {})
-    assert preparation.tasks_of(dense) == preparation.tasks_of(dense)
-    assert named == ["gazetteer+terse", "gazetteer+listed"]
 
 
 def test_the_same_items_and_candidates_in_other_words(tmp_path):
@@ -102,28 +85,12 @@ def test_the_same_items_and_candidates_in_other_words(tmp_path):
         assert set(plan.scored) == set(question.option_texts)
 
 
-def test_an_item_without_options_cannot_be_posed_by_a_template_that_lists_them(tmp_path):
-    file = tmp_path / "one.jsonl"
-    rows = [
-        {"id": "1", "language": "en", "context": "", "question": "Which?", "answers": ["a"]},
-        {"id": "2", "language": "en", "context": "", "question": "Who?", "answers": ["a"]},
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    [dense] = jobs(tmp_path, {"task": f"jsonl:{file}", "probes": ["greedy"], "prompts": ["terse"]})
-    [terse] = TaskPreparation(4096, {}).tasks_of(dense)
-    assert all(question.can_pose("open") for question in terse.questions)
-    [dense] = jobs(tmp_path, {"task": f"jsonl:{file}", "probes": ["greedy"], "prompts": ["listed"]})
-    with pytest.raises(InputError, match="distractor"):
-        TaskPreparation(4096, {}).tasks_of(dense)
-
-
 @pytest.mark.parametrize(
     ("document", "parts"),
     [
         ({"prompts": {"bad": "{{ contxt }} {{ question }}"}}, ["prompts.bad", "unknown field 'contxt'"]),
         ({"prompts": {"bad": "{{ question "}}, ["prompts.bad", "not a Jinja template: line 1"]),
         ({"prompts": {"bad": "{{ context }}"}}, ["prompts.bad", "field 'question'"]),
-        ({"prompts": {"bad": 3}}, ["prompts.bad: 3"]),
         ({"prompts": {"paper": TERSE}}, ["prompts.paper", "the name of the paper's own prompts"]),
         ({"prompts": {"a+b": TERSE}}, ["prompts.a+b", "letters, digits"]),
         ({"prompts": "missing.yaml"}, ["missing.yaml", "cannot read the file of prompts"]),
@@ -153,12 +120,25 @@ def test_one_name_is_one_template_in_all_joined_sweeps(tmp_path):
     other = {**one, "models": {"other": "bundled"}, "prompts": {"terse": LISTED}}
     with pytest.raises(InputError, match=r"'gazetteer\+terse' occurs twice, with template"):
         expand(SweepConfig.model_validate({"include": [one, other]}), tmp_path)
-    assert (
-        len(expand(SweepConfig.model_validate({"include": [one, {**other, "prompts": one["prompts"]}]}), tmp_path)) == 2
-    )
+    same = {**other, "prompts": one["prompts"]}
+    assert len(expand(SweepConfig.model_validate({"include": [one, same]}), tmp_path)) == 2
 
 
-def test_prompts_in_a_file(tmp_path, capsys):
+def test_an_item_without_options_cannot_be_posed_by_a_template_that_lists_them(tmp_path):
+    file = tmp_path / "one.jsonl"
+    row = {"language": "en", "context": "", "question": "Which?", "answers": ["a"]}
+    file.write_text("".join(json.dumps({"id": id, **row}) + "\n" for id in "12"))
+
+    def prepared(prompt):
+        [dense] = jobs(tmp_path, {"task": f"jsonl:{file}", "probes": ["greedy"], "prompts": [prompt]})
+        return TaskPreparation(4096, {}).tasks_of(dense)[0]
+
+    assert all(question.can_pose("open") for question in prepared("terse").questions)
+    with pytest.raises(InputError, match="distractor"):
+        prepared("listed")
+
+
+def test_prompts_in_a_file(tmp_path):
     file = tmp_path / "prompts.yaml"
     file.write_text(json.dumps(PROMPTS))
     sweep = tmp_path / "sweep.yaml"

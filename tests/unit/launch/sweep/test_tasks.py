@@ -11,7 +11,7 @@ import pytest
 from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from launch.sweep.config import SweepConfig, load_sweep
-from launch.sweep.document import digest, validated
+from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.tasks import TaskPreparation
 from tests.support.documents import example
@@ -35,35 +35,20 @@ def config(rows: Path, **more: Any) -> EvalConfig:
 
 def prepared(*configs: EvalConfig) -> list[str]:
     """The key of each task, prepared by one and the same preparation."""
-    preparation = TaskPreparation(4096, {})
-    job = {"path": Path("x"), "model": "m", "base": None}
-    jobs = [CheckpointJob(name=str(n), tasks={"rows": each}, **job) for n, each in enumerate(configs)]
-    return [preparation.tasks_of(job)[0].key for job in jobs]
+    preparation, job = TaskPreparation(4096, {}), {"name": "x", "path": Path("x"), "model": "m", "base": None}
+    return [preparation.tasks_of(CheckpointJob(tasks={"rows": each}, **job))[0].key for each in configs]
 
 
-def test_two_mappings_of_one_data_set_are_two_tasks(rows):
-    short, again, long, lenient = prepared(
-        config(rows),
-        config(rows),
-        config(rows, fields=LONG),
-        config(rows, fields={**SHORT, "answers": ["short", "long"]}),
-    )
+def test_two_mappings_of_one_data_set_are_two_tasks_and_take_two_names(rows):
+    lenient = {**SHORT, "answers": ["short", "long"]}
+    changes = ({}, {}, {"fields": LONG}, {"fields": lenient}, {"split": "train"})
+    short, again, *others = prepared(*(config(rows, **each) for each in changes))
     assert short == again
-    assert len({short, long, lenient}) == 3
-
-
-def test_two_mappings_under_one_name_are_refused(rows):
+    assert len({short, *others}) == 4
     for key, other in (("fields", LONG), ("language", "finnish"), ("split", "train")):
-        document = {
-            "models": {"dense": "bundled"},
-            "tasks": [
-                {"task": f"hf:{rows}", "language": "english", "fields": SHORT},
-                {"task": f"hf:{rows}", "language": "english", "fields": SHORT, key: other},
-            ],
-        }
-        with pytest.raises(
-            InputError, match=rf"tasks: 'rows' occurs twice, with {key} .*give one of the two another name"
-        ):
+        task = {"task": f"hf:{rows}", "language": "english", "fields": SHORT}
+        document = {"models": {"dense": "bundled"}, "tasks": [task, {**task, key: other}]}
+        with pytest.raises(InputError, match=rf"tasks: 'rows' occurs twice, with {key} .*give one of the two another"):
             expand(validated(SweepConfig, document, "s.yaml"), Path("run"), resolve=Path)
         document["tasks"][1]["name"] = "other"
         [job] = expand(validated(SweepConfig, document, "s.yaml"), Path("run"), resolve=Path)
@@ -79,30 +64,6 @@ def test_a_task_of_which_nothing_is_said_has_the_identity_that_it_had():
     assert config.identifying()["prompt_tokens"] == 512
 
 
-def test_the_identity_has_what_is_said(rows):
-    told = config(rows, split="train").identifying()
-    assert told["fields"] == {
-        **dict.fromkeys(["language", "context", "options", "answer", "labels", "cluster"]),
-        "id": ["n"],
-        "question": ["q"],
-        "answers": ["short"],
-    }
-    assert (told["split"], told["language"]) == ("train", "english")
-    assert digest(told) != digest(config(rows).identifying())
-
-
-def test_a_sweep_file_finds_data_beside_it(rows):
-    sweep = rows.parent / "sweep.yaml"
-    sweep.write_text(
-        "models: {dense: bundled}\ntasks:\n"
-        "  - {task: 'hf:rows.jsonl', language: english, fields: {question: q, answers: short}, probes: [choice]}\n",
-        encoding="utf-8",
-    )
-    [task] = load_sweep(sweep).tasks
-    assert task.task == f"hf:{rows}"
-    assert len(prepared(task)) == 1
-
-
 def test_the_example_of_the_documentation(tmp_path):
     lines = example("your-data.md", "riddles/test.jsonl")
     (tmp_path / "sweep.yaml").write_text(example("your-data.md", "riddles.yaml"), encoding="utf-8")
@@ -110,13 +71,10 @@ def test_the_example_of_the_documentation(tmp_path):
     (tmp_path / "riddles" / "test.jsonl").write_text(lines, encoding="utf-8")
     [job] = expand(load_sweep(tmp_path / "sweep.yaml"), tmp_path / "run", resolve=Path)
     [task] = TaskPreparation(4096, {}).tasks_of(job)
-    by_id = {question.item.item_id: question for question in task.questions}
-    assert {name: question.item.question for name, question in by_id.items()} == {
-        "r1": "In the barn.\nWho barks?",
-        "r2": "Who purrs?",
-    }
-    assert {name: question.item.answers for name, question in by_id.items()} == {"r1": ("dog",), "r2": ("cat",)}
-    assert sorted(by_id["r1"].options.texts) == ["cat", "dog"]
+    one, other = sorted(task.questions, key=lambda question: question.item.item_id)
+    assert (one.item.question, one.item.answers) == ("In the barn.\nWho barks?", ("dog",))
+    assert (other.item.question, other.item.answers) == ("Who purrs?", ("cat",))
+    assert sorted(one.options.texts) == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(
