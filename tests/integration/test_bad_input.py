@@ -1,7 +1,5 @@
 """Every mistake that a user can mend: exit code 2, one line that names it, nothing left behind, no engine started."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -115,11 +113,8 @@ CHECKPOINTS: list[tuple[Callable[[Path], None], list[str]]] = [
     (_truncate, ["model.safetensors"]),
     (_half_written, ["dense", "half-written"]),
     (lambda model: (model / "model.safetensors").unlink(), ["dense", "no *.safetensors"]),
-    (lambda model: (model / "model.safetensors").write_bytes(b""), ["model.safetensors"]),
     (lambda model: (model / "config.json").unlink(), ["config.json", "missing"]),
     (lambda model: (model / "config.json").write_text("{"), ["config.json", "not JSON"]),
-    (lambda model: (model / "config.json").write_text("[]"), ["config.json", "object"]),
-    (lambda model: (model / "config.json").write_bytes(b"\xff\xfe"), ["config.json", "UTF-8"]),
     (lambda model: (model / "config.json").write_text('{"model_type": "frobnicate"}'), ["config.json", "frobnicate"]),
     (lambda model: (model / "tokenizer.json").unlink(), ["dense", "tokenizer"]),
     (lambda model: (model / "tokenizer.json").write_text("{"), ["dense", "tokenizer"]),
@@ -242,10 +237,7 @@ def test_sweep_files(desk: Desk, text: str | bytes, named: list[str]) -> None:
 
 
 ENGINES: list[tuple[dict[str, Any], list[str]]] = [
-    (
-        {"engine": {"deterministic": True}},
-        ["engine: deterministic: vLLM has no batch-invariant mode on a CPU", "torch"],
-    ),
+    ({"engine": {"deterministic": True}}, ["engine: deterministic: vLLM has no batch-invariant mode on a CPU"]),
     ({"resources": {"engines": 101}}, ["resources.engines: 101: at most 4 for each core, and there are 2 cores"]),
     ({"engine": {"tensor_parallel": 100}}, ["engine.tensor_parallel: 100"]),
     ({"resources": {"placement_seconds": 10**12}}, ["resources.placement_seconds: 1000000000000"]),
@@ -277,11 +269,8 @@ def test_paths_beside_the_sweep_file_are_found(desk: Desk) -> None:
     shutil.copytree(desk.model, folder / "модель")
     shutil.copy(desk.items(), folder / "my questions.jsonl")
     file = folder / "sweep.yaml"
-    document = {
-        "models": {"dense": "модель"},
-        "tasks": [{"task": "jsonl:my questions.jsonl", "languages": ["klingon"]}],
-    }
-    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    tasks = [{"task": "jsonl:my questions.jsonl", "languages": ["klingon"]}]
+    file.write_text(yaml.safe_dump({"models": {"dense": "модель"}, "tasks": tasks}), encoding="utf-8")
     error = desk.refused("sweep", file, "--out", desk.directory / "run")
     assert "unknown language of task 'my-questions': 'klingon'" in error
 

@@ -1,7 +1,5 @@
 """The commands on tiny models, from the command line to the report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The real `resurface doctor`, on whatever this machine is."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What `resurface render slurm` writes, run by a real Slurm of two nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

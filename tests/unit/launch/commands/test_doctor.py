@@ -1,7 +1,5 @@
 """`resurface doctor`: exit codes, the card, JSON; on scripted engines."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,11 +1,10 @@
-"""`resurface gate` and `resurface screen` on a made-up run: exit codes, what is written, where thresholds come from."""
-
-from __future__ import annotations
+"""`resurface gate`, `screen`, `compare` and `export` on a made-up run: exit codes, and what is written."""
 
 import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from evaluator.deciding.thresholds import Thresholds
@@ -104,3 +103,44 @@ def test_what_cannot_be_screened_is_one_line(run, tmp_path, monkeypatch, capsys)
     assert capsys.readouterr().err.startswith(message)
     assert typed(monkeypatch, "screen", write_run(tmp_path / "one", 4, ("dense",))) == 2
     assert "nothing to screen: no task has a base and a compressed checkpoint" in capsys.readouterr().err
+
+
+def test_two_checkpoints_of_two_runs(run, tmp_path, monkeypatch, capsys):
+    csv = tmp_path / "moved.csv"
+    assert typed(monkeypatch, "compare", run, run, "--pair", "dense=wanda-0.6", "--csv", csv) == 0
+    said = capsys.readouterr().out
+    assert "weights: digest of de | digest of wa" in said
+    assert "Moved by more than noise: dense open, dense exact_match (McNemar exact, Holm" in said
+    assert set(pd.read_csv(csv)["checkpoint_b"]) == {"wanda-0.6"}
+    assert typed(monkeypatch, "compare", run, run, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["moved"] == 0
+    assert {row["verdict"] for row in told["rows"]} == {"same"}
+    assert {each["checkpoint"] for each in told["differences"]} == {"dense", "wanda-0.6"}
+
+
+def test_an_export_beside_its_run(run, monkeypatch, capsys):
+    assert typed(monkeypatch, "export", run, "--lm-eval") == 0
+    assert "6 files in" in capsys.readouterr().out
+    assert typed(monkeypatch, "compare", run, run / "lm-eval") == 0
+    assert "Nothing differs: every score is the same." in capsys.readouterr().out
+    assert typed(monkeypatch, "compare", run, run) == 0  # still a run, whatever lies in it
+    assert "1.000" in capsys.readouterr().out  # one model on both sides: its own p, without Holm's
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "nowhere", "nowhere"), "nowhere: no such file or directory"),
+        (("compare", ".", "."), "not a run directory"),
+        (("compare", "a.jsonl", "."), "a.jsonl: neither a run directory nor a file of lm-eval's (samples_*.jsonl)"),
+        (("compare", ".", ".", "--pair", "dense"), "--pair: 'dense' is not of the form A=B"),
+        (("compare", ".", ".", "--pair-task", "=x"), "--pair-task: '=x' is not of the form A=B"),
+        (("export", "."), "Missing option '--lm-eval'"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").touch()
+    assert typed(monkeypatch, *arguments) == 2
+    assert message in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """An answer that needs nothing heavy imports nothing heavy: seconds that a typing mistake must not cost."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

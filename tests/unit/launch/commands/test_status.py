@@ -1,7 +1,5 @@
 """`resurface status` as typed: what it prints, and of which runs it speaks."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -42,9 +40,16 @@ def test_a_run_that_failed(tmp_path, monkeypatch, capsys):
     assert told["parts"][0] == {"checkpoint": "dense", "task": "xquad", "state": "done", "done": 40, "total": 40}
 
 
-def test_watching_ends_with_the_run(tmp_path, monkeypatch, capsys):
+def test_watching_ends_with_the_run_or_in_order_by_ctrl_c(tmp_path, monkeypatch, capsys):
     run = write(tmp_path / "run", "running")
     held = RunLock(run)
+
+    def press(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.commands.status.time.sleep", press)
+    assert typed(monkeypatch, "status", run, "--watch") == 0
+    assert capsys.readouterr().err == ""
 
     def finish(seconds: float) -> None:
         write(tmp_path / "other", "finished")
@@ -76,26 +81,12 @@ def test_of_a_thousand_checkpoints_those_that_need_a_look_are_shown(tmp_path, mo
     assert "and 1000 more tasks of checkpoints" in said
 
 
-def test_a_watch_ends_in_order_by_ctrl_c(tmp_path, monkeypatch, capsys):
-    run = write(tmp_path / "run", "running")
-    held = RunLock(run)
-
-    def pressed(seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("time.sleep", pressed)
-    assert typed(monkeypatch, "status", run, "--watch") == 0
-    assert capsys.readouterr().err == ""
-    held.release()
-
-
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_it_ends_well_when_nobody_reads_on(tmp_path, options):
     """As in `resurface status RUN | head`, from the first line on."""
     end, pipe = os.pipe()
     os.close(end)
+    typed = command("status", write(tmp_path / "run"), *options)
     with os.fdopen(pipe, "wb") as output:
-        done = subprocess.run(
-            command("status", write(tmp_path / "run"), *options), stdout=output, stderr=subprocess.PIPE, check=False
-        )
+        done = subprocess.run(typed, stdout=output, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

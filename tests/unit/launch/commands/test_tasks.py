@@ -1,7 +1,5 @@
 """`resurface tasks` and `resurface show-prompt`: what is asked, to the letter and to the token."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS
 from launch.commands.tasks import show_prompt, tasks
 from launch.commands.terminal import printed
+from tests.support.sweeps import refused
 
 
 def told(capsys: pytest.CaptureFixture[str], **options: object) -> str:
@@ -38,9 +37,8 @@ def test_one_task(capsys):
     out = capsys.readouterr().out
     assert "items on the hub: english 1,172" in out
     question = "    | Question: Which force pulls a dropped stone to the ground?\n    |\n"
-    assert f"{question}    | Answer in a few words:\n" in out
-    assert f"{question}    | Candidates: " in out
-    assert "  * gravity\n" in out
+    for part in (f"{question}    | Answer in a few words:\n", f"{question}    | Candidates: ", "  * gravity\n"):
+        assert part in out
     tasks("hellaswag")
     out = capsys.readouterr().out
     assert "for the probes choice and hard_choice only" in out
@@ -85,7 +83,7 @@ def test_an_item_without_a_context_and_with_five_options(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task": "gazetteer", "item": "x"}, r"there is no item 'x' \(the first are "),
+        ({"task": "gazetteer", "item": "x"}, "there is no item 'x' (the first are "),
         ({"task": "gazetteer", "format": "opn"}, "unknown format 'opn'; did you mean 'open'"),
         ({"task": "text:gazetteer"}, "a text has no items"),
         ({"task": "squad", "item": "sample", "format": "one_shot"}, "no item of the language is left as the example"),
@@ -93,8 +91,7 @@ def test_an_item_without_a_context_and_with_five_options(tmp_path, capsys):
     ],
 )
 def test_what_cannot_be_shown(options, message, capsys):
-    with pytest.raises(InputError, match=message):
-        told(capsys, **options)
+    assert message in refused(told, capsys, **options)
 
 
 def test_texts_of_others_do_not_steer_the_terminal(capsys):

@@ -32,16 +32,11 @@ def test_no_order_reaches_a_terminal(terminal, soft):
     assert not set(text) & set("\x1b\x07\x08\x7f\x9b")
 
 
-def test_the_consoles_own_orders_do():
+def test_the_consoles_own_orders_do_also_in_a_live_display():
     written = io.StringIO()
     console = SafeConsole(file=written, force_terminal=True, color_system="standard")
     console.print("[red]error:[/red] a\x1b[32mb", highlight=False)
     assert written.getvalue() == "\x1b[31merror:\x1b[0m a?[32mb\n"
-
-
-def test_a_live_display_moves_the_cursor_and_its_text_does_not():
-    written = io.StringIO()
-    console = SafeConsole(file=written, force_terminal=True, color_system=None)
     with console.status("working on \x1b[5mname"):
         pass
     assert "working on ?[5mname" in written.getvalue()

@@ -1,7 +1,5 @@
 """Twins, what two sides pruned, and the questions that every run is asked."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

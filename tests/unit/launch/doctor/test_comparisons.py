@@ -1,7 +1,5 @@
 """Distances between two sides' answers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

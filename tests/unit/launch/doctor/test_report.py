@@ -1,7 +1,5 @@
 """A report with scripted engines: sound ones pass everything, and each wrong one fails what it should."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter
@@ -84,15 +82,6 @@ def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
     assert not report.failed
 
 
-def test_two_gpus_that_do_not_answer_like_one_fail(examined):
-    assert failed(examined(TWO_GPUS, divided=off_by_a_tenth)) == {"tensor parallel"}
-    died = EngineError("after loading, x in the engine is not that of the files (worker 1 of 2)")
-    (result,) = examined(TWO_GPUS, divided=died).failed
-    assert result.measured == f"divided: EngineError: {died}"
-    one = next(each for each in examined(GPU).checks if each.check.name == "tensor parallel")
-    assert (one.status, one.why) == ("skipped", "needs 2 GPUs")
-
-
 @pytest.mark.parametrize(
     ("machine", "visible", "skipped"),
     [
@@ -109,12 +98,26 @@ def test_the_gpus_that_a_process_sees_count(machine, visible, skipped, monkeypat
     assert not report.failed
 
 
-def test_a_path_that_is_off_by_a_tenth_of_a_nat_or_counts_ties_fails(examined):
-    """Against prompt log-probabilities and transformers; the engine agrees with itself."""
-    assert failed(examined(served=off_by_a_tenth)) == {"scores", "scores, oracle", "swap", "swap, oracle"}
-    assert failed(examined(by_prompt=off_by_a_tenth)) == {"scores", "swap"}
-    assert failed(examined(served=counting_ties)) == {"ranks", "ranks, ties"}
-    assert failed(examined(by_prompt=counting_ties)) == {"ranks, ties"}
+DIED = EngineError("after loading, x in the engine is not that of the files (worker 1 of 2)")
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "bent", "wrong"),
+    [
+        # Against prompt log-probabilities and transformers; the engine agrees with itself.
+        (CPU, "served", off_by_a_tenth, {"scores", "scores, oracle", "swap", "swap, oracle"}),
+        (CPU, "by_prompt", off_by_a_tenth, {"scores", "swap"}),
+        (CPU, "served", counting_ties, {"ranks", "ranks, ties"}),
+        (CPU, "by_prompt", counting_ties, {"ranks, ties"}),
+        (TWO_GPUS, "divided", off_by_a_tenth, {"tensor parallel"}),
+        (TWO_GPUS, "divided", DIED, {"tensor parallel"}),
+        (CPU, "by_prompt", DIED, {"scores", "ranks, ties", "swap"}),
+    ],
+)
+def test_an_engine_that_answers_wrong_or_dies_fails_its_checks_and_no_others(examined, machine, name, bent, wrong):
+    report = examined(machine, **{name: bent})
+    assert failed(report) == wrong
+    assert bent is not DIED or {result.why for result in report.failed} == {f"{name}: EngineError: {DIED}"}
 
 
 def test_an_engine_that_swaps_nothing_in_fails(examined, monkeypatch):
@@ -154,13 +157,6 @@ def test_samples_that_depend_on_the_batch_fail(examined):
         return dataclasses.replace(answer, token_ids=(*answer.token_ids[:-1], answer.token_ids[-1] + 1))
 
     assert failed(examined(served=drawn_otherwise_later)) == {"samples"}
-
-
-def test_an_engine_that_does_not_start_fails_its_checks_and_no_others(examined):
-    report = examined(by_prompt=EngineError("no memory left"))
-    assert failed(report) == {"scores", "ranks, ties", "swap"}
-    assert all(result.why == "by_prompt: EngineError: no memory left" for result in report.failed)
-    assert doctor_report.verdict(report) == "3 of 12 checks failed, 7 skipped"
 
 
 def test_what_is_known_after_each_witness_is_told(examined):

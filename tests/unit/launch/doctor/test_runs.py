@@ -1,7 +1,5 @@
 """The result of a run's process, the reason if the process fails, and what the machine says of itself."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run says that it need not be."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 

@@ -18,15 +18,6 @@ from launch.sweep.estimate import Work, compress_hours, evaluation_hours, work_o
 from pruning.config import PruneConfig
 
 
-@pytest.fixture
-def no_network(monkeypatch):
-    def refuse(*arguments, **named):
-        raise AssertionError("the network was asked")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-
 def printed(config):
     console = Console(file=io.StringIO(), width=100)
     print_estimate(console, config)
@@ -72,16 +63,17 @@ def test_hours_follow_the_formula():
     assert evaluation_hours(8e9, work) * 3600 == pytest.approx(operations / estimate.PEAK + 2 + estimate.LOAD)
     assert evaluation_hours(16e9, work) > evaluation_hours(8e9, work)
     c4 = {"source": "c4", "samples": 128, "sequence_length": 2048}
-    hours = [
-        compress_hours(8e9, PruneConfig(source=".", method=method, sparsity=0.5, calibration=c4))
-        for method in ("magnitude", "wanda", "sparsegpt")
-    ]
+    setting = {"source": ".", "sparsity": 0.5, "calibration": c4}
+    methods = ("magnitude", "wanda", "sparsegpt")
+    hours = [compress_hours(8e9, PruneConfig(method=method, **setting)) for method in methods]
     assert hours == sorted(hours)
     assert hours[0] * 3600 == pytest.approx(32)
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.yaml")), ids=lambda path: str(path.relative_to(RECIPES)))
-def test_every_recipe_is_estimated_without_a_network(path, no_network):
+def test_every_recipe_is_estimated_without_a_network(path, monkeypatch):
+    monkeypatch.setattr(socket.socket, "connect", None)
+    monkeypatch.setattr(socket, "getaddrinfo", None)
     imported = "ray" in sys.modules
     text = printed(load_sweep(path))
     assert "GPU hours" in text

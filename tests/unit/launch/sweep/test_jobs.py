@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evaluator.core.errors import InputError
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import expand
+from tests.support.sweeps import RUN, refused
+from tests.support.sweeps import expanded as jobs
 
-RUN = Path("run")
 MAIN = {
     "models": {"dense": "bundled"},
     "prune": [{"method": "wanda", "sparsity": 0.5}],
@@ -20,23 +20,12 @@ MAIN = {
 }
 
 
-def jobs(document):
-    return {job.name: job for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, resolve=Path)}
-
-
 def joined(*documents, **more):
     return jobs({"include": list(documents), **more})
 
 
 def with_tasks(*tasks, **changes):
     return {**MAIN, **changes, "tasks": [{"task": "gazetteer", "items": 4, **task} for task in tasks]}
-
-
-def only_error(function, *arguments, **named):
-    with pytest.raises(InputError) as caught:
-        function(*arguments, **named)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_models_times_settings_times_tasks():
@@ -113,15 +102,15 @@ def test_what_looks_at_text_is_calibrated(setting, source):
     ],
 )
 def test_settings_that_are_wrong_or_make_one_checkpoint_are_refused(settings, message):
-    assert message in only_error(jobs, {**MAIN, "prune": settings})
+    assert message in refused(jobs, {**MAIN, "prune": settings})
 
 
 def test_a_name_that_occurs_twice_or_that_no_directory_can_have_is_an_error():
     """Else the run would end at its first record, or log."""
-    assert "'wanda-0.5' occurs twice" in only_error(jobs, {**MAIN, "prune": 2 * MAIN["prune"]})
-    assert "'wanda-0.5' occurs twice" in only_error(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
+    assert "'wanda-0.5' occurs twice" in refused(jobs, {**MAIN, "prune": 2 * MAIN["prune"]})
+    assert "'wanda-0.5' occurs twice" in refused(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
     assert len(max(jobs({**MAIN, "models": {"a" * 190: "x", "b": "y"}}), key=len)) == 200
-    message = only_error(jobs, {**MAIN, "models": {"a" * 191: "x", "b": "y"}})
+    message = refused(jobs, {**MAIN, "models": {"a" * 191: "x", "b": "y"}})
     assert "its name has 201 characters; the limit is 200" in message
 
 
@@ -142,13 +131,13 @@ def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():
 
 def test_other_items_need_a_name_of_their_own():
     task = {"probes": ["greedy"]}
-    message = only_error(joined, with_tasks(task), with_tasks({**task, "items": 5}))
+    message = refused(joined, with_tasks(task), with_tasks({**task, "items": 5}))
     assert "'gazetteer' occurs twice, with items 4 and 5; give one of the two another name" in message
     # of different checkpoints, too: records of one name are compared
     english = with_tasks({**task, "languages": ["english"]}, models={"o": "x"})
-    message = only_error(joined, with_tasks(task), english)
+    message = refused(joined, with_tasks(task), english)
     assert "with languages None and ('english',)" in message
-    message = only_error(joined, MAIN, with_tasks({**task, "options": "any"}, prune=[]))
+    message = refused(joined, MAIN, with_tasks({**task, "options": "any"}, prune=[]))
     assert "'gazetteer' occurs twice, with options 'alike' and 'any'; give one" in message
     made = joined(with_tasks(task), with_tasks({**task, "items": 5, "name": "five"}))
     assert list(made["dense"].tasks) == ["gazetteer", "five"]
@@ -156,14 +145,14 @@ def test_other_items_need_a_name_of_their_own():
 
 def test_other_prompts_may_share_a_name_on_other_checkpoints_only():
     chat = with_tasks({"probes": ["greedy"], "chat": True})
-    assert "with chat False and True" in only_error(joined, with_tasks({"probes": ["greedy"]}), chat)
+    assert "with chat False and True" in refused(joined, with_tasks({"probes": ["greedy"]}), chat)
     made = joined(with_tasks({"probes": ["greedy"]}), {**chat, "models": {"instruct": "x"}})
     assert made["instruct"].tasks["gazetteer"].chat
     assert not made["dense"].tasks["gazetteer"].chat
 
 
 def test_a_models_name_means_one_model():
-    message = only_error(joined, MAIN, {**MAIN, "models": {"dense": "other"}})
+    message = refused(joined, MAIN, {**MAIN, "models": {"dense": "other"}})
     assert "'dense' is 'bundled' in one joined sweep, 'other' in another" in message
 
 
@@ -189,7 +178,7 @@ def test_seeds_belong_to_their_sweep_and_the_run_seed_is_one_of_the_sample_seeds
     assert made["wanda-0.5"].prune.seed == 42
     assert jobs({**with_tasks({"probes": ["greedy"], "seed": 3}), "seed": 42})["dense"].tasks["gazetteer"].seed == 3
     bad = {**with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}), "seed": 42}
-    assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in only_error(jobs, bad)
+    assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in refused(jobs, bad)
 
 
 # ---- files --------------------------------------------------------------------------------------------------------
@@ -212,18 +201,18 @@ def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place(tmp_pat
 
 def test_bad_includes_name_file_and_entry_and_a_sweep_evaluates_something(tmp_path):
     file = tmp_path / "all.yaml"
-    assert f"{file}: include: 3: a list of sweeps" in only_error(load_sweep, write(file, {"include": 3}))
-    assert "no bundled recipe 'gone'" in only_error(load_sweep, write(file, {"include": ["gone.yaml"]}))
-    assert "did you mean 'ladder'?" in only_error(load_sweep, write(file, {"include": ["laddr"]}))
-    assert "includes this file in turn" in only_error(load_sweep, write(file, {"include": ["all.yaml"]}))
+    assert f"{file}: include: 3: a list of sweeps" in refused(load_sweep, write(file, {"include": 3}))
+    assert "no bundled recipe 'gone'" in refused(load_sweep, write(file, {"include": ["gone.yaml"]}))
+    assert "did you mean 'ladder'?" in refused(load_sweep, write(file, {"include": ["laddr"]}))
+    assert "includes this file in turn" in refused(load_sweep, write(file, {"include": ["all.yaml"]}))
     broken = {**MAIN, "tasks": [{"task": "gazetteer", "probe": ["greedy"]}]}
-    message = only_error(load_sweep, write(file, {"include": [broken]}))
+    message = refused(load_sweep, write(file, {"include": [broken]}))
     assert f"{file}: include.0: unknown key 'probe'; did you mean 'probes'?" in message
     write(tmp_path / "inner.yaml", broken)
-    assert str(tmp_path / "inner.yaml") in only_error(load_sweep, write(file, {"include": ["inner"]}))
+    assert str(tmp_path / "inner.yaml") in refused(load_sweep, write(file, {"include": ["inner"]}))
     for document in ({}, {"models": {"a": "x"}}, {"include": [MAIN], "tasks": [{"task": "gazetteer"}]}):
-        assert "at least one of each" in only_error(load_sweep, write(file, document))
-    assert "no models to prune" in only_error(load_sweep, write(file, {"include": [MAIN], "prune": MAIN["prune"]}))
+        assert "at least one of each" in refused(load_sweep, write(file, document))
+    assert "no models to prune" in refused(load_sweep, write(file, {"include": [MAIN], "prune": MAIN["prune"]}))
 
 
 def test_recipes_are_found_by_name_and_files_first(tmp_path, monkeypatch):
@@ -234,8 +223,8 @@ def test_recipes_are_found_by_name_and_files_first(tmp_path, monkeypatch):
     assert find_recipe("ladder") == RECIPES / "ladder.yaml"
     mine = write(tmp_path / "main.yaml", MAIN)
     assert find_recipe("main").resolve() == mine
-    assert "did you mean 'main'?" in only_error(find_recipe, "man")
-    assert "no such file, and no bundled recipe 'mine'" in only_error(find_recipe, "mine.yaml")
+    assert "did you mean 'main'?" in refused(find_recipe, "man")
+    assert "no such file, and no bundled recipe 'mine'" in refused(find_recipe, "mine.yaml")
 
 
 # ---- the bundled recipes ------------------------------------------------------------------------------------------
@@ -286,7 +275,7 @@ def test_the_papers_settings():
 
 def test_bases_in_a_circle_are_refused():
     models = {"one": "x", "two": "y"}
-    message = only_error(joined, {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": models, "base": "two"})
+    message = refused(joined, {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": models, "base": "two"})
     assert message == "base: joined sweeps compare models in a circle: one -> two -> one"
     more = {**MAIN, "models": {"two": "y", "three": "z"}, "base": "two"}
     chain = joined({**MAIN, "models": models, "base": "one"}, more)

@@ -10,6 +10,7 @@ from evaluator.tasks import TASKS
 from launch.sweep.config import SweepConfig
 from launch.sweep.models import BUNDLED, BUNDLED_MODEL, local_directory, model_name, names_of, resolve_model
 from launch.sweep.plugins import load_plugins
+from tests.support.sweeps import refused
 
 
 @pytest.fixture
@@ -60,10 +61,7 @@ def test_the_mirror_comes_before_the_hub(hub, tmp_path, monkeypatch):
 
 
 def test_offline_is_one_line_that_says_how_to_give_a_directory(hub, tmp_path, monkeypatch):
-    with pytest.raises(InputError) as caught:
-        resolve_model("org/offline")
-    message = str(caught.value)
-    assert "\n" not in message
+    message = refused(resolve_model, "org/offline")
     for part in ("model 'org/offline'", "Couldn't reach the hub", "RESURFACE_MODELS=DIR", "DIR/org/offline"):
         assert part in message
     monkeypatch.setenv("RESURFACE_MODELS", str(tmp_path))
@@ -143,6 +141,4 @@ def test_a_plugin_that_cannot_be_imported_is_one_line(folder, monkeypatch, conte
     if content is not None:
         (folder / f"{name}.py").write_text(content)
     monkeypatch.setenv("RESURFACE_PLUGINS", name)
-    with pytest.raises(InputError) as caught:
-        load_plugins()
-    assert str(caught.value) == f"RESURFACE_PLUGINS: cannot import {name!r}: {reason.format(content is None)}"
+    assert refused(load_plugins) == f"RESURFACE_PLUGINS: cannot import {name!r}: {reason.format(content is None)}"

@@ -1,20 +1,18 @@
 """What a task's identity is made of: two mappings of one data set are two tasks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.tasks import TaskPreparation
 from tests.support.documents import example
+from tests.support.sweeps import expanded, refused
 
 ROWS = [{"n": number, "q": f"q{number}?", "short": f"s{number}", "long": f"l{number}"} for number in range(4)]
 SHORT = {"id": "n", "question": "q", "answers": "short"}
@@ -48,10 +46,9 @@ def test_two_mappings_of_one_data_set_are_two_tasks_and_take_two_names(rows):
     for key, other in (("fields", LONG), ("language", "finnish"), ("split", "train")):
         task = {"task": f"hf:{rows}", "language": "english", "fields": SHORT}
         document = {"models": {"dense": "bundled"}, "tasks": [task, {**task, key: other}]}
-        with pytest.raises(InputError, match=rf"tasks: 'rows' occurs twice, with {key} .*give one of the two another"):
-            expand(validated(SweepConfig, document, "s.yaml"), Path("run"), resolve=Path)
+        assert f"tasks: 'rows' occurs twice, with {key} " in refused(expanded, document)
         document["tasks"][1]["name"] = "other"
-        [job] = expand(validated(SweepConfig, document, "s.yaml"), Path("run"), resolve=Path)
+        [job] = expanded(document).values()
         assert list(job.tasks) == ["rows", "other"]
 
 
@@ -88,7 +85,5 @@ def test_the_example_of_the_documentation(tmp_path):
     ],
 )
 def test_what_cannot_be_said_of_a_task(task, parts):
-    with pytest.raises(InputError) as caught:
-        validated(SweepConfig, {"models": {"dense": "bundled"}, "tasks": [task]}, "s.yaml")
-    assert all(part in str(caught.value) for part in parts), caught.value
-    assert "\n" not in str(caught.value)
+    told = refused(validated, SweepConfig, {"models": {"dense": "bundled"}, "tasks": [task]}, "s.yaml")
+    assert all(part in told for part in parts), told
