@@ -122,9 +122,7 @@ def test_a_path_that_cannot_be_one_is_one_line(tmp_path, model, task):
 
 def test_a_pipe_or_a_huge_file_is_no_sweep(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(InputError, match="not a regular file"):
-        read_document(tmp_path / "pipe.yaml")
+    assert "not a regular file" in sweeps.refused(read_document, tmp_path / "pipe.yaml")
     with (tmp_path / "huge.yaml").open("w") as file:
         file.truncate(10**12)
-    with pytest.raises(InputError, match="more than"):
-        read_document(tmp_path / "huge.yaml")
+    assert "more than" in sweeps.refused(read_document, tmp_path / "huge.yaml")

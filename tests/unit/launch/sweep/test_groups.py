@@ -61,10 +61,8 @@ def test_the_parts_together_are_the_whole():
 
 
 def test_a_part_that_lacks_a_base_or_names_no_model_is_refused():
-    with pytest.raises(InputError, match="only: 'a' is compared with 'b', which is left out"):
-        jobs(sweep(base="b", prune=[], only=["a"]))
-    with pytest.raises(InputError, match="unknown model of `only`: 'd'"):
-        jobs(sweep(only=["d"]))
+    assert "only: 'a' is compared with 'b', which is left out" in refused(jobs, sweep(base="b", prune=[], only=["a"]))
+    assert "unknown model of `only`: 'd'" in refused(jobs, sweep(only=["d"]))
 
 
 def test_the_compressed_checkpoints_of_a_base_on_a_task_are_screened():

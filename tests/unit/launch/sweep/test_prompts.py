@@ -109,15 +109,6 @@ def test_what_is_refused_before_anything_starts(tmp_path, document, parts):
     assert all(part in message for part in [*parts, str(tmp_path)]), message
 
 
-def test_one_name_is_one_template_in_all_joined_sweeps(tmp_path):
-    one = {"models": {"dense": "bundled"}, "prompts": {"terse": TERSE}, "tasks": [task()]}
-    other = {**one, "models": {"other": "bundled"}, "prompts": {"terse": LISTED}}
-    with pytest.raises(InputError, match=r"'gazetteer\+terse' occurs twice, with template"):
-        expand(SweepConfig.model_validate({"include": [one, other]}), tmp_path)
-    same = {**other, "prompts": one["prompts"]}
-    assert len(expand(SweepConfig.model_validate({"include": [one, same]}), tmp_path)) == 2
-
-
 def test_an_item_without_options_cannot_be_posed_by_a_template_that_lists_them(tmp_path):
     file = tmp_path / "one.jsonl"
     row = {"language": "en", "context": "", "question": "Which?", "answers": ["a"]}
@@ -128,8 +119,7 @@ def test_an_item_without_options_cannot_be_posed_by_a_template_that_lists_them(t
         return TaskPreparation(4096, {}).tasks_of(dense)[0]
 
     assert all(question.can_pose("open") for question in prepared("terse").questions)
-    with pytest.raises(InputError, match="distractor"):
-        prepared("listed")
+    assert "distractor" in refused(prepared, "listed")
 
 
 def test_prompts_in_a_file(tmp_path):
@@ -162,8 +152,7 @@ def test_show_prompt(tmp_path, capsys):
     assert " A:\n\ntokens (" in both.split("prompt terse")[1]
     show_prompt("sciq", "bundled", **usual, prompts=file, prompt="terse")
     assert capsys.readouterr().out.rstrip("\n") == "prompt terse" + both.rstrip("\n").split("prompt terse")[1]
-    with pytest.raises(InputError, match="unknown prompt 'short'"):
-        show_prompt("sciq", "bundled", **usual, prompts=file, prompt="short")
+    assert "unknown prompt 'short'" in refused(show_prompt, "sciq", "bundled", **usual, prompts=file, prompt="short")
     with pytest.raises(InputError, match="'shown' lists candidates"):
         show_prompt("sciq", "bundled", **(usual | {"format": "shown"}), prompts=file, prompt="terse")
 
