@@ -165,28 +165,16 @@ def test_a_dry_run_counts_the_toy_probe(sweep_file: Path) -> None:
     assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in done.stdout
 
 
-def test_help_names_the_toys() -> None:
+def test_help_names_the_toys_and_without_the_plugin_they_are_unknown(sweep_file: Path, tmp_path: Path) -> None:
     told = run("eval", "--help").stdout
     assert all(re.search(rf"\b{name}\b", told) for name in ("first", "towns", "toy"))
-
-
-def test_a_mistyped_toy_is_told_from_its_registry(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(SWEEP.replace("choice, first]", "choice, furst]"), encoding="utf-8")
-    done = run("sweep", path, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert "unknown probe 'furst'; did you mean 'first'?" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_without_the_plugin_the_names_are_unknown(sweep_file: Path, tmp_path: Path) -> None:
     done = run("sweep", sweep_file, "--out", tmp_path / "out", plugins=False)
     assert done.returncode == 2
     assert "unknown" in done.stderr
 
 
 @pytest.mark.slow
-def test_records_hold_the_toy_probe_method_task_and_engine(finished: Path) -> None:
+def test_records_checkpoint_table_and_page_hold_the_toys(finished: Path) -> None:
     found = records(finished)
     assert set(found["probe"]) == {"greedy", "choice", "first"}
     assert set(found["method"].dropna()) == {"contrary"}
@@ -195,13 +183,19 @@ def test_records_hold_the_toy_probe_method_task_and_engine(finished: Path) -> No
     first = found[found["probe"] == "first"]
     assert len(first) == 2 * ITEMS
     assert first["logprob"].lt(0).all()
-
-
-@pytest.mark.slow
-def test_the_pruned_checkpoint_lost_its_largest_weights(finished: Path) -> None:
     manifest = json.loads((finished / "checkpoints" / "contrary-0.5" / "prune_manifest.json").read_text())
     assert manifest["method"] == "contrary"
     assert manifest["measured_sparsity"] == pytest.approx(0.5, abs=1e-3)
+    done = run("report", finished)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(finished / "tables" / "sure.csv")
+    assert table["checkpoint"].tolist() == ["dense", "contrary-0.5"]
+    assert table["n"].tolist() == [ITEMS, ITEMS]
+    page = (finished / "report" / "index.html").read_text(encoding="utf-8")
+    assert "Is the first token sure?" in page
+    assert "surely begun" in page
+    assert re.search(r"\b\d+\.\d %", page)
+    assert '"first token"' in page  # the item view's heading of the probe
 
 
 @pytest.mark.long
@@ -219,17 +213,3 @@ def test_a_probe_that_raises_ends_the_run_and_no_engine_is_started_again(
     assert logs.count(line) == 1
     assert 'raise ZeroDivisionError("one\\ntwo")' in logs  # the traceback
     assert json.loads((tmp_path / "out" / "run.json").read_text())["error"] == line
-
-
-@pytest.mark.slow
-def test_the_toy_table_is_a_csv_and_a_section_of_the_page(finished: Path) -> None:
-    done = run("report", finished)
-    assert done.returncode == 0, done.stderr
-    table = pd.read_csv(finished / "tables" / "sure.csv")
-    assert table["checkpoint"].tolist() == ["dense", "contrary-0.5"]
-    assert table["n"].tolist() == [ITEMS, ITEMS]
-    page = (finished / "report" / "index.html").read_text(encoding="utf-8")
-    assert "Is the first token sure?" in page
-    assert "surely begun" in page
-    assert re.search(r"\b\d+\.\d %", page)
-    assert '"first token"' in page  # the item view's heading of the probe

@@ -75,15 +75,10 @@ def _sweep(
     """A sweep file; `sections`: more of it, or in place of what is here."""
     file = directory / "questions.jsonl"
     rows = [
-        {
-            "id": f"q{n}",
-            "language": "english",
-            "context": f"Lake {n} is deep.",
-            "question": f"Is {n}?",
-            "answers": ["x"],
-        }
+        {"id": f"q{n}", "language": "english", "context": f"Lake {n} is deep.", "question": f"Is {n}?",
+         "answers": ["x"]}
         for n in range(items)
-    ]
+    ]  # fmt: skip
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     document = {
         "models": {name: str(directory / name) for name in models},
@@ -313,11 +308,8 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
         "prune": [{"method": "magnitude", "sparsity": 0.5}, {"method": "wanda", "sparsity": 0.5}],
         "calibration": {"source": f"text:{texts}", "samples": 8, "sequence_length": 16},
     }
-    sweep, run = (
-        _sweep(tmp_path, ["model"], kind="torch", sections=pruned, attempts=3, load_seconds=20),
-        tmp_path / "run",
-    )
-    log = tmp_path / "log"
+    sweep = _sweep(tmp_path, ["model"], kind="torch", sections=pruned, attempts=3, load_seconds=20)
+    run, log = tmp_path / "run", tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
     when(driver, lambda: list(run.glob("run.json")), log)  # until then it looks whether everything is there
     texts.unlink()

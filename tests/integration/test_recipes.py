@@ -23,9 +23,7 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
         ("open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"), 24
     )
     assert sorted(dense.loc[dense["probe"] == "sample", "seed"].unique()) == [0, 1, 2, 3, 4]
-    assert set(found["probe"]) == {
-        *("greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity"),
-    }  # fmt: skip
+    assert set(found["probe"]) == {"greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity"}
     # a checkpoint that only one recipe asks for is asked what that recipe needs
     swahili = found[found["checkpoint"] == "dense-wanda-0.7-gazetteer_swahili"]
     assert set(swahili["probe"]) == {"greedy", "choice"}
@@ -34,13 +32,8 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     assert judged.returncode == 0, judged.stderr
     # the paper compares no distributions and no prompts, and screens nothing; of so few questions no kind has enough
     tables = {name: pd.read_csv(run / "tables" / f"{name}.csv") for name in TABLES.names}
-    assert {name for name, table in tables.items() if table.empty} == {
-        "fidelity",
-        "prompt_order",
-        "prompts",
-        "screening",
-        "weak",
-    }
+    empty = {"fidelity", "prompt_order", "prompts", "screening", "weak"}
+    assert {name for name, table in tables.items() if table.empty} == empty
     for name, table in tables.items():
         counts = [column for column in ("n", "n_max", "items", "seeds") if column in table]
         assert counts, (name, list(table.columns))
