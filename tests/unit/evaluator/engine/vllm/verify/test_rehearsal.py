@@ -94,16 +94,3 @@ def test_a_process_that_dies_is_an_answer(
     found = rehearse(checkpoint, EngineConfig(dtype="bfloat16"))
     assert found.reason is not None
     assert reason in found.reason
-
-
-def test_the_answer_of_a_process_is_read(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = json.dumps({"reason": None, "dtype": "bfloat16", "kernels": ["SomeKernel"]})
-
-    def popen(command: list[str], **how: object) -> object:
-        assert Path(command[-3]) == checkpoint
-        Path(command[-1]).write_text(written)
-        return real([sys.executable, "-c", ""], **how)  # type: ignore[call-overload]
-
-    real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    assert rehearse(checkpoint, EngineConfig(dtype="bfloat16")) == GOOD
