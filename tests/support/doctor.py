@@ -87,7 +87,9 @@ def scripted(
 
     monkeypatch.setattr(runs, "build_engine", build)
     monkeypatch.setattr(runs, "cases_for", asked)
-    monkeypatch.setattr(checkpoints, "write_divisible", lambda _, target: target.mkdir(exist_ok=True) or target)
+    monkeypatch.setattr(
+        checkpoints, "write_divisible", lambda _, target: target.mkdir(parents=True, exist_ok=True) or target
+    )
 
     def beams(inputs: Inputs, _: str, questions: Any) -> Any:
         engine = ScriptedEngine()
