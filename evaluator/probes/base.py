@@ -45,6 +45,7 @@ EVIDENCE: tuple[Evidence, ...] = ("said", "recognised", "reachable", "predicted"
 # options, the gold answer's rank, or the aligned answer's rank with the lead-in.
 View = Literal["answer", "answers", "options", "rank", "aligned"]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """A probe's requests, per item or per text, beside the prompts of its formats.
@@ -59,7 +60,9 @@ class Cost:
     compared: int = 0  # positions whose distributions the base keeps
     scored: frozenset[str] = frozenset()
 
+
 Steps = Generator[Sequence[Request | Cancel], Sequence[Response], list[Record]]
+
 
 class Probe(ABC):
     """One way of looking for an answer. Subclass `ItemProbe` or `TextProbe`, not this."""
@@ -100,6 +103,7 @@ class Probe(ABC):
         `asked` holds this probe's records, always all of an item. The result's index is `reducing.KEY`.
         """
 
+
 class ItemProbe(Probe):
     """A probe of questions."""
 
@@ -127,6 +131,7 @@ class ItemProbe(Probe):
     def cost(self, config: Settings) -> Cost:
         """Its requests for one item."""
 
+
 class TextProbe(Probe):
     """A probe of a text, window by window."""
 
@@ -136,13 +141,17 @@ class TextProbe(Probe):
     def cost(self, tokens: int, config: Settings) -> Cost:
         """Its requests for a text of this number of tokens."""
 
+
 PROBES: Registry[Probe] = Registry("probe")
+
 
 def answering_probes() -> tuple[str, ...]:
     """The probes whose records hold a response to judge."""
     return tuple(probe.name for probe in PROBES if probe.view in ("answer", "answers"))
 
+
 _log = logging.getLogger(__name__)
+
 
 def blame(probe: str, item: Item, error: Exception) -> Exception:
     """What to raise for an error of `probe` on `item`: a ResurfaceError that names both. The log gets the traceback.
