@@ -79,11 +79,6 @@ def test_every_layout_is_named_in_the_words_of_the_field(said: dict[str, Any], l
         assert read(old, key="compression_config") == found
 
 
-def test_a_dense_checkpoint_has_no_scheme() -> None:
-    assert read_quantisation(Path("model"), {"model_type": "qwen3"}) is None
-    assert read(None) is None
-
-
 def test_calibration_is_a_data_set_that_is_named_and_no_list_of_texts() -> None:
     named, listed = read(GPTQ), read({**GPTQ, "dataset": ["a text", "another one"]})
     assert named is not None

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.tasks import TASKS, Argument, Task, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.squad import read_tydiqa, read_xquad
 from evaluator.tasks.user_files import read_jsonl
+from tests.support.sweeps import refused
 
 XQUAD = Path(__file__).resolve().parents[5] / "shared" / "data" / "xquad"
 needs_xquad = pytest.mark.skipif(not XQUAD.is_dir(), reason="the shared XQuAD files are not here")
@@ -38,13 +38,6 @@ def write_lines(path, *records):
     return write(path, "\n".join(r if isinstance(r, str) else json.dumps(r) for r in records) + "\n")
 
 
-def only_error(function, *arguments):
-    with pytest.raises(InputError) as caught:
-        function(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("spec", "parts"),
     [
@@ -61,7 +54,7 @@ def only_error(function, *arguments):
 )
 def test_bad_specs(spec, parts):
     for function in (TaskSpec.parse, lambda spec: load_task(spec, None)):
-        message = only_error(function, spec)
+        message = refused(function, spec)
         assert all(part in message for part in parts), message
 
 
@@ -91,8 +84,8 @@ def test_both_spellings_of_a_language_are_accepted(tmp_path):
     assert list(load_task(f"xquad:{tmp_path}", ["thai"]).pools) == ["th"]
     assert items_by_language("xquad", ["thai", "en"]) == {"th": 1190, "en": 1190}
     assert items_by_language("tydiqa", ["sw"]) == {"swahili": 499}
-    assert "did you mean 'th'?" in only_error(load_task, f"xquad:{tmp_path}", ["tai"])
-    assert "no language is asked for" in only_error(load_task, "gazetteer", [])
+    assert "did you mean 'th'?" in refused(load_task, f"xquad:{tmp_path}", ["tai"])
+    assert "no language is asked for" in refused(load_task, "gazetteer", [])
 
 
 def test_a_task_is_one_object(tmp_path):
@@ -107,7 +100,7 @@ def test_a_task_is_one_object(tmp_path):
         assert load_task("toy", None).pools["english"][0].task == "toy"
         assert (task_name("toy:own"), task_name(f"toy:{tmp_path}")) == ("toy-own", "toy")
         assert items_by_language(f"toy:{tmp_path}", None) == {"english": 1}
-    assert "unknown task 'toy'" in only_error(TaskSpec.parse, "toy")
+    assert "unknown task 'toy'" in refused(TaskSpec.parse, "toy")
     with pytest.raises(ValueError, match="exactly one of read_items, data and read_text"):
         Task(name="toy", help="neither")
 
@@ -156,7 +149,7 @@ def without(name):
 )
 def test_jsonl_errors_name_file_line_and_field(tmp_path, line, parts):
     file = write_lines(tmp_path / "items.jsonl", LINE, "", line)
-    message = only_error(read_jsonl, file, "items")
+    message = refused(read_jsonl, file, "items")
     assert message.startswith(f"{file}: line 3")
     assert all(part in message for part in parts), message
     assert len(message) < 400 + len(str(file))
@@ -165,10 +158,10 @@ def test_jsonl_errors_name_file_line_and_field(tmp_path, line, parts):
 def test_files_that_are_no_items(tmp_path):
     file = tmp_path / "items.jsonl"
     file.write_bytes(json.dumps(LINE).encode() + b"\n" + '{"id": "ä'.encode("latin-1"))
-    assert "line 2: not UTF-8" in only_error(read_jsonl, file, "items")
-    assert "holds no items" in only_error(read_jsonl, write(file, "\n \n"), "items")
+    assert "line 2: not UTF-8" in refused(read_jsonl, file, "items")
+    assert "holds no items" in refused(read_jsonl, write(file, "\n \n"), "items")
     with TASKS.temporarily(Task(name="empty", help="nothing", read_items=lambda _: [])):
-        assert only_error(load_task, "empty", None) == "task 'empty': holds no items"
+        assert refused(load_task, "empty", None) == "task 'empty': holds no items"
 
 
 def test_xquad_languages_come_from_file_names_and_paragraphs_are_clusters(tmp_path):
@@ -216,7 +209,7 @@ def test_tydiqa_languages(tmp_path):
 @pytest.mark.parametrize("name", ["dev.json", "english-to-finnish.json"])
 def test_tydiqa_without_a_language(tmp_path, name):
     write(tmp_path / name, squad(question("77", "z")))
-    message = only_error(read_tydiqa, tmp_path)
+    message = refused(read_tydiqa, tmp_path)
     assert all(part in message for part in (name, "'77'", "arabic"))
 
 
@@ -242,7 +235,7 @@ def test_tydiqa_without_a_language(tmp_path, name):
 def test_squad_errors_name_file_and_place(tmp_path, content, parts):
     if content is not None:
         write(tmp_path / "xquad.en.json", content)
-    message = only_error(read_xquad, tmp_path)
+    message = refused(read_xquad, tmp_path)
     assert str(tmp_path) in message
     assert all(part in message for part in parts), message
 
@@ -266,7 +259,7 @@ def row(item_id, context="c", answers=("x", "x")):
 
 
 def test_items_of_the_hub(hub):
-    message = only_error(load_task, "xquad", None)
+    message = refused(load_task, "xquad", None)
     parts = ("cannot load data set 'google/xquad'", "Couldn't reach the Hub", "use xquad:DIR")
     assert all(part in message for part in parts)
     for language in ["ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro"]:

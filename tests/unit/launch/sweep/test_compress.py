@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evaluator.core.errors import InputError
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.sweep.config import SweepConfig, load_sweep
@@ -183,15 +182,6 @@ def test_a_made_checkpoint_that_is_damaged_is_set_aside_with_what_is_made_of_it(
     assert why in pruned.reason
     assert pruned.reason.endswith(f"; remove {made}, and the same command makes it again")
     assert (quantised.stage, quantised.reason) == ("prune", "magnitude-0.5, its source, cannot be used")
-
-
-def test_recipes_need_their_environment_before_anything_starts(model, tmp_path, rehearsed, monkeypatch):
-    def missing(self):
-        raise InputError("compress: llm-compressor: its environment cannot be made: no network")
-
-    monkeypatch.setattr(type(METHODS["gptq"]), "check_here", missing)
-    told = refused(prepared, model, tmp_path, {"method": "gptq", "scheme": "W8A8"})
-    assert told.startswith("gptq-w8a8: compress: llm-compressor: its environment")
 
 
 def test_the_estimate_counts_hours_and_bytes():

@@ -10,11 +10,9 @@ from rich.console import Console
 
 from evaluator.probes.config import EvalConfig
 from launch.commands.running import print_estimate
-from launch.sweep import estimate
 from launch.sweep.config import RECIPES, SweepConfig, load_sweep
 from launch.sweep.document import validated
-from launch.sweep.estimate import Work, compress_hours, evaluation_hours, work_of
-from pruning.config import PruneConfig
+from launch.sweep.estimate import Work, work_of
 from tests.support.sweeps import refused
 
 
@@ -54,19 +52,6 @@ def test_data_on_this_machine_is_counted(tmp_path):
     assert work == Work(items=5, requests=157, prompt_tokens=10_000, generated_tokens=10_000)
     assert work_of(EvalConfig(task="gazetteer", items=0, languages=("english",))).items == 300
     assert "did you mean 'bengali'" in refused(work_of, EvalConfig(task="tydiqa", languages=("bengal",)))
-
-
-def test_hours_follow_the_formula():
-    work = Work(items=1, requests=1000, prompt_tokens=1_000_000, generated_tokens=100_000)
-    operations = 2 * 8e9 * (1_000_000 / estimate.PREFILL + 100_000 / estimate.DECODE)
-    assert evaluation_hours(8e9, work) * 3600 == pytest.approx(operations / estimate.PEAK + 2 + estimate.LOAD)
-    assert evaluation_hours(16e9, work) > evaluation_hours(8e9, work)
-    c4 = {"source": "c4", "samples": 128, "sequence_length": 2048}
-    setting = {"source": ".", "sparsity": 0.5, "calibration": c4}
-    methods = ("magnitude", "wanda", "sparsegpt")
-    hours = [compress_hours(8e9, PruneConfig(method=method, **setting)) for method in methods]
-    assert hours == sorted(hours)
-    assert hours[0] * 3600 == pytest.approx(32)
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.yaml")), ids=lambda path: str(path.relative_to(RECIPES)))

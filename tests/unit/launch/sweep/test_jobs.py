@@ -129,7 +129,7 @@ def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():
     assert pruned.sample_seeds == (0, 1)
 
 
-def test_other_items_need_a_name_of_their_own():
+def test_other_items_and_other_models_need_a_name_of_their_own():
     task = {"probes": ["greedy"]}
     message = refused(joined, with_tasks(task), with_tasks({**task, "items": 5}))
     assert "'gazetteer' occurs twice, with items 4 and 5; give one of the two another name" in message
@@ -139,6 +139,8 @@ def test_other_items_need_a_name_of_their_own():
     assert "with languages None and ('english',)" in message
     message = refused(joined, MAIN, with_tasks({**task, "options": "any"}, prune=[]))
     assert "'gazetteer' occurs twice, with options 'alike' and 'any'; give one" in message
+    message = refused(joined, MAIN, {**MAIN, "models": {"dense": "other"}})
+    assert "'dense' is 'bundled' in one joined sweep, 'other' in another" in message
     made = joined(with_tasks(task), with_tasks({**task, "items": 5, "name": "five"}))
     assert list(made["dense"].tasks) == ["gazetteer", "five"]
 
@@ -149,27 +151,6 @@ def test_other_prompts_may_share_a_name_on_other_checkpoints_only():
     made = joined(with_tasks({"probes": ["greedy"]}), {**chat, "models": {"instruct": "x"}})
     assert made["instruct"].tasks["gazetteer"].chat
     assert not made["dense"].tasks["gazetteer"].chat
-
-
-def test_a_models_name_means_one_model():
-    message = refused(joined, MAIN, {**MAIN, "models": {"dense": "other"}})
-    assert "'dense' is 'bundled' in one joined sweep, 'other' in another" in message
-
-
-def test_options_that_a_task_does_not_set_are_alike():
-    made = jobs({**with_tasks({}, {"name": "paper", "options": "any"})})["wanda-0.5"].tasks
-    assert {name: task.options for name, task in made.items()} == {"gazetteer": "alike", "paper": "any"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "options"), [({"seed": 0}, "any"), ({"seed": 0, "options": "alike"}, "alike"), (None, "alike")]
-)
-def test_a_run_goes_on_with_the_options_that_it_began_with(tmp_path, settings, options):
-    """A run from before the setting has no task with it: its distractors were drawn from any answers."""
-    run = {"identity": {"task_settings": {"dense": {"gazetteer": settings}}}} if settings else {}
-    (tmp_path / "run.json").write_text(json.dumps(run))
-    made = expand(validated(SweepConfig, MAIN, "s.yaml"), tmp_path, resolve=Path)
-    assert {task.options for job in made for task in job.tasks.values()} == {options}
 
 
 def test_seeds_belong_to_their_sweep_and_the_run_seed_is_one_of_the_sample_seeds():
