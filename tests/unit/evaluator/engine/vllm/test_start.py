@@ -55,29 +55,29 @@ def test_a_checkpoint_is_computed_in_its_own_dtype(asked):
     assert asked(EngineConfig(dtype="bfloat16"), "float32")["dtype"] == "bfloat16"
 
 
-def test_steps_are_large_unless_the_user_says_otherwise(asked):
-    chosen = asked(EngineConfig())
-    assert (chosen["max_num_batched_tokens"], chosen["max_num_seqs"]) == (16_384, 128)
-    said = asked(EngineConfig(max_num_seqs=512, max_num_batched_tokens=4096))
-    assert (said["max_num_batched_tokens"], said["max_num_seqs"]) == (4096, 512)
-    assert asked(EngineConfig(max_num_seqs=512, max_num_batched_tokens=64))["max_num_batched_tokens"] == 512
-
-
-def test_graphs_are_no_larger_than_a_step(asked):
-    assert asked(EngineConfig(cuda_graphs=False))["enforce_eager"] is True
-    assert asked(EngineConfig())["compilation_config"]["cudagraph_capture_sizes"][-1] == 2048
-    small = asked(EngineConfig(max_num_batched_tokens=1000, max_num_seqs=60))
-    assert small["compilation_config"]["cudagraph_capture_sizes"][-1] == 1000
-    decode = asked(EngineConfig(cuda_graphs="decode", max_num_seqs=60))
-    assert decode["compilation_config"]["cudagraph_capture_sizes"][-1] == 60
+@pytest.mark.parametrize(
+    ("settings", "tokens", "requests", "largest_graph"),
+    [
+        ({}, 16_384, 128, 2048),
+        ({"max_num_batched_tokens": 1000, "max_num_seqs": 60}, 1000, 60, 1000),
+        ({"max_num_batched_tokens": 64, "max_num_seqs": 512}, 512, 512, 512),
+        ({"cuda_graphs": "decode", "max_num_seqs": 60}, 16_384, 60, 60),
+    ],
+)
+def test_steps_are_large_unless_the_user_says_otherwise_and_no_smaller_than_a_graph(
+    asked, settings, tokens, requests, largest_graph
+):
+    chosen = asked(EngineConfig(**settings))
+    assert (chosen["max_num_batched_tokens"], chosen["max_num_seqs"]) == (tokens, requests)
+    assert chosen["compilation_config"]["cudagraph_capture_sizes"][-1] == largest_graph
 
 
 BUFFER = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"  # vLLM gives it another value in each process
 KNOWN = {
-    "VLLM_API_KEY",
-    "VLLM_LOGGING_LEVEL",
     "VLLM_DISABLED_KERNELS",
     "NVIDIA_TF32_OVERRIDE",
+    "VLLM_API_KEY",
+    "VLLM_LOGGING_LEVEL",
     "LD_LIBRARY_PATH",
     BUFFER,
 }
@@ -116,20 +116,17 @@ def test_the_user_s_own_settings_of_vllm_stay(environment, name):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("no kernel\nand pages more", "ValueError: no kernel"),
-        ("\n", "ValueError: no message"),
+        ("no kernel\nand pages more", "no kernel"),
+        ("\n", "no message"),
+        ("None can do it. Reasons: \nA: too small\nB: too old", "None can do it. Reasons: A: too small B: too old"),
         (
-            "None can do it. Reasons: \nA: too small\nB: too old",
-            "ValueError: None can do it. Reasons: A: too small B: too old",
-        ),
-        (
-            "1 validation error for VllmConfig\n  Value error, float32 is not supported [type=value_error, input=...]",
-            "ValueError: 1 validation error for VllmConfig Value error, float32 is not supported",
+            "1 validation error for X\n  Value error, no float32 [type=value_error]",
+            "1 validation error for X Value error, no float32",
         ),
     ],
 )
 def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(text, said):
-    assert start.named(ValueError(text)) == said
+    assert start.named(ValueError(text)) == f"ValueError: {said}"
 
 
 @pytest.mark.parametrize(
@@ -202,12 +199,10 @@ def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch)
     ("dtype", "head", "settings", "exact"),
     [
         ("bfloat16", {}, {}, True),  # tied to the embeddings
-        ("bfloat16", {"lm_head.weight": "BF16"}, {}, True),
         ("float16", {"language_model.lm_head.weight": "F16"}, {}, True),
         ("float32", {}, {}, False),  # they are anyway
         ("bfloat16", {}, {"deterministic": True}, False),  # batch-invariant kernels would be passed by
         ("bfloat16", {"lm_head.weight": "F8_E4M3", "lm_head.weight_scale": "BF16"}, {}, False),
-        ("bfloat16", {"lm_head.qweight": "I32", "lm_head.scales": "F16"}, {}, False),
         ("bfloat16", {}, {"quantised": True}, False),  # tied: it may be quantised while it is loaded
         ("bfloat16", {"lm_head.weight": "BF16"}, {"quantised": True}, True),
     ],
@@ -251,12 +246,9 @@ class TestRunner:
         monkeypatch.setattr(start, "_engine_config", configured)
         return start._runs_v2({}, on_cpu=on_cpu)
 
-    def test_vllm_chooses(self, monkeypatch):
-        assert self.chosen(monkeypatch, True, on_cpu=True)
+    def test_vllm_chooses_and_what_it_refuses_is_one_line(self, monkeypatch):
         assert self.chosen(monkeypatch, True, on_cpu=False)
         assert not self.chosen(monkeypatch, False, on_cpu=True)
-
-    def test_what_vllm_refuses_is_one_line(self, monkeypatch):
         with pytest.raises(InputError, match=r"cannot run its V2 model runner .*: Model Runner V2 requires"):
             self.chosen(monkeypatch, ValueError("Model Runner V2 requires Triton."), on_cpu=True)
         self.triton.HAS_TRITON = False  # vLLM 0.33 makes a configuration all the same
@@ -283,7 +275,6 @@ class TestRunner:
         ("there", "interpreted", "missing"),
         [
             ((), False, "triton is not installed"),
-            (("triton",), False, "triton.runtime.interpreter is not installed, or cannot be imported"),
             (("triton", "triton.runtime.interpreter"), False, r"needs Triton's interpreter \(TRITON_INTERPRET=1\)"),
             (("triton", "triton.runtime.interpreter"), True, "this Triton has no backend named cpu"),
         ],
@@ -303,10 +294,9 @@ class TestRunner:
             backends.backends["cpu"] = None
             start.check_here(EngineConfig())
 
-    @pytest.mark.parametrize("value", ["true", "2", ""])
-    def test_the_variable_is_0_or_1(self, monkeypatch, value):
-        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", value)
-        with pytest.raises(InputError, match=f"VLLM_USE_V2_MODEL_RUNNER={value} in the environment: it must be 0 or 1"):
+    def test_the_variable_is_0_or_1(self, monkeypatch):
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "")
+        with pytest.raises(InputError, match="VLLM_USE_V2_MODEL_RUNNER= in the environment: it must be 0 or 1"):
             start.check_here(EngineConfig())
 
     def test_a_package_that_cannot_be_imported_is_not_there(self, monkeypatch, tmp_path):
