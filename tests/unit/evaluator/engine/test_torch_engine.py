@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
@@ -41,8 +44,6 @@ def model(checkpoint: Path) -> Any:
 
 
 def test_greedy_is_that_of_generate(engine, model):
-    import torch
-
     answer = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=20))
     expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=20, do_sample=False)[0, len(PROMPT) :]
     assert list(answer.token_ids) == expected.tolist()
@@ -50,8 +51,6 @@ def test_greedy_is_that_of_generate(engine, model):
 
 
 def test_scores_and_ranks_are_those_of_one_forward_pass(engine, model):
-    import torch
-
     continuation = (33, 200, 7, 380)
     answer = engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=continuation))
     with torch.no_grad():
@@ -77,8 +76,6 @@ def test_generation_stops_at_any_eos_and_returns_it(engine, tmp_path):
 
 def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
     top = engine.answer(Generate(request_id="t", prompt_ids=PROMPT, max_tokens=1, top_logprobs=384))
-    import math
-
     mass, nucleus = 0.0, set()
     for token, logprob in zip(top.top_ids[0], top.top_logprobs[0], strict=True):
         if mass < 0.6:
@@ -109,17 +106,6 @@ def test_a_request_that_does_not_fit_fails_alone(engine):
     assert (after.requests - before.requests, after.prompt_tokens - before.prompt_tokens) == (1, 5)
 
 
-def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    broken = save_tiny_model(tmp_path / "broken", "qwen3")
-    tensors = load_file(broken / "model.safetensors")
-    del tensors["model.norm.weight"]
-    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"missing keys: model\.norm\.weight"):
-        TorchEngine(EngineConfig(kind="torch")).load(broken)
-
-
 def test_log_probabilities_that_are_not_numbers_are_an_error(tmp_path):
     engine = TorchEngine(EngineConfig(kind="torch", max_model_len=64))
     engine.load(collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,))))
@@ -141,18 +127,31 @@ def test_code_that_a_checkpoint_of_a_known_architecture_brings_is_not_run(tmp_pa
     assert not marker.exists()
 
 
-def test_weights_come_from_safetensors_and_nowhere_else(tmp_path):
-    import torch
+def lacks_a_tensor(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, checkpoint / "model.safetensors", metadata={"format": "pt"})
 
-    checkpoint = save_tiny_model(tmp_path / "pickled", "qwen3")
+
+def has_pickled_weights(checkpoint: Path) -> None:
     (checkpoint / "model.safetensors").rename(checkpoint / "weights.safetensors")  # what was inspected
     torch.save({}, checkpoint / "pytorch_model.bin")  # what transformers would take in its place
-    with pytest.raises(InputError, match="transformers cannot load it"):
-        TorchEngine(EngineConfig(kind="torch")).load(checkpoint)
 
 
-def test_an_adapter_beside_a_model_is_refused(tmp_path):
-    checkpoint = save_tiny_model(tmp_path / "adapted", "qwen3")
+def has_an_adapter(checkpoint: Path) -> None:
     (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else"}')
-    with pytest.raises(InputError, match=r"adapter_config\.json: an adapter beside a model"):
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lacks_a_tensor, r"missing keys: model\.norm\.weight"),
+        (has_pickled_weights, "transformers cannot load it"),
+        (has_an_adapter, r"adapter_config\.json: an adapter beside a model"),
+    ],
+)
+def test_a_model_that_is_not_wholly_in_its_safetensors_is_refused(tmp_path, spoil, reason):
+    checkpoint = save_tiny_model(tmp_path / "spoilt", "qwen3")
+    spoil(checkpoint)
+    with pytest.raises(InputError, match=reason):
         TorchEngine(EngineConfig(kind="torch")).load(checkpoint)

@@ -67,43 +67,24 @@ MODELS = {
 }
 
 
-def chosen(model: str, memory_gib: float, *, workers: int = 1, length: int = 1088) -> tuple[int, int]:
-    config, weights = MODELS[model]
-    memory = int(memory_gib * GIB)
-    spare = int(0.9 * memory) - int(weights * 1e9 / workers)
-    return step_size(config, memory=memory, spare=spare, max_model_len=length, width=2, workers=workers)
-
-
 @pytest.mark.parametrize(
-    ("model", "memory_gib", "length", "expected"),
+    ("model", "gib", "length", "workers", "expected"),
     [
-        ("8B", 79, 1088, (16_384, 256)),
+        ("8B", 79, 1088, 1, (16_384, 256)),
         # A token takes 2 * (3 * 4096 + 3 * 12288) = 98,304 bytes: 5 % of 24 GiB hold 13,107 of them. The cache has
         # 21.6 - 15.3 - 1.5 = 4.8 GiB, and half a request of 147,456 bytes a token takes 76 MiB.
-        ("8B", 24, 1088, (8_192, 64)),
-        ("0.6B", 16, 1088, (16_384, 128)),
-        ("8B", 40, 1088, (16_384, 128)),
-        ("8B", 40, 8192, (16_384, 16)),
-        ("32B", 8, 1088, (2_048, 16)),
+        ("8B", 24, 1088, 1, (8_192, 64)),
+        ("0.6B", 16, 1088, 1, (16_384, 128)),
+        ("8B", 40, 1088, 1, (16_384, 128)),
+        ("8B", 40, 8192, 1, (16_384, 16)),
+        ("32B", 8, 1088, 1, (2_048, 16)),
     ],
 )
-def test_steps_are_as_large_as_there_is_room(model, memory_gib, length, expected):
-    assert chosen(model, memory_gib, length=length) == expected
-
-
-def test_workers_divide_the_model():
-    assert chosen("32B", 79, workers=2)[1] > chosen("32B", 79, workers=1)[1]
-
-
-def test_where_nothing_is_known_steps_are_large():
-    empty = step_size({}, memory=80 * GIB, spare=72 * GIB, max_model_len=1088, width=2, workers=1)
-    assert empty == (16_384, 256)
-
-
-def test_the_sizes_of_a_text_model_count():
-    config, weights = MODELS["8B"]
-    MODELS["whole"] = ({"model_type": "gemma3", "text_config": config}, weights)
-    assert chosen("whole", 24) == chosen("8B", 24)
+def test_steps_are_as_large_as_there_is_room(model, gib, length, workers, expected):
+    config, weights = MODELS[model]
+    spare = int(0.9 * gib * GIB) - int(weights * 1e9 / workers)
+    for own in (config, {"model_type": "gemma3", "text_config": config}):
+        assert step_size(own, memory=gib * GIB, spare=spare, max_model_len=length, width=2, workers=workers) == expected
 
 
 def test_a_token_leaves_keys_and_values_in_layers_of_attention_only():
@@ -134,24 +115,6 @@ class TestInstalledVllm:
         for name in FASTER_DECODE:
             assert type(sized("full").cudagraph_mode)[name].separate_routine()
 
-    @pytest.mark.parametrize(
-        ("kind", "generating", "mixed", "large"),
-        [
-            ("full", "FULL", "FULL", "NONE"),
-            ("piecewise", "FULL", "PIECEWISE", "NONE"),
-            ("decode", "FULL", "NONE", "NONE"),
-        ],
-    )
-    def test_which_steps_are_graphs(self, kind, generating, mixed, large):
-        manager = dispatching(kind)
-
-        def mode_of(requests: int, tokens: int, each: int | None) -> str:
-            return manager.dispatch(requests, tokens, each, 0).cg_mode.name
-
-        assert {mode_of(count, count, 1) for count in range(1, REQUESTS + 1)} == {generating}
-        assert {mode_of(REQUESTS - 1, tokens, None) for tokens in (REQUESTS, 1000, 2048)} == {mixed}
-        assert mode_of(REQUESTS, 2049, None) == large
-
 
 def sized(kind: str) -> Any:
     """vLLM's compilation configuration, with the sizes that it settles on."""
@@ -169,21 +132,3 @@ def sized(kind: str) -> Any:
         )
     )
     return config
-
-
-def dispatching(kind: str) -> Any:
-    """The V2 runner's choice of a graph for each step, as if all were captured."""
-    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
-
-    manager = object.__new__(CudaGraphManager)
-    config = sized(kind)
-    manager.vllm_config = SimpleNamespace(
-        speculative_config=None, cache_config=SimpleNamespace(use_kda_recoverssm=False), num_speculative_tokens=0
-    )
-    manager.compilation_config, manager.cudagraph_mode = config, config.cudagraph_mode
-    manager.max_num_reqs, manager.decode_query_len, manager.varlen_decode = REQUESTS, 1, False
-    manager.lora_capture_cases, manager.ubatch_runner = [0], None
-    manager._lora_dispatch_map, manager._max_lora_case = {}, 0
-    manager._candidates, manager._capture_descs, manager._graphs_captured = {}, {}, True
-    manager._init_candidates()
-    return manager

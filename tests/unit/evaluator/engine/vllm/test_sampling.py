@@ -69,13 +69,3 @@ def test_generations(name, v2):
             stop_token_ids=EOS,
             logprobs=request.top_logprobs if request.top_logprobs or greedy else None,
         )
-
-
-def test_a_temperature_that_vllm_refuses_is_refused():
-    from vllm.exceptions import VLLMValidationError
-
-    from evaluator.engine.vllm.sampling import Dialect
-
-    request = Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=3.0)
-    with pytest.raises(VLLMValidationError, match="temperature"):
-        Dialect(v2=True).generate(request, EOS, VOCABULARY)
