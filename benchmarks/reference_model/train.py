@@ -16,10 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from benchmarks.reference_model.evaluate import development_items, open_hits
-from benchmarks.reference_model.lessons import Batch, LessonStream, build_model, lesson_losses, load_or_train_tokenizer
+from benchmarks.reference_model.lessons import (
+    Batch,
+    LessonStream,
+    build_model,
+    lesson_losses,
+    load_or_train_tokenizer,
+    question_block,
+)
+from evaluator.core.records import Item
+from evaluator.core.text import normalise
+from evaluator.tasks.gazetteer import LANGUAGES, build_passage
 
 # (facts per passage, go on when the loss is below, go on after so many steps at the latest): copying from one fact is
 # learned first, choosing among facts next; passages as long as the evaluated ones come last.
@@ -27,6 +36,9 @@ CURRICULUM = (((1, 1), 0.15, 1500), ((1, 3), 0.35, 1500), ((3, 6), 0.0, 1_000_00
 QUESTION_WEIGHT = 0.3
 WARMUP_STEPS = 200
 LOG_EVERY = 50
+NEW_TOKENS = 32
+BATCH = 32
+_DEVELOPMENT_START = 1_000_000_000  # far behind the last passage that training ever reaches
 
 
 def main() -> None:
@@ -87,6 +99,55 @@ def train(options: argparse.Namespace) -> None:
             accuracy = {language: sum(h) / len(h) for language, h in hits.items()}
             mean = sum(accuracy.values()) / len(accuracy)
             write_log(options.out, {"step": progress.step, "mean": mean, "open": accuracy})
+
+
+def development_items(count: int = 16) -> list[Item]:
+    """Unseen passages of the training stream, to watch training without looking at the evaluated items."""
+    items = []
+    for language in LANGUAGES:
+        for index in range(count):
+            passage = build_passage(language, "training", _DEVELOPMENT_START + index)
+            fact = passage.facts[index % len(passage.facts)]
+            name = f"{language}-{index}"
+            items.append(
+                Item(
+                    task="development",
+                    language=language,
+                    item_id=name,
+                    context=passage.text,
+                    question=fact.question,
+                    answers=(fact.answer,),
+                    cluster=name,
+                )
+            )
+    return items
+
+
+@torch.inference_mode()
+def open_hits(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: Sequence[Item]
+) -> dict[str, list[bool]]:
+    """Per language and item: whether the normalised gold answer is a substring of the normalised greedy output."""
+    model.eval()
+    hits: dict[str, list[bool]] = {}
+    for start in range(0, len(items), BATCH):
+        part = items[start : start + BATCH]
+        prompts = [tokenizer(f"Context: {item.context}{question_block(item.question)}")["input_ids"] for item in part]
+        longest = max(map(len, prompts))
+        ids_BL = torch.tensor([[tokenizer.pad_token_id] * (longest - len(p)) + p for p in prompts])
+        mask_BL = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+        output = model.generate(
+            input_ids=ids_BL,
+            attention_mask=mask_BL,
+            max_new_tokens=NEW_TOKENS,
+            do_sample=False,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        for item, new in zip(part, output[:, longest:], strict=True):
+            text = normalise(tokenizer.decode(new, skip_special_tokens=True))
+            hits.setdefault(item.language, []).append(normalise(item.answers[0]) in text)
+    return hits
 
 
 def train_step(
