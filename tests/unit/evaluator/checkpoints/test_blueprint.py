@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.checkpoints.tokenizer import read_eos_ids
@@ -18,8 +20,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def edited(saved: Path, tmp_path: Path) -> Path:
-    import shutil
-
     return Path(shutil.copytree(saved, tmp_path / "edited"))
 
 
@@ -56,8 +56,6 @@ def test_a_default_that_is_spelled_out_is_no_difference(saved, edited):
     ],
 )
 def test_tensors_that_differ_are_named(saved, edited, name, change, message):
-    from safetensors.torch import load_file, save_file
-
     tensors = load_file(edited / "model.safetensors")
     tensors[name] = change(tensors["model.norm.weight"].clone())
     save_file({key: each for key, each in tensors.items() if each is not None}, edited / "model.safetensors")

@@ -135,10 +135,9 @@ def test_complaints_about_files(tmp_path, content, said, parts):
 
 
 def test_files_that_are_not_read(tmp_path):
-    (tmp_path / "rows.pkl").write_bytes(b"x")
-    for folder in ("texts", "empty"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "texts" / "train.txt").write_text("a line\n", encoding="utf-8")
+    for file in ("rows.pkl", "texts/train.txt"):
+        lines(tmp_path / file, "x")
+    (tmp_path / "empty").mkdir()
     for place, part in (
         ("rows.pkl", "a file ending in .parquet, .json, .jsonl, .ndjson, .csv is needed"),
         ("texts", "its files are 'text'; only Parquet, JSON and CSV are read"),

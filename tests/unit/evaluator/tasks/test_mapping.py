@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from evaluator.core.errors import InputError
 from evaluator.tasks.mapping import RowMapping
 from evaluator.tasks.source import Fields, Source
+from tests.support.sweeps import refused
 
 OPEN = {"question": "q", "answers": "a"}
 CHOICE = {"question": "q", "options": "o", "answer": "a"}
@@ -108,11 +108,8 @@ def test_ids_texts_clusters_and_languages():
     ],
 )
 def test_errors_name_row_and_field(row, fields, parts):
-    with pytest.raises(InputError) as caught:
-        item(row, **fields)
-    message = str(caught.value)
+    message = refused(item, row, **fields)
     assert message.startswith("data set 'org/x': row 3: field "), message
-    assert "\n" not in message
     assert all(part in message for part in parts), message
 
 
@@ -128,20 +125,17 @@ def test_errors_name_row_and_field(row, fields, parts):
     ],
 )
 def test_fields_that_no_item_can_be_made_of(fields, language, parts):
-    with pytest.raises(InputError) as caught:
-        mapping(language, **fields)
-    assert str(caught.value).startswith("data set 'org/x': ")
-    assert all(part in str(caught.value) for part in parts), caught.value
+    message = refused(mapping, language, **fields)
+    assert message.startswith("data set 'org/x': ")
+    assert all(part in message for part in parts), message
 
 
 def test_the_columns_that_are_read():
     rows = mapping(question="q", answers=["a.text", "=x"], id=["n", "a.id"])
     assert rows.columns(["n", "a", "q", "picture"]) == ["n", "a", "q"]
     assert mapping(question="q.q", answers="a").columns(["q.q", "a"]) == ["q.q", "a"]
-    with pytest.raises(
-        InputError, match=r"field 'answers': column 'anser'; did you mean 'answer'\? \(known: answer, q\)"
-    ):
-        mapping(question="q", answers="anser.text").columns(["q", "answer"])
+    message = refused(mapping(question="q", answers="anser.text").columns, ["q", "answer"])
+    assert "field 'answers': column 'anser'; did you mean 'answer'? (known: answer, q)" in message
 
 
 @pytest.mark.parametrize(
@@ -149,10 +143,8 @@ def test_the_columns_that_are_read():
     [
         ({"fields": {"options": []}}, "a column's path is needed"),
         ({"fields": {"options": ["a", 1]}}, "1 is not a column's path"),
-        ({"fields": {"anwer": "a"}}, "Extra inputs"),
         ({"config": {}}, "names no configuration"),
         ({"config": {"english": "en"}, "language": "english"}, "config names languages already"),
-        ({"split": ""}, "at least 1 character"),
     ],
 )
 def test_a_source_that_says_nothing_sensible(said, message):

@@ -172,29 +172,6 @@ def test_an_array_has_a_job_for_each_part_and_they_are_joined(submitted, tmp_pat
     assert found == ["items/task.parquet", "records/large/task/0.parquet", "records/small/task/0.parquet"]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"name": "a\n#SBATCH --uid=0"}, "control character"),
-        ({"partition": "gpu; rm -rf /"}, "--partition"),
-        ({"account": "-x"}, "--account: '-x'"),
-        ({"time": "tomorrow"}, "--time: 'tomorrow'"),
-        ({"memory": "64 GB"}, "--memory: '64 GB'"),
-        ({"nodes": 0}, "--nodes: 0"),
-        ({"cpus": 0}, "--cpus: 0"),
-        ({"setup": "a\nb"}, "--setup"),
-        ({"setup": 'echo "x'}, "a quote is not closed"),
-        ({"mode": "arry"}, "did you mean 'array'?"),
-        ({"mode": "array", "nodes": 2}, "--nodes: 2: each job of an array has one node"),
-        ({"image": "x"}, "--image: 'x': not used by slurm"),
-        ({"out": Path("/a\nb")}, "--out"),
-    ],
-)
-def test_what_slurm_cannot_be_told_is_one_line(given, said):
-    assert said in refused(files, "slurm", **given)
-    assert "one part only" in refused(render, "slurm", settings(mode="array"), PARTS[:1])
-
-
 # ---- KubeRay -----------------------------------------------------------------------------------------------------
 
 KUBERAY = {"image": "registry/resurface:1", "claim": "models", "ray_version": "2.60.0"}
@@ -223,25 +200,6 @@ def test_yaml_holds_strings_as_strings():
     assert spec["rayVersion"] == "2.60"
     (container,) = spec["headGroupSpec"]["template"]["spec"]["containers"]
     assert (container["image"], container["volumeMounts"][0]["mountPath"]) == ("no: &a *b #c", "/yes [ #")
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"claim": None}, "Missing option '--claim'"),
-        ({"image": None}, "Missing option '--image'"),
-        ({"namespace": "A_B"}, "--namespace: 'A_B'"),
-        ({"name": "Grid_1"}, "--name: 'Grid_1'"),
-        ({"out": SHARED}, "--out"),  # KubeRay and Ray hand the command on, quoted for another shell
-        ({"sweep": "/a b.yaml"}, "--sweep-path: '/a b.yaml'"),
-        ({"tries": 0}, "--tries: 0"),
-        ({"mount": "shared"}, "--mount: 'shared'"),
-        ({"mount": "/shared:ro"}, "--mount: '/shared:ro'"),
-        ({"partition": "gpu"}, "--partition: 'gpu': not used by kuberay"),
-    ],
-)
-def test_what_kuberay_cannot_be_told_is_one_line(given, said):
-    assert said in refused(files, "kuberay", **KUBERAY | given)
 
 
 def test_a_time_is_read_as_slurm_reads_it(rayjob):
@@ -282,20 +240,6 @@ def test_a_cluster_file_fits_rays_own_schema():
     sound_bash(made["up.sh"])
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"workers": ("node-2", "node-2")}, "'node-2': occurs twice"),  # Ray's file of hosts would have it once
-        ({"workers": ("node-1",)}, "'node-1': occurs twice"),
-        ({"setup": ". v/activate # ours"}, "--setup: '. v/activate # ours'"),  # Ray would not be started
-    ],
-)
-def test_what_ray_up_cannot_be_told_is_one_line(given, said):
-    assert said in refused(files, "up", **{"head": "node-1", "user": "me"} | given)
-    made = files("up", head="node-1", user="me", setup='echo "# no comment"')["cluster.yaml"]
-    assert "no comment" in made
-
-
 def test_what_runs_on_the_head_is_one_argument(submitted):
     text = files("up", head="10.0.0.1", user="me", out=SHARED, sweep=f"{SHARED}/s.yaml")["up.sh"]
     assert "export RAY_UP_enable_autoscaler_v2=0\n" in text.partition("ray up ")[0]  # else Ray starts the head alone
@@ -305,3 +249,44 @@ def test_what_runs_on_the_head_is_one_argument(submitted):
     returned, calls = submitted(call[3])
     assert (returned, calls[0]) == (0, ["resurface", "sweep", f"{SHARED}/s.yaml", "--out", str(SHARED)])
     assert calls[1] == ["RAY_ADDRESS", "10.0.0.1:6379"]
+
+
+@pytest.mark.parametrize(
+    ("format", "given", "said"),
+    [
+        ("slurm", {"name": "a\n#SBATCH --uid=0"}, "control character"),
+        ("slurm", {"partition": "gpu; rm -rf /"}, "--partition"),
+        ("slurm", {"account": "-x"}, "--account: '-x'"),
+        ("slurm", {"time": "tomorrow"}, "--time: 'tomorrow'"),
+        ("slurm", {"memory": "64 GB"}, "--memory: '64 GB'"),
+        ("slurm", {"nodes": 0}, "--nodes: 0"),
+        ("slurm", {"cpus": 0}, "--cpus: 0"),
+        ("slurm", {"setup": "a\nb"}, "--setup"),
+        ("slurm", {"setup": 'echo "x'}, "a quote is not closed"),
+        ("slurm", {"mode": "arry"}, "did you mean 'array'?"),
+        ("slurm", {"mode": "array", "nodes": 2}, "--nodes: 2: each job of an array has one node"),
+        ("slurm", {"image": "x"}, "--image: 'x': not used by slurm"),
+        ("slurm", {"out": Path("/a\nb")}, "--out"),
+        ("kuberay", {"claim": None}, "Missing option '--claim'"),
+        ("kuberay", {"image": None}, "Missing option '--image'"),
+        ("kuberay", {"namespace": "A_B"}, "--namespace: 'A_B'"),
+        ("kuberay", {"name": "Grid_1"}, "--name: 'Grid_1'"),
+        ("kuberay", {"out": SHARED}, "--out"),  # KubeRay and Ray hand the command on, quoted for another shell
+        ("kuberay", {"sweep": "/a b.yaml"}, "--sweep-path: '/a b.yaml'"),
+        ("kuberay", {"tries": 0}, "--tries: 0"),
+        ("kuberay", {"mount": "shared"}, "--mount: 'shared'"),
+        ("kuberay", {"mount": "/shared:ro"}, "--mount: '/shared:ro'"),
+        ("kuberay", {"partition": "gpu"}, "--partition: 'gpu': not used by kuberay"),
+        ("up", {"workers": ("node-2", "node-2")}, "'node-2': occurs twice"),  # Ray's file of hosts would have it once
+        ("up", {"workers": ("node-1",)}, "'node-1': occurs twice"),
+        ("up", {"setup": ". v/activate # ours"}, "--setup: '. v/activate # ours'"),  # Ray would not be started
+    ],
+)
+def test_what_cannot_be_told_is_one_line(format, given, said):
+    needed = {"slurm": {}, "kuberay": KUBERAY, "up": {"head": "node-1", "user": "me"}}[format]
+    assert said in refused(files, format, **needed | given)
+
+
+def test_a_sign_of_comments_in_quotes_is_none_and_one_part_is_no_array():
+    assert "no comment" in files("up", head="node-1", user="me", setup='echo "# no comment"')["cluster.yaml"]
+    assert "one part only" in refused(render, "slurm", settings(mode="array"), PARTS[:1])

@@ -5,7 +5,6 @@ import types
 
 import pytest
 
-from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS
 from launch.sweep.config import SweepConfig
 from launch.sweep.models import BUNDLED, BUNDLED_MODEL, local_directory, model_name, names_of, resolve_model
@@ -65,8 +64,7 @@ def test_offline_is_one_line_that_says_how_to_give_a_directory(hub, tmp_path, mo
     for part in ("model 'org/offline'", "Couldn't reach the hub", "RESURFACE_MODELS=DIR", "DIR/org/offline"):
         assert part in message
     monkeypatch.setenv("RESURFACE_MODELS", str(tmp_path))
-    with pytest.raises(InputError, match=str(tmp_path / "org" / "offline")):
-        resolve_model("org/offline")
+    assert str(tmp_path / "org" / "offline") in refused(resolve_model, "org/offline")
 
 
 @pytest.mark.parametrize(
@@ -93,10 +91,8 @@ def test_two_models_of_one_name_are_refused_and_both_are_named(tmp_path):
         directory.mkdir(parents=True)
     assert names_of([str(one), BUNDLED], "CHECKPOINT") == {"my-model": str(one), BUNDLED: BUNDLED}
     for second in (other, odd):
-        with pytest.raises(InputError, match="would have the same name 'my-model'") as caught:
-            names_of([str(one), str(second)], "CHECKPOINT")
-        assert str(one) in str(caught.value)
-        assert str(second) in str(caught.value)
+        told = refused(names_of, [str(one), str(second)], "CHECKPOINT")
+        assert all(part in told for part in ("would have the same name 'my-model'", str(one), str(second)))
     assert "is given twice" in refused(names_of, [str(one), f"{one}/"], "--matcher")
 
 
