@@ -171,16 +171,6 @@ def test_cancels_are_taken_while_a_burst_is_waited_for(engine, core):
     assert core.aborted == [core.ids[0]]
 
 
-@pytest.mark.parametrize("v2", [False, True])
-def test_a_swap_resets_a_connector_only_where_there_is_one(engine, core, v2, tmp_path):
-    from evaluator.engine.vllm.sampling import Dialect
-
-    core.reset_prefix_cache = lambda *, reset_connector: reset_connector != v2
-    llm = SimpleNamespace(engine_core=core, collective_rpc=lambda method, args: [[]])
-    engine._swap(dataclasses.replace(engine._started, llm=llm, dialect=Dialect(v2=v2)), tmp_path, [])
-    assert engine._started is not None  # it was not closed
-
-
 @pytest.mark.parametrize(("positions", "refused"), [(64, ["fills"]), (65, [])])
 @pytest.mark.parametrize("scoring", ["forced", "prompt_logprobs"])
 def test_scores_that_fill_the_engine_are_refused_by_prompts_only_where_the_model_ends_there(
