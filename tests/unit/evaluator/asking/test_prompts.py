@@ -145,15 +145,6 @@ def test_an_item_without_a_context_is_asked_without_one(context, form, arguments
     assert prompt_text(item, form, **arguments) == expected
 
 
-def test_a_cut_in_characters_is_not_a_truncation_but_the_token_cap_is():
-    short = prompter(byte_tokenizer(), cap=300).build(ITEM, "open", context_chars=100)
-    assert not short.truncated
-    cut = prompter(byte_tokenizer(), cap=300).build(ITEM, "open", context_chars=500)
-    assert cut.truncated
-    assert len(cut.token_ids) == 300  # every character is one token here
-    assert cut.text.endswith("C\n\nQuestion: Which?\n\nAnswer in a few words:")
-
-
 def test_one_shot_has_a_cap_of_its_own_and_needs_an_exemplar():
     small = prompter(byte_tokenizer(), cap=100, one_shot_cap=500)
     cut = small.build(ITEM, "one_shot", exemplar=EXEMPLAR)

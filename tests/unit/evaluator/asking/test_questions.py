@@ -79,10 +79,6 @@ def test_hard_options_are_the_gold_and_what_looks_most_like_it_in_the_items_own_
         assert options.texts[options.gold] == question.item.answers[0]
         wrong = [text for number, text in enumerate(options.texts) if number != options.gold]
         assert sorted(wrong) == sorted(hard_distractors(question.item, english))
-    again = questions_of(data(english=english), config(probes=("hard_choice",)))
-    assert [question.hard_options for question in again] == [
-        question.hard_options for question in questions_of(data(english=english), config(probes=("hard_choice",)))
-    ]
 
 
 def test_the_gold_is_not_always_at_the_same_place():

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluator.metrics.tables.judges import Fitness, corrected, fitness_of, judges, panel_fitness, words
+from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fitness, words
 
 
 def controls(matcher: str, language: str, same: str, other: str, task: str = "t") -> pd.DataFrame:
@@ -20,12 +20,6 @@ def controls(matcher: str, language: str, same: str, other: str, task: str = "t"
             row |= {"control": kinds[number % len(kinds)], "response": "x", "status": "ok"}
             rows.append(row | {"verdict": {"y": True, "n": False, "-": None}[letter]})
     return pd.DataFrame(rows)
-
-
-def test_shares():
-    fitness = fitness_of(controls("m", "english", "yyyyyyyyn-", "nnny"))
-    assert fitness == Fitness(accepted=8, matching=9, denied=3, different=4)
-    assert (fitness.sensitivity, fitness.specificity) == pytest.approx((8 / 9, 3 / 4))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +88,8 @@ def test_the_panels_majority_is_a_judge_too():
 
 
 def test_an_unfit_judge_is_named():
-    found = list(words(CONTROLS, ["good", "yes"], fit_only=False))
+    found = list(words(CONTROLS, ["yes"], fit_only=False))
     assert found == [
-        "good: control pairs of t: accepts 40 of 60 right answers, denies 30 of 30 wrong ones",
-        "warning: good is unfit as a judge: it accepts 40 of 60 right answers; --fit-only keeps it out of the panel",
         "yes: control pairs of t: accepts 60 of 60 right answers, denies 0 of 30 wrong ones",
         "warning: yes is unfit as a judge: it accepts 30 of 30 wrong answers; --fit-only keeps it out of the panel",
     ]

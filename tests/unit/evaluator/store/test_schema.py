@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from evaluator.core.records import Record
 from evaluator.store import schema
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "records.md"
@@ -52,9 +51,3 @@ def test_records_are_stored_as_the_contract_says():
     )
     key = ["checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"]
     assert schema.VERDICTS.names == [*key, "matcher", "matcher_digest", "verdict", "probability", "status"]
-
-
-def test_a_column_of_one_value_has_a_nullable_pandas_type():
-    of_positions = {stored.name for stored in schema.stored(Record) if stored.arrow.startswith("list<")}
-    assert set(schema.RECORDS.names) - set(schema.PANDAS) == {"token_ids"} | of_positions
-    assert (schema.PANDAS["rank"], schema.PANDAS["text"], schema.PANDAS["is_gold"]) == ("Int64", "string", "boolean")
