@@ -133,11 +133,11 @@ def test_prompts_in_a_file(tmp_path):
     evaluated = eval_sweep(["bundled"], base=None, task=listed, engine=engine, resources={}, prompts=file)
     assert evaluated.prompts == PROMPTS
     file.write_text(json.dumps({"prompts": {"bad": "{{ contxt }} {{ question }}"}}))
-    with pytest.raises(InputError, match=r"prompts\.yaml: prompts\.bad: .*unknown field 'contxt'"):
-        load_sweep(sweep)
+    told = refused(load_sweep, sweep)
+    assert "prompts.yaml: prompts.bad: " in told
+    assert "unknown field 'contxt'" in told
     file.write_text("[1]")
-    with pytest.raises(InputError, match=r"prompts\.yaml: a file of prompts maps names to templates"):
-        load_sweep(sweep)
+    assert "prompts.yaml: a file of prompts maps names to templates" in refused(load_sweep, sweep)
 
 
 def test_show_prompt(tmp_path, capsys):
