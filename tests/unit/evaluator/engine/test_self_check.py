@@ -19,6 +19,7 @@ from evaluator.engine.self_check import (
     impossible,
     misranked,
     nonsense,
+    precision,
     questions,
 )
 
@@ -134,6 +135,13 @@ def test_neighbours_may_change_places_where_computations_differ_and_nowhere_else
     assert misranked(second, whole, 0.0) == "a rank of 2 where whole distributions have 1 to 1"
     tied = [dataclasses.replace(whole[0], token_ids=(2,), logprobs=(-2.0,), ranks=(rank,)) for rank in (3, 4)]
     assert misranked(tied, tied, 0.0) is None  # their logits may differ by less than a log-probability shows
+
+
+def test_precisions():
+    assert precision("float32", "float32", on_gpu=False) == "float32"
+    assert precision("float32", "float32", on_gpu=True) == "float32 on a GPU"
+    assert precision("bfloat16", "bfloat16", on_gpu=False) == precision("float16", "float16", on_gpu=True) == "half"
+    assert precision("bfloat16", "float32", on_gpu=True) == "half, float32 logits"
 
 
 def test_what_has_passed_is_remembered_where_the_user_s_cache_is(tmp_path, monkeypatch):
