@@ -5,8 +5,6 @@ by a key that is at least as strict (`CheckpointInfo.architecture`). An engine c
 differences in words.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ class Blueprint:
     quantisation: Quantisation | None = None
     mixture: bool = False  # of experts
 
-    def difference(self, other: Blueprint) -> str | None:
+    def difference(self, other: "Blueprint") -> str | None:
         """The first thing that keeps `other` from being swapped into an engine built for this one, in words."""
         for key in sorted(self.config.keys() | other.config.keys()):
             ours, theirs = self.config.get(key), other.config.get(key)

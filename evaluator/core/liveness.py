@@ -46,7 +46,8 @@ class Owner:
 
 
 def this_process() -> Owner:
-    return Owner(host=platform.node(), machine=_machine(), pid=os.getpid(), started=_started(os.getpid()) or "")
+    found = _stat(os.getpid())
+    return Owner(host=platform.node(), machine=_machine(), pid=os.getpid(), started=found[1] if found else "")
 
 
 def sight(owner: Owner) -> Sight:
@@ -185,9 +186,10 @@ def owned_directory(path: Path) -> Iterator[None]:
 
     Raises OSError if it cannot be made.
     """
+    os.umask(umask := os.umask(0o022))  # it can only be read by setting it
     unseen = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        unseen.chmod(0o777 & ~_umask())
+        unseen.chmod(0o777 & ~umask)
         (unseen / OWNER).write_text(json.dumps(asdict(this_process())), encoding="utf-8")
         unseen.rename(path)
     except BaseException:  # a full disk, or Ctrl-C
@@ -205,12 +207,22 @@ def owned_directory(path: Path) -> Iterator[None]:
 
 def living_owner(directory: Path) -> Owner | None:
     """The process that writes a directory; None if none does. For another machine's process it may take 45 seconds."""
-    owner = _read(directory / OWNER)
-    if owner is None:
+    file = directory / OWNER
+    try:
+        owner = Owner(**json.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError):
         return None
     if owner.machine == _machine():
         return None if sight(owner) == "gone" else owner
-    return owner if _shows_life(directory / OWNER) else None
+    first, deadline = _touched(file), time.monotonic() + _SILENCE_SECONDS
+    while time.monotonic() < deadline:
+        now = _touched(file)
+        if now is None:
+            return None
+        if now != first:
+            return owner
+        time.sleep(_LOOK_SECONDS)
+    return None
 
 
 def _beat(file: Path, ended: threading.Event) -> None:
@@ -219,28 +231,10 @@ def _beat(file: Path, ended: threading.Event) -> None:
             os.utime(file)
 
 
-def _shows_life(file: Path) -> bool:
-    first, deadline = _touched(file), time.monotonic() + _SILENCE_SECONDS
-    while time.monotonic() < deadline:
-        now = _touched(file)
-        if now is None:
-            return False
-        if now != first:
-            return True
-        time.sleep(_LOOK_SECONDS)
-    return False
-
-
 def _touched(file: Path) -> int | None:
     """When a file was last touched, by its server's clock; None if it is gone."""
     with suppress(OSError), file.open("rb") as opened:  # opened anew: a node may cache a file's attributes
         return os.fstat(opened.fileno()).st_mtime_ns
-    return None
-
-
-def _read(file: Path) -> Owner | None:
-    with suppress(OSError, ValueError, TypeError):
-        return Owner(**json.loads(file.read_bytes()))
     return None
 
 
@@ -253,14 +247,8 @@ def _machine() -> str:
     return " ".join(parts)
 
 
-def _started(pid: int) -> str | None:
-    """When a process started, in ticks since the machine did; None if there is no such process."""
-    found = _stat(pid)
-    return None if found is None else found[1]
-
-
 def _stat(pid: int) -> tuple[str, str] | None:
-    """A process's state, a letter, and when it started; None if there is none, or it is dead."""
+    """A process's state, a letter, and its start in ticks since the machine's; None if there is none, or it is dead."""
     with suppress(OSError):
         # The second field is a name in parentheses that may hold anything; the start is the 22nd.
         state, *fields = (
@@ -268,10 +256,3 @@ def _stat(pid: int) -> tuple[str, str] | None:
         )
         return None if state in "ZX" else (state, fields[18])
     return None
-
-
-def _umask() -> int:
-    """This process's, which can only be read by setting it."""
-    current = os.umask(0o022)
-    os.umask(current)
-    return current

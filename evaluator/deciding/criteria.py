@@ -3,8 +3,6 @@
 A criterion is one entry of CRITERIA.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -51,13 +49,13 @@ class Paired:
     choice: Flags
     floor: float = 0.0  # the accuracy of guessing
 
-    def at(self, rows: ItemNumbers) -> Paired:
+    def at(self, rows: ItemNumbers) -> "Paired":
         """The items of these rows, in this order; rows may repeat."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         chosen: dict[str, Any] = {name: each[rows] for name, each in values.items() if isinstance(each, np.ndarray)}
         return replace(self, **chosen)
 
-    def of(self, language: str) -> Paired:
+    def of(self, language: str) -> "Paired":
         """The items of one language, or of all."""
         return self if language == ALL else self.at(np.flatnonzero(self.languages == language))
 
@@ -138,7 +136,7 @@ class Reported:
     def lower(self, level: float) -> float:
         return self.value - (self.value - self.low) * float(ndtri(1 - level)) / _Z
 
-    def times(self, factor: float) -> Reported:
+    def times(self, factor: float) -> "Reported":
         narrower = factor**-0.5
         low, high = (self.value + (end - self.value) * narrower for end in (self.low, self.high))
         return replace(self, low=low, high=high)

@@ -7,8 +7,6 @@ The defaults do not follow from a theory: set them to a loss that your users wou
 records or tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -65,7 +63,7 @@ class Thresholds(Frozen):
         return {name: value for name, value in written(self).items() if name in self.model_fields_set}
 
     @model_validator(mode="after")
-    def _agree(self) -> Thresholds:
+    def _agree(self) -> "Thresholds":
         apart = self.max_drop_language if "max_drop_language" in self.model_fields_set else None
         if apart is not None and not self.languages:
             raise ValueError(f"max_drop_language: {apart:g} contradicts languages: false")

@@ -72,7 +72,11 @@ def _of_language(items: Sequence[Item], per_language: int) -> list[Control]:
         alike = types[answer_type(item.answers[0], item.language)]
         start = alike.index(at)
         others = (items[other] for other in (*alike[start + 1 :], *alike[:start]))
-        another = next((other.answers[0] for other in others if _apart(item, other)), None)
+        own = gradable(item.answers)
+        texts = ((other.answers[0], normalise(other.answers[0])) for other in others)
+        another = next(
+            (text for text, plain in texts if not any(plain in answer or answer in plain for answer in own)), None
+        )
         responses: dict[ControlKind, str | None] = {
             "same": item.answers[0],
             "paraphrase": forms[crc32(item.item_id.encode()) % len(forms)] if forms else None,
@@ -83,12 +87,6 @@ def _of_language(items: Sequence[Item], per_language: int) -> list[Control]:
                 claim = Claim(question=item.question, answers=item.answers, response=response)
                 found.append(Control(language=item.language, item_id=item.item_id, kind=kind, claim=claim))
     return found
-
-
-def _apart(item: Item, other: Item) -> bool:
-    """Whether none of this item's references contains the other item's reference or is part of that text."""
-    response = normalise(other.answers[0])
-    return not any(response in answer or answer in response for answer in gradable(item.answers))
 
 
 def _family_name_first(answer: str, language: str) -> str | None:

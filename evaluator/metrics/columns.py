@@ -7,8 +7,6 @@ A kind formats a value for people. The stored values are plain: a percentage is 
 `FEW` items is no meaningful percentage. It reads "3 of 9" if its column names the column of its total (`of`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
@@ -37,7 +35,7 @@ class Kind:
     number: bool = True  # numbers are right-aligned
     dtype: str | None = None  # of the frame's column, if pandas' own choice does not fit
 
-    def __call__(self, *names: str, interval: bool = False) -> tuple[Column, ...]:
+    def __call__(self, *names: str, interval: bool = False) -> "tuple[Column, ...]":
         """Columns of this kind."""
         return tuple(Column(name, self, interval=interval) for name in names)
 

@@ -10,8 +10,6 @@ The difference of a checkpoint and its base is damage only if nothing else diffe
 Checkpoints with quantised activations are comparable, but have their own noise floor. A note on their rows gives it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -170,7 +168,7 @@ class Inputs:
         """The context numbers of a frame's rows."""
         return self.contexts(task, np.asarray(items["item"], dtype=np.intp))
 
-    def comparisons(self, format: str = "open") -> dict[tuple[str, str], Comparison]:
+    def comparisons(self, format: str = "open") -> "dict[tuple[str, str], Comparison]":
         """Every checkpoint that names a base, compared with it in one format; by task and checkpoint, in display
         order."""
         if format not in self._comparisons:
@@ -211,7 +209,7 @@ class Inputs:
         own.index = beside.index = pd.RangeIndex(len(own))
         return pd.concat([own, beside], axis=1)
 
-    def _compared(self, subject: Subject, base: str, format: str) -> Comparison:
+    def _compared(self, subject: Subject, base: str, format: str) -> "Comparison":
         task, name = subject.key
         load = partial(self._joined.__getitem__, (name, base, task, format))
         both = load()["language"].value_counts()

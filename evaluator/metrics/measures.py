@@ -4,8 +4,6 @@ Most functions return a part of a row: the value under `name`, its interval unde
 `contexts` numbers each item's context (`Inputs.contexts_of`): items of one context depend on each other.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -114,12 +112,12 @@ class Unbounded:
     contexts: ItemNumbers
 
     @classmethod
-    def ratio(cls, over: Floats, under: Floats, contexts: ItemNumbers) -> Unbounded:
+    def ratio(cls, over: Floats, under: Floats, contexts: ItemNumbers) -> "Unbounded":
         value = float(over.sum() / under.sum())
         return cls(value, (over - value * under) / under.sum(), contexts)
 
     @classmethod
-    def mean(cls, parts: Sequence[Unbounded]) -> Unbounded:
+    def mean(cls, parts: "Sequence[Unbounded]") -> "Unbounded":
         """The mean of several, whose contexts share one numbering."""
         moves = np.concatenate([each.moves for each in parts]) / len(parts)
         return cls(

@@ -16,8 +16,6 @@ a figure without panels is not drawn. Colours are names of the page's style: pro
 Titles may name a column in braces: its first value is written there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -228,7 +226,7 @@ class Table:
         notes = joined_reasons(few, why, rounded)
         return row | {"reason": joined_reasons(notes, row.get("reason"), *bare)} if notes or bare else row
 
-    def fill(self, inputs: Inputs) -> FilledTable:
+    def fill(self, inputs: Inputs) -> "FilledTable":
         """The numbers, with notes on missing parts."""
         frame = self.frame(inputs)
         if frame.empty:

@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from evaluator.core.errors import InputError
 
@@ -86,7 +86,25 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
 
     Raises InputError if the disk is full or the path is not writable.
     """
-    _atomically(path, lambda handle: handle.writelines([content] if isinstance(content, bytes) else content))
+    parts = [content] if isinstance(content, bytes) else content
+    owner = _fence_of(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if owner is None:
+            _renamed(path.parent / f".{path.name}.writing", path, parts)
+        else:
+            _fenced(owner, path, parts)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(f"{path}: no space left on the device; free some and run the same command") from error
+        if error.errno in _PLACES:
+            raise InputError(f"{path}: cannot write there: {error.strerror}") from error
+        raise
 
 
 def part_of_path(name: str, place: str) -> str:
@@ -146,31 +164,10 @@ def _as_text(value: Any) -> Any:
     return marked.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    owner = _fence_of(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if owner is None:
-            _renamed(path.parent / f".{path.name}.writing", path, write)
-        else:
-            _fenced(owner, path, write)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(f"{path}: no space left on the device; free some and run the same command") from error
-        if error.errno in _PLACES:
-            raise InputError(f"{path}: cannot write there: {error.strerror}") from error
-        raise
-
-
-def _fenced(owner: Fence, path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def _fenced(owner: Fence, path: Path, parts: Iterable[bytes]) -> None:
     temporary = owner.folder / f"{next(_numbers)}.writing"
     try:
-        _renamed(temporary, path, write)
+        _renamed(temporary, path, parts)
     except OSError as error:
         if error.errno == errno.ENOENT and error.filename == str(temporary) and error.filename2 is None:
             owner.folder_is_gone()  # it could not even be opened
@@ -179,15 +176,13 @@ def _fenced(owner: Fence, path: Path, write: Callable[[IO[bytes]], object]) -> N
             raise
         # A link leads to another file system, and a rename from the folder cannot cross file systems. Another process
         # may take over between this check and the rename.
-        _renamed(path.parent / f".{path.name}.writing", path, write, owner.check)
+        _renamed(path.parent / f".{path.name}.writing", path, parts, owner.check)
 
 
-def _renamed(
-    temporary: Path, path: Path, write: Callable[[IO[bytes]], object], check: Callable[[], None] | None = None
-) -> None:
+def _renamed(temporary: Path, path: Path, parts: Iterable[bytes], check: Callable[[], None] | None = None) -> None:
     try:
         with temporary.open("wb") as handle:
-            write(handle)
+            handle.writelines(parts)
             handle.flush()
             os.fsync(handle.fileno())
         if check is not None:

@@ -61,9 +61,13 @@ def read_logged(path: Path) -> list[Logged]:
             raise InputError(f"{path}: model {folder.name!r} was logged in {other} and in {folder}: name one of them")
         newest: dict[str, Path] = {}
         for file in sorted((each for each in _sample_files(path) if each.parent == folder), key=_time):
-            newest[_task(file)] = file
+            # The task is between the first underscore and the last, as in lm-eval itself.
+            newest[file.stem[file.stem.find("_") + 1 : file.stem.rfind("_")]] = file
         samples = {task: tuple(_samples(file, task)) for task, file in newest.items()}
-        found.append(Logged(model=folder.name, samples=samples, results=_results(folder)))
+        results: Mapping[str, Any] = {}
+        if files := sorted(folder.glob("results_*.json"), key=_time):
+            results = of_kind(parse(files[-1].read_bytes(), str(files[-1])), dict, str(files[-1]))
+        found.append(Logged(model=folder.name, samples=samples, results=results))
     return found
 
 
@@ -73,21 +77,8 @@ def _sample_files(path: Path) -> list[Path]:
     return sorted(path.glob("**/samples_*.jsonl"))
 
 
-def _task(file: Path) -> str:
-    """The part between the first underscore and the last, as in lm-eval itself."""
-    return file.stem[file.stem.find("_") + 1 : file.stem.rfind("_")]
-
-
 def _time(file: Path) -> str:
     return file.stem[file.stem.rfind("_") + 1 :]
-
-
-def _results(folder: Path) -> Mapping[str, Any]:
-    files = sorted(folder.glob("results_*.json"), key=_time)
-    if not files:
-        return {}
-    found: dict[str, Any] = of_kind(parse(files[-1].read_bytes(), str(files[-1])), dict, str(files[-1]))
-    return found
 
 
 def _samples(file: Path, task: str) -> Iterator[Sample]:
@@ -110,7 +101,11 @@ def _sample(row: Any, task: str, place: str) -> Sample:
         answer=_answer(row.get("filtered_resps")),
         prompt_hash=str(row.get("prompt_hash", "")),
         doc_hash=text_field(row, "doc_hash", place),
-        scores={str(name): float(row[name]) for name in names if _is_number(row.get(name))},
+        scores={
+            str(name): float(value)
+            for name in names
+            if isinstance(value := row.get(name), int | float) and math.isfinite(value)
+        },
     )
 
 
@@ -130,10 +125,6 @@ def _is_likelihood(response: Any) -> bool:
         return math.isfinite(float(response[0]))
     except (TypeError, ValueError):
         return False
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def hashed(text: str) -> str:

@@ -57,9 +57,7 @@ def read_records(paths: list[Path]) -> pd.DataFrame:
 def read_items(run_dir: Path) -> pd.DataFrame | None:
     """The items of every task; None for a run without items."""
     paths = sorted((run_dir / "items").glob("*.parquet"))
-    if not paths:
-        return None
-    return _frame(paths, READ_ITEMS, ITEM_COLUMNS)
+    return _frame(paths, READ_ITEMS, ITEM_COLUMNS) if paths else None
 
 
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:

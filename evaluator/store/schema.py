@@ -143,19 +143,16 @@ and notebooks read them.
 
 def document() -> str:
     """docs/records.md: every column of every file, with type, unit and meaning."""
-    return "\n".join([_HEAD, *(_section(*each) for each in _FILES), _OUTCOMES])
-
-
-def _section(title: str, path: str, rows: str, columns: Sequence[Stored]) -> str:
-    lines = [f"## {title}", "", f"`{path}`", "", rows, "", "| column | type | meaning |", "|---|---|---|"]
-    return "\n".join([*lines, *map(_line, columns), ""])
-
-
-def _line(each: Stored) -> str:
-    kind = ", ".join(filter(None, [f"`{each.arrow}`", "nullable" if each.nullable else "", each.meaning.unit]))
-    values = [f"`{value}`" for value in each.values if f"`{value}`" not in each.meaning.text]
-    named = f" ({', '.join(values)})" if values else ""
-    return f"| `{each.name}` | {kind} | {each.meaning.text}{named} |"
+    lines = [_HEAD]
+    for title, path, rows, columns in _FILES:
+        lines += [f"## {title}", "", f"`{path}`", "", rows, "", "| column | type | meaning |", "|---|---|---|"]
+        for each in columns:
+            kind = ", ".join(filter(None, [f"`{each.arrow}`", "nullable" if each.nullable else "", each.meaning.unit]))
+            values = [f"`{value}`" for value in each.values if f"`{value}`" not in each.meaning.text]
+            named = f" ({', '.join(values)})" if values else ""
+            lines.append(f"| `{each.name}` | {kind} | {each.meaning.text}{named} |")
+        lines.append("")
+    return "\n".join([*lines, _OUTCOMES])
 
 
 if __name__ == "__main__":

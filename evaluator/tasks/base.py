@@ -14,8 +14,6 @@ A task with a user's prompt has a separate name: `xquad+terse` is `xquad` with t
 but separate records and rows in tables. The tables `prompts` and `prompt_order` join them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -109,7 +107,7 @@ class TaskSpec:
     word: str | None = None  # the part after the colon, where it is one of the task's own words
 
     @classmethod
-    def parse(cls, spec: str) -> TaskSpec:
+    def parse(cls, spec: str) -> "TaskSpec":
         """Read a specification; the path must exist, its content is not looked at.
 
         Raises InputError for an unknown task, and for a path that is missing or out of place.

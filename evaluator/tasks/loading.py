@@ -3,8 +3,6 @@
 The selection follows The Benchmark Illusion (arXiv 2606.17609).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -33,7 +31,7 @@ class TaskData:
     every_pool: Mapping[str, tuple[Item, ...]]  # the same for all languages of the task: `unrelated` draws from these
     text: str | None = None  # of a text task, which has no pools
 
-    def named(self, name: str) -> TaskData:
+    def named(self, name: str) -> "TaskData":
         """The same data under another name."""
         if name == self.name:
             return self

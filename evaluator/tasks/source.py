@@ -9,8 +9,6 @@
 All keys are optional for a preset. Each given key replaces the preset's.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -77,7 +75,7 @@ class Source(Frozen):
     fields: Fields | None = None
 
     @model_validator(mode="after")
-    def _one_language(self) -> Source:
+    def _one_language(self) -> "Source":
         if isinstance(self.config, dict) and not self.config:
             raise ValueError("config: names no configuration")
         if isinstance(self.config, dict) and self.language is not None:
@@ -95,7 +93,7 @@ class Source(Frozen):
         """The given settings as JSON. Without settings it is empty, so it leaves a run's identity unchanged."""
         return self.model_dump(mode="json", include={*Source.model_fields}, exclude_none=True)
 
-    def over(self, usual: Source) -> Source:
+    def over(self, usual: "Source") -> "Source":
         """`usual` with what this says in its place: key by key, also within `fields`."""
         said, kept = self.given(), usual.given()
         if isinstance(said.get("config"), dict):  # each configuration has its language
