@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.harness import Agreement, Child, Peer, Side, compare, run_main
-from evaluator.core.errors import EngineError, InputError
+from benchmarks.harness import Agreement, Child, Peer, Side, compare
 
 
 def side(name, seconds, value=1.0):
@@ -53,34 +52,8 @@ def test_no_ratio_where_any_side_disagrees(capsys, theirs, peer):
     assert said.err == "some: no ratio: the results do not agree (1.0 and 2.0)\n"
 
 
-ECHO = """
-import sys
-print("{}", flush=True)
-for line in sys.stdin:
-    print('{"said": "%s"}' % line.strip(), flush=True)
-"""
-
-
-def test_a_child_answers_once_per_round():
-    with Child("echo", [sys.executable, "-c", ECHO]) as child:
-        assert child.round() == {"said": "go"}
-        child.round()
-    assert child.results == [{"said": "go"}] * 2
-
-
 @pytest.mark.parametrize("code", ["raise ValueError('a\\nwhy')", "print('{}', flush=True); raise ValueError('why')"])
 def test_a_child_that_ends_says_why_in_one_line(code):
     with pytest.raises(SystemExit) as ended, Child("ours", [sys.executable, "-c", code]) as child:
         child.round()
     assert str(ended.value) == "ours failed with exit code 1: " + ("why" if "a\\n" in code else "ValueError: why")
-
-
-@pytest.mark.parametrize(("error", "code"), [(InputError("why"), 2), (EngineError("why"), 1)])
-def test_an_error_for_a_user_is_one_line(capsys, error, code):
-    def main():
-        raise error
-
-    with pytest.raises(SystemExit) as ended:
-        run_main(main)
-    assert ended.value.code == code
-    assert capsys.readouterr().err == "error: why\n"

@@ -54,12 +54,6 @@ def test_json_lines_plain_or_compressed(suffix, tokenizer, tmp_path):
     assert [list(ids) for ids in found.sequences] == [tokenizer(f"w{i}")["input_ids"] for i in range(4)]
 
 
-def test_a_caller_s_name_wins(tokenizer):
-    found = load("c4", tokenizer, seed=5, c4=lambda samples, seed: (f"w{seed + i}" for i in range(samples + 2)))
-    assert [list(ids) for ids in found.sequences] == [tokenizer(f"w{i}")["input_ids"] for i in range(5, 9)]
-    assert found.manifest.passages[0].origin == "c4"
-
-
 @pytest.fixture
 def hub(monkeypatch):
     """A hub whose data sets hold numbered rows; remembers what was asked."""

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.gpu import night as module
-from benchmarks.gpu.night import check_model, night, run, variables
+from benchmarks.gpu.night import check_model, night, run
 from benchmarks.gpu.steps import Step, read
 from benchmarks.harness import environment, run_main
 from evaluator.core.errors import InputError
@@ -160,15 +160,3 @@ def test_the_gpu_is_watched_beside_each_pass(tmp_path, monkeypatch):
     assert (tmp_path / "pass-decode.dmon.log").read_text() == "asked: dmon -s u\n"
     run(shell("score", "true"), tmp_path)
     assert not (tmp_path / "score.dmon.log").exists()
-
-
-def test_a_step_writes_below_the_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-    monkeypatch.setenv("PYTHONPATH", "/mine")
-    own = variables(tmp_path)
-    assert own["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
-    assert own["TMPDIR"] == own["XDG_CACHE_HOME"] == str(tmp_path / "night.tmp")
-    assert own["PYTHONPATH"].split(os.pathsep)[-1] == "/mine"
-    assert own["HF_HUB_OFFLINE"] == "1"
-    monkeypatch.setenv("TRITON_CACHE_DIR", "/kept")
-    assert variables(tmp_path)["TRITON_CACHE_DIR"] == "/kept"

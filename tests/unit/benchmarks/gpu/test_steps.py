@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import night
-from benchmarks.gpu.steps import TESTS, VARIANTS, Card, markdown, read, said, steps
+from benchmarks.gpu.steps import TESTS, VARIANTS, Card, markdown, read, steps
 from evaluator.engine.config import EngineConfig
 from tests.gpu.__main__ import collected
 from tests.support.doctor import GPU
@@ -36,22 +36,6 @@ def test_the_summary_has_the_machine_and_a_row_of_each_step():
         "| tests | skipped | 0 | no GPU |",
         "| swap | not run |  |  |",
     ]
-
-
-def test_a_pass_is_compared_with_the_default_one():
-    default = passed("pass", result=TIMED)
-    slower = passed("pass-deterministic", result=TIMED | {"ours_s": 1.4})
-    assert "1.40 times as long as pass;" in said(slower, {"pass": default})
-    assert "times as long" not in said(slower, {"pass": dataclasses.replace(default, state="failed", result=None)})
-    assert "times as long" not in said(passed("score", result=TIMED), {"pass": default})
-
-
-def test_other_steps_say_what_they_measured():
-    rows = [{"method": "wanda", "seconds": 12.0, "peak_gib": 3.0}]
-    assert said(passed("prune", result={"benchmark": "prune", "rows": rows}), {}) == "wanda 12.0 s, peak 3.0 GiB"
-    paced = passed("pace", result={"rows": 256, "waited_share": 0.031, "handling_ms": 2.6})
-    assert said(paced, {}) == "3.1% of the steps waited; 2.60 ms of processor time a step"
-    assert said(passed("tests", last_lines=["one", "3 of 3 passed"]), {}) == "3 of 3 passed"
 
 
 def test_a_file_that_is_no_card_counts_as_none(tmp_path):

@@ -1,9 +1,6 @@
 """What lm-eval is given to do: the benchmark's items as texts, in the ids that lm-eval makes of them."""
 
-import json
-
 import pytest
-import yaml
 
 from benchmarks.serving import lm_eval
 from tests.support.models import save_tiny_model
@@ -45,26 +42,3 @@ def test_random_items_become_words_of_about_their_length(tokenizer):
         assert len(item["options"]) == len(options)
         for text, ids in zip(item["option_texts"], item["options"], strict=True):
             assert encode_as_lm_eval(tokenizer, item["text"], text) == (item["prompt"], ids)
-
-
-def test_tasks_are_files_that_lm_eval_reads(tmp_path):
-    items = [
-        {"text": "a:", "option_texts": [" b", " c"], "deep": True},
-        {"text": "d:", "option_texts": [" e", " f"], "deep": False},
-    ]
-    lm_eval.write_tasks({"items": items}, tmp_path, generate=True)
-    configs = {path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.glob("*.yaml")}
-    rows = {
-        name: [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()] for name in configs
-    }
-    assert {name: len(lines) for name, lines in rows.items()} == {"candidates": 2, "greedy": 2, "samples": 1}
-    assert rows["candidates"][1] == {"text": "d:", "options": [" e", " f"], "gold": 0}
-    assert configs["candidates"]["output_type"] == "multiple_choice"
-    assert configs["candidates"]["target_delimiter"] == ""
-    assert configs["greedy"]["generation_kwargs"] == {"until": [], "max_gen_toks": 32, "do_sample": False}
-    assert (configs["samples"]["repeats"], configs["samples"]["generation_kwargs"]["top_p"]) == (10, 0.9)
-    assert configs["samples"]["dataset_kwargs"]["data_files"]["test"] == str(tmp_path / "samples.jsonl")
-    scored = tmp_path / "scored"
-    scored.mkdir()
-    lm_eval.write_tasks({"items": items}, scored, generate=False)
-    assert [path.name for path in scored.glob("*.yaml")] == ["candidates.yaml"]

@@ -71,11 +71,3 @@ def test_channels_go_in_steps_of_at_most_a_32nd(channels, step):
 def test_what_a_method_does_not_take_is_refused(fields, message, tmp_path):
     with pytest.raises(ValidationError, match=message):
         PruneConfig(source=tmp_path, calibration={"source": "c4"}, **fields)
-
-
-def test_the_pattern_is_the_methods_own(tmp_path):
-    assert PruneConfig(source=tmp_path, method="heads", sparsity=0.5, calibration={"source": "c4"}).pattern == "heads"
-    assert PruneConfig(source=tmp_path, method="drop", pattern="4,2-3").pattern == "2-4"
-    assert PruneConfig(source=tmp_path, method="wanda", sparsity=0.5, calibration={"source": "c4"}).pattern == (
-        "unstructured"
-    )
