@@ -86,7 +86,13 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     dtype = stored_dtype(config, tensors)
     states, weights_digest = WRITTEN.get(path.absolute(), (None, ""))
     if states != files:
-        weights_digest = _weights_digest(tensors, online_scheme(config))
+        online = online_scheme(config)  # the engine's quantisation while it loads, which changes the weights
+        digest = hashlib.sha256(b"" if online is None else f"{online} of ".encode())
+        for tensor in tensors:
+            digest.update(identity(tensor))
+            for chunk in tensor.chunks():
+                digest.update(chunk)
+        weights_digest = digest.hexdigest()
     if (changed := changed_file(files, file_states(path))) is not None:
         raise InputError(f"{path / changed}: was written while it was read; try again when it is whole")
     # Loading transforms quantised weights and experts, and a running engine cannot repeat that. So each such checkpoint
@@ -153,16 +159,6 @@ def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
     return positions
 
 
-def _weights_digest(tensors: Sequence[Tensor], online: str | None) -> str:
-    """`online`: the engine's quantisation while it loads, which changes the weights."""
-    digest = hashlib.sha256() if online is None else hashlib.sha256(f"{online} of ".encode())
-    for tensor in tensors:
-        digest.update(identity(tensor))
-        for chunk in tensor.chunks():
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _joined(*parts: str | None) -> str | None:
     """The steps of a checkpoint's compression, in their order."""
     return " + ".join(part for part in parts if part) or None
@@ -171,10 +167,9 @@ def _joined(*parts: str | None) -> str | None:
 def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor], alone: str | None) -> str:
     """A digest of the configuration without its incidental fields, and of the tensors' names, dtypes and shapes.
 
-    `alone` separates a checkpoint that may not share an engine.
-
-    It covers more fields than the shapes depend on: an engine also keeps the first checkpoint's rotary base or window.
-    A key that is too fine costs one start of an engine; one that is too coarse gives a wrong result.
+    `alone` separates a checkpoint that may not share an engine. The digest covers more fields than the shapes depend
+    on: an engine also keeps the first checkpoint's rotary base or window. A key that is too fine costs one start of an
+    engine; one that is too coarse gives a wrong result.
     """
     kept = {key: value for key, value in config.items() if key not in INCIDENTAL}
     digest = hashlib.sha256(json.dumps([kept, dtype, *filter(None, [alone])], sort_keys=True).encode())
@@ -199,9 +194,8 @@ def stored_dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
 def _read_pruning(path: Path, *, quantised: bool) -> dict[str, Any]:
     """How a checkpoint was pruned; empty for a dense one. Raises InputError.
 
-    The manifest says it, which is written last and lists every other file with its digest.
-
-    A quantised checkpoint may have kept its source's manifest, with other file names.
+    The manifest says it, which is written last and lists every other file with its digest. A quantised checkpoint may
+    have kept its source's manifest, with other file names.
     """
     file = path / MANIFEST
     if not file.exists():

@@ -139,7 +139,9 @@ def rows_at(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 def of_kind(value: Any, kind: type, place: str) -> Any:
     """`value` itself if it is of `kind`, and if a string then one that can be written as UTF-8. Raises InputError."""
     if not isinstance(value, kind):
-        raise InputError(f"{place} must be {_KINDS[kind]}, not {_shown(value)}")
+        shown = json.dumps(value, ensure_ascii=True)
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise InputError(f"{place} must be {_KINDS[kind]}, not {shown}")
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode("utf-8")
@@ -147,8 +149,3 @@ def of_kind(value: Any, kind: type, place: str) -> Any:
             # JSON can spell half of a surrogate pair; no tokenizer and no file format takes it.
             raise InputError(f"{place} holds a lone surrogate at character {error.start}") from error
     return value
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=True)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -185,18 +185,14 @@ def _check(
     passed: bool,
 ) -> Check:
     """One check with its state. `may_pass`: the look is large enough. `passed`: within at an earlier look."""
+    state: State = "undecided" if measured.due else "unmeasured"
     check = Check(
-        criterion=criterion,
-        language=language,
-        threshold=bound,
-        state="undecided" if measured.due else "unmeasured",
-        levels=levels,
-        missing=measured.missing,
+        criterion=criterion, language=language, threshold=bound, state=state, levels=levels, missing=measured.missing
     )
     evidence = measured.evidence
     if evidence is None:
         return check
-    state: State = "undecided"
+    state = "undecided"
     sure = evidence.contexts >= FEWEST and _is_sure(evidence, criterion, bound, levels)
     if sure and (evidence.value > bound) != criterion.least:
         state = "beyond"

@@ -107,12 +107,11 @@ def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
 
 def _rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
     languages = [str(each.doc.get("language") or "") for each in samples]
-    names = Counter(
-        (each.filter, language, str(each.doc.get("id"))) for each, language in zip(samples, languages, strict=True)
-    )
+    both = list(zip(samples, languages, strict=True))
+    names = Counter((each.filter, language, str(each.doc.get("id"))) for each, language in both)
     unique = max(names.values(), default=1) == 1
     seen: Counter[tuple[str, str, str]] = Counter()
-    for sample, language in zip(samples, languages, strict=True):
+    for sample, language in both:
         doc = sample.doc
         item_id = str(doc["id"]) if unique and "id" in doc else sample.doc_hash
         place = (sample.filter, language, item_id)

@@ -120,9 +120,8 @@ class Unbounded:
     def mean(cls, parts: "Sequence[Unbounded]") -> "Unbounded":
         """The mean of several, whose contexts share one numbering."""
         moves = np.concatenate([each.moves for each in parts]) / len(parts)
-        return cls(
-            float(np.mean([each.value for each in parts])), moves, np.concatenate([each.contexts for each in parts])
-        )
+        value = float(np.mean([each.value for each in parts]))
+        return cls(value, moves, np.concatenate([each.contexts for each in parts]))
 
     @property
     def spread(self) -> tuple[float, int]:

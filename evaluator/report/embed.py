@@ -114,8 +114,7 @@ class ItemView:
         contexts: dict[tuple[str, str], tuple[list[int], list[str]]] = {}
         columns = ["task", "language", "item_id", "question", "context", "answers"]
         for task, language, item_id, question, context, answers in items[columns].itertuples(index=False, name=None):
-            number = self.numbers.get((task, language, item_id))
-            if number is None:
+            if (number := self.numbers.get((task, language, item_id))) is None:
                 continue
             questions[number] = question
             self.gold[number] = [str(answer) for answer in answers]
@@ -152,11 +151,9 @@ class ItemView:
         order = sorted(range(len(keys)), key=lambda number: keys[number])
         checkpoints: dict[str, dict[str, Any]] = {}
         for subject in inputs.checkpoints:
-            if only is not None and subject.checkpoint not in only:
-                continue
-            entry = checkpoints.setdefault(subject.checkpoint, {"name": subject.checkpoint, "chunks": {}})
-            entry["base"] = subject.base
-            entry["chunks"] = self.where.get(subject.checkpoint, {})
+            name = subject.checkpoint
+            if only is None or name in only:
+                checkpoints[name] = {"name": name, "chunks": self.where.get(name, {}), "base": subject.base}
         for name in checkpoints.keys() & self._letters.keys():
             checkpoints[name]["fates"] = self._letters[name]
         return safe_json(

@@ -176,15 +176,10 @@ def published_grid(paper: pd.DataFrame) -> Grid:
         quantity = TABLES[row["table"]].column(row["quantity"])
         words = [str(row["checkpoint"]), str(row["language"]), str(row["cell"]), quantity.heading]
         interval = Column("ours", quantity.kind, interval=True).interval_of(row)
-        rows.append(
-            (
-                *(Cell(word, number=False) for word in words),
-                Cell(quantity.kind.shown(row["paper"])),
-                Cell(quantity.kind.shown(row["ours"]), interval),
-                Cell(COUNT.shown(row["n"])),
-                Cell(TEXT.shown(row["source"]), number=False),
-            )
-        )
+        cells = [Cell(word, number=False) for word in words]
+        cells += [Cell(quantity.kind.shown(row["paper"])), Cell(quantity.kind.shown(row["ours"]), interval)]
+        cells += [Cell(COUNT.shown(row["n"])), Cell(TEXT.shown(row["source"]), number=False)]
+        rows.append(cells)
     headings = ("checkpoint", "language", "which", "quantity", "paper", "ours", "n", "source")
     keep = [at for at in range(len(headings)) if any(row[at].text for row in rows)]
     return Grid(tuple(headings[at] for at in keep), tuple(tuple(row[at] for at in keep) for row in rows))

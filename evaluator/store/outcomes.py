@@ -89,7 +89,7 @@ class Outcomes:
 
     def __init__(self, outcomes: pd.DataFrame | None = None) -> None:
         self._held: dict[Pair, pd.DataFrame | Path] = {}
-        self._first: list[dict[str, Any]] = []
+        self.first: list[dict[str, Any]] = []  # checkpoint, task and METADATA of each pair's first row, as added
         self._items: dict[str, set[tuple[str, str]]] = {}
         self._read_by: dict[str, set[str]] = {}
         self._formats: dict[Pair, set[str]] = {}
@@ -107,7 +107,7 @@ class Outcomes:
             checkpoint, task = map(str, pair)
             if (checkpoint, task) in self._held:
                 raise ValueError(f"checkpoint {checkpoint!r}, task {task!r}: a second piece of outcomes")
-            self._first.append({name: piece[name].iloc[0] for name in ("checkpoint", "task", *METADATA)})
+            self.first.append({name: piece[name].iloc[0] for name in ("checkpoint", "task", *METADATA)})
             self._items.setdefault(task, set()).update(
                 zip(piece["language"].astype(str), piece["item_id"].astype(str), strict=True)
             )
@@ -123,11 +123,6 @@ class Outcomes:
             return plain(empty_outcomes()) if held is None else held
         frame = pq.read_table(held, use_threads=False).to_pandas()
         return plain(frame[(frame["checkpoint"] == pair[0]) & (frame["task"] == pair[1])])
-
-    @property
-    def first(self) -> list[dict[str, Any]]:
-        """Checkpoint, task and METADATA of each pair's first row, in the order of `add`."""
-        return self._first
 
     @property
     def formats(self) -> set[str]:

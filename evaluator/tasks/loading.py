@@ -7,7 +7,7 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -71,10 +71,15 @@ def load_task(
     for item in items:
         by_language.setdefault(item.language, []).append(item)
     every_pool = {language: tuple(pool) for language, pool in sorted(by_language.items())}
+    digest_of_items = hashlib.sha256()
+    for item in (item for pool in every_pool.values() for item in pool):
+        # Without the task's name: a file that is renamed holds the same data.
+        fields = (item.language, item.item_id, item.context, item.question, item.answers, item.cluster, item.options)
+        digest_of_items.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
     wanted = every_pool if languages is None else dict.fromkeys(spelled(name, languages, every_pool))
     return TaskData(
         name=name,
-        digest=_digest(item for pool in every_pool.values() for item in pool),
+        digest=digest_of_items.hexdigest(),
         pools={language: every_pool[language] for language in wanted},
         every_pool=every_pool,
     )
@@ -134,18 +139,6 @@ def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tupl
             raise unknown(f"language of task {task!r}:", language, known)
         found.append(own)
     return tuple(found)
-
-
-def _digest(items: Iterable[Item]) -> str:
-    digest = hashlib.sha256()
-    for item in items:
-        # Without the task's name: a file that is renamed holds the same data.
-        fields = (
-            *(item.language, item.item_id, item.context, item.question),
-            *(item.answers, item.cluster, item.options),
-        )
-        digest.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
-    return digest.hexdigest()
 
 
 # The subset is part of the protocol, not of a run: every run, whatever its seed, asks the same items.

@@ -79,7 +79,10 @@ def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
             raise InputError(f"{place.data}: a file ending in {', '.join(_LOADERS)} is needed")
         asked, options["data_files"] = (loader,), place.data
     try:
-        format = _format(datasets.load_dataset_builder(*asked, **options))
+        builder = type(datasets.load_dataset_builder(*asked, **options))
+        # The kind of files; the module's name where it is not one of those that ship with `datasets`.
+        modules = [kind.__module__ for kind in builder.__mro__ if kind.__module__.startswith(_PACKAGED)]
+        format = modules[0].removeprefix(_PACKAGED).partition(".")[0] if modules else builder.__module__
         if format not in _LOADERS.values():
             raise InputError(f"{place}: its files are {format!r}; only Parquet, JSON and CSV are read")
         found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
@@ -93,12 +96,6 @@ def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
     except Exception as error:
         raise InputError(f"task {place.task!r}: {place}: cannot be loaded: {_reason(error, place)}") from error
     return found
-
-
-def _format(builder: Any) -> str:
-    """What kind of files a builder reads; the module's name where it is not one of those that ship with `datasets`."""
-    modules = [kind.__module__ for kind in type(builder).__mro__ if kind.__module__.startswith(_PACKAGED)]
-    return modules[0].removeprefix(_PACKAGED).partition(".")[0] if modules else type(builder).__module__
 
 
 def _reason(error: Exception, place: Place) -> str:
