@@ -11,8 +11,6 @@ share of one core at `--engines` engines of 25 items a second, its memory, what 
 end, and with `--report` the time, memory and size of the report.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -5,8 +5,6 @@ name, on how much its compression harms and on the item alone: so that any numbe
 number of deaths, answer alike.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Iterator, Sequence

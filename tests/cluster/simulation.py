@@ -3,8 +3,6 @@
 No checkpoint file exists: `made_up` states what preflight would have found. `simulate` measures the driver's cost and
 `mistakes` checks the records."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,8 +1,6 @@
 """A whole sweep through the real driver, with engines that are only pretended: whoever dies, the records are all there,
 each once, and as they would have been."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

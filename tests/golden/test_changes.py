@@ -1,8 +1,6 @@
 """Tables of what changed between a checkpoint and its base: flips, recovery_percent, length; and whether the two may be
 compared at all. Worked out by hand, with the arithmetic beside the expectation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

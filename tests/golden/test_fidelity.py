@@ -1,7 +1,5 @@
 """Table `fidelity` from records written by hand, with the arithmetic beside the expectation."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

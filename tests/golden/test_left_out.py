@@ -1,7 +1,5 @@
 """What was not measured is told with its reason, and means over languages carry intervals: cases worked out by hand."""
 
-from __future__ import annotations
-
 import io
 import math
 

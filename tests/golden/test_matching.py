@@ -1,7 +1,5 @@
 """Table `matching` on cases worked out by hand: accuracy by grader, the panel's majority, agreement, Scott's pi."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

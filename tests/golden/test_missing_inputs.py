@@ -1,7 +1,5 @@
 """Every table with every probe and every format missing: it says what to run, and is never silently empty."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Table `overlap`: error consistency and CAPA by hand, against other implementations, and which pairs there are."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

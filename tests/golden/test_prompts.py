@@ -1,7 +1,5 @@
 """Tables `prompts` and `prompt_order` from records by hand: three prompts, three checkpoints, two languages."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,8 +1,6 @@
 """The protocol's further tables on small cases worked out by hand: hard distractors, seeds, one example, calibration,
 fertility and perplexity."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

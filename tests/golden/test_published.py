@@ -1,7 +1,5 @@
 """The paper's numbers stand beside ours where the setting is the paper's, and nowhere else."""
 
-from __future__ import annotations
-
 import copy
 
 import pandas as pd

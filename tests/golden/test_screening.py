@@ -1,7 +1,5 @@
 """Table `screening`, and how other tables name a checkpoint that the gate decided early."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Every table on small cases that were worked out by hand; the arithmetic stands beside the expectation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

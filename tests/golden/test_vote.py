@@ -1,7 +1,5 @@
 """Table `vote`: the rules on a textbook's example and against loops over their definitions, and an election by hand."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Table `weak`: drops by kind on cases worked out by hand and against other implementations, and the kinds' rules."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from statsmodels.stats.contingency_tables import mcnemar

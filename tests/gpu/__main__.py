@@ -4,8 +4,6 @@ engine runs a file at a time, without starting CUDA for every test.
 python -m tests.gpu [what pytest should be given besides]
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

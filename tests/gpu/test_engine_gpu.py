@@ -1,7 +1,5 @@
 """VLLMEngine on a GPU: the V2 model runner, trace replay, swaps, in the checkpoint's own bfloat16 and in float32."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pruning on a GPU: counts are exact, and masks are the CPU's but for scores that differ by rounding alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 The aligned rank and both fidelities share the sweep. `make test-long` repeats it with a kill in the middle.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

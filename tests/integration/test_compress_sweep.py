@@ -1,7 +1,5 @@
 """One sweep over pruning and quantising: one table, resumed, and records that are alike the second time."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

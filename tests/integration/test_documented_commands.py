@@ -4,8 +4,6 @@ The README's come first, then those of the other pages in the order of READING. 
 shows under `<!-- example: FILE -->`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

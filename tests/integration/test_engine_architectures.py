@@ -1,7 +1,5 @@
 """vLLM serves what pruning leaves as transformers computes it: sparse weights, experts, smaller models."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

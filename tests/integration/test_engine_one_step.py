@@ -1,7 +1,5 @@
 """Scoring in one step on the real vLLM, against the plain torch engine: whatever the cache holds of a continuation."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

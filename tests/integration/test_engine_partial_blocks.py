@@ -1,7 +1,5 @@
 """Sharing partly filled cache blocks: what is saved, and that no answer changes when blocks are scarce and reused."""
 
-from __future__ import annotations
-
 import functools
 import random
 from collections.abc import Iterator, Sequence

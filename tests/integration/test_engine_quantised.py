@@ -4,8 +4,6 @@ Which layouts are served depends on the machine, so each is rehearsed first: whe
 that this is said in one line, and is skipped.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

@@ -1,7 +1,5 @@
 """Distributions kept and compared inside the real vLLM, against transformers' own in float32."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

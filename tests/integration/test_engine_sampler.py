@@ -1,7 +1,5 @@
 """The sampler of vLLM's V1 runner, driven as vLLM drives it, against the long way of doing the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

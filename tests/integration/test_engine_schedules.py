@@ -1,8 +1,6 @@
 """However vLLM's scheduler cuts and orders the work, the GPU's runner answers alike: prompts in chunks, requests that
 are preempted, a prefix cache that is cold, warm or off. Steps are scheduled ahead throughout."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

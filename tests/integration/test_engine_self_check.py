@@ -1,7 +1,5 @@
 """A real engine checks its forced scores when it starts: wrong ones are replaced, right ones are remembered."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """VLLMEngine on streamed and cancelled requests."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 

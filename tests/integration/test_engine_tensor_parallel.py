@@ -1,7 +1,5 @@
 """VLLMEngine with a model that is divided between two workers, on a CPU: what it computes, swaps and verifies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 One engine serves a whole architecture: each takes seconds to start.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections import Counter

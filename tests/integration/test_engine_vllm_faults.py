@@ -1,7 +1,5 @@
 """VLLMEngine and checkpoints that it must not serve, ties, and steps that fail."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@ This module is the plugin: in the runs that it starts, RESURFACE_PLUGINS names i
 registries. Nothing else of the tree knows these names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Real processes and tiny models. What is good has the records of an undisturbed r
 reason, and is done by the same command once it has been mended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The whole list of a GPU's half hour, rehearsed on a CPU with tiny models."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tarfile

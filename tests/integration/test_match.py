@@ -1,7 +1,5 @@
 """`resurface match` on a real run: the bundled model judges its own answers, poorly; the path is what is tested."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two Ray nodes on this machine: what is sent is found from another directory, and engines stand where they should."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

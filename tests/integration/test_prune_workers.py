@@ -1,7 +1,5 @@
 """Prune tasks in a real Ray: what it makes of their options, with a GPU by name only."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

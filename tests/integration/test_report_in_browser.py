@@ -1,7 +1,5 @@
 """The report's page in a real browser: the item view renders, deep links work, model output stays text."""
 
-from __future__ import annotations
-
 import html
 import re
 import shutil

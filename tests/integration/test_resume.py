@@ -4,8 +4,6 @@ Real processes, the real engine, a tiny model. The runs here differ in shard siz
 must not show in the records either.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A whole `resurface eval` on the GPU's model runner gives the records that the CPU's gives."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Assignments for tests of the board and of whom it serves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Nothing of `pruning` is used. One sequence at a time, the whole model for every layer, a full stable sort.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny checkpoint directories of a few random tensors, for tests of what is read from them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

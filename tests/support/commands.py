@@ -1,7 +1,5 @@
 """The command line in this process, as if it were typed."""
 
-from __future__ import annotations
-
 import pytest
 
 from launch.commands.cli import main

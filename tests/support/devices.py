@@ -1,7 +1,5 @@
 """Which tests may see a GPU. All but those that are marked `gpu` mean the CPU, also on a machine with GPUs."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence

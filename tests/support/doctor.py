@@ -1,7 +1,5 @@
 """The doctor's own runs on scripted engines, without a model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

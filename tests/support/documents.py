@@ -1,7 +1,5 @@
 """The documentation as data: its pages, the prose in them, their links, code blocks and commands."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 vLLM itself takes seconds to import: tests import it when they run.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -4,8 +4,6 @@ In the test's own process `ray.init` and the building of a vLLM engine raise; co
 modules in place of Ray and vLLM that raise when they are imported.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

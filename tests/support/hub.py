@@ -3,8 +3,6 @@
 Weights go the way of large files (LFS), everything else with the commit.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

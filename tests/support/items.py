@@ -1,7 +1,5 @@
 """Items for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from evaluator.core.records import Item

@@ -1,7 +1,5 @@
 """A sweep on a tiny model that can be killed anywhere, and what must hold of its records whatever was killed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Questions in letters: each letter is a token, so that plans, requests and records can be read by eye."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

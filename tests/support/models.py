@@ -5,8 +5,6 @@ small enough for a CPU. The weights are spread wide, so that next-token distribu
 one, differences of 1e-6 between two implementations would already change the greedy token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Every probe of a few questions on a scripted engine, with a real tokenizer's prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

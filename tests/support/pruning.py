@@ -1,7 +1,5 @@
 """Random checkpoints of every architecture that is pruned, and text for them."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from pathlib import Path

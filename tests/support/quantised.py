@@ -4,8 +4,6 @@
 for, which transformers computes with. The arithmetic here is written out and shares none with the product's.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A Ray cluster of several nodes on this machine, each started in a directory of its own."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

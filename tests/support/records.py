@@ -1,7 +1,5 @@
 """Records written by hand: one line per item says what each probe of it found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

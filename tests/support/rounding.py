@@ -1,7 +1,5 @@
 """What float32 leaves open: tokens that are closer than its rounding may change places between two computations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from evaluator.engine.base import Score

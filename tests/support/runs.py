@@ -1,7 +1,5 @@
 """Running the real command line on tiny models, for tests that need a whole run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

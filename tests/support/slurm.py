@@ -2,8 +2,6 @@
 its own. All of it, its network too, is in namespaces that end with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

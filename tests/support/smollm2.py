@@ -1,7 +1,5 @@
 """The real model of `make example`, and a few of the example's questions for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What records of tests carry, where a test asks an engine that needs no checkpoint."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from evaluator.core.records import Format, Item, Origin, Record

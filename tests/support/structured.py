@@ -3,8 +3,6 @@
 What smaller checkpoints are compared with. Nothing of `pruning` is used: one sequence at a time, every state kept.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A made-up run directory: seeded, in several scripts, with every status, fate and probe, and with hostile output."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """From records written by hand to the report's tables, and one row of one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fast tokenizers made from the real vocabularies in the shared data, for tests that skip where these are absent."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """A checkpoint with everything beside its weights that a loader could take in their place, or run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -6,8 +6,6 @@
 Triton lies in a folder of its own (`make install` puts it there): with it on the path, vLLM chooses V2.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """In place of MLflow: what its client is told, a line each, in the file `TRACKED`."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -3,8 +3,6 @@
 Templates of the wild loop over turns, look at roles, write their own BOS and switch thinking off by an argument.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a quantization_config says, in the layouts that tools write, and what is left out of it to be served."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

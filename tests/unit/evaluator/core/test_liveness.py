@@ -1,7 +1,5 @@
 """Who may write a run directory, what is a hang and what is only slow: decided without files, clocks or processes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Beams against brute force, where ties are frequent; against transformers: tests/support/engines.py."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Sequence

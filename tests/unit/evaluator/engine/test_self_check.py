@@ -1,7 +1,5 @@
 """What an engine asks itself when it starts, what counts as a disagreement, and what is remembered."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

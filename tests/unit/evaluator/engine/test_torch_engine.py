@@ -1,7 +1,5 @@
 """The oracle against transformers' own forward pass and generate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

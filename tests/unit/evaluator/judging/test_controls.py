@@ -1,7 +1,5 @@
 """Control pairs: made by rule, the same for the same items, and right about whether they match."""
 
-from __future__ import annotations
-
 import pytest
 
 from evaluator.core.records import Item

@@ -1,7 +1,5 @@
 """Verdicts come from two log-likelihoods alone, whatever a response says."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What holds of every table whatever the records: nothing is dropped, and their order is irrelevant."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """How numbers read for people."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

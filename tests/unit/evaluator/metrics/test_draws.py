@@ -1,7 +1,5 @@
 """Intervals by random weights of contexts, against a loop and against their definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

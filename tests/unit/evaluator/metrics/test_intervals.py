@@ -1,7 +1,5 @@
 """Tests of paired outcomes against statsmodels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Fit or unfit, and accuracies without the judge's error: by hand, by simulation, and against the delta method."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact means over contexts, against scipy, simulation and what is known of special cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

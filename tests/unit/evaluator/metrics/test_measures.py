@@ -1,7 +1,5 @@
 """Rows of numbers with their intervals, and why there is none."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The memory of tables: it holds the comparison at hand, and not the items of all checkpoints."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from pathlib import Path

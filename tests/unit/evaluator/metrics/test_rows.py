@@ -1,7 +1,5 @@
 """Rows of a frame by what is in its columns: the fast ways, against a mask over the frame."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """A table is one object: registered from here alone, it is computed, written, and shown on the page in its order."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

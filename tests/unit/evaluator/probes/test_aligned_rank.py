@@ -1,7 +1,5 @@
 """The aligned rank in the stream: of the base's own answer, and of the base's answer on another checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Fidelity in the stream: a base that keeps and meets itself, what is compared with it, and what both were asked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

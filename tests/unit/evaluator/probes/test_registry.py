@@ -1,7 +1,5 @@
 """The registry of probes: what each object says, and a toy probe that a test adds from requests to report."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

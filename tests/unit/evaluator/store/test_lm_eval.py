@@ -1,7 +1,5 @@
 """lm-eval's files, as version 0.4.13 writes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records to outcomes: what counts as measured, who wins a choice, and that cutting the records does not matter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

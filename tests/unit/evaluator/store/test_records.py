@@ -1,7 +1,5 @@
 """Parts are whole or absent, whatever happens while they are written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Which responses are judged, that each is judged once, and that verdicts survive being interrupted and extended."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any data set: files through `datasets`, the hub through a stand-in for it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

@@ -1,7 +1,5 @@
 """The bundled task: its texts never change, its answers are unambiguous, its three streams never share a name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from itertools import product

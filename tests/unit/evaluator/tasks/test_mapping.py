@@ -1,7 +1,5 @@
 """From rows to items: paths, options, right answers, and every complaint."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

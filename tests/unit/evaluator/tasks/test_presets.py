@@ -1,7 +1,5 @@
 """The presets, each on rows of our own in the layout that the data set has on the hub."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

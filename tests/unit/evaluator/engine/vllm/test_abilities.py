@@ -1,7 +1,5 @@
 """What is needed of a vLLM, with modules that stand in for those of other versions."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import make_dataclass
 from types import ModuleType, SimpleNamespace

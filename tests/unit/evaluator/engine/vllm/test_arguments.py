@@ -1,7 +1,5 @@
 """What a step computes on a GPU, which CUDA graphs vLLM is asked for, and what vLLM makes of it, without a GPU."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any

@@ -1,8 +1,6 @@
 """`VLLMEngine.run` against a core without a model that schedules steps ahead, as vLLM does on a GPU: when a run ends,
 a step that computed its last requests once more is still under way, and its outputs arrive during the next run."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import itertools

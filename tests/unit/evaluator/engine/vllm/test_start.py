@@ -1,7 +1,5 @@
 """What vLLM's engine is asked for on a GPU, without one."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable

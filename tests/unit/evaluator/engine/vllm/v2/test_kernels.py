@@ -1,7 +1,5 @@
 """The V2 runner's kernel for strict ranks, compared with a count in torch, and which top-p kernels are compiled."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Prompts come in chunks, beside each other and beside requests of another kind.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any

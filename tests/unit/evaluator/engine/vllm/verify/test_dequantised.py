@@ -1,7 +1,5 @@
 """The values that quantised tensors stand for, and whether a layer computes with them: against values made here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

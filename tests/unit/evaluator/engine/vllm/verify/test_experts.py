@@ -1,7 +1,5 @@
 """Experts are compared through what a layer computes, whatever order its kernel keeps them in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

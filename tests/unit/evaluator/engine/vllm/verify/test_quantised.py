@@ -1,7 +1,5 @@
 """What is said of quantised checkpoints before anything starts, with rehearsals that were written by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

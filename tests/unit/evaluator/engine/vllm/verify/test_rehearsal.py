@@ -1,7 +1,5 @@
 """What a rehearsal is given and what is remembered of it; the engine that it starts is tested in tests/integration."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Stand-ins of such layers: test_weights.py.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

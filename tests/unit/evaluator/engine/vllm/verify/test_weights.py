@@ -1,7 +1,5 @@
 """What is compared after a checkpoint was loaded: fake workers that hold shards of a file's tensors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
