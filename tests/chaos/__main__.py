@@ -8,8 +8,6 @@ finished; then the next run begins. A command is struck within the time that the
 Real vLLM, real Ray, a tiny model: about half a minute a kill on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

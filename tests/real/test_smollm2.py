@@ -3,8 +3,6 @@
 `make test-real` makes the model first; where it is absent, these tests are skipped.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

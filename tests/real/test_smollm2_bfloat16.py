@@ -1,7 +1,5 @@
 """SmolLM2 in bfloat16: not the same numbers as in float32, but near them, and the same answer is recognised."""
 
-from __future__ import annotations
-
 import pytest
 
 from evaluator.engine.config import EngineConfig

@@ -5,8 +5,6 @@ for the last digit of a sum in another order; 30 layers on, two right computatio
 is from its base. So transformers is asked twice, the second time with embeddings changed by one part in ten million.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The paced engine core counts a step as waiting exactly where the driver came late."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Making the example's model: whole or not at all, once, and one line where it cannot be had."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the example asks, and that its data are what they should be."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

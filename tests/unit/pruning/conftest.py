@@ -1,7 +1,5 @@
 """Tiny random checkpoints of every architecture, with a tokenizer, made anew for each test session."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

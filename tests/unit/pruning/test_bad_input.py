@@ -1,7 +1,5 @@
 """What a user can get wrong: one line that names file, field and value, before anything is written."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

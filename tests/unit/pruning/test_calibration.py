@@ -1,7 +1,5 @@
 """Calibration passages by the rules that their source spells, and none of what is asked about."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

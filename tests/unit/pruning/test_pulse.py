@@ -1,7 +1,5 @@
 """A job that gets on says so in each of its parts, however long its files, layers and matrices are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path

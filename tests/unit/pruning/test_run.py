@@ -1,7 +1,5 @@
 """Whole jobs on tiny models against the brute force."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A tiny checkpoint, made once for each test session."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

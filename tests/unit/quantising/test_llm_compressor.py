@@ -1,7 +1,5 @@
 """llm-compressor with a stand-in for its environment: what its process is given, and what becomes of its ends."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

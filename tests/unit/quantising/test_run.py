@@ -1,7 +1,5 @@
 """A quantisation as a job: complete or absent, the same job again is a look, and provenance is kept."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

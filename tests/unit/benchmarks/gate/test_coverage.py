@@ -3,8 +3,6 @@
 A bound is broken where the simulation's own exact 99 % interval lies above or below it.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.gate.coverage import WANTED, Cell, cells, cover, table

@@ -1,7 +1,5 @@
 """A night runs its list whatever its steps do. The steps here are commands of a shell."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A night's list of steps, its cards and its summary."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pruning benchmark: its recipe does the same work as ours, on random checkpoints of real shapes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

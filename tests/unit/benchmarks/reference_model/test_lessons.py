@@ -1,7 +1,5 @@
 """Packed training sequences compute what plain prompts do, and a killed training run goes on as if never stopped."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two sides item by item: what moved, what is noise, what was set otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product

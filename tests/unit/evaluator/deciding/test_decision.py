@@ -1,7 +1,5 @@
 """The gate on records whose answer is known: a copy, a loss, a gain, one language, missing and few items."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

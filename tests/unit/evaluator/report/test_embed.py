@@ -1,7 +1,5 @@
 """The item view's data: complete, compact, the same bytes for the same records, and harmless inside HTML."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

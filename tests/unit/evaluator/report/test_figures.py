@@ -1,7 +1,5 @@
 """Figures: valid SVG, the same for the same numbers, coloured by the page."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from xml.etree import ElementTree

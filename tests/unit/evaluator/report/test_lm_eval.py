@@ -1,7 +1,5 @@
 """A run exported as lm-eval's files, and read back."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from datetime import UTC, datetime

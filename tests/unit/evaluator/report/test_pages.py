@@ -1,7 +1,5 @@
 """A run of many checkpoints has an index, and pages of some checkpoints each beside their base."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

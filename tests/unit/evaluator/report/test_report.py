@@ -1,7 +1,5 @@
 """A run directory to CSV tables and a page, and everything that can be wrong with the directory."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

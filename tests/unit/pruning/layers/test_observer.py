@@ -1,7 +1,5 @@
 """Statistics do not depend on how sequences are batched; activations come back from memory and from disk."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

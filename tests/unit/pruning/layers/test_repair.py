@@ -1,7 +1,5 @@
 """The repair against torch's least squares in float64, row by row."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The driver of layers: experts some at a time give the outcome of one pass, and OWL divides the sparsity."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Scores are their formulas; masks are those of a stable ascending sort, with exact counts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

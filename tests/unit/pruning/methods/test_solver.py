@@ -1,7 +1,5 @@
 """The solver against the paper's algorithm written plainly in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

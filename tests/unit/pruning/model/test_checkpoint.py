@@ -1,7 +1,5 @@
 """Tensors by name from one file or from shards, and what is wrong with a damaged one."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

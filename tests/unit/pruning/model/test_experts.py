@@ -1,7 +1,5 @@
 """Experts as modules of their own compute what transformers' fused ones do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

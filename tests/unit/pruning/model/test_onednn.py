@@ -1,7 +1,5 @@
 """A GPU's memory counters, and products by oneDNN: bit for bit torch's, in Hessians within rounding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A pruned checkpoint is complete or absent."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

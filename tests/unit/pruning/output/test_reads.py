@@ -1,7 +1,5 @@
 """The weights of a new checkpoint are read in full at most twice: once for their digests, once by the engine."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import os

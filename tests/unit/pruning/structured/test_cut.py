@@ -1,7 +1,5 @@
 """How many parts go, and how lists of them are written."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 

@@ -1,7 +1,5 @@
 """Whole jobs that take layers, heads or channels out of tiny models, against the brute force."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Rounding to nearest: the layouts that vLLM reads, and the nearest of their values."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
