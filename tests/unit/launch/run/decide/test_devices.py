@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from evaluator.core.errors import InputError
-from launch.run.decide import board as module
 from launch.run.decide.assignments import Assignment
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger, Trouble
@@ -136,12 +135,3 @@ def test_work_that_none_of_the_engines_fits_is_told() -> None:
     board.leave(1)
     board.leave(0)
     assert board.lacks is None  # without engines, that is what is missing
-
-
-def test_an_engine_that_none_of_the_work_fits_gives_way_to_prune_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
-    board = _board("A100", dense="H100", other="H100")
-    board.expected += 1
-    board.short = True
-    assert board.take(0, None, None) is None
-    assert board.has_work

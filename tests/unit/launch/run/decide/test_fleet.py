@@ -40,10 +40,13 @@ def _nodes(**gpus: int) -> list[Node]:
     return [Node(node_id=name, name=name, cpus=4, gpus=count, driver=name == "a") for name, count in gpus.items()]
 
 
-def _fleet(work: bool = True, wanted: int | None = None, **gpus: int) -> tuple[Any, Any]:
+def _fleet(work: bool = True, wanted: int | None = None, held: str | None = "", **gpus: int) -> tuple[Any, Any]:
+    """Prune jobs have a GPU of each node in `held`; None: no engine is started yet."""
     board = SimpleNamespace(has_work=work, lacks=None, over=False)
     fleet: Any = Fleet(_nodes(**gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
-    fleet.start()
+    assert all(fleet.free.take(node_id, 1) for node_id in held or "")
+    if held is not None:
+        fleet.start()
     return fleet, board
 
 
@@ -59,15 +62,6 @@ def _waits(fleet: Any, message: str, **more: bool) -> None:
         fleet.check(3600.0, **more)
 
 
-def test_a_node_that_joins_gets_engines() -> None:
-    fleet, _ = _fleet(a=1)
-    assert [node.name for node in fleet.follow(_nodes(a=1, b=2))] == ["b"]
-    fleet.start()
-    assert _stand(fleet) == "0a1b2b"
-    assert fleet.follow(_nodes(a=1, b=2)) == []
-    assert fleet.start() == []
-
-
 def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
     fleet, _ = _fleet(a=0, b=0)
     assert _stand(fleet) == "0a1b"
@@ -75,7 +69,7 @@ def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
     fleet.start()
     assert fleet.workers[1].lost
     assert _stand(fleet) == "0a"
-    fleet.follow(_nodes(a=0, c=0))
+    assert [node.name for node in fleet.follow(_nodes(a=0, c=0))] == ["c"]
     fleet.start()
     assert _stand(fleet) == "0a2c"
 
@@ -94,10 +88,7 @@ def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with
 
 
 def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten() -> None:
-    board: Any = SimpleNamespace(has_work=True, lacks=None, over=False)
-    fleet: Any = Fleet(_nodes(a=1, b=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
-    assert fleet.free.take("b", 1)  # a prune job has it
-    fleet.start()
+    fleet, _ = _fleet(held="b", a=1, b=1)
     assert fleet.working
     fleet.follow(_nodes(a=1))
     fleet.workers[0].alive = False
@@ -135,9 +126,7 @@ def test_work_that_nothing_can_do_ends_the_run_after_a_while() -> None:
     _waits(fleet, r"what is left needs 'H100', .* had that for 3601 s")
     board.lacks = None
     fleet.check(0.0)
-    other: Any = Fleet(_nodes(a=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
-    assert other.free.take("a", 1)
-    other.start()
+    other, _ = _fleet(held="a", a=1)
     other.check(0.0, pruning=True)  # it will be free
     _waits(other, "no node has had room for an engine for 3601 s")
 
@@ -169,11 +158,7 @@ def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None
 
 
 def test_no_number_is_used_twice() -> None:
-    board: Any = SimpleNamespace(has_work=True, lacks=None, over=False)
-    fleet: Any = Fleet(_nodes(a=1, b=1, c=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
-    for node_id in "abc":
-        assert fleet.free.take(node_id, 1)  # prune jobs have them
-    fleet.start()
+    fleet, _ = _fleet(held="abc", a=1, b=1, c=1)
     fleet.follow(_nodes(a=1, c=1))  # number 1 never started
     fleet.follow(_nodes(a=1, c=1, d=2))
     fleet.start()
@@ -254,10 +239,8 @@ def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> N
 
 
 def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:
-    board: Any = SimpleNamespace(has_work=False, lacks=None, over=False)
     for gpus, expected in ((1, ""), (3, "0a")):
-        board.has_work = False
-        fleet: Any = Fleet(_nodes(a=gpus), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+        fleet, board = _fleet(work=False, held=None, a=gpus)
         fleet.start_first()
         assert _stand(fleet) == ""
         board.has_work = True

@@ -87,15 +87,12 @@ def test_a_node_that_was_started_without_cpus_gets_no_engine_but_where_there_is_
     assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
 
 
-def test_a_prune_process_ends_with_its_task_where_it_has_a_gpu() -> None:
+def test_a_prune_process_ends_with_its_task_where_it_has_a_gpu_and_else_sees_none() -> None:
     on_gpu, on_cpu = prune_options(gpu=True), prune_options(gpu=False)
     assert (on_gpu["num_gpus"], on_gpu["max_calls"]) == (1, 1)
     assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
-
-
-def test_a_prune_process_without_a_gpu_sees_none() -> None:
-    assert prune_options(gpu=False)["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
-    assert "runtime_env" not in prune_options(gpu=True)
+    assert on_cpu["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
+    assert "runtime_env" not in on_gpu
 
 
 def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:
@@ -108,15 +105,6 @@ def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:
     assert not free.take("b", 2)
     free.give_back("b")
     assert free.take("b", 2)
-
-
-def _missing(
-    gpus: list[int], standing: str, *, retired: str = "", tensor_parallel: int = 1, wanted: int | None = None
-) -> str:
-    """The nodes of the engines that are missing where some stand already."""
-    first = place_engines(_nodes(8, 8), tensor_parallel, None, spare=1)[0]
-    found = missing_places(_nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1)
-    return "".join(each.node_id for each in found)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +129,9 @@ def _missing(
 def test_engines_that_are_missing(
     gpus: list[int], standing: str, retired: str, tensor_parallel: int, wanted: int | None, missing: str
 ) -> None:
-    found = _missing(gpus, standing, retired=retired, tensor_parallel=tensor_parallel, wanted=wanted)
-    assert found == missing
+    first = place_engines(_nodes(8, 8), tensor_parallel, None, spare=1)[0]
+    found = missing_places(_nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1)
+    assert "".join(each.node_id for each in found) == missing
 
 
 def test_a_run_on_cpus_stays_on_cpus_and_one_on_gpus_on_gpus() -> None:

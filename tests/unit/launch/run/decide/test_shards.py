@@ -1,14 +1,20 @@
-"""What is left of a task is cut into shards, and what comes back in any order is put together again."""
+"""A task's shards: what is left is cut, what comes back is put together, and what the base answered is found."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.run.decide.assignments import Shard, ShardCollector, key_of, shards_of
+from evaluator.core.records import Format, Item, Record
+from evaluator.probes.item import BaseAnswer
+from evaluator.store.records import RecordStore, to_table
+from launch.run.decide.assignments import NO_BASE, BaseAnswers, BaseSource, Shard, ShardCollector, key_of, shards_of
+from tests.support.letters import letter_items
+from tests.support.stamps import stamped
 
 
 def _task(count: int) -> Any:
@@ -68,3 +74,26 @@ def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
         shard.name: [f"{position} {probe}" for position in shard.questions for probe in ("greedy", "beam")]
         for shard in shards
     }
+
+
+def test_what_the_base_did_not_answer_is_missing_with_a_reason(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path)
+    assert store.greedy_answers("dense", "toy").num_rows == 0
+    first, second, third = letter_items(3)
+
+    def record(item: Item, probe: str = "greedy", format: Format = "open", **columns: Any) -> Record:
+        return stamped(item, probe, format, checkpoint="dense", **columns)
+
+    records = [
+        record(first, token_ids=(5, 1, 0)),
+        record(first, "beam", token_ids=(7, 7)),
+        record(first, format="one_shot", token_ids=(8, 8)),
+        record(second, status="engine_error", text="lost"),
+        record(third, format="one_shot", token_ids=(9, 9)),
+    ]
+    store.append("dense", "toy", "000000-3", to_table(records))
+    answers = BaseAnswers(BaseSource(name="dense"), store.greedy_answers("dense", "toy"))
+    assert answers.of(first) == BaseAnswer(token_ids=(5, 1, 0))
+    assert answers.of(second).missing == "the engine failed on its base's greedy answer"
+    assert answers.of(third).missing == "its base has no greedy answer to the open prompt in this run"
+    assert BaseAnswers(BaseSource(missing=NO_BASE), None).of(first).missing == NO_BASE

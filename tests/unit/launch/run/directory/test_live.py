@@ -82,13 +82,6 @@ def test_the_last_errors_are_kept(state: LiveState) -> None:
     assert document["engines"][0]["state"] == "starting again"
 
 
-def test_pruning(state: LiveState) -> None:
-    state.on(Event(kind="made", items=0, total=0))
-    assert state.document([])["pruning"] is None
-    state.on(Event(kind="made", items=1, total=3))
-    assert state.document([])["pruning"] == {"done": 1, "total": 3}
-
-
 def test_it_is_written_now_and_then(state: LiveState, clock: Clock, tmp_path: Path) -> None:
     file = tmp_path / "live.json"
     written = []

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -89,38 +88,6 @@ def test_a_claim_that_is_no_file_is_taken_for_one_that_nobody_can_read(tmp_path:
     assert held.folder.name.startswith("000008-")
     assert "000007.json" not in _names(tmp_path)
     held.release()
-
-
-def test_a_silent_process_elsewhere_is_waited_for_and_replaced(tmp_path: Path) -> None:
-    _claimed(tmp_path, 7, ELSEWHERE)
-    told: list[str] = []
-    held = RunLock(tmp_path, tell=told.append, pace=PACE)
-    assert told == [f"process 12 on node-b holds {tmp_path} and may be dead: looking for a sign of life for up to 0 s"]
-    held.release()
-
-
-@pytest.fixture
-def beating(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose owner is on another machine, and alive."""
-    _claimed(tmp_path, 7, ELSEWHERE)
-    ended = threading.Event()
-
-    def beat() -> None:
-        count = 0
-        while not ended.wait(0.01):
-            count += 1
-            write_atomically(tmp_path / FOLDER / "000007.beat", str(count).encode())
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    yield tmp_path
-    ended.set()
-    thread.join()
-
-
-def test_a_process_elsewhere_that_beats_is_left_alone(beating: Path) -> None:
-    with pytest.raises(InputError, match=r"another resurface process .*: process 12 on node-b"):
-        _lock(beating, Pace(beat_seconds=0.02, missed=10_000, look_seconds=0.01))
 
 
 @pytest.fixture
@@ -220,16 +187,6 @@ def test_a_folder_that_is_gone_is_enough(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(lock, "latest_claim", lambda run_dir: claim)
     with pytest.raises(LeaseLost, match="the lease is gone"):
         write_atomically(tmp_path / "run.json", b"{}")
-    old.release()
-
-
-def test_the_beat_finds_out(tmp_path: Path) -> None:
-    old = _lock(tmp_path)
-    _take_over(tmp_path)
-    while old._lost is None:
-        time.sleep(0.01)
-    with pytest.raises(LeaseLost):  # what the driver's loop asks, which looks at no file
-        old.need_unlost()
     old.release()
 
 

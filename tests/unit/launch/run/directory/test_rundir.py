@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections import namedtuple
@@ -31,16 +30,14 @@ def _changed(**changes: Any) -> dict[str, Any]:
 
 def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
     path = tmp_path / "a" / "run"
-    directory = _open(path)
-    directory.mark("running")
-    directory.close()
+    with _open(path) as directory:
+        directory.mark("running")
     document = json.loads((path / "run.json").read_text())
     assert document["state"] == "running"
     assert document["identity"] == IDENTITY
     assert {"schema_version", "digest", "config", "provenance"} <= document.keys()
-    again = _open(path)
-    again.mark("finished", checkpoints=[])
-    again.close()
+    with _open(path) as again:
+        again.mark("finished", checkpoints=[])
     assert json.loads((path / "run.json").read_text())["state"] == "finished"
 
 
@@ -54,11 +51,10 @@ def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> Non
         ([second], "failed", [first, second]),
         ([], "finished", [first, second]),
     ):
-        directory = _open(tmp_path)
-        directory.mark("running")
-        assert engine_stats() == [each for each in told if each not in said]
-        directory.mark(state, engine_stats=said)
-        directory.close()
+        with _open(tmp_path) as directory:
+            directory.mark("running")
+            assert engine_stats() == [each for each in told if each not in said]
+            directory.mark(state, engine_stats=said)
         assert engine_stats() == told
 
 
@@ -82,14 +78,12 @@ def test_what_screening_decided_is_kept_until_it_is_decided_again(
 
 @pytest.mark.parametrize("stats", [None, "x", {"engine": 0}, ["x", 3]])
 def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> None:
-    directory = _open(tmp_path)
-    directory.mark("finished")
-    directory.close()
+    with _open(tmp_path) as directory:
+        directory.mark("finished")
     document = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(document | {"engine_stats": stats}))
-    again = _open(tmp_path)
-    again.mark("finished")
-    again.close()
+    with _open(tmp_path) as again:
+        again.mark("finished")
     assert json.loads((tmp_path / "run.json").read_text())["engine_stats"] == []
 
 
@@ -106,9 +100,8 @@ def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> N
     ],
 )
 def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identity: Any, difference: str) -> None:
-    directory = _open(tmp_path)
-    directory.mark("finished")
-    directory.close()
+    with _open(tmp_path) as directory:
+        directory.mark("finished")
     with pytest.raises(InputError) as refused:
         _open(tmp_path, identity)
     assert f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep" in str(refused.value)
@@ -144,9 +137,8 @@ FAILED = {"checkpoint": "dense", "stage": "load", "reason": "no"}
 
 
 def _ended(path: Path, *failures: dict[str, Any]) -> None:
-    directory = _open(path)
-    directory.mark("finished_with_failures", failures=list(failures))
-    directory.close()
+    with _open(path) as directory:
+        directory.mark("finished_with_failures", failures=list(failures))
 
 
 def _again(path: Path, *, measured: bool = False, identity: Any = None) -> RunDirectory:
@@ -155,24 +147,22 @@ def _again(path: Path, *, measured: bool = False, identity: Any = None) -> RunDi
 
 def test_what_an_earlier_call_could_not_do_is_read_back(tmp_path: Path) -> None:
     _ended(tmp_path, FAILED, {"reason": "of nothing"})
-    directory = _open(tmp_path)
-    assert [(each.checkpoint, each.reason) for each in directory.earlier_failures] == [("dense", "no")]
-    assert directory.was_ended
-    assert directory.mended == ()
-    directory.mark("interrupted", failures=[FAILED])
-    directory.close()
-    with contextlib.closing(_open(tmp_path)) as again:
+    with _open(tmp_path) as directory:
+        assert [(each.checkpoint, each.reason) for each in directory.earlier_failures] == [("dense", "no")]
+        assert directory.was_ended
+        assert directory.mended == ()
+        directory.mark("interrupted", failures=[FAILED])
+    with _open(tmp_path) as again:
         assert not again.was_ended
 
 
 def test_a_checkpoint_that_failed_may_come_back_with_other_weights(tmp_path: Path) -> None:
     _ended(tmp_path, FAILED)
-    directory = _again(tmp_path)
-    assert directory.mended == ("dense",)
-    directory.mark("finished", failures=[])
-    directory.close()
+    with _again(tmp_path) as directory:
+        assert directory.mended == ("dense",)
+        directory.mark("finished", failures=[])
     assert json.loads((tmp_path / "run.json").read_text())["identity"]["models"] == {"dense": "1111"}
-    with contextlib.closing(_again(tmp_path)) as again:
+    with _again(tmp_path) as again:
         assert again.mended == ()
 
 
@@ -209,24 +199,22 @@ def _lost(*names: str) -> list[dict[str, Any]]:
 
 def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there(tmp_path: Path) -> None:
     lost = ("a", "a-wanda")
-    with contextlib.closing(RunDirectory(tmp_path, _two("b"), {}, 0, unusable=lost)) as directory:
+    with RunDirectory(tmp_path, _two("b"), {}, 0, unusable=lost) as directory:
         directory.mark("finished_with_failures", failures=_lost(*lost))
     for _ in range(2):  # the second time, nobody has failed any more
-        with contextlib.closing(
-            RunDirectory(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False)
-        ) as directory:
+        with RunDirectory(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False) as directory:
             directory.mark("finished", failures=[])
     with pytest.raises(InputError, match=r"bases\.c.* is null there"):  # nobody said that it could not be used
         RunDirectory(tmp_path, _two("a", "b", "c"), {}, 0)
 
 
 def test_one_that_was_measured_and_cannot_be_used_now_stays_known(tmp_path: Path) -> None:
-    with contextlib.closing(RunDirectory(tmp_path, _two("a", "b"), {}, 0)) as directory:
+    with RunDirectory(tmp_path, _two("a", "b"), {}, 0) as directory:
         directory.mark("finished")
-    with contextlib.closing(RunDirectory(tmp_path, _two("b"), {}, 0, unusable=("a", "a-wanda"))) as directory:
+    with RunDirectory(tmp_path, _two("b"), {}, 0, unusable=("a", "a-wanda")) as directory:
         directory.mark("finished_with_failures", failures=_lost("a", "a-wanda"))
     other = _two("a", "b") | {"models": {"a": "1111", "b": "9f3c"}}
     with pytest.raises(InputError, match=r'models\.a is "9f3c" there, "1111" here'):
         RunDirectory(tmp_path, other, {}, 0, measured=lambda name: True)
-    with contextlib.closing(RunDirectory(tmp_path, _two("a", "b"), {}, 0)) as directory:
+    with RunDirectory(tmp_path, _two("a", "b"), {}, 0) as directory:
         assert directory.mended == ()
