@@ -32,31 +32,22 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
 
 
 @pytest.mark.parametrize(
-    ("visible", "device"), [("2", "NVIDIA L4"), ("0,1", "NVIDIA H100, NVIDIA H100"), ("MIG-7", "GPU MIG-7")]
+    ("visible", "device", "count"),
+    [
+        ("2", "NVIDIA L4", 1),
+        ("0,1", "NVIDIA H100, NVIDIA H100", 2),
+        ("MIG-7", "GPU MIG-7", None),
+        (None, "NVIDIA H100, NVIDIA H100, NVIDIA L4", 3),
+        ("", "Some CPU", 0),
+    ],
 )
-def test_of_a_machines_gpus_those_that_the_process_was_given(asked, visible, device, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert provenance.device() == device
-    assert len(asked) == 1
-
-
-def test_all_gpus_where_none_is_hidden(asked, monkeypatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert provenance.device() == "NVIDIA H100, NVIDIA H100, NVIDIA L4"
-
-
-def test_the_processor_where_all_are_hidden(asked, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(provenance, "_processor", lambda: "Some CPU")
-    assert provenance.device() == "Some CPU"
-    assert not asked
-
-
-@pytest.mark.parametrize(("visible", "count"), [("2", 1), ("0,1", 2), (None, 3), ("", 0), ("MIG-7", None)])
-def test_how_many_there_are(asked, visible, count, monkeypatch) -> None:
+def test_of_a_machines_gpus_those_that_the_process_was_given(asked, visible, device, count, monkeypatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(provenance, "_processor", lambda: "Some CPU")
+    assert provenance.device() == device
+    assert len(asked) == (visible != "")
     assert provenance.count_gpus() == count
 
 

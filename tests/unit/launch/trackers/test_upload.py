@@ -56,13 +56,9 @@ def test_what_is_pushed_is_the_checkpoint_and_a_card(hub, pruned, capsys):
     assert TOKEN.encode() not in b"".join(hub.files.values())
 
 
-def test_a_new_repository_is_public_if_that_is_said(hub, pruned):
+def test_what_was_pushed_is_a_model_at_its_revision_and_public_if_that_is_said(hub, pruned):
     prune(push="org/name", out=pruned, public=True)
     assert [each["visibility"] for each in hub.created] == ["public"]
-
-
-def test_what_was_pushed_is_a_model_at_its_revision(hub, pruned):
-    prune(push="org/name", out=pruned)
     for revision in ("", "@v1", f"@{hub.sha}"):
         directory = resolve_model(f"org/name{revision}")
         assert content(directory) == content(pruned)  # no README.md: only what an engine reads is fetched

@@ -59,10 +59,12 @@ def _texts(told: list[Event], kind: str) -> list[str]:
     return [each.text for each in told if each.kind == kind]
 
 
-def _worker(board: Board, told: list[Event], log: Path = Path("log")) -> EngineWorker:
+def _worker(
+    board: Board, told: list[Event], log: Path = Path("log"), config: EngineConfig | None = None, gpus: int = 2
+) -> EngineWorker:
     return EngineWorker(
         1,
-        EngineSetup(config=None, log_path=log, place=Place(node_id="a", gpus=2, threads=None)),
+        EngineSetup(config=config, log_path=log, place=Place(node_id="a", gpus=gpus, threads=None)),
         board=board,
         store=None,
         questions={},
@@ -213,17 +215,7 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swa
     monkeypatch.setattr(workers, "start_actor", lambda *_, **__: started.append(actor) or actor)
     board = Board()
     board.add([make_assignment("dense", 3)])  # else the run is over
-    worker = EngineWorker(
-        1,
-        EngineSetup(
-            config=EngineConfig(swap=swap), log_path=Path("log"), place=Place(node_id="a", gpus=gpus, threads=None)
-        ),
-        board=board,
-        store=None,
-        questions={},
-        report=lambda event: None,
-        resources=Resources(),
-    )
+    worker = _worker(board, [], config=EngineConfig(swap=swap), gpus=gpus)
 
     def hold(info) -> None:
         worker._loaded, worker._architecture = info.weights_digest, info.architecture
