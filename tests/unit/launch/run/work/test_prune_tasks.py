@@ -163,19 +163,16 @@ def test_one_that_fails_every_time_is_given_up_and_others_are_done(desk) -> None
     assert at.tasks.given_up() == []
 
 
-def test_it_is_tried_again_on_another_nodes_gpu(desk) -> None:
+def test_it_is_tried_again_in_another_place(desk) -> None:
     at = desk({"x": [DIED, DIED, None]}, gpus=[A, B])
     assert [at.turn() for _ in range(3)] == [[], [], ["x"]]
     first, second, third = [node for _, node in at.ray.begun]
     assert {first, second} == {A, B}
     assert third == first
     assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}  # every one of them was given back
-
-
-def test_without_gpus_ray_is_asked_for_another_place(desk) -> None:
-    at = desk({"x": [DIED, None]})
-    assert [at.turn() for _ in range(2)] == [[], ["x"]]
-    assert [strategy for _, strategy in at.ray.begun] == [None, "SPREAD"]
+    without_gpus = desk({"x": [DIED, None]})
+    assert [without_gpus.turn() for _ in range(2)] == [[], ["x"]]
+    assert [strategy for _, strategy in without_gpus.ray.begun] == [None, "SPREAD"]
 
 
 def test_what_the_user_has_to_mend_is_tried_once(desk) -> None:
