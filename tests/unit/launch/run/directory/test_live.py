@@ -33,7 +33,7 @@ def state(tmp_path: Path, clock: Clock) -> LiveState:
     return LiveState(tmp_path, clock=clock)
 
 
-def test_what_engines_do(state: LiveState, clock: Clock) -> None:
+def test_what_engines_and_prune_jobs_do(state: LiveState, clock: Clock) -> None:
     state.on(Event(kind="loading", engine=1, checkpoint="wanda-0.5"))
     state.on(Event(kind="loading", engine=0, checkpoint="dense"))
     clock.now = 10.0
@@ -61,6 +61,10 @@ def test_what_engines_do(state: LiveState, clock: Clock) -> None:
     assert state.document([])["engines"][0]["state"] == "idle"
     state.on(Event(kind="left", engine=1))
     assert state.document([])["engines"][1]["state"] == "ended"
+    state.on(Event(kind="made", items=0, total=0))
+    assert state.document([])["pruning"] is None
+    state.on(Event(kind="made", items=1, total=3))
+    assert state.document([])["pruning"] == {"done": 1, "total": 3}
 
 
 def test_the_pace_is_that_of_the_last_minutes(state: LiveState, clock: Clock) -> None:
