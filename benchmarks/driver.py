@@ -182,18 +182,9 @@ def _unpaced(
     print(f"{sustained['processor']} requests per second of processor time, {sustained['wall']} of wall time")
     if options.profile:
         _profiled(options, asked)
-    print(
-        json.dumps(
-            {
-                "benchmark": "driver",
-                "requests_per_second": sustained["processor"],
-                "requests_per_wall_second": sustained["wall"],
-                "requests": requests,
-                "records": records,
-                "tokenisation_s": tokenisation,
-            }
-        )
-    )
+    speeds = {"requests_per_second": sustained["processor"], "requests_per_wall_second": sustained["wall"]}
+    made = {"requests": requests, "records": records, "tokenisation_s": tokenisation}
+    print(json.dumps({"benchmark": "driver", **speeds, **made}))
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ def compare(
     for _ in range(rounds):
         for key, side in sides.items():
             seconds[key].append(side.run()["seconds"])
-    ratios = _ratios(seconds["ours"], seconds["theirs"])
+    figures = _figures(seconds["ours"], seconds["theirs"])
     table = Table(title=f"bench {name}", title_justify="left")
     for column in ("side", "median s", "min s", "max s"):
         table.add_column(column, justify="left" if column == "side" else "right")
@@ -251,43 +251,18 @@ def compare(
         table.add_row(side.name, *(f"{value:.3f}" for value in (statistics.median(values), min(values), max(values))))
     console = Console()
     console.print(table)
-    ratio = statistics.median(ratios)
-    console.print(f"{ratio:.2f} times faster ({min(ratios):.2f} to {max(ratios):.2f}); results: {agreement.how}")
+    faster = "{ratio:.2f} times faster".format
+    spread = "({ratio_min:.2f} to {ratio_max:.2f})".format
+    console.print(f"{faster(**figures)} {spread(**figures)}; results: {agreement.how}")
     more = dict(facts())
     if peer is not None and beside is not None:
-        against = _ratios(seconds[peer_key], seconds["peer"])
-        more["peer"] = {
-            "name": peer.side.name,
-            "ratio": statistics.median(against),
-            "ratio_min": min(against),
-            "ratio_max": max(against),
-            "ours_s": statistics.median(seconds[peer_key]),
-            "theirs_s": statistics.median(seconds["peer"]),
-            "agreement": beside.how,
-            **peer.facts(),
-        }
-        spread = f"({min(against):.2f} to {max(against):.2f})"
-        console.print(
-            f"{sides[peer_key].name}: {statistics.median(against):.2f} times faster than {peer.side.name} {spread}; "
-            f"results: {beside.how}"
-        )
+        against = _figures(seconds[peer_key], seconds["peer"])
+        more["peer"] = {"name": peer.side.name, **against, "agreement": beside.how, **peer.facts()}
+        than = f"{faster(**against)} than {peer.side.name} {spread(**against)}"
+        console.print(f"{sides[peer_key].name}: {than}; results: {beside.how}")
     for key, value in more.items():
         console.print(f"{key}: {value}", highlight=False)
-    print(
-        json.dumps(
-            {
-                "benchmark": name,
-                "ratio": ratio,
-                "ratio_min": min(ratios),
-                "ratio_max": max(ratios),
-                "ours_s": statistics.median(seconds["ours"]),
-                "theirs_s": statistics.median(seconds["theirs"]),
-                "rounds": rounds,
-                "agreement": agreement.how,
-                **more,
-            }
-        )
-    )
+    print(json.dumps({"benchmark": name, **figures, "rounds": rounds, "agreement": agreement.how, **more}))
 
 
 def _held(name: str, agreement: Agreement) -> Agreement:
@@ -298,6 +273,8 @@ def _held(name: str, agreement: Agreement) -> Agreement:
     return agreement
 
 
-def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """How many times faster ours was, round by round."""
-    return [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
+def _figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """How many times faster ours was, by the ratios of each round, and the median seconds of both sides."""
+    ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
+    spread = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
+    return spread | {"ours_s": statistics.median(ours), "theirs_s": statistics.median(theirs)}

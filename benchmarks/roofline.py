@@ -128,8 +128,8 @@ def share_at_batch(batch: dict[str, float], *, forwards: int, distributions: int
 
     A bound above the time in which the work was done was measured too high, by a busy machine. It is cut to that time.
     """
-    bound = forwards * batch["seconds_per_forward"] + distributions * batch["seconds_per_distribution"]
-    bound = min(bound, seconds)
+    products = forwards * batch["seconds_per_forward"] + distributions * batch["seconds_per_distribution"]
+    bound = min(products, seconds)
     return {"batch_rows": batch["rows"], "batch_bound_s": bound, "share_at_this_batch": bound / seconds}
 
 

@@ -141,10 +141,8 @@ def steps(out: Path, *, shape: str, tiny: bool, gpu: bool) -> list[Step]:
     def both(items: int) -> tuple[object, ...]:
         return "--items", 2 if tiny else items, "--llm-args", json.dumps(_THEIRS if gpu else {})
 
-    def prune() -> list[str]:
-        sides = ("--model", model, "--only", "gpu" if gpu else "ours", "--repeat", 1)
-        return module_command("benchmarks.pruning.prune", *sides, *texts)
-
+    sides = ("--model", model, "--only", "gpu" if gpu else "ours", "--repeat", 1)
+    prune = module_command("benchmarks.pruning.prune", *sides, *texts)
     passes = [
         Step(name, 180, serving("checkpoint_pass", 1, *both(90), **ours), ("model", "gpu") if ours else ("model",))
         for name, ours in VARIANTS.items()
@@ -157,7 +155,7 @@ def steps(out: Path, *, shape: str, tiny: bool, gpu: bool) -> list[Step]:
         Step("pace", 120, module_command("benchmarks.driver", "--pace", 4, *pace)),
         Step("model", 300, module_command("benchmarks.pruning.synthetic", shape, model)),
         *passes[:-1],
-        Step("prune", 180, prune(), ("model",)),
+        Step("prune", 180, prune, ("model",)),
         Step("tests", 900, module_command("tests.gpu"), ("gpu",)),
         Step("kernels", 120, ["sh", "-c", _PACK, str(out / "kernels.tar.gz")]),
         passes[-1],

@@ -36,22 +36,6 @@ from quantising.methods import llm_compressor
 _JOB = Path(__file__).with_name("llm_compressor_job.py")
 
 
-def _peer(
-    python: Path, method: str, source: Path, passages: Path, out: Path, tokens: int, threads: int
-) -> dict[str, float]:
-    """One pruning in a process of llm-compressor's environment, half of each matrix's weights; on the CPU.
-
-    Returns seconds, processor seconds and peak memory in GiB. Raises SystemExit if it fails.
-    """
-    parts = (python, "-P", _JOB, method, source.resolve(), passages.resolve(), out, tokens, threads)
-    return answer_of(
-        llm_compressor.NAME,
-        list(map(str, parts)),
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
-        cwd=out.parent,  # it leaves logs where it runs
-    )
-
-
 _DEMO = {"samples": 128, "tokens": 512}  # calibration of `resurface demo`
 # What share of all weights must be alike. SparseGPT's later layers are chaotic: it picks among updated weights, so one
 # that was rounded otherwise changes what comes after it. The first layer sees the same inputs on both sides.
@@ -159,9 +143,15 @@ def measure(
             if who in made:
                 shutil.rmtree(made[who])
             made[who] = folder / f"{case.model}-{method}-{who}-{number}"
-            work = (method, case.source, case.passages, made[who], case.tokens, threads)
-            own = module_command("benchmarks.pruning.prune", "--job", json.dumps(list(map(str, (who, *work)))))
-            runs[who].append(answer_of("a pruning job", own) if python is None else _peer(python, *work))
+            paths = (case.source.resolve(), case.passages.resolve(), made[who])
+            work = [str(each) for each in (method, *paths, case.tokens, threads)]
+            if python is None:
+                own = module_command("benchmarks.pruning.prune", "--job", json.dumps([who, *work]))
+                runs[who].append(answer_of("a pruning job", own))
+            else:  # on the CPU; it leaves logs where it runs
+                env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+                command = [str(python), "-P", str(_JOB), *work]
+                runs[who].append(answer_of(llm_compressor.NAME, command, env=env, cwd=folder))
     rows = []
     for who, measured in runs.items():
         row: dict[str, Any] = {"model": case.model, "method": method, "who": who, "rounds": rounds}

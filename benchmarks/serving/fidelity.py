@@ -10,6 +10,7 @@ noise on its matrices.
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -108,8 +109,6 @@ class Theirs:
     """`vllm.LLM` with the checkpoint; the base's distributions are transformers'."""
 
     def __init__(self, work: Mapping[str, Any], _: Path) -> None:
-        import os
-
         os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
         self._items: Sequence[Mapping[str, Any]] = work["items"]
         import torch

@@ -80,15 +80,11 @@ def beside(
 
     def run() -> Mapping[str, Any]:
         measured = child.round()
-        return {
-            **measured,
-            "scores": {
-                item: {str(number): value for number, value in enumerate(values)}
-                for item, values in zip(items, measured["scores"], strict=False)
-            },
-            "greedy": dict(zip(items, measured["greedy"], strict=False)),
-            "seconds": measured["evaluate_s" if generate else "scoring_s"],
-        }
+        answers = zip(items, measured["scores"], strict=False)
+        scores = {item: {str(number): value for number, value in enumerate(values)} for item, values in answers}
+        greedy = dict(zip(items, measured["greedy"], strict=False))
+        seconds = measured["evaluate_s" if generate else "scoring_s"]
+        return {**measured, "scores": scores, "greedy": greedy, "seconds": seconds}
 
     def facts() -> Mapping[str, Any]:
         timed = child.results[1:]  # the first is the warm-up
@@ -149,10 +145,8 @@ def write_tasks(document: Mapping[str, Any], folder: Path, *, generate: bool) ->
     sampled = kept | {"do_sample": True, "temperature": 1.0, "top_p": TOP_P}
     tasks: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {"candidates": (choice, items)}
     if generate:
-        tasks |= {
-            "greedy": (greedy, items),
-            "samples": (answer | {"generation_kwargs": sampled, "repeats": SAMPLES}, deep),
-        }
+        tasks["greedy"] = greedy, items
+        tasks["samples"] = answer | {"generation_kwargs": sampled, "repeats": SAMPLES}, deep
     for name, (settings, rows) in tasks.items():
         data = folder / f"{name}.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -195,8 +195,10 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
     }
     kind, _, lengths = options.task.partition(":")
     if kind == "random":
+        if not all(part.isdecimal() and int(part) for part in lengths.split(",")):
+            raise InputError(f"--task random:{lengths}: must be lengths in tokens, as in random:300,600")
         document["eos_ids"] = sorted(prompter_of(model).eos_ids)
-        document["items"] = _random(model, options.items, _lengths(lengths))
+        document["items"] = _random(model, options.items, [int(part) for part in lengths.split(",")])
         return document
     read = read_questions(options.task, model, options.items)
     document["eos_ids"] = sorted(read.prompter.eos_ids)
@@ -204,14 +206,6 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
     if not document["items"]:
         raise InputError(f"--task {options.task}: none of its first {options.items} items can be asked")
     return document
-
-
-def _lengths(text: str) -> list[int]:
-    """Lengths of random contexts, from "300,600". Raises InputError."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise InputError(f"--task random:{text}: must be lengths in tokens, as in random:300,600")
-    return [int(part) for part in parts]
 
 
 def _item(question: Question, read: Questions) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import typer
 from pydantic import BaseModel
 from rich.markup import escape
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, mapping_at
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
 from launch.commands.options import as_option
 from launch.commands.report import need_records
@@ -113,9 +113,9 @@ def _table(verdicts: Sequence[Verdict]) -> Table:
 
 def _shown(check: Check) -> str:
     """A value, with a mark unless it is within its tolerance; empty if there is none."""
-    return (
-        "" if check.value is None else check.criterion.kind.shown(check.value, unit=False) + _MARKS.get(check.state, "")
-    )
+    if check.value is None:
+        return ""
+    return check.criterion.kind.shown(check.value, unit=False) + _MARKS.get(check.state, "")
 
 
 def _worst(verdict: Verdict) -> str:
@@ -145,8 +145,7 @@ def screen(
     from evaluator.store.reading import read_run
 
     state = read_run(run)
-    stated = state["config"].get("screen") if isinstance(state.get("config"), dict) else None
-    rule = validated(Screen, {**(stated if isinstance(stated, dict) else {}), **typed}, "resurface screen", as_option)
+    rule = validated(Screen, {**mapping_at(state, "config", "screen"), **typed}, "resurface screen", as_option)
     thresholds = thresholds_of(state, str(run / "run.json"))
     from evaluator.deciding.criteria import paired_of
     from evaluator.deciding.decision import replay

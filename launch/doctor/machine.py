@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,10 @@ def this_machine() -> Machine:
     """This machine's description. The function imports nothing heavy."""
     import psutil
 
+    listing = ""  # without a driver
+    with suppress(OSError, subprocess.CalledProcessError):
+        command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     origin = provenance()
     versions: Any = origin["versions"]
     commit, dirty = origin["commit"], origin["dirty"]
@@ -67,7 +72,7 @@ def this_machine() -> Machine:
         cores=usable_cores(),
         instructions=instruction_sets(),
         memory_gib=psutil.virtual_memory().total / 2**30,
-        gpus=gpus(_nvidia_smi()),
+        gpus=gpus(listing),
         versions={name: version for name, version in versions.items() if version is not None},
         commit=None if commit is None else str(commit),
         dirty=None if dirty is None else bool(dirty),
@@ -84,12 +89,3 @@ def gpus(listing: str) -> tuple[Gpu, ...]:
             memory_mib = int(memory) if memory.isdecimal() else None
             found.append(Gpu(name=name, memory_mib=memory_mib, driver=driver, capability=capability))
     return tuple(found)
-
-
-def _nvidia_smi() -> str:
-    """The output of nvidia-smi; empty without a driver."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return ""

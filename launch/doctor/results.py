@@ -95,8 +95,7 @@ def of_twin_ranks(answers: Answers) -> list[float]:
     The tokens that are more likely come in twos, so a strict rank is odd. Counting those that are equally likely as
     well gives an even one.
     """
-    ranks = [rank for _, answer in _sound(answers) for rank in answer.ranks]
-    return [float(rank % 2 == 0) for rank in ranks]
+    return [float(rank % 2 == 0) for _, answer in _sound(answers) for rank in answer.ranks]
 
 
 def of_greedy(ours: Answers, theirs: Answers) -> list[float]:

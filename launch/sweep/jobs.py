@@ -72,7 +72,10 @@ def expand(
             own.add(key)
             known = jobs.get(key, job)
             jobs[key] = replace(known, base=known.base or job.base, tasks=_merged(known.tasks, tasks))
-    _check_items(jobs.values())
+    first: dict[str, EvalConfig] = {}
+    for job in jobs.values():  # a task's items must not differ between checkpoints: tables compare its records
+        for name, task in job.tasks.items():
+            _check_same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
     _check_bases(jobs.values())
     names = Counter(job.name for job in jobs.values())
     for name, count in names.items():
@@ -143,10 +146,8 @@ def _checkpoints(
             if before is not None:
                 quantise, name = quantise.model_copy(update={"source": made / before}), f"{after}-{name}"
             name = prefix + name
-            yield (
-                key,
-                CheckpointJob(name=name, path=made / name, model=model, base=model, quantise=quantise, after=before),
-            )
+            job = CheckpointJob(name=name, path=made / name, model=model, base=model, quantise=quantise, after=before)
+            yield key, job
     for label, _, base in given(grid):
         if label in sources:
             yield (label, None, None), CheckpointJob(name=label, path=sources[label], model=label, base=base)
@@ -206,14 +207,6 @@ def _check_same(name: str, one: EvalConfig, other: EvalConfig, settings: Iterabl
                 f"tasks: {name!r} occurs twice, with {setting} {values[0]!r} and {values[1]!r}; "
                 "give one of the two another name (name: ...)"
             )
-
-
-def _check_items(jobs: Iterable[CheckpointJob]) -> None:
-    """Raises InputError if a task's items differ between checkpoints. Tables compare its records across them."""
-    first: dict[str, EvalConfig] = {}
-    for job in jobs:
-        for name, task in job.tasks.items():
-            _check_same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
 
 
 def _check_bases(jobs: Iterable[CheckpointJob]) -> None:

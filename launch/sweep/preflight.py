@@ -293,9 +293,5 @@ def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
         for question in task.questions:
             if isinstance(question, Question):
                 first.setdefault(question.item.context, question.item)
-    digests = {text_digest(context): item for context, item in first.items()}
-    return {
-        digest: f"the context of item {item.item_id!r} of task {item.task!r}"
-        for digest, item in digests.items()
-        if digest
-    }
+    digests = ((text_digest(context), item) for context, item in first.items())
+    return {digest: f"the context of item {item.item_id!r} of task {item.task!r}" for digest, item in digests if digest}

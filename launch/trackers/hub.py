@@ -1,7 +1,5 @@
 """Uploads a pruned checkpoint: exactly the files that its manifest lists, the manifest, and a model card."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,7 @@ import yaml
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line, rows_at
 from evaluator.metrics.drops import FATES
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, read_manifest
 
@@ -21,6 +19,8 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9
 # The files that servers read. Those of an earlier upload are deleted, because servers would mix them with the new ones.
 _READ = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "tokenizer*", "vocab*", "merges.txt")
 _REASON = 300  # characters of the hub's error
+CARD = "README.md"
+Row = Mapping[str, Any]
 
 
 def check_repository(name: str) -> None:
@@ -64,10 +64,9 @@ def push(name: str, directory: Path, manifest: PruneManifest, *, base: str | Non
     operations.append(CommitOperationAdd(path_in_repo=CARD, path_or_fileobj=card.encode()))
     message = f"{manifest.method}, {manifest.pattern}, sparsity {manifest.measured_sparsity:.4f}"
     try:
-        outdated = [
-            each for each in HfApi().list_repo_files(name) if any(fnmatchcase(each, pattern) for pattern in _READ)
-        ]
-        operations += [CommitOperationDelete(path_in_repo=each) for each in sorted({*outdated} - {*files})]
+        there = HfApi().list_repo_files(name)
+        outdated = {each for each in there if any(fnmatchcase(each, pattern) for pattern in _READ)}
+        operations += [CommitOperationDelete(path_in_repo=each) for each in sorted(outdated - {*files})]
         done = HfApi().create_commit(name, operations, commit_message=one_line(message))
     except Exception as error:
         raise InputError(
@@ -129,8 +128,7 @@ def fates_of(directory: Path, run: Path) -> Sequence[Row]:
     from evaluator.store.reading import read_run
 
     digest = inspect_checkpoint(directory).weights_digest
-    asked = read_run(run).get("checkpoints")
-    rows = [row for row in asked if isinstance(row, dict)] if isinstance(asked, list) else []
+    rows = rows_at(read_run(run), "checkpoints")
     names = [row["name"] for row in rows if row.get("weights_digest") == digest and isinstance(row.get("name"), str)]
     if not names:
         raise InputError(f"--run: {run}: has no finished checkpoint with the weights of {directory}")
@@ -159,10 +157,6 @@ def _said(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error, RuntimeError) else None
     text = str(error) if cause is None else f"{error} {cause}"
     return one_line(re.sub(r"\s*For more information check: \S+", "", text) or error, _REASON)
-
-
-CARD = "README.md"
-Row = Mapping[str, Any]
 
 
 def model_card(repository: str, manifest: PruneManifest, base: str | None, fates: Sequence[Row]) -> str:

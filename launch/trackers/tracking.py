@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -167,14 +167,6 @@ class Tracked:
     planned: Mapping[str, int]  # items by task
 
 
-@dataclass(slots=True)
-class _Told:
-    """The content of `tracking.json`."""
-
-    run: str
-    checkpoints: dict[str, str] = field(default_factory=dict)
-
-
 class Tracking:
     """Checks after every turn of an engine for ended checkpoints, and sends them to a tracker.
 
@@ -199,6 +191,7 @@ class Tracking:
         self._warn = warn
         self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: the last one
         self.results: Sequence[Path] | None = None
+        self._sent: dict[str, str] = {}  # the tracker's ids, by checkpoint
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
 
     def __enter__(self) -> Tracking:
@@ -216,8 +209,8 @@ class Tracking:
             self._looks.put(True)
 
     def _work(self) -> None:
-        told = self._guarded(self._begin)
-        if told is None:
+        run = self._guarded(self._begin)
+        if run is None:
             return
         more = True
         while more:
@@ -229,9 +222,9 @@ class Tracking:
             early = {(each.checkpoint, each.task): math.inf for each in screened if each.early}
             for each in ended(self._left, self._all, {**finished_items(self._run_dir / "records"), **early}):
                 del self._left[each.name]  # if sending fails, the same command sends it again
-                self._guarded(partial(self._tell, told, each))
+                self._guarded(partial(self._tell, run, each))
         finished = self.results is not None
-        self._guarded(partial(self._tracker.end, told.run, self.results or (), finished))
+        self._guarded(partial(self._tracker.end, run, self.results or (), finished))
 
     def _guarded(self, act: Callable[[], _T]) -> _T | None:
         """Return the result of `act`; if it fails, warn the user and return None."""
@@ -241,34 +234,32 @@ class Tracking:
             self._warn(f"--track {self._tracker.name}: {type(error).__name__}: {one_line(error)}; the run continues")
             return None
 
-    def _begin(self) -> _Told:
-        """Begin the run, or continue the one of an earlier call."""
+    def _begin(self) -> str:
+        """Begin the run, or continue the one of an earlier call; returns the tracker's id."""
         earlier = mapping_at(_document(self._run_dir / NAME), self.name)
         known, sent = str(earlier.get("run") or "") or None, earlier.get("checkpoints")
         if not isinstance(sent, dict):
             known, sent = None, {}
         run = self._tracker.begin(self._run_dir.resolve().name, known, self._parameters)
-        told = _Told(run, {} if known is None else {str(name): str(its) for name, its in sent.items()})
-        self._remember(told)
-        for name in told.checkpoints:
+        self._sent = {} if known is None else {str(name): str(its) for name, its in sent.items()}
+        self._remember(run)
+        for name in self._sent:
             self._left.pop(name, None)
-        return told
+        return run
 
-    def _tell(self, told: _Told, each: Tracked) -> None:
+    def _tell(self, run: str, each: Tracked) -> None:
         from evaluator.report import write_part
 
         with tempfile.TemporaryDirectory(prefix="resurface-tracking-") as folder:
             results = write_part(self._run_dir, {each.name, each.base or each.name}, Path(folder))
             rows = results.headline[results.headline["checkpoint"] == each.name].to_dict("records")
-            numbers = numbers_of(rows)
-            told.checkpoints[each.name] = self._tracker.checkpoint(
-                told.run, each.name, each.parameters, numbers, Path(folder)
-            )
-        self._remember(told)
+            sent = self._tracker.checkpoint(run, each.name, each.parameters, numbers_of(rows), Path(folder))
+            self._sent[each.name] = sent
+        self._remember(run)
 
-    def _remember(self, told: _Told) -> None:
+    def _remember(self, run: str) -> None:
         document = _document(self._run_dir / NAME)
-        document[self._tracker.name] = {"run": told.run, "checkpoints": told.checkpoints}
+        document[self._tracker.name] = {"run": run, "checkpoints": self._sent}
         write_atomically(self._run_dir / NAME, json.dumps(document, indent=2).encode())
 
 

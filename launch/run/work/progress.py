@@ -1,12 +1,10 @@
 """The output of a working run: one live line per stage on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -47,13 +45,11 @@ class Progress:
             disable=not console.is_terminal,
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended = True  # an engine's thread may still have output
         self._bars.stop()
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from launch.sweep.preflight import Prepared
     from launch.sweep.tasks import PreparedTask
 
-Gone = Callable[[Part], bool]  # whether a part was given up
-
 
 @dataclass(frozen=True, slots=True)
 class _Looks:
@@ -126,20 +124,25 @@ class Screening:
         order = in_order(contexts, languages, rng)
         return _Looks(tuple(key_of(items[place]) for place in order), looks(contexts[order], self._rule.items))
 
-    def _step(self, group: _Group, unfinished: Collection[Part], gone: Gone) -> None:
-        """Move each checkpoint of a group on, from held to asked to over."""
+    def _step(self, group: _Group, unfinished: Collection[Part], gone: Callable[[Part], bool]) -> None:
+        """Move each checkpoint of a group on, from held to asked to over. `gone`: whether a part was given up."""
         for name in group.names:
             if name not in group.over and gone((name, group.task)):
                 group.over.add(name)
                 if group.held.pop(name, None) is not None:
                     self._board.add([], expected=1)
-        if gone((group.base, group.task)):
-            self._evaluate_all(group)
+        if gone((group.base, group.task)):  # the base has no answers to compare with: evaluate all items
+            for name, held in group.held.items():
+                self._progress.noted(
+                    f"screening: {name} is evaluated on all of {group.task}: its base {group.base} has no answers there"
+                )
+                self._give(held, -1, expected=1)
+                group.over.add(name)
+            group.held.clear()
         for name, held in list(group.held.items()):
             if held.state == "held":
                 held.state = "asked"
-                begun = self._give(held, held.look)
-                if begun:
+                if self._give(held, held.look):
                     continue  # else an earlier call has evaluated the whole look
             if (name, group.task) not in unfinished and (group.base, group.task) not in unfinished:
                 self._decide(group, name, held)
@@ -152,16 +155,6 @@ class Screening:
         self.items += assignment.items
         self._board.add([assignment], expected=expected)
         return bool(assignment.shards)
-
-    def _evaluate_all(self, group: _Group) -> None:
-        """Evaluate all items, because the base has no answers to compare with."""
-        for name, held in group.held.items():
-            self._progress.noted(
-                f"screening: {name} is evaluated on all of {group.task}: its base {group.base} has no answers there"
-            )
-            self._give(held, -1, expected=1)
-            group.over.add(name)
-        group.held.clear()
 
     def _decide(self, group: _Group, name: str, held: _Held) -> None:
         """Let the gate judge the items of a look: end the evaluation, or continue with the next look."""
