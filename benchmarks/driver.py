@@ -5,16 +5,11 @@ Parquet parts included.
     resurface bench driver --pace 4 --rows 256      # a model of 0.6 B parameters on an H100
     resurface bench driver --pace 12 --rows 256     # one of 8 B
 
-Answers are invented before the clock starts: greedy answers with the log-probabilities that a beam search reads,
-samples, and scores. Prints requests per second of processor time and of wall time. Tokenisation is counted apart, since
-it is done once for all checkpoints. The JSON line has `requests_per_second` instead of a `ratio`.
+Answers are invented before the clock starts. Prints requests per second of processor time and of wall time, and
+tokenisation apart. The JSON line has `requests_per_second` instead of a `ratio`.
 
-With `--pace MS` an engine stands behind it that takes MS milliseconds for a step and has at most `--rows` requests in
-flight (paced.py): our vLLM engine's own loop, every probe that asks questions, and a core that takes its time
-as a GPU with asynchronous scheduling does. Reported is the share of steps that waited for us: steps that began later
-than the step before had ended, because the core had not been called yet. What vLLM itself would spend in this process
-is not in it. `--pace` takes one round. `--bursts` admits requests in bursts, as with CUDA graphs for steps that only
-generate; the share of steps that compute prompts is reported.
+With `--pace MS` an engine takes MS milliseconds for a step and has at most `--rows` requests in flight (paced.py). The
+report has the share of steps that waited for us, without vLLM's own time. `--bursts` admits requests in bursts.
 """
 
 import argparse

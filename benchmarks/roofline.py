@@ -1,6 +1,5 @@
 """How long a pass would take at the machine's peak: operations over a measured matrix rate, bytes over a measured
-bandwidth. It is a guide, on any machine: the rate is the best that torch's libraries reach now, with what else is
-running, and not the processor's data sheet.
+bandwidth. The rate is the best that torch's libraries reach now, not the processor's data sheet.
 
 Counted are the matrix products of dense decoders, by the checkpoint's shapes, so that grouped query heads cost what
 their matrices hold, and the reads of the KV cache. Left out are attention's own products (a few percent at these

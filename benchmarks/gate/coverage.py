@@ -3,9 +3,7 @@
     for statistic in STATISTICS:
         table([cover(statistic, cell, samples=400) for cell in cells()])
 
-Items of a context share a random effect; `alike` is its strength: 0 for items that are independent of each other, 1 for
-items that are the same. A cell is a number of contexts, items in each, an accuracy and how alike they are. What has no
-interval does not count, but is reported (`shown`).
+Items of a context share a random effect; `alike` is its strength, from 0 to 1 (items that are the same).
 """
 
 import zlib

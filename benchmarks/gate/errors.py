@@ -3,21 +3,16 @@
     cells = at_tolerance(KINDS)
     worst(cells, rate, runs=400, again=10_000, seed=0)
 
-A run passes only where the check of its loss is within its tolerance. So the rate of that check bounds the rate of
-every run's false PASS, whatever else is judged. A BLOCK is the whole run's, by any of its checks.
-
-Of many cells the worst is bad by chance too. So the worst cells are drawn again, with other numbers and more runs, and
-only these rates are reported.
+The rate of a loss's check bounds the rate of every run's false PASS. A BLOCK is the whole run's, by any of its checks.
+Of many cells the worst is bad by chance too. So the worst cells are drawn again, and only these rates are reported.
 
 Made-up checkpoints with a known loss: the outcome of a base and a checkpoint at each item.
 
     world = World(items=1000, cluster=5, correlation=0.3, accuracy=0.8)
     paired = draw(world, planted("open", world, loss=0.02, flips=0.01), np.random.default_rng(0))
 
-The base either says and picks an item's answer, or does neither. The checkpoint has one of four outcomes. Items of
-a context depend on each other: each takes its chance from an earlier item of the context or draws a new one (the urn of
-D. Blackwell and J. MacQueen, Annals of Statistics 1, 1973). So the counts of a context are beta-binomial, and
-Dirichlet-multinomial for the ends. Any two items of a context have the correlation that was requested.
+Items of a context depend on each other: each takes its chance from an earlier item of the context or draws a new one
+(the urn of D. Blackwell and J. MacQueen, Annals of Statistics 1, 1973). So the counts of a context are beta-binomial.
 """
 
 from collections import Counter

@@ -6,12 +6,8 @@
     resurface bench prune --shape 8b --only gpu         ours on a GPU: seconds and peak of the GPU's memory
     resurface bench prune --peer llm-compressor         with llm-compressor's modifiers beside
 
-By default it takes two models: the bundled one with the demo's calibration (128 gazetteer passages), and a random Qwen3
-of 0.2 B parameters with 16 passages of 512 tokens. Each job runs in a separate process, the sides in turn; the ratio
-is the median of the ratios of neighbours. Peak memory is resident memory above that after the imports. The floor is
-the time of the matrix products alone at this machine's best rate (see `roofline.py`).
-
-Prints a table and, as last line, JSON. If masks do not agree, no ratio is printed and the exit code is 1.
+Each job runs in a separate process, the sides in turn. Peak memory is resident memory above that after the imports. If
+masks do not agree, no ratio is printed and the exit code is 1.
 """
 
 import argparse

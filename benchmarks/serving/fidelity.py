@@ -3,7 +3,6 @@ against vLLM's `prompt_logprobs=-1`, which an evaluator turns into distributions
 
     resurface bench fidelity [--model DIR] [--task random:129] [--items 8] [--rounds 3]
 
-The base's distributions are there before the clock: ours as its engine has kept them, theirs as arrays of transformers.
 Timed are the checkpoint's pass over the texts and the divergence at every position. The checkpoint is the model with
 noise on its matrices.
 """

@@ -11,19 +11,13 @@ starts              how many of the prompt's ids stand before each option; absen
 text, option_texts  what these are the ids of; absent from random items
 deep                whether beams and samples are drawn
 
-The fewest token forwards that the answers of a pass need, whoever computes them.
-
-A token forward is one token's way through all layers; its KV cache entry and its hidden state depend on the
-tokens up to it and on nothing else. So the answers need one forward for each *distinct prefix* of
-a prompt and its answer, over all items together: items whose prompts begin alike share that beginning, as they do in a
-prefix cache. An answer is anything that was returned: a greedy answer, each beam, each sample, each scored option.
+The fewest token forwards that the answers of a pass need: one for each *distinct prefix* of a prompt and its answer,
+over all items together. An answer is anything that was returned: greedy, each beam, each sample, each scored option.
 
 - An answer's last token is not forwarded, EOS or not, unless another answer continues there.
 - The prompt's last token is forwarded: the answer's first token comes from the distribution after it.
 - A distribution (a row through the output head) is needed once for each distinct prefix that an answer's token follows.
-- Attention reads what the tokens of a prefix have left in the KV cache. A generated token follows its own such read. A
-  scored answer is known beforehand, so one read serves all of its tokens. Rows that share a prefix read it each, as in
-  all of vLLM's kernels.
+- A generated token reads the KV cache once. A scored answer is known beforehand, so one read serves all of its tokens.
 
 This is a bound from below: a beam search must also look at prefixes of beams that it does not return.
 """

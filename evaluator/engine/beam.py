@@ -24,13 +24,6 @@ here.
 
 Exact means: the same hypotheses where no two candidates are closer than the float rounding of their sums (ours are
 float64, transformers' float32). Ties go to the better prefix, then to the token that the engine lists first.
-
-Usage::
-
-    search = BeamSearch("item-7/beam", prompt_ids, width=5, max_tokens=32, eos_ids=frozenset({2}))
-    requests = search.start()
-    while not search.done: ... requests = search.receive(response)
-    search.hypotheses()
 """
 
 from collections.abc import Sequence

@@ -8,13 +8,10 @@ Without a graph, Python launches every kernel of every layer. For the 28 layers 
 8 ms (estimate), while the GPU computes the step in about 4 ms. A graph is launched at once. It has one number of
 tokens; a smaller step is padded to it. `EngineConfig.cuda_graphs` chooses:
 
-- `full`, the default: every step is one graph, also one that computes prompts. This launches least, needs nothing
-  before vLLM is imported, and captures each size once. The attention must support it: FlashAttention 3 (Hopper) and
-  Triton's (float32) do. For others vLLM falls back to `decode` by itself, and refuses attention that no graph can hold.
-- `piecewise`: a step that computes prompts is a graph between two layers' attentions, and each attention is launched
-  alone. This suits FlashAttention 2 and 4, and FlashInfer. vLLM calls the mechanism experimental. It captures a graph
-  for each layer and size, twice.
-- `decode`: a step that computes prompts is launched kernel by kernel. Only steps that generate are graphs.
+- `full`, the default: every step is one graph. FlashAttention 3 (Hopper) and Triton's (float32) support it. For others
+  vLLM falls back to `decode` by itself.
+- `piecewise`: a step that computes prompts is a graph between two layers' attentions. vLLM calls it experimental.
+- `decode`: only steps that generate are graphs.
 
 ## Size of a step
 

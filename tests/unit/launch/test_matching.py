@@ -3,8 +3,6 @@
 The engine is a fake that answers the matcher's real prompts, in which it finds reference and response.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

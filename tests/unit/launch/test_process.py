@@ -1,7 +1,5 @@
 """SIGTERM: what is to be written is, and then the process ends by the signal, whatever a library's threads do."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The device that is named is the one that this process may use."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a run's files say of how it is getting on, whatever of them is there."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

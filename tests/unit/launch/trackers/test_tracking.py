@@ -1,7 +1,5 @@
 """What an experiment tracker is told of a run, and when; by trackers that keep what they hear."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The board's decisions, and that no shard is ever lost or done twice whatever engines do."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter

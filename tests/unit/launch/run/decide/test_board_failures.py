@@ -1,7 +1,5 @@
 """What failures do to the board: what is tried again and where, what is set aside, and which item is to blame."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """A base and its compressed checkpoints on one type of device: who may take what, and what happens without one."""
 
-from __future__ import annotations
-
 import pytest
 
 from evaluator.core.errors import InputError

@@ -1,7 +1,5 @@
 """Who is at fault: the checkpoint, the engine, or one item."""
 
-from __future__ import annotations
-
 import pytest
 
 from launch.run.decide.failures import Ledger, Trouble

@@ -1,7 +1,5 @@
 """Engines where the nodes are: they come, go, end when there is nothing to do, and come back."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

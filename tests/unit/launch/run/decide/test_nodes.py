@@ -1,7 +1,5 @@
 """What processes need of the cluster's nodes, and which node each gets."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """A task's shards: what is left is cut, what comes back is put together, and what the base answered is found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

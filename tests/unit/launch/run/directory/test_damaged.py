@@ -1,7 +1,5 @@
 """Which parts are asked again when some of them are damaged, and what is said of that."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run says of itself while it works, by a clock of the test's."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

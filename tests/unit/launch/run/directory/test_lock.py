@@ -1,7 +1,5 @@
 """Run directories change hands between drivers: what each of them can still write."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Where bases keep their distributions, who keeps any, how much place they take, and what cannot have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

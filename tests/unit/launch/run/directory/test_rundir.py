@@ -1,7 +1,5 @@
 """Whom a run directory belongs to, and what is said when it is somebody else's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """What an engine's process is given, and on which thread it computes, without Ray."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An actor that does not answer, and what of the driver's environment the processes of a cluster get."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

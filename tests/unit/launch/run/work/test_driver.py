@@ -1,7 +1,5 @@
 """When engines start beside prune jobs: on GPUs that no job needs, and on CPUs at once. What run.json says of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

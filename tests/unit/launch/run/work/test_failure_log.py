@@ -1,7 +1,5 @@
 """How failures are told, their reasons in logs, and what a later call makes of them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The display on a terminal and away from one."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """Prune jobs: how they wait for GPUs, what becomes of those that fail, and of those that hang."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

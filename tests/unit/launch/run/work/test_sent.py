@@ -1,7 +1,5 @@
 """What the driver sends to other processes: every path in it is absolute, since they are in other directories."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

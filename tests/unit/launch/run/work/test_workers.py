@@ -1,7 +1,5 @@
 """How engines whose processes find no place are waited for: the others work meanwhile, and nobody waits forever."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
