@@ -52,24 +52,19 @@ def test_wrong_input_is_said_once_by_each_of_two_engines_and_once_by_a_single_on
     assert two.failed(1, "a", WRONG)
 
 
-def test_an_engine_leaves_what_it_failed_with_to_one_that_has_not() -> None:
+def test_an_engine_leaves_what_it_failed_with_to_another_until_that_is_gone_or_succeeds_or_fails() -> None:
     ledger = _ledger(2)
     ledger.failed(0, "a", LOAD)
     assert (ledger.may_take(0, "a"), ledger.may_take(1, "a"), ledger.may_take(0, "b")) == (False, True, True)
-    ledger.failed(1, "a", LOAD)
-    assert ledger.may_take(0, "a")
-    assert ledger.may_take(1, "a")
-
-
-def test_an_engine_tries_again_when_the_other_one_is_gone_or_succeeds() -> None:
-    ledger = _ledger(2)
-    ledger.failed(0, "a", LOAD)
     del ledger.devices.engines[1]
     assert ledger.may_take(0, "a")
     ledger.devices.engines[1] = ""
-    assert not ledger.may_take(0, "a")
     ledger.went_well(1, "a")
     assert ledger.may_take(0, "a")
+    ledger.failed(0, "a", LOAD)
+    assert not ledger.may_take(0, "a")
+    ledger.failed(1, "a", LOAD)
+    assert [ledger.may_take(engine, "a") for engine in (0, 1)] == [True, True]
 
 
 def test_an_engine_that_fails_with_a_checkpoint_again_and_again_is_spared_it_while_others_can() -> None:

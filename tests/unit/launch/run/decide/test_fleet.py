@@ -52,6 +52,17 @@ def _stand(fleet: Any) -> str:
     return "".join(f"{worker.number}{worker.node_id}" for worker in fleet.workers if worker.alive)
 
 
+def _look(fleet: Any, **gpus: int) -> str:
+    """The driver looks at the nodes; which engines then stand."""
+    fleet.follow(_nodes(**gpus))
+    fleet.start()
+    return _stand(fleet)
+
+
+def _retire(fleet: Any, number: int) -> None:
+    fleet.workers[number].alive, fleet.workers[number].retired = False, "bad"
+
+
 def _waits(fleet: Any, message: str, **more: bool) -> None:
     """The run goes on for an hour, and then ends."""
     fleet.check(3600.0, **more)
@@ -63,10 +74,8 @@ def _waits(fleet: Any, message: str, **more: bool) -> None:
 def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
     fleet, _ = _fleet(a=0, b=0)
     assert _stand(fleet) == "0a1b"
-    fleet.follow(_nodes(a=0))
-    fleet.start()
+    assert _look(fleet, a=0) == "0a"
     assert fleet.workers[1].lost
-    assert _stand(fleet) == "0a"
     assert [node.name for node in fleet.follow(_nodes(a=0, c=0))] == ["c"]
     fleet.start()
     assert _stand(fleet) == "0a2c"
@@ -79,9 +88,7 @@ def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with
     fleet.follow(_nodes(a=2))
     assert fleet.start() == []
     board.has_work = True
-    fleet.follow(_nodes(a=2))
-    fleet.start()
-    assert _stand(fleet) == "0a2a"
+    assert _look(fleet, a=2) == "0a2a"
     assert not fleet.free.take("a", 1)
 
 
@@ -158,8 +165,7 @@ def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None
 def test_no_number_is_used_twice() -> None:
     fleet, _ = _fleet(held="abc", a=1, b=1, c=1)
     fleet.follow(_nodes(a=1, c=1))  # number 1 never started
-    fleet.follow(_nodes(a=1, c=1, d=2))
-    fleet.start()
+    _look(fleet, a=1, c=1, d=2)
     fleet.free.give_back("a")
     fleet.free.give_back("c")
     fleet.start()
@@ -184,37 +190,24 @@ def test_a_retired_engine_keeps_the_gpu_that_ray_gave_it_and_none_elsewhere() ->
     fleet, _ = _fleet(wanted=1, a=1, b=1)
     fleet.workers[0].node_id = "b"
     fleet.follow(_nodes(a=1, b=1))
-    fleet.workers[0].alive, fleet.workers[0].retired = False, "bad"
-    fleet.follow(_nodes(a=1, b=1))
-    fleet.start()
-    assert _stand(fleet) == "1a"
+    _retire(fleet, 0)
+    assert _look(fleet, a=1, b=1) == "1a"
 
 
 def test_a_retired_engine_of_a_lost_node_takes_no_room_of_another() -> None:
     fleet, _ = _fleet(a=1, b=1)
-    fleet.workers[1].alive, fleet.workers[1].retired = False, "bad"
-    fleet.follow(_nodes(a=1, c=1))
-    fleet.start()
-    assert _stand(fleet) == "0a2c"
-
-
-def _retire(fleet: Any, number: int) -> None:
-    fleet.workers[number].alive, fleet.workers[number].retired = False, "bad"
+    _retire(fleet, 1)
+    assert _look(fleet, a=1, c=1) == "0a2c"
 
 
 def test_a_node_whose_engines_were_retired_one_after_another_gets_no_other() -> None:
     fleet, _ = _fleet(wanted=2, a=4, b=1)
     assert _stand(fleet) == "0a1b"
     _retire(fleet, 0)
-    fleet.follow(_nodes(a=4, b=1))
-    fleet.start()
-    assert _stand(fleet) == "1b2a"  # it may have been that one GPU
+    assert _look(fleet, a=4, b=1) == "1b2a"  # it may have been that one GPU
     _retire(fleet, 2)
-    fleet.follow(_nodes(a=4, b=1))
-    assert fleet.start() == []
-    fleet.follow(_nodes(a=4, b=1, c=1))
-    fleet.start()
-    assert _stand(fleet) == "1b3c"
+    assert _look(fleet, a=4, b=1) == "1b"
+    assert _look(fleet, a=4, b=1, c=1) == "1b3c"
 
 
 def test_a_node_keeps_getting_engines_while_one_works_there_and_while_no_other_has_room() -> None:
@@ -223,9 +216,7 @@ def test_a_node_keeps_getting_engines_while_one_works_there_and_while_no_other_h
     for retired, stand in (((0,), "1b2a3a"), ((2,), "1b3a4a"), ((3, 4), "1b"), ((1,), "5a6a7a")):
         for number in retired:
             _retire(fleet, number)
-        fleet.follow(_nodes(a=7, b=1))
-        fleet.start()
-        assert _stand(fleet) == stand
+        assert _look(fleet, a=7, b=1) == stand
 
 
 def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> None:

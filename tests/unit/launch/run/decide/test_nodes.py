@@ -16,50 +16,35 @@ def _nodes(*gpus: int, cpus: int = 8) -> list[Node]:
     ]
 
 
-def _stand(*gpus: int, tensor_parallel: int = 1, wanted: int | None = None) -> str:
-    """The nodes of the engines, in order."""
-    places = place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
-    assert {place.gpus for place in places} == {tensor_parallel if any(gpus) else 0}
-    return "".join(place.node_id for place in places)
-
-
 @pytest.mark.parametrize(
-    ("gpus", "tensor_parallel", "stand"),
+    ("gpus", "tensor_parallel", "wanted", "stand"),
     [
-        ((3, 3, 3), 2, "abc"),  # nine GPUs, but no fourth pair on one node
-        ((8,), 1, "aaaaaaaa"),
-        ((0, 4, 2), 1, "bcbcbb"),  # a head without GPUs gets no engine
-        ((2, 8), 4, "bb"),
-        ((1, 1), 1, "ab"),
+        ((3, 3, 3), 2, None, "abc"),  # nine GPUs, but no fourth pair on one node
+        ((8,), 1, None, "aaaaaaaa"),
+        ((0, 4, 2), 1, None, "bcbcbb"),  # a head without GPUs gets no engine
+        ((2, 8), 4, None, "bb"),
+        ((4, 4), 1, 2, "ab"),  # fewer than fit are spread
+        ((4, 4), 2, 3, "aba"),
+        ((0, 0), 1, None, "ab"),
+        ((0, 0), 1, 3, "aba"),
     ],
 )
-def test_engines_are_counted_for_each_node(gpus: tuple[int, ...], tensor_parallel: int, stand: str) -> None:
-    assert _stand(*gpus, tensor_parallel=tensor_parallel) == stand
-
-
-def test_fewer_engines_than_fit_are_spread() -> None:
-    assert _stand(4, 4, wanted=2) == "ab"
-    assert _stand(4, 4, tensor_parallel=2, wanted=3) == "aba"
+def test_engines_are_counted_for_each_node(gpus, tensor_parallel, wanted, stand) -> None:
+    places = place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
+    assert {place.gpus for place in places} == {tensor_parallel if any(gpus) else 0}
+    assert "".join(place.node_id for place in places) == stand
 
 
 @pytest.mark.parametrize(
     ("gpus", "tensor_parallel", "wanted", "message"),
     [
         ((0, 0), 1, 65, "resources.engines: 65: at most 4 for each core, and there are 16 cores"),
-        (
-            (3, 3, 3),
-            2,
-            4,
-            "resources.engines: 4 of tensor_parallel 2: 3 fit: 1 in 3 GPUs on host-a, 1 in 3 GPUs on host-b, "
-            "1 in 3 GPUs on host-c",
-        ),
+        ((4,), 2, 3, "resources.engines: 3 of tensor_parallel 2: 2 fit: 2 in 4 GPUs on host-a"),
         ((1, 0), 1, 2, "resources.engines: 2: 1 fits: 1 in 1 GPU on host-a, 0 in 0 GPUs on host-b"),
         ((1, 2), 4, None, "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on host-a, 2 GPUs on host-b"),
     ],
 )
-def test_more_engines_than_fit_are_refused_in_one_line(
-    gpus: tuple[int, ...], tensor_parallel: int, wanted: int | None, message: str
-) -> None:
+def test_more_engines_than_fit_are_refused_in_one_line(gpus, tensor_parallel, wanted, message) -> None:
     with pytest.raises(InputError) as refused:
         place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
     assert str(refused.value) == message
@@ -70,10 +55,8 @@ def test_an_error_does_not_list_every_node_of_a_large_cluster() -> None:
         place_engines(_nodes(*[1] * 10), 1, 11, spare=1)
 
 
-def test_without_gpus_engines_take_turns_on_the_nodes_and_share_their_cores() -> None:
+def test_without_gpus_engines_share_the_cores_of_the_nodes() -> None:
     nodes = _nodes(0, 0)
-    assert _stand(0, 0) == "ab"
-    assert _stand(0, 0, wanted=3) == "aba"
     assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]  # the driver's core is spared
     assert [place.threads for place in place_engines(nodes, 1, 2, spare=0)] == [8, 8]
     assert [place.threads for place in place_engines(nodes[:1], 1, 20, spare=1)] == [1] * 20
@@ -124,9 +107,7 @@ def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:
         ([2], "aaa", "", 1, None, ""),  # more than fit
     ],
 )
-def test_engines_that_are_missing(
-    gpus: list[int], standing: str, retired: str, tensor_parallel: int, wanted: int | None, missing: str
-) -> None:
+def test_engines_that_are_missing(gpus, standing, retired, tensor_parallel, wanted, missing) -> None:
     first = place_engines(_nodes(8, 8), tensor_parallel, None, spare=1)[0]
     found = missing_places(_nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1)
     assert "".join(each.node_id for each in found) == missing

@@ -1,5 +1,6 @@
 """A task's shards: what is left is cut, what comes back is put together, and what the base answered is found."""
 
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,14 +47,11 @@ def test_parts_of_earlier_runs_are_never_written_over(count: int, sizes: list[in
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
-def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
-    sizes: list[int], data: st.DataObject
-) -> None:
+def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(sizes, data) -> None:
     task = _task(sum(sizes))
     items = [question.item for question in task.questions]
     positions = iter(range(len(items)))
-    shards = [Shard(name=str(number), questions=tuple(next(positions) for _ in range(n)))
-              for number, n in enumerate(sizes)]  # fmt: skip
+    shards = [Shard(name=str(number), questions=(*islice(positions, size),)) for number, size in enumerate(sizes)]
     collector = ShardCollector()
     for shard in shards:
         collector.begin(shard, [items[position] for position in shard.questions])
@@ -61,8 +59,7 @@ def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
     left = set(range(len(items)))
     for position in data.draw(st.permutations(range(len(items)))):
         left.discard(position)
-        records: Any = [f"{position} greedy", f"{position} beam"]
-        done = collector.add(items[position], records)
+        done = collector.add(items[position], [f"{position} greedy", f"{position} beam"])
         assert (done is not None) == any(
             position in shard.questions and left.isdisjoint(shard.questions) for shard in shards
         )
