@@ -1,10 +1,8 @@
 """When engines start beside prune jobs: on GPUs that no job needs, and on CPUs at once. What run.json says of them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,6 +10,7 @@ from evaluator.core.errors import EngineError
 from evaluator.engine.base import EngineStats, LoadReport
 from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
+from launch.run.decide.failures import Setback
 from launch.run.decide.nodes import FreeGpus, Node, Place
 from launch.run.directory.rundir import RunDirectory
 from launch.run.work import driver, workers
@@ -104,15 +103,8 @@ class Inspected(list[str]):
 EVENTS: list[str] = []
 
 
-def _events(
-    monkeypatch: pytest.MonkeyPatch,
-    jobs: list[str],
-    gpus: dict[str, int],
-    tensor_parallel: int = 1,
-    dense: bool = False,
-    to_evaluate: bool = False,
-) -> str:
-    """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`.
+def _events(monkeypatch, jobs, gpus, tensor_parallel=1, dense=False, to_evaluate=False) -> tuple[str, list[Setback]]:
+    """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`, and what was set aside.
 
     `dense`: there is something to evaluate from the beginning; `to_evaluate`: what is pruned is evaluated.
     """
@@ -127,7 +119,7 @@ def _events(
         run._board.add([make_assignment("dense", 1)])
     nodes = [Node(node_id=name, name=name, cpus=2, gpus=count) for name, count in gpus.items()]
     run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs, Inspected())
-    return ", ".join(EVENTS)
+    return ", ".join(EVENTS), run._board.setbacks
 
 
 def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver._Run:
@@ -135,13 +127,11 @@ def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver.
         monkeypatch.setattr(driver, name, fake)
     unheard = SimpleNamespace(look=lambda stats: None, on=lambda event: None)
     monkeypatch.setattr(driver, "LiveState", lambda run_dir: unheard)
-    resources = Resources()
     engine = SimpleNamespace(tensor_parallel=tensor_parallel)
-    config = SimpleNamespace(engine=engine, resources=resources, screen=None, gate=None)
+    config = SimpleNamespace(engine=engine, resources=Resources(), screen=None, gate=None)
     prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
-    progress = SimpleNamespace(on=lambda event: None)
-    log = SimpleNamespace(look=lambda *_: None)
-    return driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress, log)
+    directory, log = SimpleNamespace(path=Path("run"), check=lambda: None), SimpleNamespace(look=lambda *_: None)
+    return driver._Run(prepared, directory, None, unheard, log)
 
 
 def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,16 +169,14 @@ def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPat
         ("xy", {"a": 0}, {"to_evaluate": True}, "prune x, prune y, engine on a, pruned x, eval x, pruned y, eval y"),
     ],
 )  # fmt: skip
-def test_when_jobs_and_engines_start(
-    monkeypatch: pytest.MonkeyPatch, jobs: str, gpus: dict[str, int], more: dict[str, Any], happened: str
-) -> None:
-    found = _events(monkeypatch, [*jobs], gpus, **more)
+def test_when_jobs_and_engines_start(monkeypatch, jobs, gpus, more, happened) -> None:
+    found, _ = _events(monkeypatch, [*jobs], gpus, **more)
     assert found.startswith(happened) if happened.endswith(", ") else found == happened
 
 
 def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = GivenUp(SimpleNamespace(name="y"), "no such file", 1, True)
-    done, told, seen = Pruning.done, [], []
+    done, told = Pruning.done, []
 
     def given_up(self: Pruning) -> list[GivenUp]:
         found = [lost] if "pruned y" in EVENTS and not told else []
@@ -197,17 +185,10 @@ def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(monkeypatch:
 
     monkeypatch.setattr(Pruning, "done", lambda *given: [job for job in done(*given) if job != "y"])
     monkeypatch.setattr(Pruning, "given_up", given_up)
-    monkeypatch.setattr(driver.Board, "abandon", _kept(driver.Board.abandon, seen))
-    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 1}, to_evaluate=True)
+    happened, (setback,) = _events(monkeypatch, ["x", "y", "z"], {"a": 1}, to_evaluate=True)
     assert happened == "prune x, pruned x, prune y, pruned y, prune z, pruned z, engine on a, eval x, eval z"
-    (setback,) = seen[0].setbacks
     assert (setback.checkpoint, setback.stage, setback.reason) == ("y", "prune", "no such file")
     assert (setback.attempts, setback.mendable) == (1, True)
-
-
-def _kept(method: Callable[..., None], seen: list[Board]) -> Callable[..., None]:
-    """A method of the board that keeps whose it was."""
-    return lambda board, *given, **named: (seen.append(board), method(board, *given, **named))[1]
 
 
 @pytest.mark.parametrize("same_device", [False, True])
@@ -225,25 +206,17 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_dev
 
 def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that fell back to the slow way to score, and one that is as it was asked for."""
-    monkeypatch.setattr(
-        workers,
-        "ray",
-        SimpleNamespace(wait=lambda pending, timeout: (pending, []), get=lambda answer, timeout=None: answer),
-    )
+    fake = SimpleNamespace(wait=lambda pending, timeout: (pending, []), get=lambda answer, timeout=None: answer)
+    monkeypatch.setattr(workers, "ray", fake)
     fallen = LoadReport(
         checkpoint=tmp_path, swapped=False, tensors=1, seconds=0.5, scoring="prompt_logprobs",
         notes=("forced scores are wrong here",), setup={"self-check": "failed"},
     )  # fmt: skip
     sound = LoadReport(checkpoint=tmp_path, swapped=True, tensors=1, seconds=0.1)
     events: list[Event] = []
+    setup = EngineSetup(config=None, log_path=tmp_path / "log", place=Place(node_id="a", gpus=1, threads=None))
     worker = EngineWorker(
-        3,
-        EngineSetup(config=None, log_path=tmp_path / "log", place=Place(node_id="a", gpus=1, threads=None)),
-        board=Board(),
-        store=None,
-        questions={},
-        report=events.append,
-        resources=Resources(),
+        3, setup, board=Board(), store=None, questions={}, report=events.append, resources=Resources()
     )
     worker.where = Where(node="a", node_id="a", device="a GPU")
     for name, report in (("dense", fallen), ("wanda-0.5", sound)):

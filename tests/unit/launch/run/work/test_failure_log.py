@@ -6,33 +6,26 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
 
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.liveness import Hung
-from evaluator.core.records import Item, Status
+from evaluator.core.records import Status
 from evaluator.store.records import RecordStore, failed_throughout, to_table
 from evaluator.store.run_json import COLUMNS, Failure, failures_of
 from launch.run.decide.failures import Setback
 from launch.run.work import failure_log
 from launch.run.work.failure_log import FailureLog, cut, last_error, last_words, size, tail, try_again
+from tests.support.items import make_item
 from tests.support.stamps import stamped
 
 NAN = "the model's log-probabilities are not numbers (NaN)"
 
 
-def _item(number: int) -> Item:
-    return Item(
-        task="toy", language="english", item_id=f"i{number}", context="", question="q", answers=("a",), cluster=""
-    )
-
-
-TASK = SimpleNamespace(
-    name="toy",
-    questions=[SimpleNamespace(item=_item(number)) for number in range(4)],
-    config=SimpleNamespace(after_base=True),
-)
+QUESTIONS = [SimpleNamespace(item=replace(make_item(number), task="toy")) for number in range(4)]
+TASK = SimpleNamespace(name="toy", questions=QUESTIONS, config=SimpleNamespace(after_base=True))
 PREPARED: Any = SimpleNamespace(
     asked={"dense": (TASK,), "wanda": (TASK,)},
     jobs=[SimpleNamespace(name="dense", base=None), SimpleNamespace(name="wanda", base="dense")],
@@ -43,9 +36,10 @@ def _store(path: Path, checkpoint: str, *parts: dict[int, Status]) -> RecordStor
     """With parts of items, by number, of a status."""
     store = RecordStore(path)
     for part in parts:
-        found = []
-        for number, status in part.items():
-            found.append(stamped(_item(number), "greedy", checkpoint=checkpoint, status=status, text=NAN))
+        found = [
+            stamped(QUESTIONS[number].item, "greedy", checkpoint=checkpoint, status=status, text=NAN)
+            for number, status in part.items()
+        ]
         store.append(checkpoint, "toy", f"{min(part):06d}-{len(part)}", to_table(found))
     return store
 
@@ -70,40 +64,30 @@ def test_a_run_that_had_ended_asks_a_deadly_item_again_and_whoever_read_its_answ
     assert _names(store, "wanda") == ["000000-2"]
 
 
-def test_a_run_that_was_interrupted_goes_on_without_it(tmp_path: Path) -> None:
-    store = _store(tmp_path, "dense", {0: "ok", 1: "ok"}, {2: "engine_error"})
-    assert try_again(PREPARED, _directory(False, ITEM), store) == [ITEM]
-    assert _names(store) == ["000000-2", "000002-1"]
-    gone = replace(ITEM, item="i3")  # found, and not written before the driver was killed
-    assert try_again(PREPARED, _directory(False, gone), store) == []
+MEASURED = UNMEASURED, replace(UNMEASURED, stage="load", task=""), replace(UNMEASURED, task="..")
 
 
-def test_a_task_of_which_nothing_was_measured_is_asked_again_as_a_whole(tmp_path: Path) -> None:
-    store = _store(tmp_path, "dense", {0: "engine_error", 1: "excluded"})
-    assert try_again(PREPARED, _directory(False, UNMEASURED), store) == [UNMEASURED]
-    assert try_again(PREPARED, _directory(True, UNMEASURED), store) == []
-    assert _names(store) == []
-
-
-def test_what_was_measured_is_never_removed(tmp_path: Path) -> None:
-    store = _store(tmp_path, "dense", {0: "engine_error", 1: "ok"})
-    failures = UNMEASURED, replace(UNMEASURED, stage="load", task=""), replace(UNMEASURED, task="..")
-    assert try_again(PREPARED, _directory(True, *failures, replace(ITEM, checkpoint="../x")), store) == []
-    assert _names(store) == ["000000-2"]
-
-
-def test_of_a_checkpoint_with_other_weights_everything_goes(tmp_path: Path) -> None:
-    store = _store(tmp_path, "dense", {0: "engine_error"})
-    assert try_again(PREPARED, _directory(True, UNMEASURED, mended=("dense",)), store) == []
-    assert _names(store) == []
+@pytest.mark.parametrize(
+    ("parts", "directory", "kept", "left"),
+    [
+        ([{0: "ok"}, {2: "engine_error"}], _directory(False, ITEM), [ITEM], 2),  # it was interrupted
+        ([{0: "ok"}], _directory(False, ITEM), [], 1),  # found, and not written before the driver was killed
+        ([{0: "engine_error", 1: "excluded"}], _directory(False, UNMEASURED), [UNMEASURED], 1),
+        ([{0: "engine_error", 1: "excluded"}], _directory(True, UNMEASURED), [], 0),
+        ([{0: "engine_error", 1: "ok"}], _directory(True, *MEASURED, replace(ITEM, checkpoint="../x")), [], 1),
+        ([{0: "ok"}], _directory(False, UNMEASURED, mended=("dense",)), [], 0),  # it has other weights
+    ],
+)
+def test_what_a_later_call_asks_again(tmp_path: Path, parts, directory, kept, left) -> None:
+    store = _store(tmp_path, "dense", *parts)
+    assert try_again(PREPARED, directory, store) == kept
+    assert len(_names(store)) == left
 
 
 def test_a_shard_fails_throughout_when_nothing_in_it_was_measured(tmp_path: Path) -> None:
     def said(*statuses: Status) -> str | None:
         store = _store(tmp_path / "-".join(statuses), "dense", dict(enumerate(statuses)))
-        from pyarrow.parquet import read_table
-
-        return failed_throughout(read_table(store.parts("dense", "toy")[0]))
+        return failed_throughout(pq.read_table(store.parts("dense", "toy")[0]))
 
     assert said("engine_error", "engine_error") == NAN
     assert said("excluded", "engine_error") == NAN
@@ -113,11 +97,9 @@ def test_a_shard_fails_throughout_when_nothing_in_it_was_measured(tmp_path: Path
 
 
 def _log(path: Path, *earlier: Failure) -> tuple[FailureLog, list[Any], list[str]]:
-    marked: list[Any] = []
-    warned: list[str] = []
-    directory: Any = SimpleNamespace(path=path, mark=lambda state, **more: marked.append((state, more)))
-    progress: Any = SimpleNamespace(warned=warned.append)
-    return FailureLog(PREPARED, directory, progress, earlier), marked, warned
+    marked, warned = [], []
+    directory = SimpleNamespace(path=path, mark=lambda state, **more: marked.append(more))
+    return FailureLog(PREPARED, directory, SimpleNamespace(warned=warned.append), earlier), marked, warned
 
 
 WORKERS: Any = [SimpleNamespace(number=0, nodes={"a", "b"}), SimpleNamespace(number=1, nodes={"c"})]
@@ -138,7 +120,7 @@ def test_what_is_given_up_is_told_and_kept_at_once(tmp_path: Path) -> None:
         "wanda does not load, and was set aside: no",
         "dense: item 'i3' of toy is recorded as engine_error: SIGSEGV",
     ]
-    assert [len(more["failures"]) for _, more in marked] == [2, 3]
+    assert [len(more["failures"]) for more in marked] == [2, 3]
     assert log.failures == tuple(failures_of({"failures": [asdict(each) for each in log.failures]}))
     assert log.failures[1].node == "a, b, c"
     assert log.failures[1].engine == "0, 1"
@@ -178,9 +160,7 @@ KILLED = "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting d
         (Hung("no sign of progress for 600 s"), "ValueError: in the log\n", "no sign of progress for 600 s"),
     ],
 )
-def test_the_reason_of_a_death_is_what_its_process_wrote(
-    tmp_path: Path, error: Exception, written: str, said: str
-) -> None:
+def test_the_reason_of_a_death_is_what_its_process_wrote(tmp_path, error, written, said) -> None:
     log, before = tmp_path / "engine-1.log", "ValueError: of the process before\n"
     log.write_text(before + written, encoding="utf-8")
     assert last_words(error, log, len(before)) == said
@@ -196,6 +176,7 @@ def test_the_reason_of_a_death_is_what_its_process_wrote(
         ("terminate called after throwing an instance of 'std::bad_alloc'", None),
         ("[rank0]:[W] F1122 x.cc:3] Check failed: a == b", "Check failed: a == b"),
         ("RuntimeError:   two\tspaces ", "RuntimeError: two spaces"),
+        ("RuntimeError: cancelled by the user", None),
         (f"(EngineCore pid=9) ERROR 11-22 05:00:00 [multiproc_executor.py:315] {KILLED}", KILLED),
     ],
 )
@@ -204,16 +185,11 @@ def test_what_went_wrong_is_found_behind_what_a_logger_writes(line: str, said: s
     assert last_error(log) == (said or line)
 
 
-@pytest.mark.parametrize("log", ["", "INFO no error at all\nWARNING: slow\n", "0 errors, Error rate 3 %"])
-def test_a_log_without_an_error_says_nothing(log: str) -> None:
+@pytest.mark.parametrize(
+    "log", ["", "INFO no error at all\nWARNING: slow\n", "0 errors, Error rate 3 %", "RuntimeError: cancelled\n"]
+)
+def test_a_log_without_an_error_or_of_what_only_waited_for_another_process_says_nothing(log: str) -> None:
     assert last_error(log) is None
-
-
-def test_what_only_waited_for_a_process_that_died_is_passed_over() -> None:
-    log = "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)\nRuntimeError: cancelled\n"
-    assert last_error(log) == "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)"
-    assert last_error("RuntimeError: cancelled\n") is None
-    assert last_error("RuntimeError: cancelled by the user\n") == "RuntimeError: cancelled by the user"
 
 
 def test_only_what_this_process_wrote_is_read(tmp_path: Path) -> None:

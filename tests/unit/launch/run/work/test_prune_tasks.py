@@ -86,6 +86,7 @@ class Desk:
     tasks: PruneTasks
     warned: list[str]
     ended: list[Where]  # processes
+    slept: list[float]
     now: float = 0.0
 
     def turn(self, seconds: float = 3.0) -> list[str]:
@@ -98,14 +99,11 @@ class Desk:
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def make(outcomes: dict[str, list[Any]], *, after: dict[str, str] | None = None, gpus: Sequence[str] = ()) -> Desk:
-        ray, warned, ended = Ray(outcomes), [], []
-        found: Desk
-        clock = SimpleNamespace(monotonic=lambda: found.now, sleep=lambda _: None)
-        found = Desk(ray, SimpleNamespace(), warned, ended)
-        monkeypatch.setattr(prune_tasks, "ray", ray)
-        monkeypatch.setattr(prune_tasks, "time", clock)
-        monkeypatch.setattr(prune_tasks, "end_process", ended.append)
-        monkeypatch.setattr(prune_tasks, "provenance", lambda: None)
+        found = Desk(Ray(outcomes), SimpleNamespace(), [], [], [])
+        clock = SimpleNamespace(monotonic=lambda: found.now, sleep=found.slept.append)
+        fakes = {"ray": found.ray, "time": clock, "end_process": found.ended.append, "provenance": lambda: None}
+        for name, fake in fakes.items():
+            monkeypatch.setattr(prune_tasks, name, fake)
         nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
         config = SimpleNamespace(absolute=lambda: "config")
         found.tasks = PruneTasks(
@@ -119,34 +117,19 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             held_out={},
             free=FreeGpus(nodes) if gpus else None,
             resources=Resources(attempts=3, stall_seconds=60, load_seconds=300),
-            warn=warned.append,
+            warn=found.warned.append,
         )
         return found
 
     return make
 
 
-def test_while_none_runs_the_driver_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_none_runs_the_driver_sleeps(desk) -> None:
     """Ray answers at once where there is nothing to wait for."""
-    slept: list[float] = []
-    fake = SimpleNamespace(
-        remote=lambda **_: lambda function: function, put=lambda it: it, wait=lambda *_, **__: ([], [])
-    )
-    monkeypatch.setattr(prune_tasks, "ray", fake)
-    monkeypatch.setattr(prune_tasks, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: 0.0))
-    tasks = PruneTasks(
-        [SimpleNamespace(name="x", after=None)],
-        log_dir=Path("logs"),
-        held_out={},
-        free=FreeGpus([]),
-        resources=Resources(),
-        warn=print,
-    )
-    tasks.start()
-    assert tasks.short
-    assert not tasks.running
-    assert tasks.done(0.2) == []
-    assert slept == [0.2]
+    at = desk({"x": []}, gpus=[A])
+    at.tasks._free.take_one()
+    assert at.turn() == []
+    assert (at.tasks.short, at.tasks.running, at.slept) == (True, {}, [0.2])
 
 
 def test_one_that_fails_every_time_is_given_up_and_others_are_done(desk) -> None:

@@ -66,13 +66,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
     }
     Path("sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     prepared = prepare(load_sweep(Path("sweep.yaml")), Path("run"))
-    return driver._Run(
-        prepared,
-        SimpleNamespace(path=Path("run"), check=lambda: None),
-        RecordStore(Path("run")),
-        SimpleNamespace(on=lambda event: None),
-        SimpleNamespace(),
-    )
+    directory, progress = SimpleNamespace(path=Path("run"), check=lambda: None), SimpleNamespace(on=lambda event: None)
+    return driver._Run(prepared, directory, RecordStore(Path("run")), progress, SimpleNamespace())
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
@@ -96,7 +91,6 @@ def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatc
     run._add(dense, Inspections(trust=False))
     worker = run._worker(0, Place(node_id="n", gpus=0, threads=1), {})
     assignment = run._board.take(0, None, None)
-    assert assignment is not None
     found = set(_paths([assignment, worker._setup]))
     assert {tmp_path / "model", tmp_path / "run" / "logs" / "engine-0.log"} <= found
     assert all(path.is_absolute() for path in found)

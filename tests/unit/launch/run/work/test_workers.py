@@ -57,18 +57,9 @@ def _texts(told: list[Event], kind: str) -> list[str]:
     return [each.text for each in told if each.kind == kind]
 
 
-def _worker(
-    board: Board, told: list[Event], log: Path = Path("log"), config: EngineConfig | None = None, gpus: int = 2
-) -> EngineWorker:
-    return EngineWorker(
-        1,
-        EngineSetup(config=config, log_path=log, place=Place(node_id="a", gpus=gpus, threads=None)),
-        board=board,
-        store=None,
-        questions={},
-        report=told.append,
-        resources=Resources(),
-    )
+def _worker(board, told, log=Path("log"), config=None, gpus=2) -> EngineWorker:
+    setup = EngineSetup(config=config, log_path=log, place=Place(node_id="a", gpus=gpus, threads=None))
+    return EngineWorker(1, setup, board=board, store=None, questions={}, report=told.append, resources=Resources())
 
 
 def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, monkeypatch) -> None:
@@ -80,9 +71,7 @@ def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, mon
     worker.start()
     while not told:
         time.sleep(0.01)
-    taken = board.take(0, None, None)
-    assert taken is not None
-    assert len(taken.shards) == 3
+    assert len(board.take(0, None, None).shards) == 3
     for shard in board.begin(0, no_spare):
         board.finished(0, shard)
     assert worker.is_alive()
@@ -147,9 +136,7 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
     assert worker.failure is None
     assert len(evaluated) == (1 if lives else 0)
     assert _texts(told, "warned") == ([] if lives else ["engine 1: its node is gone; others do its work"])
-    taken = board.take(2, None, None)
-    assert taken is not None
-    assert len(taken.shards) == 3
+    assert len(board.take(2, None, None).shards) == 3
 
 
 @pytest.mark.parametrize(
@@ -174,7 +161,6 @@ def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates
     monkeypatch.setattr(workers, "fate", fate)
     board.join(1)
     assignment = board.take(1, None, None)
-    assert assignment is not None
     failed = []
     monkeypatch.setattr(board.__class__, "failed", lambda self, engine, trouble: failed.append(trouble) or "go on")
     worker._failed(ActorUnavailableError("broken", None), assignment)
