@@ -66,11 +66,18 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize(("then", "printed"), [("nothing", "started\n"), ("another error", "")])
-def test_a_signal_that_a_library_takes_is_noted(then: str, printed: str) -> None:
-    program = NOTED.replace("{then!r}", repr(then))
+@pytest.mark.parametrize(
+    ("program", "more", "printed"),
+    [
+        (COMMAND, [], "written\n"),
+        (COMMAND, ["--debug"], "written\n"),
+        (NOTED.format(then="nothing"), [], "started\n"),
+        (NOTED.format(then="another error"), [], ""),
+    ],
+)
+def test_the_signal_is_how_the_process_ends_though_a_library_takes_it(program, more, printed) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, *more], env=environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == -signal.SIGTERM, done.stderr
     assert (done.stdout, done.stderr) == (printed, "stopped; the same command resumes\n")
@@ -86,15 +93,6 @@ def test_where_no_signal_came_nothing_is_noted() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert signal.set_wakeup_fd(-1) == -1
-
-
-@pytest.mark.parametrize("more", [(), ("--debug",)])
-def test_the_signal_is_how_the_process_ends(more: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *more], env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGTERM, done.stderr
-    assert (done.stdout, done.stderr) == ("written\n", "stopped; the same command resumes\n")
 
 
 def test_another_thread_leaves_the_handler_alone() -> None:

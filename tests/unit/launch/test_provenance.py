@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -50,11 +51,8 @@ def test_of_a_machines_gpus_those_that_the_process_was_given(asked, visible, dev
 
 
 def test_none_is_certain_only_without_a_driver(monkeypatch, tmp_path) -> None:
-    def run(*_: object, **__: object) -> None:
-        raise FileNotFoundError("nvidia-smi")
-
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=FileNotFoundError("nvidia-smi")))
     monkeypatch.setattr(provenance, "_DRIVERS", (str(tmp_path / "driver"),))
     assert provenance.count_gpus() == 0
     (tmp_path / "driver").touch()

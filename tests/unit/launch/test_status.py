@@ -132,11 +132,10 @@ def _write(run: Path, state: str = "running") -> Path:
     return run
 
 
-def _claimed(run: Path, owner: Owner, *, released: bool = False) -> LeaseClaim:
-    claim = LeaseClaim(number=1, token="t", owner=owner, locked=True, released=released)
+def _claimed(run: Path, owner: Owner) -> None:
+    claim = LeaseClaim(number=1, token="t", owner=owner, locked=True, released=False)
     (run / FOLDER).mkdir(parents=True, exist_ok=True)
     (run / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
-    return claim
 
 
 def test_items_are_counted_by_the_names_of_parts(tmp_path: Path) -> None:
@@ -214,9 +213,7 @@ def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.Mon
     found = read_status(tmp_path, sleep=beats)
     assert found.state == "running"
     assert 0 <= found.engines[0].seconds < 3600
-    assert found.items_per_second is not None
     assert found.items_per_second > 20 / 3600
-    assert found.seconds_left is not None
     assert 0 < found.seconds_left < 3600 * 120 / 20
 
 

@@ -1,5 +1,7 @@
 """Which parts are asked again when some of them are damaged, and what is said of that."""
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,52 +9,36 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from evaluator.core.records import Item
 from evaluator.judging.matcher import Verdict
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import ControlStore, VerdictStore
 from launch.run.directory.rundir import set_damaged_aside, set_verdicts_aside
+from tests.support.items import make_item
 from tests.support.stamps import stamped
 
-
-def _part(store: RecordStore, checkpoint: str, task: str, number: int) -> Path:
-    item = Item(
-        task=task, language="english", item_id=f"i{number}", context="", question="q", answers=("a",), cluster=""
-    )
-    record = stamped(item, "greedy", checkpoint=checkpoint, text="a")
-    return store.append(checkpoint, task, f"{number:06d}-1", to_table([record]))
+BASES = {"dense": None, "merged": "dense", "wanda": "merged"}  # of each checkpoint
+TASKS = ("plain", "compared")
+WHOLE = {f"{name} {task}": 2 for name in BASES for task in TASKS}  # parts
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> RecordStore:
     made = RecordStore(tmp_path)
-    for checkpoint in ("dense", "merged", "wanda"):
-        for task in ("plain", "compared"):
-            for number in range(2):
-                _part(made, checkpoint, task, number)
+    for name, task, number in product(BASES, TASKS, range(2)):
+        record = stamped(replace(make_item(number), task=task), "greedy", checkpoint=name, text="a")
+        made.append(name, task, f"{number:06d}-1", to_table([record]))
     return made
 
 
 def _prepared() -> Any:
-    """`wanda` was made of `merged`, which was made of `dense`."""
-    tasks = [
-        SimpleNamespace(name=name, config=SimpleNamespace(references=name == "compared"))
-        for name in ("plain", "compared")
-    ]
-    bases = {"dense": None, "merged": "dense", "wanda": "merged"}
-    jobs = [SimpleNamespace(name=name, base=base) for name, base in bases.items()]
-    return SimpleNamespace(jobs=jobs, asked=dict.fromkeys(bases, tasks))
-
-
-NAMES = ("dense", "merged", "wanda")
+    tasks = [SimpleNamespace(name=name, config=SimpleNamespace(references=name == "compared")) for name in TASKS]
+    jobs = [SimpleNamespace(name=name, base=base) for name, base in BASES.items()]
+    return SimpleNamespace(jobs=jobs, asked=dict.fromkeys(BASES, tasks))
 
 
 def _left(store: RecordStore) -> dict[str, int]:
-    return {f"{name} {task}": len(store.parts(name, task)) for name in NAMES for task in ("plain", "compared")}
-
-
-WHOLE = {f"{name} {task}": 2 for name in NAMES for task in ("plain", "compared")}
+    return {f"{name} {task}": len(store.parts(name, task)) for name in BASES for task in TASKS}
 
 
 @pytest.mark.parametrize(
@@ -63,9 +49,7 @@ WHOLE = {f"{name} {task}": 2 for name in NAMES for task in ("plain", "compared")
         ({"dense": 2, "merged": 2}, "4 parts are damaged", ", and 1 more; their items are evaluated again"),
     ],
 )
-def test_damaged_parts_alone_are_made_again_and_told_in_one_line(
-    store: RecordStore, tmp_path: Path, damaged: dict[str, int], begins: str, ends: str
-) -> None:
+def test_damaged_parts_alone_are_made_again_and_told_in_one_line(store, tmp_path, damaged, begins, ends) -> None:
     for name, count in damaged.items():
         for part in store.parts(name, "plain")[:count]:
             part.write_bytes(b"PAR1")
@@ -118,7 +102,4 @@ def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> No
     moved = tmp_path / "damaged" / cut.relative_to(tmp_path)
     assert line.startswith(f"{cut} is damaged (")
     assert line.endswith(f"), and moved to {moved}; this command judges again")
-    assert moved.is_file()
-    assert not cut.exists()
-    assert whole.is_file()
-    assert others.is_file()
+    assert [path.is_file() for path in (moved, cut, whole, others)] == [True, False, True, True]

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -14,24 +15,17 @@ from launch.run.directory import live
 from launch.run.directory.live import LiveState
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> SimpleNamespace:
+    return SimpleNamespace(now=0.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def state(tmp_path: Path, clock: SimpleNamespace) -> LiveState:
+    return LiveState(tmp_path, clock=lambda: clock.now)
 
 
-@pytest.fixture
-def state(tmp_path: Path, clock: Clock) -> LiveState:
-    return LiveState(tmp_path, clock=clock)
-
-
-def test_what_engines_and_prune_jobs_do(state: LiveState, clock: Clock) -> None:
+def test_what_engines_and_prune_jobs_do(state: LiveState, clock: SimpleNamespace) -> None:
     state.on(Event(kind="loading", engine=1, checkpoint="wanda-0.5"))
     state.on(Event(kind="loading", engine=0, checkpoint="dense"))
     clock.now = 10.0
@@ -42,17 +36,8 @@ def test_what_engines_and_prune_jobs_do(state: LiveState, clock: Clock) -> None:
     clock.now = 25.0
     document = state.document([{"engine": 0, "idle_share": 0.1, "waiting_share": 0.2, "checkpoint": "before"}])
     assert [each["state"] for each in document["engines"]] == ["evaluating", "loading", "waiting for a place"]
-    assert document["engines"][0] == {
-        "engine": 0,
-        "state": "evaluating",
-        "seconds": 15.0,
-        "checkpoint": "dense",
-        "task": "xquad",
-        "items": 40,
-        "done": 20,
-        "idle_share": 0.1,
-        "waiting_share": 0.2,
-    }
+    at = {"checkpoint": "dense", "task": "xquad", "items": 40, "done": 20, "idle_share": 0.1, "waiting_share": 0.2}
+    assert document["engines"][0] == {"engine": 0, "state": "evaluating", "seconds": 15.0, **at}
     assert document["items"] == 20
     assert document["items_per_second"] == 20 / 15
     state.on(Event(kind="ended", engine=0))
@@ -65,7 +50,7 @@ def test_what_engines_and_prune_jobs_do(state: LiveState, clock: Clock) -> None:
     assert state.document([])["pruning"] == {"done": 1, "total": 3}
 
 
-def test_the_pace_is_that_of_the_last_minutes(state: LiveState, clock: Clock) -> None:
+def test_the_pace_is_that_of_the_last_minutes(state: LiveState, clock: SimpleNamespace) -> None:
     assert state.document([])["items_per_second"] is None
     state.on(Event(kind="began", engine=0, checkpoint="dense", task="xquad", items=10000))
     assert state.document([])["items_per_second"] is None
@@ -84,7 +69,7 @@ def test_the_last_errors_are_kept(state: LiveState) -> None:
     assert document["engines"][0]["state"] == "starting again"
 
 
-def test_it_is_written_now_and_then(state: LiveState, clock: Clock, tmp_path: Path) -> None:
+def test_it_is_written_now_and_then(state: LiveState, clock: SimpleNamespace, tmp_path: Path) -> None:
     file = tmp_path / "live.json"
     written = []
     for clock.now in (0.0, 1.0, 2.9, 3.0, 3.1, 7.0):
@@ -98,9 +83,7 @@ def test_it_is_written_now_and_then(state: LiveState, clock: Clock, tmp_path: Pa
 @pytest.mark.parametrize(
     "error", [InputError("no space left"), OSError(errno.EIO, "broken"), ResurfaceError("taken over")]
 )
-def test_only_the_loss_of_the_directory_ends_the_run(
-    state: LiveState, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_only_the_loss_of_the_directory_ends_the_run(state: LiveState, monkeypatch, error: Exception) -> None:
     monkeypatch.setattr(live, "write_atomically", Mock(side_effect=error))
     ends = isinstance(error, ResurfaceError) and not isinstance(error, InputError)
     with pytest.raises(ResurfaceError, match="taken over") if ends else contextlib.nullcontext():

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -53,16 +55,13 @@ def _names(run: Path) -> list[str]:
 def test_a_directory_is_given_back_and_taken_again(tmp_path: Path) -> None:
     first = _lock(tmp_path, QUIET)
     write_atomically(tmp_path / "tables" / "a.csv", b"a")
-    with pytest.raises(
-        InputError, match=f"another resurface process is writing this run directory: process {os.getpid()}"
-    ):
+    with pytest.raises(InputError, match=f"another resurface process .* this run directory: process {os.getpid()}"):
         _lock(tmp_path)
     first.release()
     first.release()
     assert _names(tmp_path) == ["000001.json"]
     second = _lock(tmp_path, QUIET)
     claim = latest_claim(tmp_path)
-    assert claim is not None
     assert (claim.number, claim.owner, claim.released) == (2, this_process(), False)
     assert _names(tmp_path) == ["000002-" + claim.token, "000002.json"]
     second.release()
@@ -103,9 +102,7 @@ def _touched(file: Path, hours: int) -> None:
 
 @pytest.mark.usefixtures("jumping")
 @pytest.mark.parametrize("hours", [-24, 24])
-def test_a_living_driver_keeps_its_run_whatever_the_clocks_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
+def test_a_living_driver_keeps_its_run_whatever_the_clocks_say(tmp_path: Path, monkeypatch, hours: int) -> None:
     """Another one that sees its files alone, not its process, finds its beats."""
     held = _lock(tmp_path)
     monkeypatch.setattr(lock, "sight", lambda owner: "elsewhere")
@@ -124,9 +121,8 @@ def test_a_silent_driver_is_replaced_whatever_the_clocks_say(tmp_path: Path, hou
     """Its last beat looks as if it came tomorrow, or yesterday; and it may write nothing more."""
     old = _lock(tmp_path, QUIET)
     folder, beat = old.folder, tmp_path / FOLDER / "000001.beat"
-    claim = latest_claim(tmp_path)
-    assert claim is not None
-    (tmp_path / FOLDER / "000001.json").write_text(json.dumps(asdict(replace(claim, owner=ELSEWHERE))))
+    claim = replace(latest_claim(tmp_path), owner=ELSEWHERE)
+    (tmp_path / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
     beat.write_text("7")
     _touched(beat, hours)
     new = _lock(tmp_path)
@@ -142,9 +138,8 @@ def test_whoever_waits_takes_over_what_is_given_back_meanwhile(tmp_path: Path) -
     _claimed(tmp_path, 7, ELSEWHERE)
 
     def give_back(text: str) -> None:
-        claim = latest_claim(tmp_path)
-        assert claim is not None
-        write_atomically(tmp_path / FOLDER / "000007.json", json.dumps(asdict(replace(claim, released=True))).encode())
+        claim = replace(latest_claim(tmp_path), released=True)
+        write_atomically(tmp_path / FOLDER / "000007.json", json.dumps(asdict(claim)).encode())
 
     held = RunLock(tmp_path, tell=give_back, pace=Pace(look_seconds=0.01))
     held.release()
@@ -165,14 +160,13 @@ def test_a_driver_that_was_paused_writes_nothing_any_more(tmp_path: Path) -> Non
             write()
     assert part.read_bytes() == b"old"
     old.release()
-    assert latest_claim(tmp_path).owner == ELSEWHERE  # type: ignore[union-attr]
+    assert latest_claim(tmp_path).owner == ELSEWHERE
     write_atomically(tmp_path / "elsewhere.txt", b"nobody's")  # no fence is left behind
 
 
 def _take_over(run: Path) -> None:
     """What another driver does that has seen this one's claim expire."""
     last = latest_claim(run)
-    assert last is not None
     lock._remove_folder(run / FOLDER / f"{last.number:06d}-{last.token}")
     _claimed(run, last.number + 1, ELSEWHERE)
 
@@ -202,8 +196,6 @@ while True:
     time.sleep(0.01)
 """
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    assert owner.stderr is not None
     assert owner.stdout.readline() == "held\n"
     with pytest.raises(InputError, match=f"process {owner.pid} on"):
         _lock(tmp_path)
@@ -232,11 +224,8 @@ def test_an_older_version_that_writes_is_respected(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_locks_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
-    monkeypatch.setattr(fcntl, "flock", none)
-    monkeypatch.setattr(os, "link", none)
+    for module, name in ((fcntl, "flock"), (os, "link")):
+        monkeypatch.setattr(module, name, Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported")))
     held = _lock(tmp_path, QUIET)
     with pytest.raises(InputError, match="another resurface process"):
         _lock(tmp_path)
@@ -250,28 +239,22 @@ def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path, monkeypatch: pyte
     """Without the file lock, in every order in which threads may come."""
     monkeypatch.setattr(lock, "_locked", lambda file: None)
     _claimed(tmp_path, 3, _dead())
-    ready, got, refused = threading.Barrier(8), [], []
+    ready = threading.Barrier(8)
 
-    def take() -> None:
+    def take(_: int) -> RunLock | None:
         ready.wait()
         try:
-            got.append(_lock(tmp_path, QUIET))
+            return _lock(tmp_path, QUIET)
         except InputError:
-            refused.append(1)
+            return None
 
-    threads = [threading.Thread(target=take) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(got), len(refused)) == (1, 7)
-    got[0].check()
-    got[0].release()
+    with ThreadPoolExecutor(8) as pool:
+        (got,) = filter(None, pool.map(take, range(8)))
+    got.check()
+    got.release()
 
 
-def test_a_link_to_another_file_system_is_written_to_after_a_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_to_another_file_system_is_written_to_after_a_check(tmp_path: Path, monkeypatch) -> None:
     held = _lock(tmp_path, QUIET)
     rename = Path.replace
 

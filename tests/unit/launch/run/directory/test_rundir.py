@@ -18,6 +18,10 @@ IDENTITY = {
 }
 
 
+def _document(path: Path) -> dict[str, Any]:
+    return json.loads((path / "run.json").read_text())
+
+
 def _open(path: Path, identity: Any = IDENTITY, needed: int = 0) -> RunDirectory:
     return RunDirectory(path, identity, {"seed": 0}, needed)
 
@@ -30,19 +34,16 @@ def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
     path = tmp_path / "a" / "run"
     with _open(path) as directory:
         directory.mark("running")
-    document = json.loads((path / "run.json").read_text())
+    document = _document(path)
     assert document["state"] == "running"
     assert document["identity"] == IDENTITY
     assert {"schema_version", "digest", "config", "provenance"} <= document.keys()
     with _open(path) as again:
         again.mark("finished", checkpoints=[])
-    assert json.loads((path / "run.json").read_text())["state"] == "finished"
+    assert _document(path)["state"] == "finished"
 
 
 def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> None:
-    def engine_stats() -> list[dict[str, Any]]:
-        return json.loads((tmp_path / "run.json").read_text())["engine_stats"]
-
     first, second = {"engine": 0, "notes": ["slow"]}, {"engine": 1, "notes": []}
     for said, state, told in (
         ([first], "interrupted", [first]),
@@ -51,38 +52,35 @@ def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> Non
     ):
         with _open(tmp_path) as directory:
             directory.mark("running")
-            assert engine_stats() == [each for each in told if each not in said]
+            assert _document(tmp_path)["engine_stats"] == [each for each in told if each not in said]
             directory.mark(state, engine_stats=said)
-        assert engine_stats() == told
+        assert _document(tmp_path)["engine_stats"] == told
 
 
 @pytest.mark.parametrize(
     ("settings", "kept"),
     [({}, True), ({"screen": {"items": 50}}, False), ({"gate": {"max_drop": 1}}, False), ({"screen": None}, False)],
 )
-def test_what_screening_decided_is_kept_until_it_is_decided_again(
-    tmp_path: Path, settings: dict[str, Any], kept: bool
-) -> None:
+def test_what_screening_decided_is_kept_until_it_is_decided_again(tmp_path: Path, settings, kept) -> None:
     usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
     row = {"checkpoint": "wanda-0.5", "task": "t", "out": True}
     with RunDirectory(tmp_path, IDENTITY, usual, 0) as directory:
         directory.mark("running", screening=[row])
     with RunDirectory(tmp_path, IDENTITY, usual | settings, 0) as again:
         again.mark("running")
-        assert json.loads((tmp_path / "run.json").read_text()).get("screening") == ([row] if kept else None)
+        assert _document(tmp_path).get("screening") == ([row] if kept else None)
         again.mark("running", screening=[row, row])
-    assert json.loads((tmp_path / "run.json").read_text())["screening"] == [row, row]
+    assert _document(tmp_path)["screening"] == [row, row]
 
 
 @pytest.mark.parametrize("stats", [None, "x", {"engine": 0}, ["x", 3]])
 def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> None:
     with _open(tmp_path) as directory:
         directory.mark("finished")
-    document = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(document | {"engine_stats": stats}))
+    (tmp_path / "run.json").write_text(json.dumps(_document(tmp_path) | {"engine_stats": stats}))
     with _open(tmp_path) as again:
         again.mark("finished")
-    assert json.loads((tmp_path / "run.json").read_text())["engine_stats"] == []
+    assert _document(tmp_path)["engine_stats"] == []
 
 
 @pytest.mark.parametrize(
@@ -139,8 +137,8 @@ def _ended(path: Path, *failures: dict[str, Any]) -> None:
         directory.mark("finished_with_failures", failures=list(failures))
 
 
-def _again(path: Path, *, measured: bool = False, identity: Any = None) -> RunDirectory:
-    return RunDirectory(path, identity or _changed(models={"dense": "1111"}), {}, 0, measured=lambda name: measured)
+def _again(path: Path, *, measured: bool = False, **more: Any) -> RunDirectory:
+    return RunDirectory(path, _changed(models={"dense": "1111"}, **more), {}, 0, measured=lambda name: measured)
 
 
 def test_what_an_earlier_call_could_not_do_is_read_back(tmp_path: Path) -> None:
@@ -159,24 +157,24 @@ def test_a_checkpoint_that_failed_may_come_back_with_other_weights(tmp_path: Pat
     with _again(tmp_path) as directory:
         assert directory.mended == ("dense",)
         directory.mark("finished", failures=[])
-    assert json.loads((tmp_path / "run.json").read_text())["identity"]["models"] == {"dense": "1111"}
+    assert _document(tmp_path)["identity"]["models"] == {"dense": "1111"}
     with _again(tmp_path) as again:
         assert again.mended == ()
 
 
 @pytest.mark.parametrize(
-    ("failures", "measured"), [([], False), ([FAILED | {"checkpoint": "other"}], False), ([FAILED], True)]
+    ("failures", "measured", "more", "told"),
+    [
+        ([], False, {}, r'models\.dense is "9f3c" there, "1111" here'),
+        ([FAILED | {"checkpoint": "other"}], False, {}, r"models\.dense"),
+        ([FAILED], True, {}, r"models\.dense"),
+        ([FAILED], False, {"tasks": {"gazetteer": "k2"}}, r"tasks\.gazetteer"),
+    ],
 )
-def test_any_other_checkpoint_may_not(tmp_path: Path, failures: list[dict[str, Any]], measured: bool) -> None:
+def test_any_other_checkpoint_may_not_and_nothing_else_may_change_with_it(tmp_path, failures, measured, more, told):
     _ended(tmp_path, *failures)
-    with pytest.raises(InputError, match=r'models\.dense is "9f3c" there, "1111" here'):
-        _again(tmp_path, measured=measured)
-
-
-def test_nothing_else_may_change_with_it(tmp_path: Path) -> None:
-    _ended(tmp_path, FAILED)
-    with pytest.raises(InputError, match=r"tasks\.gazetteer"):
-        _again(tmp_path, identity=_changed(models={"dense": "1111"}, tasks={"gazetteer": "k2"}))
+    with pytest.raises(InputError, match=told):
+        _again(tmp_path, measured=measured, **more)
 
 
 def _two(*names: str, **more: Any) -> dict[str, Any]:
