@@ -10,6 +10,7 @@ from tests.support.runs import environment
 from tests.support.synthetic import write_run
 
 HEAVY = ("torch", "transformers", "ray", "vllm", "pandas", "pyarrow", "datasets")
+WANDA = ("--method", "wanda", "--sparsity", "0.5", "--out", "x")
 PROGRAM = """
 import json, sys
 from launch.commands.cli import main
@@ -40,12 +41,8 @@ def typed(*arguments: object) -> tuple[int, list[str], str]:
         (("--help",), 0, ""),
         (("doctor", "--dtype", "float33"), 2, "error: unknown --dtype 'float33'; did you mean 'float32'?"),
         (("prune", "bundled", "--method", "wunda", "--out", "x"), 2, "error: unknown --method 'wunda'; did you mean"),
-        (("prune", "nowhere", "--method", "wanda", "--sparsity", "0.5", "--out", "x"), 2, "error: nowhere: no such"),
-        (
-            ("prune", "bundled", "--method", "wanda", "--sparsity", "0.5", "--calibration", "text:no", "--out", "x"),
-            2,
-            "error: no: calibration file cannot be read",
-        ),
+        (("prune", "nowhere", *WANDA), 2, "error: nowhere: no such"),
+        (("prune", "bundled", *WANDA, "--calibration", "text:no"), 2, "error: no: calibration file cannot be read"),
         (("eval", "bundled", "--task", "gazetteer", "--probes", "gredy", "--out", "x"), 2, "error: unknown probe"),
         (("eval", "nowhere", "--task", "gazetteer", "--out", "x"), 2, "error: checkpoint nowhere: no such directory"),
         (("sweep", "nowhere.yaml", "--out", "x"), 2, "error: nowhere.yaml: cannot read the sweep file"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.sweep.config import SweepConfig, load_sweep
@@ -42,8 +43,6 @@ def rehearsed(monkeypatch):
     asked, answers = [], {}
 
     def rehearse(checkpoint, config):
-        from evaluator.checkpoints.info import inspect_checkpoint
-
         label = inspect_checkpoint(checkpoint).pattern
         asked.append((label, config.dtype))
         return Rehearsal(reason=answers.get(label), dtype="float32")
@@ -164,9 +163,7 @@ def test_what_cannot_be_served_is_refused_before_it_is_quantised(model, tmp_path
         ("tokenizer.json", None, "tokenizer.json: the manifest lists this file, but it is missing"),
     ],
 )
-def test_a_made_checkpoint_that_is_damaged_is_set_aside_with_what_is_made_of_it(
-    model, tmp_path, rehearsed, file, content, why
-):
+def test_a_damaged_checkpoint_is_set_aside_with_what_is_made_of_it(model, tmp_path, rehearsed, file, content, why):
     line = {**RTN, "after": ["magnitude-0.5", "dense"]}
     changes = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
     made = tmp_path / "run" / "checkpoints" / "magnitude-0.5"
@@ -185,9 +182,9 @@ def test_a_made_checkpoint_that_is_damaged_is_set_aside_with_what_is_made_of_it(
 
 
 def test_the_estimate_counts_hours_and_bytes():
-    document = {**MAIN, "compress": [{"method": "gptq", "scheme": ["W4A16", "W8A8"]}, RTN]}
-    document["compress"].append({"method": "online", "scheme": "mxfp8"})
-    by_name = {each.job.name: each for each in estimate(validated(SweepConfig, document, "s.yaml"))}
+    lines = [{"method": "gptq", "scheme": ["W4A16", "W8A8"]}, RTN, {"method": "online", "scheme": "mxfp8"}]
+    document = validated(SweepConfig, {**MAIN, "compress": lines}, "s.yaml")
+    by_name = {each.job.name: each for each in estimate(document)}
     dense = by_name["wanda-0.5"].disk
     assert by_name["dense"].disk == 0
     assert by_name["rtn-fp8_dynamic"].disk == by_name["gptq-w8a8"].disk == dense // 2

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from evaluator.core.errors import InputError
 from launch.sweep.config import load_sweep
 from launch.sweep.document import read_document
 from launch.sweep.preflight import prepare
@@ -116,8 +115,7 @@ def test_a_name_is_never_a_path(refused, name):
 def test_a_path_that_cannot_be_one_is_one_line(tmp_path, model, task):
     file = tmp_path / "sweep.yaml"
     file.write_text(f'models: {{a: "{model}"}}\ntasks: [{{task: "{task}", items: 1}}]\n')
-    with pytest.raises(InputError):
-        prepare(load_sweep(file), tmp_path)
+    assert sweeps.refused(lambda: prepare(load_sweep(file), tmp_path))
 
 
 def test_a_pipe_or_a_huge_file_is_no_sweep(tmp_path):

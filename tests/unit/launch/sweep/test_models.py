@@ -44,7 +44,7 @@ def test_hub_ids_are_fetched_at_their_revision_without_code(hub, tmp_path):
     assert repository == "org/name"
     assert arguments["revision"] == "abc123"
     assert "*.safetensors" in arguments["allow_patterns"]
-    assert not any(pattern.endswith((".py", ".bin", "*")) and pattern == "*" for pattern in arguments["allow_patterns"])
+    assert not any(pattern == "*" or pattern.endswith((".py", ".bin")) for pattern in arguments["allow_patterns"])
     assert resolve_model("org/name") == tmp_path / "cache" / "org" / "name"
     assert hub[1][1]["revision"] is None
 

@@ -9,13 +9,13 @@ import yaml
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.core.errors import InputError
 from launch.sweep.models import is_hub_id
 from launch.trackers.hub import base_of, check_repository, fates_of, model_card, need_own_files, whole
 from pruning.calibration import CalibrationManifest
 from pruning.output.manifest import MANIFEST_NAME, RemovedParts, read_manifest, to_json
 from tests.support.checkpoint_files import write
 from tests.support.hub import MANIFEST, write_pruned
+from tests.support.sweeps import refused
 
 FATES = {"checkpoint": "wanda-2of4", "task": "xquad", "language": "all"}
 COUNTS = {"kept": 5, "mc_only": 3, "produced_only": 1, "lost": 1}
@@ -79,21 +79,16 @@ def test_a_checkpoint_is_whole_and_its_own(pruned):
     assert whole(pruned).files.keys() == {"config.json", "model.safetensors"}
     weights, elsewhere = pruned / "model.safetensors", pruned.parent / "elsewhere"
     weights.rename(elsewhere)
-    with pytest.raises(InputError, match="is missing"):
-        whole(pruned)
+    assert "is missing" in refused(whole, pruned)
     weights.symlink_to(elsewhere)
-    with pytest.raises(InputError, match="is a link"):
-        whole(pruned)
+    assert "is a link" in refused(whole, pruned)
     weights.unlink()
     weights.write_bytes(elsewhere.read_bytes() + b" ")
-    with pytest.raises(InputError, match=r"model\.safetensors: its sha256 is not the manifest's"):
-        whole(pruned)
+    assert "model.safetensors: its sha256 is not the manifest's" in refused(whole, pruned)
     (pruned / MANIFEST_NAME).rename(elsewhere)
-    with pytest.raises(InputError, match="is no pruned checkpoint"):
-        whole(pruned)
+    assert "is no pruned checkpoint" in refused(whole, pruned)
     (pruned / MANIFEST_NAME).symlink_to(elsewhere)
-    with pytest.raises(InputError, match=r"prune_manifest\.json: is a link"):
-        whole(pruned)
+    assert "prune_manifest.json: is a link" in refused(whole, pruned)
 
 
 def test_a_folder_that_leads_elsewhere_is_not_published(pruned):
@@ -103,8 +98,7 @@ def test_a_folder_that_leads_elsewhere_is_not_published(pruned):
     (pruned / "templates").symlink_to(secret.parent)
     listed = MANIFEST.model_copy(update={"files": {"templates/secret": digest_of_file(secret)}})
     (pruned / MANIFEST_NAME).write_text(to_json(listed))
-    with pytest.raises(InputError, match="in a folder that is one"):
-        whole(pruned)
+    assert "in a folder that is one" in refused(whole, pruned)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +120,7 @@ def test_a_link_out_of_a_dense_checkpoint_is_not_published(tmp_path):
     (dense / "LICENSE").symlink_to(dense / "config.json")
     need_own_files(dense)
     (dense / "NOTICE").symlink_to(tmp_path / "secret")
-    with pytest.raises(InputError, match=r"NOTICE: is a link to .*secret, which would be published"):
-        need_own_files(dense)
+    assert f"NOTICE: is a link to {tmp_path / 'secret'}, which would be published" in refused(need_own_files, dense)
 
 
 def test_the_hubs_own_cache_is_made_of_links(tmp_path):
@@ -139,8 +132,7 @@ def test_the_hubs_own_cache_is_made_of_links(tmp_path):
     (directory / "tokenizer.json").symlink_to("../../blobs/0a")
     need_own_files(directory)
     (directory / "LICENSE").symlink_to("../../../secret")
-    with pytest.raises(InputError, match="LICENSE: is a link"):
-        need_own_files(directory)
+    assert "LICENSE: is a link" in refused(need_own_files, directory)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +150,7 @@ def test_the_hubs_own_cache_is_made_of_links(tmp_path):
 def test_a_run_without_fates_is_refused(pruned, run, table):
     file = run / "tables" / "fates.csv"
     file.unlink() if table is None else file.write_text(table)
-    with pytest.raises(InputError, match=r"fates\.csv"):
-        fates_of(pruned, run)
+    assert "fates.csv" in refused(fates_of, pruned, run)
 
 
 def test_counts_beside_empty_cells_are_counts(pruned, run):
@@ -173,14 +164,12 @@ def test_counts_beside_empty_cells_are_counts(pruned, run):
 )
 def test_a_run_json_of_other_shapes_names_nothing(pruned, run, asked):
     (run / "run.json").write_text(json.dumps({"checkpoints": asked}))
-    with pytest.raises(InputError, match="has no finished checkpoint with the weights"):
-        fates_of(pruned, run)
+    assert "has no finished checkpoint with the weights" in refused(fates_of, pruned, run)
 
 
 @pytest.mark.parametrize("name", ["name", "a/b/c", "../x", "a/../b", "a b/c", "", "org/name@main", "\u00e4/b", "a/b\n"])
 def test_a_name_that_is_no_repository_is_refused_before_the_hub_is_asked(name):
-    with pytest.raises(InputError, match="ORG/NAME"):
-        check_repository(name)
+    assert "ORG/NAME" in refused(check_repository, name)
 
 
 @pytest.mark.parametrize("value", ["org/name@../../x", "org/name@a..b", "bundled", "./a/b", "a", "/a/b"])

@@ -10,6 +10,7 @@ import pytest
 
 from evaluator.core.errors import InputError
 from launch.run.directory.rundir import RunDirectory
+from tests.support.sweeps import refused
 
 IDENTITY = {
     "models": {"dense": "9f3c"},
@@ -98,10 +99,9 @@ def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> N
 def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identity: Any, difference: str) -> None:
     with _open(tmp_path) as directory:
         directory.mark("finished")
-    with pytest.raises(InputError) as refused:
-        _open(tmp_path, identity)
-    assert f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep" in str(refused.value)
-    assert difference in str(refused.value)
+    told = refused(_open, tmp_path, identity)
+    assert f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep" in told
+    assert difference in told
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,14 @@ def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identi
 )
 def test_what_is_no_run_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(InputError) as refused:
-        _open(tmp_path)
-    assert str(refused.value).startswith(f"{tmp_path / 'run.json'}: {message}")
+    assert refused(_open, tmp_path).startswith(f"{tmp_path / 'run.json'}: {message}")
 
 
 def test_space_is_asked_for_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5 * 2**20))
-    with pytest.raises(InputError, match=r"--out: the disk has 5 MiB free, the run needs about 10 MiB"):
-        _open(tmp_path / "run", needed=10 * 2**20)
+    told = refused(_open, tmp_path / "run", needed=10 * 2**20)
+    assert "--out: the disk has 5 MiB free, the run needs about 10 MiB" in told
     assert list(tmp_path.iterdir()) == []
 
 
@@ -165,16 +163,15 @@ def test_a_checkpoint_that_failed_may_come_back_with_other_weights(tmp_path: Pat
 @pytest.mark.parametrize(
     ("failures", "measured", "more", "told"),
     [
-        ([], False, {}, r'models\.dense is "9f3c" there, "1111" here'),
-        ([FAILED | {"checkpoint": "other"}], False, {}, r"models\.dense"),
-        ([FAILED], True, {}, r"models\.dense"),
-        ([FAILED], False, {"tasks": {"gazetteer": "k2"}}, r"tasks\.gazetteer"),
+        ([], False, {}, 'models.dense is "9f3c" there, "1111" here'),
+        ([FAILED | {"checkpoint": "other"}], False, {}, "models.dense"),
+        ([FAILED], True, {}, "models.dense"),
+        ([FAILED], False, {"tasks": {"gazetteer": "k2"}}, "tasks.gazetteer"),
     ],
 )
 def test_any_other_checkpoint_may_not_and_nothing_else_may_change_with_it(tmp_path, failures, measured, more, told):
     _ended(tmp_path, *failures)
-    with pytest.raises(InputError, match=told):
-        _again(tmp_path, measured=measured, **more)
+    assert told in refused(_again, tmp_path, measured=measured, **more)
 
 
 def _two(*names: str, **more: Any) -> dict[str, Any]:
@@ -210,7 +207,7 @@ def test_one_that_was_measured_and_cannot_be_used_now_stays_known(tmp_path: Path
     with RunDirectory(tmp_path, _two("b"), {}, 0, unusable=("a", "a-wanda")) as directory:
         directory.mark("finished_with_failures", failures=_lost("a", "a-wanda"))
     other = _two("a", "b") | {"models": {"a": "1111", "b": "9f3c"}}
-    with pytest.raises(InputError, match=r'models\.a is "9f3c" there, "1111" here'):
-        RunDirectory(tmp_path, other, {}, 0, measured=lambda name: True)
+    told = refused(RunDirectory, tmp_path, other, {}, 0, measured=lambda name: True)
+    assert 'models.a is "9f3c" there, "1111" here' in told
     with RunDirectory(tmp_path, _two("a", "b"), {}, 0) as directory:
         assert directory.mended == ()
