@@ -29,7 +29,7 @@ PRUNED = numbered(
 
 
 @pytest.fixture(scope="module")
-def case() -> dict[str, pd.DataFrame]:
+def case():
     return pair(DENSE, PRUNED)
 
 

@@ -22,7 +22,7 @@ OWN = {
 
 
 @pytest.fixture(scope="module")
-def frame() -> pd.DataFrame:
+def frame():
     parts = [records("dense", BASE), records("small", OWN, base="dense")]
     text = {f"text/{n}": Seen(window=(-9.0, 2), fidelity=(0.1 * n, 0.2)) for n in range(3)}
     parts += [records("dense", text, task="book"), records("small", text, base="dense", task="book")]

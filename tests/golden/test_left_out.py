@@ -31,7 +31,7 @@ ZERO = numbered(bengali=[Seen(greedy=True)] * 3, english=[Seen(greedy=True)] * 3
 
 
 @pytest.fixture(scope="module")
-def shots() -> pd.DataFrame:
+def shots():
     parts = [
         records(name, seen, base=base, form=form)
         for name, base in (("dense", None), ("p", "dense"))

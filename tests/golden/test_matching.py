@@ -160,10 +160,8 @@ def test_matchers_are_compared_on_single_beams_and_with_containment_on_items():
 
 def test_every_generated_format_that_was_judged_has_rows():
     parts = [records("dense", SEEN, form=form) for form in ("open", "shown", "one_shot")]
-    verdicts = [
-        judged("a", "dense", dict.fromkeys(("english/3", "english/4", "korean/6", "korean/7"), True), form=form)
-        for form in ("open", "one_shot")
-    ]
+    everything = dict.fromkeys(("english/3", "english/4", "korean/6", "korean/7"), True)
+    verdicts = [judged("a", "dense", everything, form=form) for form in ("open", "one_shot")]
     found = TABLES["matching"].fill(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))).frame
     assert found["format"].unique().tolist() == ["open", "one_shot"]
     pooled = found.query("language == 'all' and grader == 'a' and format == 'one_shot'")
@@ -171,15 +169,10 @@ def test_every_generated_format_that_was_judged_has_rows():
 
 
 def test_samples_are_those_of_the_runs_own_seed():
-    verdicts = [
-        judged("a", "dense", {"english/1": [said] * 2}, probe="sample", seed=seed)
-        for seed, said in ((0, False), (1, True))
-    ]
+    verdicts = [judged("a", "dense", {"english/1": [bool(seed)] * 2}, probe="sample", seed=seed) for seed in (0, 1)]
     drawn = Seen(samples=[False, False])
-    parts = [
-        records("dense", numbered(english=[replace(drawn, greedy=False)])),
-        records("dense", numbered(english=[drawn]), seed=1),
-    ]
+    of_run = records("dense", numbered(english=[replace(drawn, greedy=False)]))
+    parts = [of_run, records("dense", numbered(english=[drawn]), seed=1)]
     found = TABLES["matching"].frame(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))
     assert row(found, "a")["yes"] == 0
 

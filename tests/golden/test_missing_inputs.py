@@ -37,7 +37,7 @@ WITH = {
 
 
 @pytest.fixture(scope="module")
-def whole() -> pd.DataFrame:
+def whole():
     parts = []
     for name, base, seen in (("dense", None, {**PRUNED, "english/2": DENSE}), ("p", "dense", PRUNED)):
         setting = {"base": base, "calibration": "c4" if base else None}
@@ -59,9 +59,8 @@ def computed(frame: pd.DataFrame) -> dict[str, FilledTable]:
 
 
 def test_nothing_is_told_where_nothing_is_missing(whole):
-    assert {name: (table.note, table.lacks) for name, table in computed(whole).items()} == dict.fromkeys(
-        TABLES.names, ("", "")
-    )
+    told = {name: (table.note, table.lacks) for name, table in computed(whole).items()}
+    assert told == dict.fromkeys(TABLES.names, ("", ""))
 
 
 @pytest.mark.parametrize(  # every table is computed for each: most are for test-more

@@ -31,7 +31,7 @@ def overlaps(given: dict[str, dict[str, Seen]]) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def case() -> pd.DataFrame:
+def case():
     patterns = {"dense": "rrrrrrwwwwr", "a": "rrrwwwwwwre", "b": "rrwwwrwwwwr"}
     return overlaps({name: seen(pattern * 5) for name, pattern in patterns.items()})
 

@@ -28,10 +28,9 @@ def seen(counts: dict[str, int], items: int = 10) -> dict[str, Seen]:
 def parts(name: str, of: str | None = None, **own: str | None) -> list[pd.DataFrame]:
     """A checkpoint's records under each prompt, by the numbers of `of` (or its own)."""
     own = {"base": None if name == "dense" else "dense"} | own
-    return [
-        records(name, seen({each: counts[at] for each, counts in RIGHT[of or name].items()}), task=task, **own)
-        for at, task in enumerate(TASKS.values())
-    ]
+    english, korean = RIGHT[of or name].values()
+    asked = zip(TASKS.values(), english, korean, strict=True)
+    return [records(name, seen({"english": one, "korean": other}), task=task, **own) for task, one, other in asked]
 
 
 def everything() -> list[pd.DataFrame]:
@@ -39,7 +38,7 @@ def everything() -> list[pd.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def case() -> dict[str, pd.DataFrame]:
+def case():
     return tables(*everything())
 
 

@@ -2,7 +2,6 @@
 
 import copy
 
-import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES
@@ -10,17 +9,15 @@ from evaluator.metrics.published import model_names, paper, published
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
+TASKS = [{"task": "tydiqa", "languages": None, "items": 200, "chat": False}]
 RUN = {
-    "config": {
-        "models": {"dense": "Qwen/Qwen3-8B"},
-        "tasks": [{"task": "tydiqa", "languages": None, "items": 200, "chat": False}],
-    },
+    "config": {"models": {"dense": "Qwen/Qwen3-8B"}, "tasks": TASKS},
     "checkpoints": [{"name": "dense", "path": "Qwen/Qwen3-8B"}],
 }
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, pd.DataFrame]:
+def found():
     known = Seen(greedy=True, choice=True, rank=1, margin=0.0, beams=[True], samples=[True])
     silent = Seen(greedy=False, choice=True, rank=4, margin=-1.0, beams=[True], samples=[False])
     dense = {f"{language}/{i}": known for language in ("english", "swahili") for i in range(4)}
@@ -101,13 +98,11 @@ def test_only_the_papers_method_and_sparsity_are_published(found, setting, names
     assert set(published(other, RUN)["checkpoint"]) == names
 
 
+CACHED = "/cache/hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46"
+
+
 @pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("Qwen/Qwen3-8B", "Qwen3-8B"),
-        ("/models/qwen3-8b/", "qwen3-8b"),
-        ("/cache/hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46", "Qwen3-8B"),
-    ],
+    ("path", "name"), [("Qwen/Qwen3-8B", "Qwen3-8B"), ("/models/qwen3-8b/", "qwen3-8b"), (CACHED, "Qwen3-8B")]
 )
 def test_a_model_is_named_by_its_hub_id_directory_or_cache_folder(path, name):
     run = {"config": {"models": {"base": path}}}

@@ -30,7 +30,7 @@ PRUNED = {  # swahili is missing
 
 
 @pytest.fixture(scope="module")
-def case() -> Tables:
+def case():
     return pair(DENSE, PRUNED, "pruned")
 
 
@@ -87,10 +87,8 @@ def test_a_dense_accuracy_at_the_floor_has_no_normalised_drop():
     assert gap[["delta_pr", "d_choice"]].isna().all()
     assert gap["d_open"] == pytest.approx(0.5)
     assert gap["reason"] == "choice: dense accuracy 0.250 is not above the floor 0.250"
-    for row in (
-        only(found["accuracy"], checkpoint="p", probe="choice", language="all"),
-        only(found["ladder"], rung="choice", language="all"),
-    ):
+    for name, of in (("accuracy", {"checkpoint": "p", "probe": "choice"}), ("ladder", {"rung": "choice"})):
+        row = only(found[name], language="all", **of)
         assert pd.isna(row["normalised_drop"])
         assert row["drop"] == pytest.approx(0.25)
 
@@ -291,9 +289,8 @@ def test_a_base_alone_measured_is_not_told_to_know_nothing():
     headline = headline_of(pair(numbered(english=[BOTH] * 4), numbered(english=[failed] * 4)))
     assert only(headline, checkpoint="dense")[["open_accuracy", "choice_accuracy"]].tolist() == [1.0, 1.0]
     assert headline["known"].isna().all()
-    assert headline_sentence(headline) == (
-        "No checkpoint was measured beside its base with greedy and choice: no answer has a fate."
-    )
+    said = "No checkpoint was measured beside its base with greedy and choice: no answer has a fate."
+    assert headline_sentence(headline) == said
 
 
 def test_hard_choice_has_a_column_of_the_headline_where_it_was_asked():

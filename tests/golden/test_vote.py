@@ -105,13 +105,10 @@ def test_several_tasks_vote_together_and_each_for_itself():
 
 
 @pytest.mark.parametrize(
-    "parts",
-    [
-        (records("dense", seen(english=5, korean=5)),),
-        (records("dense", seen(english=5)), records("p", seen(english=4), base="dense")),
-    ],
+    "given", [{"dense": seen(english=5, korean=5)}, {"dense": seen(english=5), "p": seen(english=4)}]
 )
-def test_one_checkpoint_or_one_language_is_no_election(parts):
+def test_one_checkpoint_or_one_language_is_no_election(given):
+    parts = [records(name, each, base="dense" if name == "p" else None) for name, each in given.items()]
     outcomes = pd.concat([reduce_records(part) for part in parts])
     filled = TABLES["vote"].fill(Inputs(outcomes))
     assert filled.frame.empty
