@@ -6,29 +6,26 @@ from evaluator.engine.admission import SharedScores, refusal, refuse, room
 from evaluator.engine.base import Generate, Request, Score
 from evaluator.engine.fake import FakeLM
 
+TOO_LONG = "7 prompt tokens and 4 more do not fit the engine's 10 (max_model_len)"
+OUTSIDE = "a token id is outside the vocabulary of 8"
+
 
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
         (Generate(request_id="r", prompt_ids=(1,) * 6, max_tokens=4), None),
         (Score(request_id="r", prompt_ids=(1,) * 6, continuation_ids=(2,) * 4), None),
-        (
-            Generate(request_id="r", prompt_ids=(1,) * 7, max_tokens=4),
-            "7 prompt tokens and 4 more do not fit the engine's 10 (max_model_len)",
-        ),
-        (
-            Score(request_id="r", prompt_ids=(1,) * 7, continuation_ids=(2,) * 4),
-            "7 prompt tokens and 4 more do not fit the engine's 10 (max_model_len)",
-        ),
+        (Generate(request_id="r", prompt_ids=(1,) * 7, max_tokens=4), TOO_LONG),
+        (Score(request_id="r", prompt_ids=(1,) * 7, continuation_ids=(2,) * 4), TOO_LONG),
         (Generate(request_id="r", prompt_ids=(), max_tokens=4), "the prompt is empty"),
         (Generate(request_id="r", prompt_ids=(1,), max_tokens=0), "max_tokens is 0"),
         (Score(request_id="r", prompt_ids=(1,), continuation_ids=()), "nothing to score"),
-        (Generate(request_id="r", prompt_ids=(8,), max_tokens=1), "a token id is outside the vocabulary of 8"),
-        (Generate(request_id="r", prompt_ids=(-1,), max_tokens=1), "a token id is outside the vocabulary of 8"),
-        (Score(request_id="r", prompt_ids=(1,), continuation_ids=(9,)), "a token id is outside the vocabulary of 8"),
+        (Generate(request_id="r", prompt_ids=(8,), max_tokens=1), OUTSIDE),
+        (Generate(request_id="r", prompt_ids=(-1,), max_tokens=1), OUTSIDE),
+        (Score(request_id="r", prompt_ids=(1,), continuation_ids=(9,)), OUTSIDE),
     ],
 )
-def test_refusals(request_: Request, reason: str | None):
+def test_refusals(request_, reason):
     assert refusal(request_, max_model_len=10, vocabulary=8) == reason
     if reason is not None:
         response = refuse(request_, reason)
@@ -67,10 +64,7 @@ def test_an_error_reaches_the_riders():
     (computed,) = shared.admit([Score(request_id="b", prompt_ids=(1,), continuation_ids=(2,)), leader])
     assert computed == leader
     answers = shared.answer(refuse(leader, "why"))
-    assert [(a.request_id, a.status, a.error) for a in answers] == [
-        ("a", "engine_error", "why"),
-        ("b", "engine_error", "why"),
-    ]
+    assert [(a.request_id, a.status, a.error) for a in answers] == [(name, "engine_error", "why") for name in "ab"]
     assert shared.answer(refuse(leader, "why"))[1:] == []
 
 
@@ -84,7 +78,7 @@ def test_a_burst_begins_when_an_eighth_of_the_rows_is_free_and_fills_them():
 
 
 @given(rows=st.integers(1, 600), held=st.integers(0, 700))
-def test_an_engine_that_has_little_always_takes_requests(rows: int, held: int):
+def test_an_engine_that_has_little_always_takes_requests(rows, held):
     taken = room(rows, held, bursts=True)
     assert taken > 0 or held > rows - max(1, rows // 8)
     assert taken + min(held, rows) <= rows

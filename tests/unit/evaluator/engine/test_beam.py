@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,13 +16,8 @@ Tokens = tuple[int, ...]
 PROMPT = (5, 6)
 
 
-def plain_beams(
-    lm: FakeLM, prompt: Tokens, *, width: int, max_tokens: int, eos_ids: frozenset[int]
-) -> list[tuple[Tokens, float]]:
-    """Beam search the long way, by the rules of beam.py: every step looks at every continuation of every live prefix.
-
-    Returns generated ids and their summed log-probabilities, best first.
-    """
+def plain_beams(lm, prompt, *, width, max_tokens, eos_ids):
+    """Every step looks at every continuation of every live prefix. Ids and summed log-probabilities, best first."""
     live: list[tuple[float, Tokens]] = [(0.0, ())]
     finished: list[tuple[float, float, Tokens]] = []  # score, sum, ids
     for length in range(1, max_tokens + 1):
@@ -47,18 +41,16 @@ def plain_beams(
 
 
 class CoarseLM(FakeLM):
-    """Log-probabilities are multiples of a half, so that sums are exact and sequences tie all the time. They are not
-    normalised, which a search does not see."""
+    """Log-probabilities are multiples of a half, so that sums are exact and sequences tie all the time."""
 
     def logprobs(self, prefix):
         return np.minimum(np.round(super().logprobs(prefix)) / 2, 0.0)
 
 
 class Queue:
-    """What a search asks for, given out a little at a time; it may keep cancels to itself, as an engine that is busy
-    may answer what was cancelled, and not every engine streams."""
+    """Gives requests out a little at a time. It may lose cancels, as a busy engine does, and need not stream."""
 
-    def __init__(self, search: BeamSearch, seed: int) -> None:
+    def __init__(self, search, seed):
         self._draw = random.Random(seed)
         self._streams, self._cancels = self._draw.random(), self._draw.random()
         self._search = search
@@ -67,7 +59,7 @@ class Queue:
         self.asked: list[Generate] = []
         self.add(search.start())
 
-    def add(self, requests: Sequence[Request | Cancel]) -> None:
+    def add(self, requests):
         for request in requests:
             if isinstance(request, Cancel):
                 if self._draw.random() < self._cancels:
@@ -77,14 +69,14 @@ class Queue:
             self.asked.append(request)
             self._waiting.append(dataclasses.replace(request, stream=self._draw.random() < self._streams))
 
-    def take(self, limit: int) -> Sequence[Request | Cancel]:
+    def take(self, limit):
         self.add(self._search.advance() if self.gathers else ())
         taken = self._waiting[: max(1, self._draw.randint(0, limit))] if limit else []
         del self._waiting[: len(taken)]
         return taken
 
 
-def search_through(search: BeamSearch, answer, seed: int, room: int = 4) -> list[Generate]:
+def search_through(search, answer, seed, room=4):
     """Run a search to its end; returns what it asked for."""
     queue = Queue(search, seed)
     for response in FakeEngine(answer, reorder_seed=seed, room=room).run(queue):
@@ -123,7 +115,7 @@ def test_beams_equal_a_plain_search_where_everything_ties(
     assert len({r.prompt_ids for r in asked}) == len(asked) or theirs != eos_ids
 
 
-def make(lm: FakeLM, width: int, max_tokens: int) -> BeamSearch:
+def make(lm, width, max_tokens):
     return BeamSearch("b", PROMPT, width=width, max_tokens=max_tokens, eos_ids=lm.eos_ids)
 
 

@@ -14,9 +14,7 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 
 def test_an_engine_is_added_by_registering_one_object(tmp_path):
     lm = FakeLM()
-    toy = EngineKind(
-        name="toy", help="a toy", build=lambda config: FakeEngine(lm.answer, room=config.max_num_seqs or 1)
-    )
+    toy = EngineKind(name="toy", help="a toy", build=lambda config: FakeEngine(lm.answer, room=config.max_num_seqs))
     with ENGINES.temporarily(toy):
         engine = build_engine(EngineConfig(kind="toy", max_num_seqs=3))
         engine.load(tmp_path)

@@ -21,9 +21,8 @@ def test_samples_follow_seed_and_nucleus():
     lm = FakeLM(vocabulary=10, eos_ids=frozenset({0}), seed=4)
 
     def draw(seed, top_p=0.5):
-        return lm.answer(
-            Generate(request_id="x", prompt_ids=(3,), max_tokens=6, temperature=1.0, top_p=top_p, seed=seed)
-        )
+        drawn = {"temperature": 1.0, "top_p": top_p, "seed": seed}
+        return lm.answer(Generate(request_id="x", prompt_ids=(3,), max_tokens=6, **drawn))
 
     assert draw(1) == draw(1)
     assert draw(1).logprobs == ()

@@ -7,19 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.engine import self_check
 from evaluator.engine.base import NOT_NUMBERS, Response
 from evaluator.engine.fake import FakeLM
-from evaluator.engine.self_check import (
-    TOLERANCES,
-    Memory,
-    code_digest,
-    disagreement,
-    impossible,
-    misranked,
-    nonsense,
-    precision,
-    questions,
-)
+from evaluator.engine.self_check import TOLERANCES, Memory, disagreement, impossible, misranked, nonsense, questions
 
 ALLOWED = TOLERANCES["float32"]
 COMBINATION = {"device": "cpu", "dtype": "float32"}
@@ -38,16 +29,12 @@ def answers(asked):
 @pytest.fixture
 def whole(asked, answers):
     """The same answers, each with the whole distribution at every position."""
-    return [
-        dataclasses.replace(answer, top_logprobs=tuple(distributions(request)))
-        for request, answer in zip(asked, answers, strict=True)
-    ]
-
-
-def distributions(request):
-    ids = request.continuation_ids
-    for position in range(len(ids)):
-        yield tuple(FakeLM().logprobs(request.prompt_ids + ids[:position]).tolist())
+    found = []
+    for request, answer in zip(asked, answers, strict=True):
+        prefixes = [request.prompt_ids + request.continuation_ids[:n] for n in range(len(request.continuation_ids))]
+        rows = tuple(tuple(FakeLM().logprobs(prefix).tolist()) for prefix in prefixes)
+        found.append(dataclasses.replace(answer, top_logprobs=rows))
+    return found
 
 
 def changed(answers, **fields):
@@ -136,10 +123,11 @@ def test_neighbours_may_change_places_where_computations_differ_and_nowhere_else
 
 
 def test_precisions():
-    assert precision("float32", "float32", on_gpu=False) == "float32"
-    assert precision("float32", "float32", on_gpu=True) == "float32 on a GPU"
-    assert precision("bfloat16", "bfloat16", on_gpu=False) == precision("float16", "float16", on_gpu=True) == "half"
-    assert precision("bfloat16", "float32", on_gpu=True) == "half, float32 logits"
+    named = self_check.precision
+    assert named("float32", "float32", on_gpu=False) == "float32"
+    assert named("float32", "float32", on_gpu=True) == "float32 on a GPU"
+    assert named("bfloat16", "bfloat16", on_gpu=False) == named("float16", "float16", on_gpu=True) == "half"
+    assert named("bfloat16", "float32", on_gpu=True) == "half, float32 logits"
 
 
 def test_what_has_passed_is_remembered_where_the_user_s_cache_is(tmp_path, monkeypatch):
@@ -158,7 +146,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, home)
     if home == "read-only" and os.geteuid() == 0:
         pytest.skip("root may write everywhere")
 
-    def nameless() -> Path:
+    def nameless():
         raise RuntimeError("Could not determine home directory.")
 
     (tmp_path / "file").write_text("")
@@ -171,6 +159,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, home)
 
 def test_other_code_is_another_combination(tmp_path):
     (tmp_path / "one.py").write_text("a")
+    code_digest = self_check.code_digest
     first = code_digest(tmp_path)
     assert code_digest(tmp_path) == first
     (tmp_path / "one.py").write_text("b")

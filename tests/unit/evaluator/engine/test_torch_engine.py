@@ -1,9 +1,6 @@
 """The oracle against transformers' own forward pass and generate."""
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,12 +19,12 @@ PROMPT = (20, 30, 40, 50, 60)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(0, 7))
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoint: Path) -> Iterator[TorchEngine]:
+def engine(checkpoint):
     engine = TorchEngine(EngineConfig(kind="torch", max_model_len=64))
     engine.load(checkpoint)
     yield engine
@@ -35,7 +32,7 @@ def engine(checkpoint: Path) -> Iterator[TorchEngine]:
 
 
 @pytest.fixture(scope="module")
-def model(checkpoint: Path) -> Any:
+def model(checkpoint):
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
@@ -91,15 +88,10 @@ def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
 
 
 def test_a_request_that_does_not_fit_fails_alone(engine):
-    asked = [
-        Generate(request_id="long", prompt_ids=PROMPT * 12, max_tokens=5),
-        Generate(request_id="fits", prompt_ids=PROMPT, max_tokens=5),
-    ]
+    prompts = {"long": PROMPT * 12, "fits": PROMPT}
+    asked = [Generate(request_id=name, prompt_ids=prompt, max_tokens=5) for name, prompt in prompts.items()]
     before = engine.stats()
-    assert [(r.request_id, r.status) for r in engine.run(FixedSource(asked))] == [
-        ("long", "engine_error"),
-        ("fits", "ok"),
-    ]
+    assert {r.request_id: r.status for r in engine.run(FixedSource(asked))} == {"long": "engine_error", "fits": "ok"}
     after = engine.stats()
     assert (after.requests - before.requests, after.prompt_tokens - before.prompt_tokens) == (1, 5)
 
@@ -107,13 +99,11 @@ def test_a_request_that_does_not_fit_fails_alone(engine):
 def test_log_probabilities_that_are_not_numbers_are_an_error(tmp_path):
     engine = TorchEngine(EngineConfig(kind="torch", max_model_len=64))
     engine.load(collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,))))
-    asked = [
-        Score(request_id="score", prompt_ids=PROMPT, continuation_ids=(5, 6)),
-        Generate(request_id="greedy", prompt_ids=PROMPT, max_tokens=3),
-    ]
-    answers = list(engine.run(FixedSource(asked)))
-    assert [(each.request_id, each.status) for each in answers] == [(each.request_id, "engine_error") for each in asked]
-    assert all("NaN" in (each.error or "") and not each.ranks for each in answers)
+    greedy = Generate(request_id="greedy", prompt_ids=PROMPT, max_tokens=3)
+    for asked in (Score(request_id="score", prompt_ids=PROMPT, continuation_ids=(5, 6)), greedy):
+        (answer,) = engine.run(FixedSource([asked]))
+        assert (answer.request_id, answer.status, answer.ranks) == (asked.request_id, "engine_error", ())
+        assert "NaN" in answer.error
 
 
 def test_code_that_a_checkpoint_of_a_known_architecture_brings_is_not_run(tmp_path):
@@ -125,18 +115,18 @@ def test_code_that_a_checkpoint_of_a_known_architecture_brings_is_not_run(tmp_pa
     assert not marker.exists()
 
 
-def lacks_a_tensor(checkpoint: Path) -> None:
+def lacks_a_tensor(checkpoint):
     tensors = load_file(checkpoint / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, checkpoint / "model.safetensors", metadata={"format": "pt"})
 
 
-def has_pickled_weights(checkpoint: Path) -> None:
+def has_pickled_weights(checkpoint):
     (checkpoint / "model.safetensors").rename(checkpoint / "weights.safetensors")  # what was inspected
     torch.save({}, checkpoint / "pytorch_model.bin")  # what transformers would take in its place
 
 
-def has_an_adapter(checkpoint: Path) -> None:
+def has_an_adapter(checkpoint):
     (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else"}')
 
 

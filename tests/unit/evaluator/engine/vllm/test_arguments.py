@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ REQUESTS, TOKENS = 200, 16_384
 KINDS = ("full", "piecewise", "decode")
 
 
-def arguments(graphs: Any, *, compile: bool = False, requests: int = REQUESTS, tokens: int = TOKENS) -> dict[str, Any]:
+def arguments(graphs, *, compile=False, requests=REQUESTS, tokens=TOKENS):
     return graph_arguments(graphs, compile=compile, requests=requests, tokens=tokens)
 
 
@@ -36,7 +35,7 @@ def test_no_graph_is_padded_by_more_than_an_eighth_and_eight_tokens():
 
 
 @pytest.mark.parametrize(("most", "requests"), [(2048, 200), (60, 60), (1000, 7), (8, 3), (1, 1)])
-def test_a_full_batch_and_the_largest_step_have_graphs(most: int, requests: int):
+def test_a_full_batch_and_the_largest_step_have_graphs(most, requests):
     sizes = capture_sizes(most, requests)
     assert {most, requests} <= set(sizes)
     assert sizes == sorted(set(sizes))
@@ -51,7 +50,7 @@ def test_more_requests_than_the_largest_graph_still_have_one():
 GIB = 2**30
 
 
-def qwen3(hidden: int, middle: int, layers: int, heads: int, kv_heads: int = 8) -> dict[str, int]:
+def qwen3(hidden, middle, layers, heads, kv_heads=8):
     return {
         "hidden_size": hidden, "intermediate_size": middle, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "head_dim": 128, "vocab_size": 151_936,
@@ -114,7 +113,7 @@ class TestInstalledVllm:
             assert type(sized("full").cudagraph_mode)[name].separate_routine()
 
 
-def sized(kind: str) -> Any:
+def sized(kind):
     """vLLM's compilation configuration, with the sizes that it settles on."""
     from vllm.config import CompilationConfig, VllmConfig
 

@@ -138,11 +138,8 @@ def test_what_other_processes_launch_has_no_known_time(workers, engine_core):
 
 def test_the_worker_of_this_process_is_watched(gpu, monkeypatch):
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: gpu.event())
-    worker = SimpleNamespace(model_runner=V2Runner(gpu))
-    llm = SimpleNamespace(
-        engine_core=SimpleNamespace(engine_core="in this process"), collective_rpc=lambda call: [call(worker)]
-    )
-    clock = device_clock(llm, workers=1)
+    worker, core = SimpleNamespace(model_runner=V2Runner(gpu)), SimpleNamespace(engine_core="in this process")
+    clock = device_clock(SimpleNamespace(engine_core=core, collective_rpc=lambda call: [call(worker)]), workers=1)
     worker.model_runner.execute_model("a step")
     worker.model_runner.sample_tokens(None)
     gpu.now = 100
@@ -165,7 +162,7 @@ def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(counters_module.time, "perf_counter", lambda: now[0])
 
-    def at(seconds: float) -> None:
+    def at(seconds):
         now[0] = seconds
 
     return at

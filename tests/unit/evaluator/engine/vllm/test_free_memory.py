@@ -1,8 +1,6 @@
 """An engine waits for the memory of a process that has just ended, and not for ever."""
 
 import stat
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,7 @@ GIB = 2**30
 
 
 @pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def waited(monkeypatch):
     """The seconds of each pause, on a clock that only pauses move."""
     pauses: list[float] = []
     monkeypatch.setattr(start.time, "sleep", pauses.append)
@@ -21,11 +19,11 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-def _free(monkeypatch: pytest.MonkeyPatch, seen: Iterator[int]) -> None:
+def _free(monkeypatch, seen):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (next(seen) * GIB, 80 * GIB))
 
 
-def test_it_goes_on_once_there_is_enough(monkeypatch: pytest.MonkeyPatch, waited: list[float]) -> None:
+def test_it_goes_on_once_there_is_enough(monkeypatch, waited):
     seen = iter([4, 40, 71, 72, 80])
     _free(monkeypatch, seen)
     wait_for_memory(0.9)
@@ -33,16 +31,14 @@ def test_it_goes_on_once_there_is_enough(monkeypatch: pytest.MonkeyPatch, waited
     assert list(seen) == [80]  # 72 of 80 are enough
 
 
-def test_a_gpu_that_somebody_else_uses_is_left_to_vllm_to_refuse(
-    monkeypatch: pytest.MonkeyPatch, waited: list[float]
-) -> None:
+def test_a_gpu_that_somebody_else_uses_is_left_to_vllm_to_refuse(monkeypatch, waited):
     _free(monkeypatch, iter(lambda: 40, None))
     wait_for_memory(0.9)
     assert 59 < sum(waited) < 62
 
 
 @pytest.fixture
-def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def nvidia_smi(tmp_path, monkeypatch):
     """A program of that name, which prints a line of `answers` for each GPU and call and notes what it was asked."""
     answers, program = tmp_path / "answers", tmp_path / "nvidia-smi"
     program.write_text(
@@ -59,9 +55,7 @@ sed -i 1,2d {answers}
     return answers
 
 
-def test_workers_of_their_own_wait_until_every_gpu_is_free(
-    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, waited: list[float]
-) -> None:
+def test_workers_of_their_own_wait_until_every_gpu_is_free(nvidia_smi, monkeypatch, waited):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7b,5")
     nvidia_smi.write_text("80000, 81559\n4, 81559\n80000, 81559\n70000, 81559\n80000, 81559\n73404, 81559\n")
     wait_for_memory(0.9, gpus=2)
@@ -71,9 +65,7 @@ def test_workers_of_their_own_wait_until_every_gpu_is_free(
     assert asked[0].endswith("-i 3,GPU-7b")
 
 
-def test_where_nobody_tells_what_is_free_workers_start_at_once(
-    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, waited: list[float]
-) -> None:
+def test_where_nobody_tells_what_is_free_workers_start_at_once(nvidia_smi, monkeypatch, waited):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     for answer in ("", "[N/A], 81559\n[N/A], 81559\n"):
         nvidia_smi.write_text(answer)

@@ -12,9 +12,8 @@ SIZE = 4
 
 def request(tokens, computed, preemptions=0):
     hashes = [bytes(str(tokens[: end + SIZE]), "ascii") for end in range(0, len(tokens) - SIZE + 1, SIZE)]
-    return SimpleNamespace(
-        all_token_ids=tokens, num_computed_tokens=computed, num_preemptions=preemptions, block_hashes=hashes
-    )
+    counts = {"num_computed_tokens": computed, "num_preemptions": preemptions}
+    return SimpleNamespace(all_token_ids=tokens, block_hashes=hashes, **counts)
 
 
 def known(first, *blocks):

@@ -4,7 +4,6 @@ a step that computed its last requests once more is still under way, and its out
 import dataclasses
 import gc
 import itertools
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.engine.base import Cancel, FixedSource, Generate, Response, Score
+from evaluator.engine.base import Cancel, FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
@@ -28,21 +27,21 @@ ASKED = [Generate(request_id=str(n), prompt_ids=(n + 1,), max_tokens=2 + n, temp
 class LateCore:
     """Generates a request's first prompt token until it has enough, and then STALE, one step too late."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ids: list[str] = []  # of all requests, in the order of their arrival
         self.aborted: list[str] = []
         self._left: dict[str, tuple[int, int]] = {}  # id -> (token, how many are still to come)
         self._under_way: list[str] = []
 
-    def add_request(self, request) -> None:
+    def add_request(self, request):
         self.ids.append(request.request_id)
         self._left[request.request_id] = (request.prompt_token_ids[0], request.sampling_params.max_tokens)
 
-    def abort_requests(self, request_ids: list[str]) -> None:
+    def abort_requests(self, request_ids):
         self.aborted += request_ids
         self._under_way += [each for each in request_ids if self._left.pop(each, None)]
 
-    def get_output(self) -> SimpleNamespace:
+    def get_output(self):
         outputs = [self._output(each, STALE, last=True) for each in self._under_way]
         self._under_way = []
         for request_id, (token, left) in list(self._left.items()):
@@ -54,45 +53,32 @@ class LateCore:
         return SimpleNamespace(outputs=outputs)
 
     @staticmethod
-    def _output(request_id: str, token: int, *, last: bool) -> SimpleNamespace:
-        return SimpleNamespace(
-            request_id=request_id,
-            new_token_ids=[token],
-            new_logprobs=None,
-            new_prompt_logprobs_tensors=None,
-            prefill_stats=None,
-            finish_reason="length" if last else None,
-        )
+    def _output(request_id, token, *, last):
+        nothing = dict.fromkeys(("new_logprobs", "new_prompt_logprobs_tensors", "prefill_stats"))
+        reason = "length" if last else None
+        return SimpleNamespace(request_id=request_id, new_token_ids=[token], finish_reason=reason, **nothing)
 
 
 @pytest.fixture
-def core() -> LateCore:
+def core():
     return LateCore()
 
 
 @pytest.fixture
-def engine(core: LateCore) -> Iterator[VLLMEngine]:
+def engine(core):
     from evaluator.engine.vllm.sampling import Dialect
 
     engine = VLLMEngine(EngineConfig())
     llm = SimpleNamespace(engine_core=core)
-    engine._started = Started(
-        llm=llm,
-        dialect=Dialect(v2=True),
-        max_model_len=64,
-        positions=64,
-        max_num_seqs=2,
-        dtype="bfloat16",
-        scoring="forced",
-    )
-    engine._blueprint = Blueprint(
-        config={}, tensors={}, files=(), dtype="bfloat16", bytes=0, vocabulary=64, longest=None
-    )
+    sizes = {"max_model_len": 64, "positions": 64, "max_num_seqs": 2}
+    engine._started = Started(llm=llm, dialect=Dialect(v2=True), dtype="bfloat16", scoring="forced", **sizes)
+    of_files = {"config": {}, "tensors": {}, "files": (), "bytes": 0}
+    engine._blueprint = Blueprint(dtype="bfloat16", vocabulary=64, longest=None, **of_files)
     yield engine
     engine._started = None
 
 
-def tokens(responses: Iterator[Response]) -> dict[str, tuple[int, ...]]:
+def tokens(responses):
     return {each.request_id: each.token_ids for each in responses}
 
 
@@ -116,28 +102,28 @@ def test_a_run_gets_nothing_that_is_left_of_the_one_before(engine, core, abandon
 class Follow:
     """Each answer brings another request, until there are enough; notes how many each `take` could have."""
 
-    def __init__(self, first: int, following: int, cancelled: int | None = None) -> None:
+    def __init__(self, first, following, cancelled=None):
         self.limits: list[int] = []
         self._ready: list[Generate | Cancel] = [self._next(number) for number in range(first)]
         self._numbers = iter(range(first, first + following))
         self._cancelled = cancelled
 
     @staticmethod
-    def _next(number: int) -> Generate:
+    def _next(number):
         return Generate(request_id=str(number), prompt_ids=(1,), max_tokens=2 + number % 5, temperature=1.0)
 
-    def take(self, limit: int) -> list[Generate | Cancel]:
+    def take(self, limit):
         self.limits.append(limit)
         if len(self.limits) == self._cancelled:
             return [Cancel(request_id="0")]
         taken, self._ready = self._ready[:limit], self._ready[limit:]
         return taken
 
-    def answered(self) -> None:
+    def answered(self):
         self._ready += [self._next(number) for number in itertools.islice(self._numbers, 1)]
 
 
-def follow(engine: VLLMEngine, source: Follow) -> list[str]:
+def follow(engine, source):
     names = []
     for response in engine.run(source):
         names.append(response.request_id)
@@ -145,7 +131,7 @@ def follow(engine: VLLMEngine, source: Follow) -> list[str]:
     return sorted(names, key=int)
 
 
-def in_bursts(engine: VLLMEngine, rows: int) -> None:
+def in_bursts(engine, rows):
     engine._started = dataclasses.replace(engine._started, max_num_seqs=rows, graphs="FULL_DECODE_ONLY")
 
 
@@ -176,17 +162,15 @@ def test_scores_that_fill_the_engine_are_refused_by_prompts_only_where_the_model
 ):
     engine._started = dataclasses.replace(engine._started, positions=positions, scoring=scoring)
     batch = batch_of(engine)
-    lengths = {"fits": 59, "fills": 60, "exceeds": 61}
-    batch.submit(
-        [Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8)) for name, n in lengths.items()]
-    )
+    for name, n in (("fits", 59), ("fills", 60), ("exceeds", 61)):
+        batch.submit([Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8))])
     errors = {each.request_id: each.error for each in batch.ready}
     assert errors.pop("exceeds") == "61 prompt tokens and 4 more do not fit the engine's 64 (max_model_len)"
     assert list(errors) == (refused if scoring == "prompt_logprobs" else [])
     assert all("its 64 tokens fill the model's 64 positions" in error for error in errors.values())
 
 
-def batch_of(engine: VLLMEngine, **settings: bool) -> Any:
+def batch_of(engine, **settings):
     from evaluator.engine.vllm.counters import Counters
     from evaluator.engine.vllm.requests import Batch
 
@@ -215,7 +199,7 @@ def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine,
     assert answer.top_logprobs == ((-1.0, -2.0, -3.0)[:columns],) * 2
 
 
-def outputs(counts: list[int | None], width: int, seed: int = 0) -> list[Any]:
+def outputs(counts, width, seed=0):
     """EngineCoreOutputs of so many tokens each, as views of one table; None: no log-probabilities were asked for.
     Values are multiples of a half, so that many tie."""
     rng = np.random.default_rng(seed)
@@ -225,16 +209,14 @@ def outputs(counts: list[int | None], width: int, seed: int = 0) -> list[Any]:
     ids, ranks = rng.integers(0, 1000, (rows, width + 1)), rng.integers(1, 50, rows)
     made, first = [], 0
     for count in counts:
-        last = first + (count or 0)
-        views = SimpleNamespace(
-            logprob_token_ids=ids[first:last], logprobs=logprobs[first:last], sampled_token_ranks=ranks[first:last]
-        )
-        made.append(SimpleNamespace(new_logprobs=None if count is None else views))
-        first = last
+        own = slice(first, first + (count or 0))
+        views = {"logprob_token_ids": ids[own], "logprobs": logprobs[own], "sampled_token_ranks": ranks[own]}
+        made.append(SimpleNamespace(new_logprobs=None if count is None else SimpleNamespace(**views)))
+        first = own.stop
     return made
 
 
-def slowly(output: Any, wanted: int) -> list[Any]:
+def slowly(output, wanted):
     views, found = output.new_logprobs, []
     for own, ids, rank in zip(views.logprobs, views.logprob_token_ids, views.sampled_token_ranks, strict=True):
         best = sorted((-float(own[1 + k]), int(ids[1 + k])) for k in range(wanted))

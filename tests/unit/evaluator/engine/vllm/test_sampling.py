@@ -33,9 +33,8 @@ def test_scores(v2):
 
     forced = {"trace_decode_token_ids": [3, 4]} if v2 else {"extra_args": {FORCED: [3, 4]}}
     for _ in range(2):  # what one request has of its own does not stay in the template
-        assert Dialect(v2=v2).score(SCORE) == slowly(
-            temperature=0.0, max_tokens=2, logprobs=1, ignore_eos=True, **forced
-        )
+        expected = slowly(temperature=0.0, max_tokens=2, logprobs=1, ignore_eos=True, **forced)
+        assert Dialect(v2=v2).score(SCORE) == expected
         other = Dialect(v2=v2).score(Score(request_id="o", prompt_ids=(1,), continuation_ids=(7,)))
         assert other.max_tokens == 1
     last = {"trace_decode_token_ids": [4]} if v2 else {"prompt_logprobs": 1}

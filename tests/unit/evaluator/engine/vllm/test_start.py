@@ -2,8 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,29 +13,24 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments, start
 from evaluator.engine.vllm.engine import environment_in_words
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if vLLM were installed beside a GPU of 79 GiB."""
-    platforms = ModuleType("vllm.platforms")
-    platforms.current_platform = SimpleNamespace(get_device_total_memory=lambda: 79 * 2**30, is_cpu=lambda: False)
-    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+from tests.support.sweeps import refused
 
 
 def blueprint(dtype: str = "bfloat16") -> Blueprint:
     model = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32}
-    return Blueprint(
-        config=model, tensors={}, files=(), dtype=dtype, bytes=16 * 10**9, vocabulary=151_936, longest=40_960
-    )
+    sizes = {"bytes": 16 * 10**9, "vocabulary": 151_936, "longest": 40_960}
+    return Blueprint(config=model, tensors={}, files=(), dtype=dtype, **sizes)
 
 
 @pytest.fixture
-def asked(gpu: None, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """The arguments of an engine on a GPU."""
+def asked(monkeypatch, tmp_path):
+    """The arguments of an engine, as if vLLM were installed beside a GPU of 79 GiB."""
+    platforms = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(get_device_total_memory=lambda: 79 * 2**30, is_cpu=lambda: False)
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
 
-    def arguments_of(config: EngineConfig, dtype: str = "bfloat16", **changes: Any) -> dict[str, Any]:
+    def arguments_of(config, dtype="bfloat16", **changes):
         own, positions = dataclasses.replace(blueprint(dtype), **changes), config.max_model_len
         chosen = arguments.of_device(config, tmp_path, tmp_path, own, positions, on_cpu=False)
         return chosen | arguments.of_runner(config, own, chosen["dtype"], positions, v2=True)
@@ -71,16 +64,9 @@ def test_steps_are_large_unless_the_user_says_otherwise_and_no_smaller_than_a_gr
 
 
 BUFFER = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"  # vLLM gives it another value in each process
-KNOWN = {
-    "VLLM_DISABLED_KERNELS",
-    "NVIDIA_TF32_OVERRIDE",
-    "VLLM_API_KEY",
-    "VLLM_LOGGING_LEVEL",
-    "LD_LIBRARY_PATH",
-    BUFFER,
-}
 PLAIN = {"LD_LIBRARY_PATH": "/lib", "VLLM_API_KEY": "secret", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_DIST_IDENT": "17"}
 PLAIN |= {BUFFER: "VLLM_OBJECT_STORAGE_SHM_BUFFER_4711"}
+KNOWN = PLAIN.keys() - {"VLLM_DIST_IDENT"} | {"VLLM_DISABLED_KERNELS", "NVIDIA_TF32_OVERRIDE"}
 CUDA = {"is_cpu": False, "is_cuda": True}
 
 
@@ -93,7 +79,7 @@ def platform(capability: int = 90, **answers: bool) -> SimpleNamespace:
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def environment(monkeypatch):
     """Of a process in which vLLM has not been imported."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         monkeypatch.delitem(sys.modules, name)
@@ -117,10 +103,7 @@ def test_the_user_s_own_settings_of_vllm_stay(environment, name):
         ("no kernel\nand pages more", "no kernel"),
         ("\n", "no message"),
         ("None can do it. Reasons: \nA: too small\nB: too old", "None can do it. Reasons: A: too small B: too old"),
-        (
-            "1 validation error for X\n  Value error, no float32 [type=value_error]",
-            "1 validation error for X Value error, no float32",
-        ),
+        ("1 validation error for X\n  Value error, no [type=value_error]", "1 validation error for X Value error, no"),
     ],
 )
 def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(text, said):
@@ -176,13 +159,12 @@ def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(asked
 
 
 def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch):
-    def load_model_cls() -> None:
+    def load_model_cls():
         raise ModuleNotFoundError("No module named 'torchvision'")
 
     registry = ModuleType("vllm.model_executor.models.registry")
-    registry.ModelRegistry = SimpleNamespace(
-        models={"Qwen3_5ForCausalLM": SimpleNamespace(load_model_cls=load_model_cls)}
-    )
+    models = {"Qwen3_5ForCausalLM": SimpleNamespace(load_model_cls=load_model_cls)}
+    registry.ModelRegistry = SimpleNamespace(models=models)
     for name in ("vllm", "vllm.model_executor", "vllm.model_executor.models"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, registry.__name__, registry)
@@ -250,24 +232,21 @@ class TestRunner:
         with pytest.raises(InputError, match=r"cannot run its V2 model runner .*: Model Runner V2 requires"):
             self.chosen(monkeypatch, ValueError("Model Runner V2 requires Triton."), on_cpu=True)
         self.triton.HAS_TRITON = False  # vLLM 0.33 makes a configuration all the same
-        with pytest.raises(InputError, match="Model Runner V2 requires Triton"):
-            self.chosen(monkeypatch, True, on_cpu=True)
+        assert "Model Runner V2 requires Triton" in refused(self.chosen, monkeypatch, True, on_cpu=True)
         with pytest.raises(ValueError, match="no such model"):
             self.chosen(monkeypatch, ValueError("no such model"), on_cpu=True)
 
     def test_the_v1_runner_serves_no_gpu(self, monkeypatch):
-        with pytest.raises(InputError, match="would run its V1 model runner, which is served on CPUs only"):
-            self.chosen(monkeypatch, False, on_cpu=False)
+        told = refused(self.chosen, monkeypatch, False, on_cpu=False)
+        assert "would run its V1 model runner, which is served on CPUs only" in told
         monkeypatch.setattr(start, "serves_cpus", lambda: False)
         monkeypatch.setattr(start, "_is_there", lambda module: True)
         start.check_here(EngineConfig())
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-        with pytest.raises(InputError, match="do not set VLLM_USE_V2_MODEL_RUNNER=0"):
-            start.check_here(EngineConfig())
+        assert "do not set VLLM_USE_V2_MODEL_RUNNER=0" in refused(start.check_here, EngineConfig())
         monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER")
         monkeypatch.setattr(start, "_is_there", lambda module: False)
-        with pytest.raises(InputError, match="would run its V1 model runner"):
-            start.check_here(EngineConfig())
+        assert "would run its V1 model runner" in refused(start.check_here, EngineConfig())
 
     @pytest.mark.parametrize(
         ("there", "interpreted", "missing"),
@@ -294,8 +273,8 @@ class TestRunner:
 
     def test_the_variable_is_0_or_1(self, monkeypatch):
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "")
-        with pytest.raises(InputError, match="VLLM_USE_V2_MODEL_RUNNER= in the environment: it must be 0 or 1"):
-            start.check_here(EngineConfig())
+        told = refused(start.check_here, EngineConfig())
+        assert "VLLM_USE_V2_MODEL_RUNNER= in the environment: it must be 0 or 1" in told
 
     def test_a_package_that_cannot_be_imported_is_not_there(self, monkeypatch, tmp_path):
         (tmp_path / "broken").mkdir()

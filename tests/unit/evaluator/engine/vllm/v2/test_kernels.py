@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -36,7 +35,7 @@ for logits in ("*fp32", "*bf16"):
 """
 
 
-def ranks_of(table: torch.Tensor, tokens: torch.Tensor) -> list[int]:
+def ranks_of(table, tokens):
     """The ranks that vLLM's functions get now."""
     from evaluator.engine.vllm.v2 import kernels
 
@@ -76,16 +75,14 @@ def test_the_kernel_compiles_for_a_gpu(tmp_path):
     from evaluator.engine.vllm import v2
 
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {
-        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each and each != str(HOOK)),
-        "TRITON_CACHE_DIR": str(tmp_path),
-    }
+    paths = os.pathsep.join(each for each in sys.path if each and each != str(HOOK))
+    environment |= {"PYTHONPATH": paths, "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", _COMPILE, str(Path(v2.__file__).with_name("kernels.py"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def warm(most: int, mask: Any, monkeypatch: pytest.MonkeyPatch, device: str = "cuda") -> int:
+def warm(most, mask, monkeypatch, device="cuda"):
     """Warm the top-p of a runner of so many requests. A tensor of the pretended GPU is the CPU's."""
     from evaluator.engine.vllm.v2 import kernels
 
@@ -122,7 +119,7 @@ def test_no_batch_needs_a_kernel_that_was_not_compiled(units, most):
 
     from evaluator.engine.vllm.v2.kernels import batches
 
-    def kernel(rows: int) -> int | None:
+    def kernel(rows):
         return vllm_s._topp_split_count(rows, units) if rows <= vllm_s._SPLIT_MAX_BATCH else None
 
     assert {kernel(rows) for rows in range(1, most + 1)} == {kernel(rows) for rows in batches(most)}

@@ -1,7 +1,4 @@
-"""Scores and references on the V2 runner, beside vLLM's own worker for prompt log-probabilities.
-
-Prompts come in chunks, beside each other and beside requests of another kind.
-"""
+"""Scores and references on the V2 runner, in chunks, beside vLLM's own worker for prompt log-probabilities."""
 
 import dataclasses
 from types import SimpleNamespace

@@ -1,6 +1,5 @@
 """The values that quantised tensors stand for, and whether a layer computes with them: against values made here."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ QKV = [f"{LAYER}.self_attn.{name}_proj" for name in "qkv"]
 FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
 
 
-def slices(file: Path) -> dict[str, Any]:
+def slices(file):
     """The tensors of a file as weights.py reads them."""
     opened: Any = safe_open(file, framework="pt")
     return {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  (not a dict)
@@ -29,7 +28,7 @@ def slices(file: Path) -> dict[str, Any]:
 class Layer(nn.Module):
     """A layer that multiplies with `weight_OI`, whatever it would be stored as."""
 
-    def __init__(self, weight_OI: torch.Tensor, **said: object) -> None:
+    def __init__(self, weight_OI, **said):
         super().__init__()
         self.weight_scale = nn.Parameter(torch.ones(len(weight_OI), 1), requires_grad=False)
         self.quant_method = SimpleNamespace(apply=lambda module, inputs: inputs.float() @ weight_OI.float().T)
@@ -38,20 +37,18 @@ class Layer(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dense(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16")
 
 
 @pytest.fixture(params=LAYOUTS)
-def stored(
-    request: pytest.FixtureRequest, dense: Path, tmp_path: Path
-) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def stored(request, dense, tmp_path):
     """A quantised checkpoint, and the values that it stands for."""
     quantise(dense, tmp_path / "quantised", request.param, twin=tmp_path / "twin")
     return slices(tmp_path / "quantised" / WEIGHTS), load_file(tmp_path / "twin" / WEIGHTS)
 
 
-def test_any_rows_have_the_values_that_they_stand_for(stored: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> None:
+def test_any_rows_have_the_values_that_they_stand_for(stored):
     tensors, values = stored
     for name, value in values.items():
         if not name.endswith("_proj.weight"):
@@ -65,7 +62,7 @@ def test_any_rows_have_the_values_that_they_stand_for(stored: tuple[dict[str, An
             assert torch.equal(rows, value[first:stop])
 
 
-def test_a_layer_is_compared_with_its_part_of_each_file(stored: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> None:
+def test_a_layer_is_compared_with_its_part_of_each_file(stored):
     tensors, values = stored
     qkv = torch.cat([values[f"{name}.weight"] for name in QKV])
     said: dict[str, Any] = {"num_heads": 2, "total_num_heads": 2, "num_kv_heads": 1, "total_num_kv_heads": 1}
@@ -79,7 +76,7 @@ def test_a_layer_is_compared_with_its_part_of_each_file(stored: tuple[dict[str, 
         assert computes_with(Layer(wrong, **said), matrices, torch.bfloat16) is False
 
 
-def test_columns_that_another_worker_holds_are_left_out(stored: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> None:
+def test_columns_that_another_worker_holds_are_left_out(stored):
     tensors, values = stored
     down = values[f"{LAYER}.mlp.down_proj.weight"]
     said = {"input_size_per_partition": 64, "tp_rank": 1, "tp_size": 2}
@@ -88,7 +85,7 @@ def test_columns_that_another_worker_holds_are_left_out(stored: tuple[dict[str, 
     assert computes_with(Layer(down[:, :64], **said), matrices, torch.bfloat16) is False
 
 
-def test_the_worker_counts_quantised_matrices_and_names_those_that_differ(dense: Path, tmp_path: Path) -> None:
+def test_the_worker_counts_quantised_matrices_and_names_those_that_differ(dense, tmp_path):
     quantise(dense, tmp_path / "quantised", "w8a8", twin=tmp_path / "twin")
     values = load_file(tmp_path / "twin" / WEIGHTS)
     worker = WorkerExtension()

@@ -1,7 +1,6 @@
 """What is said of quantised checkpoints before anything starts, with rehearsals that were written by hand."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ KERNEL = "CPUInt8ScaledMMLinearKernel"
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> list[CheckpointInfo]:
+def models(tmp_path):
     """A base, and one that is quantised."""
     base = write(tmp_path / "base")
     other = with_quantisation(write(tmp_path / "small", tensors(seed=1)), LAYOUTS["w8a8"].config)
@@ -26,14 +25,14 @@ def models(tmp_path: Path) -> list[CheckpointInfo]:
 
 
 @pytest.fixture
-def rehearsals(monkeypatch: pytest.MonkeyPatch) -> Rehearsed:
+def rehearsals(monkeypatch):
     """Say what each dtype's rehearsal finds, and whether vLLM's build is one for CPUs; returns the list of dtypes that
     will have been rehearsed. The processor has AVX2 alone."""
 
-    def say(found: Mapping[str, Rehearsal], on_cpu: bool) -> list[str]:
+    def say(found, on_cpu):
         asked: list[str] = []
 
-        def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
+        def rehearse(checkpoint, config):
             asked.append(config.dtype)
             return found[config.dtype]
 
@@ -53,7 +52,7 @@ def refusal(models: list[CheckpointInfo], *, here: bool = True, **settings: str)
     return str(caught.value).partition(": ")[2]
 
 
-def test_scheme_dtype_and_kernel_are_named(models: list[CheckpointInfo], rehearsals: Rehearsed) -> None:
+def test_scheme_dtype_and_kernel_are_named(models, rehearsals):
     asked = rehearsals({"bfloat16": Rehearsal(dtype="bfloat16", kernels=(KERNEL,))}, True)
     said = check_served(EngineConfig(dtype="bfloat16"), models, here=True)
     assert said == (f"small: W8A8 (per channel), computed in bfloat16 by {KERNEL}",)
@@ -61,7 +60,7 @@ def test_scheme_dtype_and_kernel_are_named(models: list[CheckpointInfo], rehears
     assert check_served(EngineConfig(dtype="bfloat16"), models[:1], here=True) == ()  # a dense one needs no word
 
 
-def test_a_dtype_that_works_here_is_named(models: list[CheckpointInfo], rehearsals: Rehearsed) -> None:
+def test_a_dtype_that_works_here_is_named(models, rehearsals):
     rehearsals({"auto": Rehearsal(reason="expect A to be bfloat16"), "bfloat16": Rehearsal(dtype="bfloat16")}, True)
     assert refusal(models) == (
         "W8A8 (per channel) in float32: expect A to be bfloat16; set --dtype bfloat16 (engine.dtype in a sweep file), "
@@ -80,19 +79,14 @@ ORDERED = (
 BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 PLUGIN = "vLLM reads bitsandbytes with the package vllm-bnb-plugin, which is not installed"
 TORCH = "engine torch serves no quantised checkpoint; use --engine vllm"
+NEWER = "processor with AVX-512, or a GPU"
 AVX2, AVX512 = ("avx2", "fma"), ("avx2", "avx512f", "avx512_vnni")
 
 
 @pytest.mark.parametrize(
     ("config", "settings", "processor", "rehearsed", "said"),
     [
-        (
-            LAYOUTS["w4a16"].config,
-            {},
-            AVX2,
-            True,
-            f"W4A16 (group 32) in float32: {UNSUPPORTED} processor with AVX-512, or a GPU",
-        ),
+        (LAYOUTS["w4a16"].config, {}, AVX2, True, f"W4A16 (group 32) in float32: {UNSUPPORTED} {NEWER}"),
         (LAYOUTS["w8a8"].config, {}, AVX512, True, f"W8A8 (per channel) in float32: {UNSUPPORTED} GPU"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, AVX2, True, f"in float32: {UNSUPPORTED} GPU"),
         (GPTQ, {}, AVX2, False, f"W4A16 (gptq, group 128, act order): {ORDERED}"),
@@ -102,9 +96,9 @@ AVX2, AVX512 = ("avx2", "fma"), ("avx2", "avx512f", "avx512_vnni")
     ],
 )
 def test_what_nothing_here_serves_is_said_with_what_could(
-    models: list[CheckpointInfo], rehearsals: Rehearsed, monkeypatch: pytest.MonkeyPatch,
-    config: Mapping[str, object], settings: dict[str, str], processor: tuple[str, ...], rehearsed: bool, said: str,
-) -> None:  # fmt: skip
+    models, rehearsals, monkeypatch,
+    config, settings, processor, rehearsed, said,
+):  # fmt: skip
     asked = rehearsals({"auto": BROKEN, "bfloat16": BROKEN}, True)
     monkeypatch.setattr(rehearsal, "instruction_sets", lambda: processor)
     with_quantisation(models[1].path, config)
@@ -123,9 +117,7 @@ def test_what_nothing_here_serves_is_said_with_what_could(
         ("words " * 100, "words " * 49 + "..."),
     ],
 )
-def test_a_reason_has_no_names_of_kernels_and_whole_words(
-    models: list[CheckpointInfo], rehearsals: Rehearsed, reason: str, shown: str
-) -> None:
+def test_a_reason_has_no_names_of_kernels_and_whole_words(models, rehearsals, reason, shown):
     rehearsals({"bfloat16": Rehearsal(reason=reason), "float32": Rehearsal(reason=reason)}, True)
     assert f" in bfloat16: {shown}; it needs " in refusal(models, dtype="bfloat16")
     with pytest.raises(InputError) as caught:
@@ -133,16 +125,14 @@ def test_a_reason_has_no_names_of_kernels_and_whole_words(
     assert str(caught.value.__cause__) == reason  # for --debug
 
 
-def test_an_order_of_a_whole_row_changes_nothing(models: list[CheckpointInfo], rehearsals: Rehearsed) -> None:
+def test_an_order_of_a_whole_row_changes_nothing(models, rehearsals):
     asked = rehearsals({"bfloat16": Rehearsal(dtype="bfloat16")}, True)
     with_quantisation(models[1].path, {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True})
     check_served(EngineConfig(dtype="bfloat16"), [models[0], inspect_checkpoint(models[1].path)], here=True)
     assert asked == ["bfloat16"]
 
 
-def test_engines_elsewhere_and_dense_checkpoints_need_no_rehearsal(
-    models: list[CheckpointInfo], rehearsals: Rehearsed
-) -> None:
+def test_engines_elsewhere_and_dense_checkpoints_need_no_rehearsal(models, rehearsals):
     asked = rehearsals({}, True)
     assert check_served(EngineConfig(), models, here=False) == ()
     assert asked == []

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,17 +21,17 @@ BAD = Rehearsal(reason="no kernel")
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return with_quantisation(write(tmp_path / "m"), LAYOUTS["w8a8"].config)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked(monkeypatch):
     """The dtypes that a process was started for, which finds that only bfloat16 works."""
     dtypes: list[str] = []
 
-    def in_a_process(_: Path, config: EngineConfig) -> Rehearsal:
+    def in_a_process(_, config):
         dtypes.append(config.dtype)
         return GOOD if config.dtype == "bfloat16" else BAD
 
@@ -40,14 +39,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return dtypes
 
 
-def test_what_has_worked_is_remembered_and_what_has_not_is_tried_again(checkpoint: Path, asked: list[str]) -> None:
+def test_what_has_worked_is_remembered_and_what_has_not_is_tried_again(checkpoint, asked):
     for _ in range(2):
         assert rehearse(checkpoint, EngineConfig(dtype="bfloat16")) == GOOD
         assert rehearse(checkpoint, EngineConfig(dtype="float32")) == BAD
     assert asked == ["bfloat16", "float32", "float32"]
 
 
-def test_another_scheme_and_a_spoilt_memory_are_rehearsed(checkpoint: Path, asked: list[str], tmp_path: Path) -> None:
+def test_another_scheme_and_a_spoilt_memory_are_rehearsed(checkpoint, asked, tmp_path):
     config = EngineConfig(dtype="bfloat16")
     rehearse(checkpoint, config)
     (kept,) = (tmp_path / "cache" / "resurface" / "rehearsals").iterdir()
@@ -58,7 +57,7 @@ def test_another_scheme_and_a_spoilt_memory_are_rehearsed(checkpoint: Path, aske
     assert len(asked) == 3
 
 
-def test_one_layer_is_rehearsed_with_its_own_weights(tmp_path: Path) -> None:
+def test_one_layer_is_rehearsed_with_its_own_weights(tmp_path):
     dense = save_tiny_model(tmp_path / "dense", dtype="bfloat16")
     checkpoint = quantise(dense, tmp_path / "m", "w8a8")
     (tmp_path / "short").mkdir()
@@ -72,7 +71,7 @@ def test_one_layer_is_rehearsed_with_its_own_weights(tmp_path: Path) -> None:
     assert inspect_checkpoint(short).tensors == len(kept)
 
 
-def test_a_checkpoint_of_other_names_is_rehearsed_whole(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_names_is_rehearsed_whole(checkpoint, tmp_path):
     assert first_layer(checkpoint, tmp_path / "short") == checkpoint
     assert shortened(CONFIG) == CONFIG
 
@@ -84,9 +83,7 @@ def test_a_checkpoint_of_other_names_is_rehearsed_whole(checkpoint: Path, tmp_pa
         ("print('no space left'); raise SystemExit(3)", "ended with exit code 3 (no space left) when it tried to"),
     ],
 )
-def test_a_process_that_dies_is_an_answer(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
-) -> None:
+def test_a_process_that_dies_is_an_answer(checkpoint, monkeypatch, program, reason):
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda _, **how: real([sys.executable, "-c", program], **how))
     found = rehearse(checkpoint, EngineConfig(dtype="bfloat16"))

@@ -1,7 +1,4 @@
-"""Which part of the files each worker holds, on vLLM's own layers, filled by their own weight loaders.
-
-Stand-ins of such layers: test_weights.py.
-"""
+"""Which part of the files each worker holds, on vLLM's own layers. Stand-ins of such layers: test_weights.py."""
 
 from types import SimpleNamespace
 
@@ -39,13 +36,13 @@ def test_what_does_not_fit_the_files_is_not_guessed_at():
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch):
+def worker(monkeypatch):
     """Makes the layers that follow believe that they are built in one worker of several."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor import parameter
     from vllm.model_executor.layers import linear, vocab_parallel_embedding
 
-    def become(rank: int, workers: int) -> None:
+    def become(rank, workers):
         for module in (linear, vocab_parallel_embedding, parameter):
             monkeypatch.setattr(module, "get_tensor_model_parallel_rank", lambda: rank)
             monkeypatch.setattr(module, "get_tensor_model_parallel_world_size", lambda: workers)

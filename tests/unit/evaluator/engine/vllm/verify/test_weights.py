@@ -17,17 +17,13 @@ from evaluator.engine.vllm.verify.weights import WorkerExtension
 from tests.support.engines import needs_vllm
 
 HIDDEN, HEADS, SIZE, MIDDLE, WORDS = 16, 4, 4, 24, 70
-SHAPES = {
-    "model.embed_tokens.weight": (WORDS, HIDDEN),
-    "model.layers.0.input_layernorm.weight": (HIDDEN,),
-    "model.layers.0.self_attn.q_proj.weight": (HEADS * SIZE, HIDDEN),
-    "model.layers.0.self_attn.k_proj.weight": (SIZE, HIDDEN),
-    "model.layers.0.self_attn.v_proj.weight": (SIZE, HIDDEN),
-    "model.layers.0.self_attn.o_proj.weight": (HIDDEN, HEADS * SIZE),
-    "model.layers.0.mlp.gate_proj.weight": (MIDDLE, HIDDEN),
-    "model.layers.0.mlp.up_proj.weight": (MIDDLE, HIDDEN),
-    "model.layers.0.mlp.down_proj.weight": (HIDDEN, MIDDLE),
-}
+IN_LAYER = {
+    "input_layernorm": (HIDDEN,), "self_attn.q_proj": (HEADS * SIZE, HIDDEN), "self_attn.k_proj": (SIZE, HIDDEN),
+    "self_attn.v_proj": (SIZE, HIDDEN), "self_attn.o_proj": (HIDDEN, HEADS * SIZE), "mlp.gate_proj": (MIDDLE, HIDDEN),
+    "mlp.up_proj": (MIDDLE, HIDDEN), "mlp.down_proj": (HIDDEN, MIDDLE),
+}  # fmt: skip
+SHAPES = {"model.embed_tokens.weight": (WORDS, HIDDEN)}
+SHAPES |= {f"model.layers.0.{name}.weight": shape for name, shape in IN_LAYER.items()}
 MATRICES = 6  # qkv, o, gate_up, down, the embedding, and the output head that is tied to it
 
 
@@ -57,9 +53,8 @@ class Worker(WorkerExtension):
             num_kv_heads=1, total_num_kv_heads=1, num_kv_head_replicas=2, head_size=SIZE,
         )  # fmt: skip
         o_proj = half(layer["self_attn.o_proj"], 1)
-        attention.o_proj = Layer(
-            o_proj, tp_rank=rank, tp_size=2, output_partition_sizes=[HIDDEN], input_size_per_partition=HEADS * SIZE // 2
-        )
+        columns = {"output_partition_sizes": [HIDDEN], "input_size_per_partition": HEADS * SIZE // 2}
+        attention.o_proj = Layer(o_proj, tp_rank=rank, tp_size=2, **columns)
         mlp = nn.Module()
         mlp.gate_up_proj = Layer(
             torch.cat((half(layer["mlp.gate_proj"]), half(layer["mlp.up_proj"]))), tp_rank=rank, tp_size=2,
@@ -83,10 +78,8 @@ class Worker(WorkerExtension):
         self.model = nn.Module()
         self.model.model = inner
         self.model.lm_head = Layer(words, shard_indices=held, org_vocab_size=WORDS)
-        self.model.packed_modules_mapping = {
-            "qkv_proj": ["q_proj", "k_proj", "v_proj"],
-            "gate_up_proj": ["gate_proj", "up_proj"],
-        }
+        fused = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+        self.model.packed_modules_mapping = fused
         self.model_runner = SimpleNamespace(get_model=lambda: self.model)
 
     def weight(self, name: str) -> torch.Tensor:
@@ -94,19 +87,19 @@ class Worker(WorkerExtension):
 
 
 @pytest.fixture
-def tensors() -> dict[str, torch.Tensor]:
+def tensors():
     draw = torch.Generator().manual_seed(0)
     return {name: torch.randn(shape, generator=draw) for name, shape in SHAPES.items()}
 
 
 @pytest.fixture
-def files(tensors: dict[str, torch.Tensor], tmp_path: Path) -> list[str]:
+def files(tensors, tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     return [str(tmp_path / "model.safetensors")]
 
 
 @pytest.fixture
-def workers(tensors: dict[str, torch.Tensor]) -> list[Worker]:
+def workers(tensors):
     return [Worker(0, tensors), Worker(1, tensors)]
 
 
@@ -162,11 +155,6 @@ def test_what_cannot_be_compared_is_named_and_no_difference(workers, files):
     )
 
 
-class Core:
-    def shutdown(self) -> None:
-        """Nothing runs."""
-
-
 def verify(workers: list[Worker], files: list[str]) -> tuple[str, ...]:
     """What the engine makes of its workers' answers."""
 
@@ -174,7 +162,8 @@ def verify(workers: list[Worker], files: list[str]) -> tuple[str, ...]:
         return [getattr(worker, method)(*args) for worker in workers]
 
     engine = VLLMEngine(EngineConfig(tensor_parallel=len(workers)))
-    engine._started = SimpleNamespace(llm=SimpleNamespace(collective_rpc=collective_rpc, engine_core=Core()))
+    core = SimpleNamespace(shutdown=lambda: None)
+    engine._started = SimpleNamespace(llm=SimpleNamespace(collective_rpc=collective_rpc, engine_core=core))
     return engine._verify(engine._started, Path("model"), files)
 
 
@@ -234,11 +223,11 @@ class TestRanks:
     pytestmark = needs_vllm
 
     @pytest.fixture(autouse=True)
-    def own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(self, monkeypatch):
         """vLLM's own count, which comes back after the test."""
         from vllm.v1.sample import sampler
 
-        def at_least_as_likely(scores: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        def at_least_as_likely(scores, values):
             return (scores >= values).sum(-1)
 
         monkeypatch.setattr(sampler, "batched_count_greater_than", at_least_as_likely)
