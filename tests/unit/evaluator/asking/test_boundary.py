@@ -1,7 +1,4 @@
-"""The answer boundary on real vocabularies: the gold answers of all of XQuAD, after completion and chat prompts.
-
-`pytest -rP tests/unit/evaluator/test_boundary.py` shows how many items of each language are flagged.
-"""
+"""The answer boundary on real vocabularies: the gold answers of all of XQuAD, after completion and chat prompts."""
 
 import pytest
 
@@ -31,7 +28,7 @@ def _case(name, chat):
 
 
 @pytest.mark.parametrize(("name", "chat"), [_case(name, chat) for name in NAMES for chat in (False, True)])
-def test_boundaries_of_all_gold_answers_of_xquad(name, chat, record_property):
+def test_boundaries_of_all_gold_answers_of_xquad(name, chat):
     if absent(name) or not (SHARED / "xquad").is_dir():
         pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
     tokenizer = real_tokenizer(name)
@@ -46,9 +43,8 @@ def test_boundaries_of_all_gold_answers_of_xquad(name, chat, record_property):
             assert len(answers) == 1190
             scored = built.continuations(prompt, answers)
             separator = "" if chat else " "
-            joint = tokenizer(
-                [f"{prompt.text}{separator}{answer}" for answer in answers], add_special_tokens=not chat
-            ).input_ids
+            texts = [f"{prompt.text}{separator}{answer}" for answer in answers]
+            joint = tokenizer(texts, add_special_tokens=not chat).input_ids
             for one, ids in zip(scored, joint, strict=True):
                 assert list(one.prompt_ids + one.continuation_ids) == ids
                 common = len(one.prompt_ids)
@@ -58,6 +54,4 @@ def test_boundaries_of_all_gold_answers_of_xquad(name, chat, record_property):
             flagged[language] = sum(one.prompt_ids != prompt.token_ids for one in scored)
     finally:
         tokenizer.chat_template = before
-    print(name, "chat" if chat else "completion", flagged)
-    record_property("flagged", flagged)
     assert flagged == dict.fromkeys(LANGUAGES, 0) | FLAGGED.get((name, chat), {})

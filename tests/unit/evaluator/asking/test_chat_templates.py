@@ -1,15 +1,10 @@
-"""Chat templates like those of Qwen3, Mistral and Phi-3, in our own words, on the real vocabularies.
-
-Templates of the wild loop over turns, look at roles, write their own BOS and switch thinking off by an argument.
-"""
+"""Chat templates like those of Qwen3, Mistral and Phi-3, in our own words, on the real vocabularies."""
 
 import copy
-from typing import Any
 
 import pytest
 
 from evaluator.asking.prompts import Prompter
-from evaluator.core.records import Item
 from evaluator.tasks import load_task
 from tests.support.tokenizers import SHARED, absent, real_tokenizer
 
@@ -34,16 +29,13 @@ TEMPLATES = {
 {%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- else %}{{- eos_token }}{%- endif %}""",
 }
 BEFORE = {"qwen": "<|im_start|>user\n", "mistral": "<s>[INST] ", "phi3": "<|user|>\n"}
-AFTER = {
-    "qwen": "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-    "mistral": " [/INST]",
-    "phi3": "<|end|>\n<|assistant|>\n",
-}
+AFTER = {"mistral": " [/INST]", "phi3": "<|end|>\n<|assistant|>\n"}
+AFTER["qwen"] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 MARKS = {"qwen": ("<|im_start|>", "<|im_end|>"), "mistral": ("<s>",), "phi3": ("<|user|>", "<|end|>", "<|assistant|>")}
 
 
 @pytest.fixture(params=TEMPLATES)
-def chat(request: pytest.FixtureRequest) -> tuple[str, Any]:
+def chat(request):
     """A model's name and its vocabulary, with the special tokens of its turns and a template."""
     name: str = request.param
     if absent(name) or not (SHARED / "xquad").is_dir():
@@ -56,12 +48,12 @@ def chat(request: pytest.FixtureRequest) -> tuple[str, Any]:
     return name, tokenizer
 
 
-def items() -> list[Item]:
+def items():
     """The first item of each language of XQuAD, and one with a long context."""
     return [pool[0] for pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.values()]
 
 
-def prompter(tokenizer: Any, cap: int = 512) -> Prompter:
+def prompter(tokenizer, cap=512):
     return Prompter(tokenizer, chat=True, prompt_tokens=cap, one_shot_prompt_tokens=cap)
 
 

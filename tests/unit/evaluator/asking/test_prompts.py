@@ -14,10 +14,10 @@ from transformers import PreTrainedTokenizerFast
 
 from evaluator.asking.prompts import Prompt, Prompter, prompt_text
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import InputError
 from evaluator.probes.planning import exemplar_of
 from tests.support.items import make_item
 from tests.support.models import save_tiny_model
+from tests.support.sweeps import refused
 
 CHATML = (
     "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -48,11 +48,8 @@ def merging():
     """A tokenizer trained without any pre-tokenisation: it merges across words, lines and the answer boundary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.decoder = token_decoders.Fuse()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        show_progress=False,
-        initial_alphabet=[*map(chr, range(32, 127)), "\n", *"äกน\u0301\u0627\u0654"],
-    )
+    alphabet = [*map(chr, range(32, 127)), "\n", *"äกน\u0301\u0627\u0654"]
+    trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, initial_alphabet=alphabet)
     tokenizer.train_from_iterator(CORPUS * 3, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
@@ -74,37 +71,22 @@ def prompter(tokenizer, *, chat=False, cap=512, one_shot_cap=1024):
 
 ITEM = make_item(0, answers=["Nile"], context="C" * 600, question="Which?")
 EXEMPLAR = make_item(1, answers=["...", "Po"], context="E" * 400, question="Where?")
+ASKED = "Question: Which?\n\nAnswer in a few words:"
+LISTED = "Question: Which?\n\nCandidates: a; b; c\n\nAnswer in a few words:"
+EXAMPLE, THEN = "Question: Where?\nAnswer in a few words: Po\n\n", "Question: Which?\nAnswer in a few words:"
 
 
 @pytest.mark.parametrize(
     ("form", "arguments", "expected"),
     [
-        ("open", {}, f"Context: {'C' * 600}\n\nQuestion: Which?\n\nAnswer in a few words:"),
-        ("open", {"context_chars": 500}, f"Context: {'C' * 500}\n\nQuestion: Which?\n\nAnswer in a few words:"),
+        ("open", {}, f"Context: {'C' * 600}\n\n{ASKED}"),
+        ("open", {"context_chars": 500}, f"Context: {'C' * 500}\n\n{ASKED}"),
         *(
-            (
-                form,
-                {"candidates": candidates.split("; ")},
-                f"Context: {'C' * 600}\n\nQuestion: Which?\n\nCandidates: {candidates}\n\nAnswer in a few words:",
-            )
-            for form, candidates in (
-                ("shown", "a; b; c; d"),
-                ("distractors_only", "a; b; c"),
-                ("unrelated", "a; b; c; d"),
-            )
+            (form, {"candidates": [*"abc"]}, f"Context: {'C' * 600}\n\n{LISTED}")
+            for form in ("shown", "distractors_only", "unrelated")
         ),
-        (
-            "one_shot",
-            {"exemplar": EXEMPLAR},
-            f"Context: {'E' * 300}\nQuestion: Where?\nAnswer in a few words: Po\n\n"
-            f"Context: {'C' * 500}\nQuestion: Which?\nAnswer in a few words:",
-        ),
-        (
-            "one_shot",
-            {"exemplar": EXEMPLAR, "context_chars": 2},
-            f"Context: {'E' * 300}\nQuestion: Where?\nAnswer in a few words: Po\n\n"
-            "Context: CC\nQuestion: Which?\nAnswer in a few words:",
-        ),
+        ("one_shot", {"exemplar": EXEMPLAR}, f"Context: {'E' * 300}\n{EXAMPLE}Context: {'C' * 500}\n{THEN}"),
+        ("one_shot", {"exemplar": EXEMPLAR, "context_chars": 2}, f"Context: {'E' * 300}\n{EXAMPLE}Context: CC\n{THEN}"),
     ],
 )
 def test_formats_to_the_letter(form, arguments, expected):
@@ -120,22 +102,11 @@ def test_formats_to_the_letter(form, arguments, expected):
 @pytest.mark.parametrize(
     ("form", "arguments", "expected"),
     [
-        ("open", {}, "Question: Which?\n\nAnswer in a few words:"),
-        (
-            "shown",
-            {"candidates": ["a", "b", "c", "d", "e"]},
-            "Question: Which?\n\nCandidates: a; b; c; d; e\n\nAnswer in a few words:",
-        ),
-        (
-            "one_shot",
-            {"exemplar": replace(EXEMPLAR, context="")},
-            "Question: Where?\nAnswer in a few words: Po\n\nQuestion: Which?\nAnswer in a few words:",
-        ),
-        (  # a data set in which some questions have a context
-            "one_shot",
-            {"exemplar": replace(EXEMPLAR, context="E")},
-            "Context: E\nQuestion: Where?\nAnswer in a few words: Po\n\nQuestion: Which?\nAnswer in a few words:",
-        ),
+        ("open", {}, ASKED),
+        ("shown", {"candidates": [*"abc"]}, LISTED),
+        ("one_shot", {"exemplar": replace(EXEMPLAR, context="")}, EXAMPLE + THEN),
+        # a data set in which some questions have a context
+        ("one_shot", {"exemplar": replace(EXEMPLAR, context="E")}, f"Context: E\n{EXAMPLE}{THEN}"),
     ],
 )
 def test_an_item_without_a_context_is_asked_without_one(context, form, arguments, expected):
@@ -151,16 +122,15 @@ def test_one_shot_has_a_cap_of_its_own_and_needs_an_exemplar():
     assert cut.truncated
     assert len(cut.token_ids) == 500
     assert cut.text.startswith(f"Context: {'E' * 300}\n")
-    with pytest.raises(InputError, match=r"language 'english': format 'one_shot' needs an item that is not evaluated"):
-        small.build(ITEM, "one_shot")
+    needs = "language 'english': format 'one_shot' needs an item that is not evaluated"
+    assert needs in refused(small.build, ITEM, "one_shot")
 
 
 def test_a_prompt_that_does_not_fit_without_its_context_names_the_item():
     for number, context, tokens in ((3, "c", 345), (4, "", 334)):
         long = make_item(number, question="Q" * 300, context=context)
         message = f"item 'i{number}': the 'open' prompt takes {tokens} tokens without its context, and the cap is 64"
-        with pytest.raises(InputError, match=message):
-            prompter(byte_tokenizer(), cap=64).build(long, "open")
+        assert message in refused(prompter(byte_tokenizer(), cap=64).build, long, "open")
 
 
 def test_the_exemplar_is_the_first_item_that_is_neither_evaluated_nor_excluded():
@@ -221,15 +191,13 @@ def test_chat_templates_with_system_turns_and_dates_are_the_same_every_day():
 
 def test_bad_chat_templates_are_refused():
     tokenizer = byte_tokenizer()
-    with pytest.raises(InputError, match="no chat template"):
-        prompter(tokenizer, chat=True)
+    assert "no chat template" in refused(prompter, tokenizer, chat=True)
     for template, message in (
         ("{{ messages[0].content | upper }}", "rewrites the user's turn"),
-        ("{% if %}", r"chat: the chat template cannot be applied \(Expected an expression"),
+        ("{% if %}", "chat: the chat template cannot be applied (Expected an expression"),
     ):
         tokenizer.chat_template = template
-        with pytest.raises(InputError, match=message):
-            prompter(tokenizer, chat=True).build(ITEM, "open")
+        assert message in refused(lambda: prompter(tokenizer, chat=True).build(ITEM, "open"))
 
 
 @given(ids=st.lists(st.integers(0, 259), max_size=12))
@@ -274,8 +242,7 @@ def test_eos_ids(checkpoint, generation, config, expected):
 @pytest.mark.parametrize("content", ["{", '{"eos_token_id": "x"}', '{"eos_token_id": [1, null]}', "[]"])
 def test_a_bad_generation_config_is_named(checkpoint, content):
     (checkpoint / "generation_config.json").write_text(content)
-    with pytest.raises(InputError, match=r"generation_config\.json"):
-        prompter(load_tokenizer(checkpoint))
+    assert "generation_config.json" in refused(prompter, load_tokenizer(checkpoint))
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}"])
@@ -285,10 +252,9 @@ def test_a_missing_or_broken_tokenizer_is_one_line(checkpoint, content):
         (checkpoint / "tokenizer_config.json").unlink()
     else:
         (checkpoint / "tokenizer.json").write_text(content)
-    with pytest.raises(InputError, match=r"tokenizer (cannot be loaded|has no vocabulary)") as caught:
-        load_tokenizer(checkpoint)
-    assert str(checkpoint) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    told = refused(load_tokenizer, checkpoint)
+    assert str(checkpoint) in told
+    assert "tokenizer cannot be loaded" in told or "tokenizer has no vocabulary" in told
 
 
 TEXT = st.text(alphabet=st.sampled_from("ab Nile:\nä\u0301กน้ำ\u0627\u0654东𐍈"), max_size=120)
@@ -379,16 +345,14 @@ def test_an_answer_without_tokens_is_refused():
     tokenizer.chat_template = "{{ messages[0].content }}"
     built = prompter(tokenizer, chat=True)
     prompt = built.build(make_item(0, context="x"), "open")
-    with pytest.raises(InputError, match="answer '' has no tokens of its own"):
-        built.continuations(prompt, [""])[0]
+    assert "answer '' has no tokens of its own" in refused(built.continuations, prompt, [""])
 
 
 def test_an_empty_prompt_is_the_bos_and_where_there_is_none_nothing_can_follow_it():
     bare = prompter(byte_tokenizer())
     empty = bare.pose("", "", "")
     assert empty.token_ids == ()
-    with pytest.raises(InputError, match="after the prompt"):
-        bare.continuations(empty, ["Nile"])[0]
+    assert "after the prompt" in refused(bare.continuations, empty, ["Nile"])
     tokenizer = byte_tokenizer(template="<bos> $A")
     opened = prompter(tokenizer)
     scored = opened.continuations(opened.pose("", "", ""), ["Nile"])[0]

@@ -5,9 +5,9 @@ import pytest
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.templates import PromptTemplate, Wording, checked, checked_name, lists_options
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import InputError
 from launch.sweep.models import resolve_model
 from tests.support.items import make_item
+from tests.support.sweeps import refused
 
 ITEM = make_item(context="The Nile is long. It ends in the sea.", question="How long is it?")
 OPTIONS = ("6650 km", "3 km")
@@ -135,8 +135,7 @@ def test_the_sandbox_holds(attack):
 
 def test_nothing_of_files_or_chance():
     assert "no loader" in (wording("{{ question }}{% include '/etc/passwd' %}").problem(ITEM, "", ()) or "")
-    with pytest.raises(InputError, match="No filter named 'random'"):
-        wording("{{ question }}{{ options | random }}")
+    assert "No filter named 'random'" in refused(wording, "{{ question }}{{ options | random }}")
 
 
 @pytest.mark.parametrize("name", ["paper", "all", "", "a+b", "a/b", "a b", ".hidden", "é", "a\n"])

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +11,10 @@ from evaluator.checkpoints import files as readahead
 from evaluator.checkpoints.files import digest_of_file, digest_once, is_inside
 from evaluator.checkpoints.info import MANIFEST
 from evaluator.checkpoints.tensors import INDEX
-from evaluator.core.errors import InputError
 from pruning.model.checkpoint import Checkpoint
 from pruning.output.manifest import read_manifest
 from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
+from tests.support.sweeps import refused
 
 
 @pytest.mark.parametrize(
@@ -25,27 +24,19 @@ from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, w
         ("config.json", lambda file: file.symlink_to("/dev/zero"), "is a pipe, a socket or a device"),
         ("config.json", lambda file: file.symlink_to("config.json"), ""),
         ("config.json", lambda file: file.write_text("[" * 100_000), "not JSON"),
-        (
-            "tokenizer_config.json",
-            lambda file: file.touch() or os.truncate(file, 10**12),
-            "has 1,000,000,000,000 bytes",
-        ),
+        ("tokenizer_config.json", lambda file: file.touch() or os.truncate(file, 10**12), "1,000,000,000,000 bytes"),
     ],
 )
 def test_files_that_would_not_end_are_not_read(tmp_path, name, replace, part):
     checkpoint = write(tmp_path / "c")
     (checkpoint / name).unlink(missing_ok=True)
     replace(checkpoint / name)
-    message = only_error(checkpoint)
-    assert name in message
-    assert part in message
-    with pytest.raises(InputError, match=rf"{re.escape(name)}.*{part}"):
-        Checkpoint(checkpoint)
+    for message in (only_error(checkpoint), refused(Checkpoint, checkpoint)):
+        assert name in message
+        assert part in message
 
 
-@pytest.mark.parametrize(
-    "name", ["../c.safetensors", "/etc/passwd", "..", ".", "", "a\0b", "sub/c.safetensors", "x" * 300]
-)
+@pytest.mark.parametrize("name", ["../c.safetensors", "/etc/passwd", "..", ".", "", "a\0b", "sub/c", "x" * 300])
 def test_an_index_names_files_of_its_own_directory(tmp_path, name):
     write(tmp_path, tensors())  # a file that can be read, one directory above
     (tmp_path / "model.safetensors").rename(tmp_path / "c.safetensors")
@@ -54,8 +45,8 @@ def test_an_index_names_files_of_its_own_directory(tmp_path, name):
     index["weight_map"]["lm_head.weight"] = name
     (checkpoint / INDEX).write_text(json.dumps(index))
     assert "weight_map" in only_error(checkpoint)
-    with pytest.raises(InputError, match=INDEX.replace(".", r"\.") + "|Is a directory|not a regular file"):
-        Checkpoint(checkpoint)
+    told = refused(Checkpoint, checkpoint)
+    assert any(part in told for part in (INDEX, "Is a directory", "not a regular file"))
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "a/../../b", ""])
@@ -63,8 +54,7 @@ def test_a_manifest_lists_files_of_its_own_directory(tmp_path, name):
     checkpoint = write(tmp_path / "c")
     (checkpoint / MANIFEST).write_text(json.dumps({"files": {name: "0"}}))
     assert f"field 'files' names {name!r}, which is not in its directory" in only_error(checkpoint)
-    with pytest.raises(InputError, match=MANIFEST.replace(".", r"\.")):
-        read_manifest(checkpoint)
+    assert MANIFEST in refused(read_manifest, checkpoint)
 
 
 def test_names_inside_and_outside():
@@ -84,8 +74,7 @@ def test_names_inside_and_outside():
 def test_code_of_the_hub_for_a_layer_is_refused(tmp_path, more):
     checkpoint = write(tmp_path / "c", config=CONFIG | more)
     assert "'somebody/kernel" in only_error(checkpoint)
-    with pytest.raises(InputError, match="code from the hub is not run"):
-        Checkpoint(checkpoint)
+    assert "code from the hub is not run" in refused(Checkpoint, checkpoint)
     own = CONFIG | {"attn_implementation": "sdpa", "text_config": {"hidden_size": 8}}  # of transformers itself
     assert Checkpoint(write(checkpoint, config=own)).config == own
 
@@ -93,7 +82,7 @@ def test_code_of_the_hub_for_a_layer_is_refused(tmp_path, more):
 def test_every_weight_file_is_read_ahead_where_memory_has_twice_the_room(tmp_path, monkeypatch):
     sizes: list[int] = []
 
-    def fadvise(descriptor: int, offset: int, length: int, advice: int) -> None:
+    def fadvise(descriptor, offset, length, advice):
         assert (offset, length, advice) == (0, 0, readahead.os.POSIX_FADV_WILLNEED)
         sizes.append(readahead.os.fstat(descriptor).st_size)
 

@@ -83,9 +83,8 @@ def test_the_digest_tells_weights_apart(tmp_path):
 )
 def test_the_architecture_is_what_a_swap_depends_on(checkpoint, tmp_path, change, same):
     weights = tensors()
-    other, alike = (
-        inspect_checkpoint(write(tmp_path / str(seed), tensors(seed=seed), CONFIG | change)) for seed in (1, 2)
-    )
+    made = (write(tmp_path / str(seed), tensors(seed=seed), CONFIG | change) for seed in (1, 2))
+    other, alike = map(inspect_checkpoint, made)
     assert (inspect_checkpoint(checkpoint).architecture == other.architecture) is same
     del weights["lm_head.weight"]
     tied = inspect_checkpoint(write(tmp_path / "tied", weights, CONFIG | change))
@@ -105,15 +104,12 @@ def test_no_engine_holds_two_quantised_checkpoints_or_two_mixtures_of_experts(tm
     assert inspect_checkpoint(one).architecture != inspect_checkpoint(other).architecture
 
 
-FLOAT16, FLOAT32 = {"dtype": "float16"}, {"torch_dtype": "torch.float32"}
-
-
-@pytest.mark.parametrize(
-    ("config", "dtype"), [(FLOAT16, "float16"), (FLOAT32, "float32"), ({}, "bfloat16"), ({"dtype": "auto"}, "bfloat16")]
-)
-def test_the_dtype_is_the_configuration_s_or_that_of_most_weights(tmp_path, config, dtype):
-    weights = tensors() | {"norm": torch.ones(3)}
-    assert inspect_checkpoint(write(tmp_path / "m", weights, {"model_type": "qwen3"} | config)).dtype == dtype
+def test_the_dtype_is_the_configuration_s_or_that_of_most_weights(tmp_path):
+    found = []
+    for config in ({"dtype": "float16"}, {"torch_dtype": "torch.float32"}, {}, {"dtype": "auto"}):
+        directory = write(tmp_path / "m", tensors() | {"norm": torch.ones(3)}, {"model_type": "qwen3"} | config)
+        found.append(inspect_checkpoint(directory).dtype)
+    assert found == ["float16", "float32", "bfloat16", "bfloat16"]
 
 
 @pytest.mark.parametrize(

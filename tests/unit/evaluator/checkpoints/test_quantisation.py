@@ -28,7 +28,9 @@ FLOAT_GROUP = floats("group", dynamic=True, group_size=128)
 NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
 BLOCKS = [128, 128]
+FLOAT_BLOCKS = floats("block", block_structure=BLOCKS)
 W4A16 = packed(4, "group", group=128)
+ROWS, ORDERED = packed(4, "channel"), packed(4, "channel", actorder="static")
 FP8 = compressed_tensors("float-quantized", floats("channel"), FLOAT_TOKEN)
 GPTQ = other("gptq", bits=4, group_size=128, desc_act=False, sym=True, dataset="c4")
 SPARSE = {"format": "sparse-24-bitmask", "targets": ["Linear"]}
@@ -37,15 +39,12 @@ DENSE = {"format": "dense", "targets": ["Linear"], "sparsity_structure": "2:4"}
 LAYOUTS: list[tuple[dict[str, Any], str]] = [
     (W4A16, "W4A16 (group 128)"),
     (packed(4, "group", group=64, symmetric=False), "W4A16 (group 64, asymmetric)"),
-    (packed(4, "channel", actorder="static"), "W4A16 (per channel, static act order)"),
+    (ORDERED, "W4A16 (per channel, static act order)"),
     (packed(4, "group", group=128, actorder="weight"), "W4A16 (group 128, static act order)"),
     (compressed_tensors("int-quantized", integers(8, "channel"), TOKEN), "W8A8 (per channel)"),
     (compressed_tensors("int-quantized", integers(4, "group", group=128), TOKEN), "W4A8 (group 128)"),
     (FP8, "FP8 (per channel)"),
-    (
-        compressed_tensors("float-quantized", floats("block", block_structure=BLOCKS), FLOAT_GROUP),
-        "FP8 (block 128x128)",
-    ),
+    (compressed_tensors("float-quantized", FLOAT_BLOCKS, FLOAT_GROUP), "FP8 (block 128x128)"),
     (compressed_tensors("float-quantized", floats("tensor")), "FP8 W8A16 (per tensor)"),
     (compressed_tensors("nvfp4-pack-quantized", NVFP4, NVFP4 | {"dynamic": "local"}), "NVFP4 (group 16)"),
     (compressed_tensors("mxfp4-pack-quantized", MXFP4), "MXFP4 W4A16 (group 32)"),
@@ -70,7 +69,7 @@ def read(said: object, directory: Path = Path("model"), key: str = "quantization
 
 
 @pytest.mark.parametrize(("said", "label"), LAYOUTS)
-def test_every_layout_is_named_in_the_words_of_the_field(said: dict[str, Any], label: str) -> None:
+def test_every_layout_is_named_in_the_words_of_the_field(said, label):
     found = read(said)
     assert (found.label, found.library) == (label, said["quant_method"])
     if found.library == "compressed-tensors":  # the field's old name, which says no method
@@ -78,7 +77,7 @@ def test_every_layout_is_named_in_the_words_of_the_field(said: dict[str, Any], l
         assert read(old, key="compression_config") == found
 
 
-def test_calibration_is_a_data_set_that_is_named_and_no_list_of_texts() -> None:
+def test_calibration_is_a_data_set_that_is_named_and_no_list_of_texts():
     named, listed = read(GPTQ), read({**GPTQ, "dataset": ["a text", "another one"]})
     assert (named.calibration, listed.calibration) == ("c4", None)
 
@@ -94,14 +93,14 @@ def test_calibration_is_a_data_set_that_is_named_and_no_list_of_texts() -> None:
         ("", None),
     ],
 )
-def test_llm_compressors_recipe_names_the_algorithm(tmp_path: Path, recipe: str, algorithm: str | None) -> None:
+def test_llm_compressors_recipe_names_the_algorithm(tmp_path, recipe, algorithm):
     (tmp_path / "recipe.yaml").write_text(recipe)
     found = read(W4A16, tmp_path)
     assert found.algorithm == algorithm
     assert found.label == (f"W4A16 ({algorithm}, group 128)" if algorithm else "W4A16 (group 128)")
 
 
-def test_two_schemes_in_one_checkpoint_are_both_named() -> None:
+def test_two_schemes_in_one_checkpoint_are_both_named():
     both = read({**W4A16, "config_groups": {**W4A16["config_groups"], "group_1": FP8["config_groups"]["group_0"]}})
     assert (both.scheme, both.per) == ("W4A16 and FP8", None)
 
@@ -110,7 +109,7 @@ def test_two_schemes_in_one_checkpoint_are_both_named() -> None:
     ("sparsity", "format"),
     [(DENSE, "dense"), (SPARSE, "sparse-24-bitmask"), ({"format": "dense", "targets": []}, None), (None, None)],
 )
-def test_a_sparsity_config_counts_where_it_names_layers(sparsity: object, format: str | None) -> None:
+def test_a_sparsity_config_counts_where_it_names_layers(sparsity, format):
     assert read({**W4A16, "sparsity_config": sparsity}).sparse_format == format
 
 
@@ -128,20 +127,15 @@ def test_a_sparsity_config_counts_where_it_names_layers(sparsity: object, format
         ({"quant_method": "modelopt"}, "field 'quant_algo' is missing"),
     ],
 )
-def test_a_configuration_that_cannot_be_understood_is_one_line(said: object, part: str) -> None:
+def test_a_configuration_that_cannot_be_understood_is_one_line(said, part):
     message = refused(read, said)
     assert part in message
     assert str(Path("model") / "config.json") in message
 
 
-@pytest.mark.parametrize(
-    ("said", "served"),
-    [
-        ({**W4A16, "sparsity_config": DENSE}, W4A16),
-        (packed(4, "channel", actorder="static"), packed(4, "channel")),  # a row has one scale
-    ],
-)
-def test_what_says_nothing_of_the_tensors_is_left_out(said: dict[str, Any], served: dict[str, Any]) -> None:
+# a row has one scale
+@pytest.mark.parametrize(("said", "served"), [({**W4A16, "sparsity_config": DENSE}, W4A16), (ORDERED, ROWS)])
+def test_what_says_nothing_of_the_tensors_is_left_out(said, served):
     config = {**CONFIG, "quantization_config": said}
     before = copy.deepcopy(config)
     assert served_config(config) == {**CONFIG, "quantization_config": served}
@@ -151,12 +145,12 @@ def test_what_says_nothing_of_the_tensors_is_left_out(said: dict[str, Any], serv
 @pytest.mark.parametrize(
     "said", [None, W4A16, {**W4A16, "sparsity_config": SPARSE}, packed(4, "group", group=128, actorder="static"), GPTQ]
 )
-def test_everything_else_is_served_as_it_is(said: object) -> None:
+def test_everything_else_is_served_as_it_is(said):
     config = {**CONFIG, "quantization_config": said}
     assert served_config(config) is config
 
 
-def test_an_overlay_links_the_files_and_leaves_them_alone(tmp_path: Path) -> None:
+def test_an_overlay_links_the_files_and_leaves_them_alone(tmp_path):
     checkpoint = write(tmp_path / "checkpoint")
     (checkpoint / "tokenizer.json").write_text("{}")
     before = {file.name: file.read_bytes() for file in checkpoint.iterdir()}

@@ -31,12 +31,10 @@ def reduced(base: Mapping[str, Seen], own: Mapping[str, Seen], **columns: str) -
 
 def outcomes(losses: Losses, *, dtype: str = "float32") -> pd.DataFrame:
     """A base that is right throughout, and a checkpoint in which some items of each language change."""
-    dense = {f"{language}/{n}": RIGHT for language, (items, _, _) in losses.items() for n in range(items)}
-    own = {
-        f"{language}/{n}": into if n < changed else RIGHT
-        for language, (items, changed, into) in losses.items()
-        for n in range(items)
-    }
+    dense, own = {}, {}
+    for language, (items, changed, into) in losses.items():
+        dense |= {f"{language}/{n}": RIGHT for n in range(items)}
+        own |= {f"{language}/{n}": into if n < changed else RIGHT for n in range(items)}
     return reduced(dense, own, dtype=dtype)
 
 
@@ -175,7 +173,7 @@ def test_the_worst_language_counts_though_the_pooled_numbers_hold():
 
 
 def test_block_is_corrected_for_the_number_of_languages():
-    def of_english(others: int) -> str:
+    def of_english(others):
         losses = {"english": (100, 18, PICKED)} | {f"l{n}": (100, 0, PICKED) for n in range(others)}
         checks = verdict(losses).of("open_drop")
         return next(check.state for check in checks if check.language == "english")
@@ -262,18 +260,9 @@ def test_each_check_has_the_level_of_its_own_looks():
 
 def _paired(items: int, lost: int) -> Paired:
     """A base that is right throughout, and a checkpoint that loses the first items."""
-    base, own = np.ones(items), (np.arange(items) >= lost).astype(float)
-    asked = np.ones(items, dtype=bool)
-    return Paired(
-        languages=np.full(items, "english", dtype=object),
-        contexts=np.arange(items),
-        base_said=base,
-        said=own,
-        base_picked=base,
-        picked=own,
-        open=asked,
-        choice=asked,
-    )
+    where = {"languages": np.full(items, "english", dtype=object), "contexts": np.arange(items)}
+    base, own, asked = np.ones(items), (np.arange(items) >= lost).astype(float), np.ones(items, dtype=bool)
+    return Paired(**where, base_said=base, said=own, base_picked=base, picked=own, open=asked, choice=asked)
 
 
 def test_the_summary_counts_verdicts_from_worst_to_best():
@@ -316,7 +305,6 @@ def test_an_undecided_copy_needs_as_many_items_as_would_pass():
     assert [check.enough for check in found.of("open_drop")] == [150]
     assert why(found).startswith("open accuracy lost 0.0 pp")
     assert "; it would take about 150 items" in why(found)
-    assert judged(alike(149), alike(149), Thresholds(max_mc_only=None, max_lost=None)).outcome == "PASS"
 
 
 def test_a_base_that_guesses_hides_no_loss_of_what_it_says():

@@ -2,21 +2,13 @@
 
 import pytest
 
-from evaluator.core.records import Item
 from evaluator.core.text import normalise
 from evaluator.judging.controls import controls_of, paraphrases
+from tests.support.items import make_item
 
 
-def posed(number: int, *answers: str, language: str = "english") -> Item:
-    return Item(
-        task="t",
-        language=language,
-        item_id=f"q{number}",
-        context="",
-        question=f"Question {number}?",
-        answers=answers,
-        cluster="",
-    )
+def posed(number, *answers, language="english"):
+    return make_item(number, language=language, question=f"Question {number}?", answers=answers)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +52,14 @@ def test_what_must_match_and_what_must_not():
     for each in found:
         assert each.claim.question == f"Question {each.item_id[1:]}?"
         by_item.setdefault(each.item_id, {})[each.kind] = each.claim.response
-    assert sorted(by_item) == ["q0", "q1", "q2", "q3", "q4", "q5", "q8"]  # punctuation and nothing are no answers
+    assert sorted(by_item) == ["i0", "i1", "i2", "i3", "i4", "i5", "i8"]  # punctuation and nothing are no answers
     assert all(each["same"] == ITEMS[int(name[1:])].answers[0] for name, each in by_item.items())
     # of names, Nova is part of Lake Nova: neither is another answer than the other
-    assert by_item["q1"]["other"] == by_item["q3"]["other"] == "Tura City"
-    assert by_item["q5"]["other"] in ("Lake Nova", "Nova")
-    assert {by_item["q0"]["other"], by_item["q2"]["other"]} == {"oxygen", "water"}
-    assert set(by_item["q4"]) == {"same"}  # the only number, without another form
-    assert set(by_item["q8"]) == {"same"}
+    assert by_item["i1"]["other"] == by_item["i3"]["other"] == "Tura City"
+    assert by_item["i5"]["other"] in ("Lake Nova", "Nova")
+    assert {by_item["i0"]["other"], by_item["i2"]["other"]} == {"oxygen", "water"}
+    assert set(by_item["i4"]) == {"same"}  # the only number, without another form
+    assert set(by_item["i8"]) == {"same"}
     for name, each in by_item.items():
         assert normalise(each.get("other", "?")) not in map(normalise, ITEMS[int(name[1:])].answers)
 

@@ -1,13 +1,12 @@
 """Verdicts come from two log-likelihoods alone, whatever a response says."""
 
 import math
-from typing import Any
 
 import pytest
 
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError
-from evaluator.engine.base import Request, Response, Score
+from evaluator.engine.base import Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.judging.matcher import Claim, Matcher, Verdict
 from launch.sweep.models import BUNDLED_MODEL
@@ -26,39 +25,37 @@ HOSTILE = [
 
 
 @pytest.fixture
-def tokenizer() -> Any:
+def tokenizer():
     return load_tokenizer(BUNDLED_MODEL)
 
 
-def pair(response: str, *answers: str) -> Claim:
+def pair(response, *answers):
     return Claim(question="Where is Karo?", answers=answers or ("Kenya",), response=response)
 
 
-def scripted(tokenizer: Any, says: dict[str, tuple[float, float]]) -> FakeEngine:
+def scripted(tokenizer, says):
     """An engine that gives a response found in the prompt its (yes, no) log-likelihoods."""
 
-    def answer(request: Request) -> Response:
+    def answer(request):
         assert isinstance(request, Score)
         prompt = tokenizer.decode(request.prompt_ids)
         yes, no = next(values for response, values in says.items() if f'Response: "{response}"' in prompt)
         told = tokenizer.decode(request.continuation_ids).strip()
-        size = len(request.continuation_ids)
-        total = {"yes": yes, "no": no}[told]
-        return Response(
-            request_id=request.request_id, token_ids=request.continuation_ids, logprobs=(total / size,) * size
-        )
+        ids, total = request.continuation_ids, {"yes": yes, "no": no}[told]
+        return Response(request_id=request.request_id, token_ids=ids, logprobs=(total / len(ids),) * len(ids))
 
     return FakeEngine(answer, reorder_seed=1)
+
+
+def given(request, logprob):
+    return Response(request_id=request.request_id, logprobs=(logprob,))
 
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
 def test_the_likelier_of_yes_and_no_is_the_verdict(tokenizer, template):
     tokenizer.chat_template = template
-    engine = scripted(
-        tokenizer, {"in Kenya": (-1.0, -2.0), "in Peru": (-3.0, -1.0), "even": (-1.5, -1.5), "sure": (-1, -5000)}
-    )
-    pairs = [pair(response) for response in ("in Peru", "in Kenya", "even", "sure")]
-    found = Matcher(tokenizer, prompt_tokens=512).verdicts(engine, pairs)
+    says = {"in Peru": (-3.0, -1.0), "in Kenya": (-1.0, -2.0), "even": (-1.5, -1.5), "sure": (-1, -5000)}
+    found = Matcher(tokenizer, prompt_tokens=512).verdicts(scripted(tokenizer, says), [*map(pair, says)])
     assert [verdict.verdict for verdict in found] == [False, True, False, True]
     wanted = [math.exp(-3) / (math.exp(-3) + math.exp(-1)), math.exp(-1) / (math.exp(-1) + math.exp(-2)), 0.5, 1.0]
     assert [verdict.probability for verdict in found] == pytest.approx(wanted)
@@ -81,11 +78,7 @@ def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
     prompt, harmless = (tokenizer.decode(each.prompt_ids, skip_special_tokens=False) for each in (yes, plain))
     assert prompt.count("\n") == harmless.count("\n")
     for verdict, scores in ((False, (-9.0, -1.0)), (True, (-1.0, -9.0))):
-        engine = FakeEngine(
-            lambda request, scores=scores: Response(
-                request_id=request.request_id, logprobs=(scores[request.request_id.endswith("/no")],)
-            )
-        )
+        engine = FakeEngine(lambda each, scores=scores: given(each, scores[each.request_id.endswith("/no")]))
         assert matcher.verdicts(engine, [pair(response)])[0].verdict is verdict
 
 
@@ -101,10 +94,10 @@ def test_a_long_response_is_cut_and_a_long_question_excluded(tokenizer):
 
 
 def test_a_failed_score_is_no_verdict(tokenizer):
-    def answer(request: Request) -> Response:
+    def answer(request):
         if request.request_id == "0/no":
             return Response(request_id=request.request_id, status="engine_error", error="broke")
-        return Response(request_id=request.request_id, logprobs=(-1.0,))
+        return given(request, -1.0)
 
     found = Matcher(tokenizer, prompt_tokens=512).verdicts(FakeEngine(answer), [pair("x"), pair("y")])
     assert found[0] == Verdict(verdict=None, probability=None, status="engine_error")
@@ -116,6 +109,6 @@ def test_an_engine_that_leaves_a_score_out_is_an_error(tokenizer):
         def run(self, source):
             return (response for response in super().run(source) if not response.request_id.endswith("/no"))
 
-    engine = Forgetful(lambda request: Response(request_id=request.request_id, logprobs=(-1.0,)))
+    engine = Forgetful(lambda request: given(request, -1.0))
     with pytest.raises(EngineError, match="scored yes only"):
         Matcher(tokenizer, prompt_tokens=512).verdicts(engine, [pair("x")])

@@ -10,14 +10,14 @@ CHECKPOINTS = ("dense", "wanda-0.5", "magnitude-0.6")
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> pd.DataFrame:
+def outcomes():
     assert set(CHECKPOINTS) <= set(SETTINGS)
     parts = [reduce_records(frame_of(records_of(name, "gazetteer", 12))) for name in CHECKPOINTS]
     return pd.concat(parts, ignore_index=True)
 
 
 @pytest.fixture(scope="module")
-def tables(outcomes) -> dict[str, pd.DataFrame]:
+def tables(outcomes):
     return {name: table.frame for name, table in compute_tables(Inputs(outcomes)).items()}
 
 
@@ -70,9 +70,8 @@ def test_a_checkpoints_numbers_do_not_depend_on_the_others(outcomes, tables):
 
 def test_clusters_from_the_items_move_intervals_and_nothing_else(outcomes, tables):
     items = outcomes[["task", "language", "item_id"]].drop_duplicates()
-    items = items.assign(
-        cluster=items["item_id"].str[-1].astype(int) // 4, question="", context="", answers=[[]] * len(items)
-    )
+    clusters = items["item_id"].str[-1].astype(int) // 4
+    items = items.assign(cluster=clusters, question="", context="", answers=[[]] * len(items))
     query = "checkpoint == 'magnitude-0.6' and language == 'all'"
     grouped = compute_tables(Inputs(outcomes, items))["pr_gap"].frame.query(query).iloc[0]
     alone = tables["pr_gap"].query(query).iloc[0]

@@ -52,7 +52,7 @@ def test_equal_values_give_equal_intervals_whatever_their_contexts_are_called():
 def test_too_few_contexts_and_a_statistic_without_an_end_say_so():
     assert intervals(rate, [np.ones(4)], np.array([0, 0, 1, 1]), RATE) == [too_few(2)]
 
-    def undefined(mean: np.ndarray) -> np.ndarray:
+    def undefined(mean):
         return np.where(mean > 0.9, mean, np.nan)
 
     assert intervals(undefined, [np.ones(10)], np.arange(10), RATE) == [NO_END]

@@ -20,21 +20,21 @@ def controls(matcher: str, language: str, same: str, other: str, task: str = "t"
     return pd.DataFrame(rows)
 
 
+UNFIT = "unfit as a judge: it accepts"
+
+
 @pytest.mark.parametrize(
     ("fitness", "why"),
     [
         (Fitness(60, 60, 30, 30), None),
-        (Fitness(0, 60, 30, 30), "unfit as a judge: it accepts 0 of 60 right answers"),
-        (Fitness(60, 60, 0, 30), "unfit as a judge: it accepts 30 of 30 wrong answers"),
-        (
-            Fitness(30, 60, 15, 30),
-            "unfit as a judge: it accepts 30 of 60 right answers and accepts 15 of 30 wrong answers",
-        ),
+        (Fitness(0, 60, 30, 30), f"{UNFIT} 0 of 60 right answers"),
+        (Fitness(60, 60, 0, 30), f"{UNFIT} 30 of 30 wrong answers"),
+        (Fitness(30, 60, 15, 30), f"{UNFIT} 30 of 60 right answers and accepts 15 of 30 wrong answers"),
         (Fitness(45, 60, 30, 30), None),  # 75 %, and 84 % is not excluded
         (Fitness(1, 2, 0, 0), None),  # too few to say
         (Fitness(0, 0, 0, 0), None),
     ],
-)  # fmt: skip
+)
 def test_unfit_is_what_chance_does_not_explain(fitness, why):
     assert fitness.why_unfit == why
 

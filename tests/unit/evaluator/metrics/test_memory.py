@@ -2,7 +2,6 @@
 
 import gc
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def test_memory_does_not_grow_with_the_items_of_checkpoints_outside_the_comparis
     monkeypatch.setattr(inputs, "_HELD_PAIRS", ITEMS)
     one = reduce_records(frame_of(records_of("dense", "gazetteer", ITEMS, languages=("english",))))
 
-    def kept(checkpoints: int, folder: Path | None) -> int:
+    def kept(checkpoints, folder):
         tracemalloc.start()
         found = Outcomes()
         for number in range(checkpoints):

@@ -95,13 +95,6 @@ def test_an_error_in_a_table_of_our_own_is_not_hidden(monkeypatch, tmp_path):
         write_report(run)
 
 
-def test_a_column_without_a_kind_is_refused():
-    with pytest.raises(TypeError, match="column 'half' has no kind"):
-        Column("half", "percentage")
-    with pytest.raises(ValueError, match="no column and no kind is declared for half"):
-        typed_frame(NAMES, [{"task": "t", "checkpoint": "p", "half": 0.5}])
-
-
 def test_rows_that_come_one_by_one_are_the_frame_of_all():
     text, share, count = Column("text", TEXT), Column("share", PERCENTAGE, interval=True), Column("n", COUNT)
     rows = [{"text": "a", "n": 3, "share": 0.5}, {"text": None, "n": None, "share_low": 1}, {"share": None}, {}]

@@ -1,6 +1,5 @@
 """The aligned rank in the stream: of the base's own answer, and of the base's answer on another checkpoint."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,31 +12,30 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.grading import grade
 from evaluator.probes.item import BaseAnswer
 from evaluator.probes.rank import NOT_OPEN, NOT_SAID, align
-from tests.support.letters import (
-    EOS,
-    LetterPrompter,
-    letter_evaluation,
-    letter_items,
-    letter_model,
-    letter_plans,
-    letter_questions,
-)
+from tests.support import letters
+from tests.support.letters import EOS, LetterPrompter, letter_model, letter_plans, letter_questions
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=8, probes=("greedy", "beam", "rank", "aligned_rank"))
 decode = LetterPrompter().decode
 
 
-def greedy_of(question, config=CONFIG, lm=None):
+def prompt_of(question):
+    """The open prompt, as ids."""
+    (plan,) = letter_plans([question], CONFIG)
+    return plan.prompts["open"].token_ids
+
+
+def greedy_of(question):
     """What the model answers to the open prompt, as ids."""
-    (plan,) = letter_plans([question], config)
-    asked = Generate(request_id="g", prompt_ids=plan.prompts["open"].token_ids, max_tokens=config.max_new_tokens)
-    return (lm or letter_model()).answer(asked).token_ids
+    asked = Generate(request_id="g", prompt_ids=prompt_of(question), max_tokens=CONFIG.max_new_tokens)
+    return letter_model().answer(asked).token_ids
 
 
-def asked_questions():
+@pytest.fixture(scope="module")
+def questions():
     """Items whose gold answer the model says in the middle of its greedy answer; one of which it does not."""
     questions = []
-    for number, item in enumerate(letter_items(10)):
+    for number, item in enumerate(letters.letter_items(10)):
         (question,) = letter_questions([item], CONFIG)
         said = decode(greedy_of(question))
         gold = "zzzz" if number == 3 or len(said) < 4 else said[2:4]
@@ -48,8 +46,9 @@ def asked_questions():
 def run(script, questions, config=CONFIG, base=None, **engine):
     """Records by item id, of the probe aligned_rank; `base` maps item ids to what the base answered."""
     find = None if base is None else lambda item: base[item.item_id]
-    stream = letter_evaluation(letter_plans(questions, config), config, base=find).run(FakeEngine(script, **engine))
-    found = [record for _, records in stream for record in records if record.probe == "aligned_rank"]
+    stream = letters.letter_evaluation(letter_plans(questions, config), config, base=find)
+    answered = stream.run(FakeEngine(script, **engine))
+    found = [record for _, records in answered for record in records if record.probe == "aligned_rank"]
     assert len(found) == len(questions)
     return {record.item_id: record for record in found}
 
@@ -65,11 +64,6 @@ def recorded():
     return sent, script
 
 
-@pytest.fixture(scope="module")
-def questions():
-    return asked_questions()
-
-
 def test_on_the_base_itself_the_aligned_rank_is_one(questions):
     found = run(letter_model().answer, questions)
     defined = {name: record for name, record in found.items() if record.status == "ok"}
@@ -82,8 +76,7 @@ def test_on_the_base_itself_the_aligned_rank_is_one(questions):
         assert said.startswith(record.text + record.option_text)
         assert decode(record.token_ids) == record.option_text
         assert record.option_text == gold
-        (plan,) = letter_plans([by_id[name]], CONFIG)
-        assert record.prompt_tokens == len(plan.prompts["open"].token_ids) + len(record.text)
+        assert record.prompt_tokens == len(prompt_of(by_id[name])) + len(record.text)
     left = {record.text for name, record in found.items() if name not in defined}
     assert left == {NOT_SAID}
     assert found["q3"].status == "excluded"
@@ -97,13 +90,11 @@ def test_on_another_checkpoint_the_same_tokens_are_scored_after_the_bases_words(
     for question in questions:
         name = question.item.item_id
         record = found[name]
-        assert (record.status, record.token_ids, record.text, record.prompt_tokens) == (
-            own[name].status, own[name].token_ids, own[name].text, own[name].prompt_tokens
-        )  # fmt: skip
+        for column in ("status", "token_ids", "text", "prompt_tokens"):
+            assert getattr(record, column) == getattr(own[name], column)
         if record.status != "ok":
             continue
-        (plan,) = letter_plans([question], CONFIG)
-        prefix = plan.prompts["open"].token_ids + base[name].token_ids[: len(record.text)]
+        prefix = prompt_of(question) + base[name].token_ids[: len(record.text)]
         row = other.logprobs(prefix)
         first = record.token_ids[0]
         assert record.rank == 1 + int((row > row[first]).sum())
@@ -133,9 +124,8 @@ def test_what_is_missing_is_excluded_with_the_reason_and_asks_nothing(questions)
     config = CONFIG.model_copy(update={"probes": ("greedy", "aligned_rank")})
     base = {q.item.item_id: BaseAnswer(missing="nobody asked it") for q in questions}
     found = run(script, questions, config, base=base)
-    assert {(r.status, r.text, r.rank, r.token_ids) for r in found.values()} == {
-        ("excluded", "nobody asked it", None, None)
-    }
+    told = ("excluded", "nobody asked it", None, None)
+    assert {(r.status, r.text, r.rank, r.token_ids) for r in found.values()} == {told}
     assert all(r.prompt_tokens for r in found.values())
     assert not any(isinstance(request, Score) for request in sent)
     not_open = config.model_copy(update={"formats": ("open_capped",)})
@@ -158,14 +148,14 @@ def test_a_failure_of_the_engine_is_one_of_the_probe(questions, failing):
 class Pieces:
     """A tokenizer whose tokens are pieces of UTF-8 text, decoded as byte-level tokenizers do."""
 
-    def __init__(self, *pieces: str | bytes) -> None:
+    def __init__(self, *pieces):
         self._pieces = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
         self.ids = tuple(range(len(pieces)))
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids):
         return b"".join(self._pieces[token] for token in ids).decode(errors="replace")
 
-    def cut(self, *answers: str) -> tuple[str, str] | None:
+    def cut(self, *answers):
         """Lead-in and aligned answer, decoded."""
         found = align(self.ids, answers, self.decode)
         return None if found is None else tuple(map(self.decode, found))
@@ -232,23 +222,19 @@ def test_characters_of_several_tokens_are_kept_whole():
         # tokens that a tag shares with what is said
         (("<thi", "nk>Ni", "le</thi", "nk>the Ni", "le"), "Nile", ("<think>Nile</thi", "nk>the Nile")),
         # two thoughts
-        (
-            ("<think>", "x", "</think>", "<think>", "Nile", "</think>", "Nile"),
-            "Nile",
-            ("<think>x</think><think>Nile</think>", "Nile"),
-        ),
+        (("<think>x</think>", "<think>Nile</think>", "Nile"), "Nile", ("<think>x</think><think>Nile</think>", "Nile")),
     ],
 )
 def test_a_match_is_outside_of_every_thought(pieces, answer, expected):
     assert Pieces(*pieces).cut(answer) == expected
 
 
+PIECES = ["a", "b", "A.", " ", "-", "ab", "<think>", "</think>", "<thi", "nk>", "</", b"\xc3", b"\xa9"]
+
+
 @settings(max_examples=400, deadline=None)
 @given(
-    pieces=st.lists(
-        st.sampled_from(["a", "b", "A.", " ", "-", "ab", "<think>", "</think>", "<thi", "nk>", "</", b"\xc3", b"\xa9"]),
-        max_size=9,
-    ),
+    pieces=st.lists(st.sampled_from(PIECES), max_size=9),
     answers=st.lists(st.sampled_from(["a", "ab", "ba", "a b", "aab", "é", "think", "."]), min_size=1, max_size=3),
 )
 def test_defined_exactly_where_grading_finds_an_answer_and_cut_as_tightly_as_can_be(pieces, answers):

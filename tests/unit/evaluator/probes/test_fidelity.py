@@ -1,5 +1,7 @@
 """Fidelity in the stream: a base that keeps and meets itself, what is compared with it, and what both were asked."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,13 +41,32 @@ def run(script, questions, references=None, base=None, config=CONFIG, **engine):
     return found, sent
 
 
+def posed(questions):
+    """Of each question its item's name, and its open prompt and gold answer as ids."""
+    for question in questions:
+        plan = letter_plan(question, CONFIG)
+        gold = plan.scored[question.item.answers[0]].continuation_ids
+        yield question.item.item_id, plan.prompts["open"].token_ids, gold
+
+
 def said(questions, lm):
     """The greedy answers of a model as those of a base."""
     answers = {}
-    for plan in [letter_plan(question, CONFIG) for question in questions]:
-        asked = Generate(request_id="g", prompt_ids=plan.prompts["open"].token_ids, max_tokens=CONFIG.max_new_tokens)
-        answers[plan.question.item.item_id] = BaseAnswer(token_ids=lm.answer(asked).token_ids)
+    for name, prompt, _ in posed(questions):
+        asked = Generate(request_id="g", prompt_ids=prompt, max_tokens=CONFIG.max_new_tokens)
+        answers[name] = BaseAnswer(token_ids=lm.answer(asked).token_ids)
     return answers
+
+
+def both(folder):
+    return References(keep=str(folder), compare=str(folder))
+
+
+def beside_its_base(questions, folder, config=CONFIG, **engine):
+    """What `run` returns for another checkpoint after its base, and the base's answers."""
+    run(letter_model().answer, questions, both(folder), config=config)
+    base = said(questions, letter_model())
+    return *run(OTHER.answer, questions, References(compare=str(folder)), base, config, **engine), base
 
 
 def divergences(p_lm, q_lm, prompt, continuation):
@@ -69,16 +90,14 @@ def check(record, p_lm, q_lm, prompt, continuation):
 
 
 def test_a_base_keeps_and_is_then_compared_with_itself(questions, tmp_path):
-    own = References(keep=str(tmp_path), compare=str(tmp_path))
-    found, sent = run(letter_model().answer, questions, own, reorder_seed=3)
+    found, sent = run(letter_model().answer, questions, both(tmp_path), reorder_seed=3)
     answers = said(questions, letter_model())
-    for plan in [letter_plan(question, CONFIG) for question in questions]:
-        name = plan.question.item.item_id
+    for name, prompt, _ in posed(questions):
         greedy, gold = found[name, 0], found[name, 1]
         assert (greedy.is_gold, gold.is_gold) == (False, True)
         assert greedy.token_ids == answers[name].token_ids
-        check(greedy, letter_model(), letter_model(), plan.prompts["open"].token_ids, greedy.token_ids)
-        check(gold, letter_model(), letter_model(), plan.prompts["open"].token_ids, gold.token_ids)
+        for each in (greedy, gold):
+            check(each, letter_model(), letter_model(), prompt, each.token_ids)
         assert max(gold.kld) < 1e-6
         assert all(gold.same_top)
     referring = [request for request in sent if isinstance(request, Score) and request.reference]
@@ -88,43 +107,32 @@ def test_a_base_keeps_and_is_then_compared_with_itself(questions, tmp_path):
 
 
 def test_another_checkpoint_says_what_its_base_said(questions, tmp_path):
-    run(letter_model().answer, questions, References(keep=str(tmp_path), compare=str(tmp_path)))
-    base = said(questions, letter_model())
-    found, sent = run(OTHER.answer, questions, References(compare=str(tmp_path)), base, reorder_seed=5, room=3)
-    for plan in [letter_plan(question, CONFIG) for question in questions]:
-        name, prompt = plan.question.item.item_id, plan.prompts["open"].token_ids
+    found, sent, base = beside_its_base(questions, tmp_path, reorder_seed=5, room=3)
+    for name, prompt, gold in posed(questions):
         assert found[name, 0].token_ids == base[name].token_ids
         check(found[name, 0], letter_model(), OTHER, prompt, base[name].token_ids)
-        check(
-            found[name, 1], letter_model(), OTHER, prompt, plan.scored[plan.question.item.answers[0]].continuation_ids
-        )
-    assert len([request for request in sent if isinstance(request, Score) and request.reference]) == 2 * len(questions)
-    assert all(not request.reference.keep for request in sent if isinstance(request, Score) and request.reference)
+        check(found[name, 1], letter_model(), OTHER, prompt, gold)
+    referring = [request.reference for request in sent if isinstance(request, Score) and request.reference]
+    assert [reference.keep for reference in referring] == [False] * 2 * len(questions)
 
 
 def test_one_that_has_a_base_and_is_one_keeps_along_its_own_answers(questions, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    run(letter_model().answer, questions, References(keep=str(first), compare=str(first)))
+    run(letter_model().answer, questions, both(first))
     middle = References(keep=str(second), compare=str(first))
     found, _ = run(OTHER.answer, questions, middle, said(questions, letter_model()))
     third = FakeLM(vocabulary=27, eos_ids=EOS, seed=7)
     last, _ = run(third.answer, questions, References(compare=str(second)), said(questions, OTHER))
-    for plan in [letter_plan(question, CONFIG) for question in questions]:
-        name, prompt = plan.question.item.item_id, plan.prompts["open"].token_ids
+    for name, prompt, _ in posed(questions):
         check(found[name, 0], letter_model(), OTHER, prompt, said(questions, letter_model())[name].token_ids)
         check(last[name, 0], OTHER, third, prompt, said(questions, OTHER)[name].token_ids)
         check(last[name, 1], OTHER, third, prompt, last[name, 1].token_ids)
 
 
 def test_the_likeliest_tokens_alone_give_a_lower_bound(questions, tmp_path):
-    settings = CONFIG.model_copy(update={"fidelity_top": 5})
-    own = References(keep=str(tmp_path), compare=str(tmp_path))
-    run(letter_model().answer, questions, own, config=settings)
-    base = said(questions, letter_model())
-    found, _ = run(OTHER.answer, questions, References(compare=str(tmp_path)), base, settings)
-    for plan in [letter_plan(question, settings) for question in questions]:
-        name = plan.question.item.item_id
-        whole = divergences(letter_model(), OTHER, plan.prompts["open"].token_ids, base[name].token_ids)
+    found, _, base = beside_its_base(questions, tmp_path, CONFIG.model_copy(update={"fidelity_top": 5}))
+    for name, prompt, _ in posed(questions):
+        whole = divergences(letter_model(), OTHER, prompt, base[name].token_ids)
         assert all(np.array(found[name, 0].kld) <= whole[0] + 1e-6)
         assert sum(found[name, 0].kld) < sum(whole[0])
 
@@ -140,7 +148,7 @@ def test_why_it_is_not_defined(questions, tmp_path):
     missing = {question.item.item_id: BaseAnswer(missing="it failed") for question in questions}
     assert reasons(References(compare=str(tmp_path)), missing) == {"it failed"}
     shown = CONFIG.model_copy(update={"formats": ("shown",)})
-    assert reasons(References(keep=str(tmp_path), compare=str(tmp_path)), config=shown) == {NOT_OPEN}
+    assert reasons(both(tmp_path), config=shown) == {NOT_OPEN}
 
 
 def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_failed(questions, tmp_path):
@@ -150,18 +158,10 @@ def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_fa
     assert all("are not there" in record.text for record in found.values())
 
     def blind(request):
-        if isinstance(request, Score) and request.reference:
-            return OTHER.answer(replace_reference(request))
-        return OTHER.answer(request)
+        return OTHER.answer(replace(request, reference=None) if isinstance(request, Score) else request)
 
     found, _ = run(blind, questions, References(compare=str(tmp_path)), base)
     assert {(record.status, record.text) for record in found.values()} == {("engine_error", NO_DIVERGENCES)}
-
-
-def replace_reference(request):
-    return Score(
-        request_id=request.request_id, prompt_ids=request.prompt_ids, continuation_ids=request.continuation_ids
-    )
 
 
 def test_a_base_that_cannot_keep_is_not_compared_with(questions, tmp_path):
@@ -170,7 +170,7 @@ def test_a_base_that_cannot_keep_is_not_compared_with(questions, tmp_path):
             return Response(request_id=request.request_id, status="engine_error", error="full")
         return letter_model().answer(request)
 
-    found, sent = run(full, questions, References(keep=str(tmp_path), compare=str(tmp_path)))
+    found, sent = run(full, questions, both(tmp_path))
     assert {(record.status, record.text) for record in found.values()} == {("engine_error", "full")}
     assert all(request.reference.keep for request in sent if isinstance(request, Score) and request.reference)
 
@@ -181,8 +181,7 @@ def windows():
 
 
 def test_windows_of_a_text_in_pieces(tmp_path):
-    own = References(keep=str(tmp_path), compare=str(tmp_path))
-    floor, _ = run(letter_model().answer, windows(), own, config=TEXT)
+    floor, _ = run(letter_model().answer, windows(), both(tmp_path), config=TEXT)
     found, sent = run(OTHER.answer, windows(), References(compare=str(tmp_path)), config=TEXT, reorder_seed=1)
     assert len(sent) == 0 + 1 + 1 + 3
     for window in windows():
@@ -199,9 +198,7 @@ def test_windows_of_a_text_in_pieces(tmp_path):
 
 
 def test_outcomes_hold_sums_and_what_percentiles_are_made_of(questions, tmp_path):
-    run(letter_model().answer, questions, References(keep=str(tmp_path), compare=str(tmp_path)))
-    base = said(questions, letter_model())
-    found, _ = run(OTHER.answer, questions, References(compare=str(tmp_path)), base)
+    found, _, _ = beside_its_base(questions, tmp_path)
     outcomes = reduce_records(to_table(list(found.values())).to_pandas()).set_index("item_id")
     assert set(outcomes["fidelity_status"]) == {"ok"}
     for (name, index), record in found.items():

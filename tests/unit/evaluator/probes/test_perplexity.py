@@ -8,7 +8,6 @@ from transformers import AutoModelForCausalLM
 
 from evaluator.asking.questions import Window
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import InputError
 from evaluator.engine.base import Response
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.fake import FakeEngine, FakeLM
@@ -17,6 +16,7 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import PIECE, windows_of
 from tests.support.letters import letter_evaluation, letter_plan
 from tests.support.models import save_tiny_model
+from tests.support.sweeps import refused
 from tests.support.tokenizers import NAMES, absent, real_tokenizer
 
 TEXT = "The town of Karo lies on the river Belu, and was founded in 1714.\n" * 9 + "Онти, బెలు."
@@ -35,8 +35,7 @@ def tiny(tmp_path_factory):
 
 
 def test_a_text_without_tokens_is_refused(tiny):
-    with pytest.raises(InputError, match="no token"):
-        windows_of("book", "", load_tokenizer(tiny), 64, 128)
+    assert "no token" in refused(windows_of, "book", "", load_tokenizer(tiny), 64, 128)
 
 
 @pytest.mark.parametrize("size", [100, 150])
@@ -48,11 +47,10 @@ def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size)
     found = records(engine, windows)
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
     whole = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
-    assert [list(window.token_ids) for window in windows] == [
-        whole[start : start + size] for start in range(0, len(whole), size)
-    ]
-    for number, start in enumerate(range(0, len(whole), size)):
-        ids = torch.tensor([whole[start : start + size]])
+    parts = [whole[start : start + size] for start in range(0, len(whole), size)]
+    assert [list(window.token_ids) for window in windows] == parts
+    for number, part in enumerate(parts):
+        ids = torch.tensor([part])
         with torch.no_grad():
             logprobs = model(ids).logits[0].log_softmax(-1)
         expected = logprobs[:-1].gather(1, ids[0, 1:, None]).sum().item()

@@ -1,41 +1,33 @@
 """One evaluation as a stream, on the shipped fake engine: every probe, any order, any cut, and what failures leave."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
-from evaluator.asking.questions import NO_GOLD, Question
+from evaluator.asking.questions import NO_GOLD
 from evaluator.core.errors import EngineError
-from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.rank import NOT_SAID
-from tests.support.letters import (
-    letter_evaluation,
-    letter_items,
-    letter_model,
-    letter_plan,
-    letter_plans,
-    letter_questions,
-    letter_stream,
-)
+from tests.support import letters
+from tests.support.letters import letter_items, letter_model, letter_plans, letter_questions
 
 
-def _evaluate(engine: FakeEngine, questions: list[Question], config: EvalConfig, in_flight: int = 64) -> list[Record]:
-    stream = letter_evaluation(letter_plans(questions, config), config, in_flight=in_flight)
+def _evaluate(engine, questions, config, in_flight=64):
+    stream = letters.letter_evaluation(letter_plans(questions, config), config, in_flight=in_flight)
     return [record for _, found in stream.run(engine) for record in found]
 
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6)
 
 
-def test_numbers_are_the_language_models_own() -> None:
+def test_numbers_are_the_language_models_own():
     lm = letter_model()
     questions = letter_questions(letter_items(6), CONFIG)
     records = _evaluate(FakeEngine(lm.answer), questions, CONFIG)
-    by_item = {question.item.item_id: letter_plan(question, CONFIG) for question in questions}
+    by_item = {question.item.item_id: letters.letter_plan(question, CONFIG) for question in questions}
     for record in records:
         if record.probe != "rank":
             continue
@@ -51,21 +43,17 @@ def test_numbers_are_the_language_models_own() -> None:
     assert gold_choices == {r.item_id: r.logprob for r in records if r.probe == "rank"}
 
 
-def test_results_do_not_depend_on_order_window_or_cut() -> None:
+def test_results_do_not_depend_on_order_window_or_cut():
     questions = letter_questions(letter_items(14), CONFIG)
     whole = sorted(_evaluate(FakeEngine(letter_model().answer), questions, CONFIG), key=repr)
     for seed, in_flight, room in ((1, 1, 1), (2, 3, 7), (3, 64, 500)):
         engine = FakeEngine(letter_model().answer, reorder_seed=seed, room=room)
         assert sorted(_evaluate(engine, questions, CONFIG, in_flight=in_flight), key=repr) == whole
-    parts = [
-        record
-        for start in range(0, 14, 3)
-        for record in _evaluate(FakeEngine(letter_model().answer), questions[start : start + 3], CONFIG)
-    ]
-    assert sorted(parts, key=repr) == whole
+    parts = [_evaluate(FakeEngine(letter_model().answer), questions[n : n + 3], CONFIG) for n in range(0, 14, 3)]
+    assert sorted(chain(*parts), key=repr) == whole
 
 
-def test_a_probe_alone_gives_what_it_gives_among_all() -> None:
+def test_a_probe_alone_gives_what_it_gives_among_all():
     questions = letter_questions(letter_items(8), CONFIG)
     everything = _evaluate(FakeEngine(letter_model().answer), questions, CONFIG)
     for probe in ("greedy", "beam", "sample", "choice", "rank"):
@@ -74,11 +62,11 @@ def test_a_probe_alone_gives_what_it_gives_among_all() -> None:
         assert sorted(alone, key=repr) == sorted((r for r in everything if r.probe == probe), key=repr)
 
 
-def test_an_excluded_item_is_recorded_and_never_sent() -> None:
+def test_an_excluded_item_is_recorded_and_never_sent():
     items = [*letter_items(5), replace(letter_items(1)[0], item_id="empty", answers=("?!",))]
     asked: list[Request] = []
 
-    def script(request: Request) -> Response:
+    def script(request):
         asked.append(request)
         return letter_model().answer(request)
 
@@ -101,8 +89,8 @@ def test_an_excluded_item_is_recorded_and_never_sent() -> None:
         ("/greedy/", {"greedy", "beam", "aligned_rank"}, {"sample", "choice", "rank"}),
     ],
 )
-def test_a_failed_request_is_a_status_of_all_that_needs_it(part: str, lost: set[str], rest: set[str]) -> None:
-    def script(request: Request) -> Response:
+def test_a_failed_request_is_a_status_of_all_that_needs_it(part, lost, rest):
+    def script(request):
         if part in request.request_id or (part == "score" and isinstance(request, Score)):
             return Response(request_id=request.request_id, status="engine_error", error="too long")
         return letter_model().answer(request)
@@ -115,29 +103,27 @@ def test_a_failed_request_is_a_status_of_all_that_needs_it(part: str, lost: set[
     assert {(r.probe, r.status) for r in records if r.probe in rest} == {(probe, "ok") for probe in rest}
 
 
-def test_a_cut_context_is_said_in_status_and_column() -> None:
-    items = [replace(item, item_id="cut") if n == 0 else item for n, item in enumerate(letter_items(5))]
-    records = [
-        r
-        for r in _evaluate(FakeEngine(letter_model().answer), letter_questions(items, CONFIG), CONFIG)
-        if r.item_id == "cut"
-    ]
+def test_a_cut_context_is_said_in_status_and_column():
+    first, *others = letter_items(5)
+    questions = letter_questions([replace(first, item_id="cut"), *others], CONFIG)
+    cut = [question for question in questions if question.item.item_id == "cut"]
+    records = _evaluate(FakeEngine(letter_model().answer), cut, CONFIG)
     assert {r.status for r in records if r.text != NOT_SAID} == {"truncated"}
     assert all(r.truncated for r in records)
 
 
-def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept() -> None:
+def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept():
     questions = letter_questions(letter_items(12), CONFIG)
-    stream = letter_evaluation(letter_plans(questions, CONFIG), CONFIG, in_flight=2)
+    stream = letters.letter_evaluation(letter_plans(questions, CONFIG), CONFIG, in_flight=2)
     ended = []
     with pytest.raises(EngineError, match="died"):
         ended.extend(stream.run(FakeEngine(letter_model().answer, fail_after=80)))
     assert 0 < len(ended) < 12
 
 
-def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error() -> None:
+def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error():
     config = CONFIG.model_copy(update={"probes": ("greedy",), "formats": ("open",)})
-    stream = letter_stream(config, 1)
+    stream = letters.letter_stream(config, 1)
     (request,) = stream.take(8)
     assert isinstance(request, Generate)
     stream.handle(letter_model().answer(request))
@@ -150,14 +136,14 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
 
 
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
-def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room: int) -> None:
+def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room):
     config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
-    stream = letter_stream(config, 4)
+    stream = letters.letter_stream(config, 4)
     given: set[str] = set()
     cancelled: set[str] = set()
 
     class Watched:
-        def take(self, limit: int) -> Sequence[Request | Cancel]:
+        def take(self, limit):
             taken = [*stream.take(0), *stream.take(limit)]  # a cancel needs no room
             assert sum(not isinstance(request, Cancel) for request in taken) <= limit
             for request in taken:

@@ -36,9 +36,8 @@ SHORT = (Column("task", TEXT), LANGUAGE, Column("rate", PERCENTAGE, interval=Tru
 
 def test_an_interval_joins_its_value_and_empty_columns_go():
     common = {"task": "t", "reason": None, "boot_low": 0.1, "boot_high": 0.4}  # boot: an interval without a value
-    frame = pd.DataFrame(
-        [common | {"language": "korean", "rate": 0.25, "rate_low": 0.1, "rate_high": 0.4}, common | {"language": "all"}]
-    )
+    korean = common | {"language": "korean", "rate": 0.25, "rate_low": 0.1, "rate_high": 0.4}
+    frame = pd.DataFrame([korean, common | {"language": "all"}])
     made = grid(frame, (*SHORT, Column("boot", PERCENTAGE, alone=True)))
     assert made.headings == ("language", "rate", "boot")
     boot = ("10.0 to 40.0", "")

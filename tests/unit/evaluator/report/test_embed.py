@@ -25,12 +25,10 @@ def test_packing_is_lossless_and_deterministic():
 
 
 @pytest.fixture
-def view() -> tuple[ItemView, Inputs]:
+def view():
     dense = records("dense", {"english/1": Seen(True, True, [True], [True], 1, 0.0), "english/2": Seen(True, True)})
-    pruned = {
-        "english/1": Seen(False, True, [True, False], [False], 3, -1.25, aligned=2),
-        "english/2": Seen(True, True, status="engine_error"),
-    }
+    measured = Seen(False, True, [True, False], [False], 3, -1.25, aligned=2)
+    pruned = {"english/1": measured, "english/2": Seen(True, True, status="engine_error")}
     made, parts = ItemView(), [dense, records("p", pruned, base="dense")]
     for part in parts:
         made.add(part)
@@ -53,9 +51,8 @@ def test_a_row_holds_every_probe_with_its_hits_or_the_code_of_its_failure(view):
     assert [[strings[at], hit] for at, hit in samples] == [["bad", 0]]
     assert [[strings[at], gold, score] for at, gold, score, _ in options][:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]
     assert (rank, row[0], hard) == ([[3, -1.25]], 0, [])
-    assert [[rank, margin, strings[led], strings[answer]] for rank, margin, led, answer, _ in aligned] == [
-        [2, -0.5, "It is ", "gold"]
-    ]
+    ((rank, margin, led, answer, _),) = aligned
+    assert (rank, margin, strings[led], strings[answer]) == (2, -0.5, "It is ", "gold")
     found = entries(failed)
     assert (found["greedy"][0][1], found["rank"]) == (-2, [])
     assert [score for _, _, score, _ in found["choice"]] == [None] * 4

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ OTHERS = ("wanda-0.5", "wanda-0.6", "wanda-0.7")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """The report of three checkpoints and their base, two on a page; without figures, which take their time."""
     run = write_run(tmp_path_factory.mktemp("run"), 3, ("dense", *OTHERS), languages=("english",))
     (run / "report" / "pages").mkdir(parents=True)
@@ -26,7 +25,7 @@ def folder(tmp_path_factory) -> Path:
         return write_report(run).page.parent
 
 
-def test_each_checkpoint_is_on_one_page_beside_its_base_and_the_index_has_no_items(folder: Path) -> None:
+def test_each_checkpoint_is_on_one_page_beside_its_base_and_the_index_has_no_items(folder):
     assert sorted(path.name for path in (folder / "pages").iterdir()) == ["001.html", "002.html"]
     seen = []
     for path in (folder / "pages").iterdir():
@@ -50,13 +49,13 @@ def test_each_checkpoint_is_on_one_page_beside_its_base_and_the_index_has_no_ite
     assert 'id="fates"' not in index
 
 
-def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeypatch) -> None:
+def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeypatch):
     before = tmp_path / "report" / "pages" / "009.html"
     before.parent.mkdir(parents=True)
     before.write_text("of a run that had more checkpoints")
     there = []
 
-    def render(*_: object, **__: object) -> str:
+    def render(*_, **__):
         there.append(before.exists())
         return "page"
 
@@ -72,14 +71,10 @@ def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("count", "bytes_each", "on_pages"),
-    [
-        (24, 2**19, []),
-        (25, 2**19, [24, 1]),
-        (10, 4 * 2**20, [5, 5]),
-        (2, 40 * 2**20, [1, 1]),  # what is too large alone has a page nevertheless
-    ],
+    # what is too large alone has a page nevertheless
+    [(24, 2**19, []), (25, 2**19, [24, 1]), (10, 4 * 2**20, [5, 5]), (2, 40 * 2**20, [1, 1])],
 )
-def test_a_page_takes_so_many_checkpoints_and_so_many_bytes(count, bytes_each, on_pages) -> None:
+def test_a_page_takes_so_many_checkpoints_and_so_many_bytes(count, bytes_each, on_pages):
     subjects = [SimpleNamespace(checkpoint=f"c{number}", base="c0" if number else None) for number in range(count + 1)]
     sizes = {each.checkpoint: bytes_each for each in subjects}
     found = results.pages_of(SimpleNamespace(checkpoints=subjects, readers=[]), sizes)

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -20,6 +19,7 @@ from evaluator.report import Report, page, write_report
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
 from launch.commands.report import finish
+from tests.support.sweeps import refused
 from tests.support.synthetic import HOSTILE, SETTINGS, records_of, write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
@@ -27,7 +27,7 @@ LANGUAGES = ("english", "arabic")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> tuple[Path, Report]:
+def made(tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("run"), 6, CHECKPOINTS, languages=LANGUAGES)
     return run, write_report(run)
 
@@ -39,7 +39,7 @@ def without_figures(made, monkeypatch):
 
 
 @pytest.fixture
-def copied(made, tmp_path) -> Path:
+def copied(made, tmp_path):
     """Another run directory with the records of `made` alone."""
     shutil.copytree(made[0] / "records", tmp_path / "records")
     return tmp_path
@@ -215,14 +215,12 @@ def test_a_strange_file_of_items_and_a_broken_run_json_are_named(made, copied):
             write_report(copied)
     (copied / "run.json").unlink()
     (copied / "run.json").mkdir()
-    with pytest.raises(InputError, match=r"run\.json: is no file"):
-        write_report(copied)
+    assert "run.json: is no file" in refused(write_report, copied)
     (copied / "run.json").rmdir()
     (copied / "items").mkdir()
     table = pq.read_table(made[0] / "items" / "gazetteer.parquet")
     pq.write_table(table.set_column(0, "task", pa.array([1] * len(table))), copied / "items" / "gazetteer.parquet")
-    with pytest.raises(InputError, match=r"items/gazetteer\.parquet: column 'task' has type int64, not string"):
-        write_report(copied)
+    assert "items/gazetteer.parquet: column 'task' has type int64, not string" in refused(write_report, copied)
 
 
 def test_what_engines_found_wrong_with_themselves_stands_under_the_headline(copied):

@@ -1,31 +1,27 @@
 """lm-eval's files, as version 0.4.13 writes them."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from evaluator.core.errors import InputError
 from evaluator.store.lm_eval import is_logged, read_logged
 
-# A line as lm-eval 0.4.13 writes it for gsm8k, once for each of its two filters; texts shortened.
+# What is read of a line that lm-eval 0.4.13 writes for gsm8k, once for each of its two filters; texts shortened.
 LINE = {
     "doc_id": 0,
     "doc": {"question": "Janet's ducks?", "answer": "#### 18"},
-    "target": "#### 18",
     "arguments": {"gen_args_0": {"arg_0": "Question: Janet's ducks?\nAnswer:", "arg_1": {"until": ["Question:"]}}},
-    "resps": [["18 eggs. #### 18"]],
     "filtered_resps": ["18"],
     "filter": "strict-match",
     "metrics": ["exact_match"],
     "doc_hash": "a0",
     "prompt_hash": "b0",
-    "target_hash": "c0",
     "exact_match": 1.0,
 }
 
 
-def logged(folder: Path, *rows: object, task: str = "gsm8k_cot", time: str = "2026-01-02T03-04-05.6") -> Path:
+def logged(folder, *rows, task="gsm8k_cot", time="2026-01-02T03-04-05.6"):
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"samples_{task}_{time}.jsonl"
     file.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
@@ -66,9 +62,8 @@ def test_what_lm_eval_would_not_write_is_one_line(tmp_path, row, message):
 def test_the_answer_to_a_choice_is_the_option_that_won(tmp_path):
     """As they are logged: every part of a response is a text."""
     chosen = [["-2.5", "False"], ["-1.25", "True"]]
-    rows = [
-        LINE | {"filtered_resps": each} for each in (chosen, [["-2.4", "False"], ["-1.26", "True"]], [["-3", "True"]])
-    ]
+    alike = [["-2.4", "False"], ["-1.26", "True"]]
+    rows = [LINE | {"filtered_resps": each} for each in (chosen, alike, [["-3", "True"]])]
     samples = read_logged(logged(tmp_path / "m", *rows))[0].samples["gsm8k_cot"]
     assert [each.answer for each in samples] == ["option 1", "option 1", "True"]
 

@@ -1,7 +1,5 @@
 """Records to outcomes: what counts as measured, who wins a choice, and that cutting the records does not matter."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +13,7 @@ from tests.support.records import Seen, records
 from tests.support.synthetic import frame_of, records_of
 
 
-def outcome(seen: Seen) -> pd.Series:
+def outcome(seen):
     return reduce_records(records("m", {"english/1": seen})).iloc[0]
 
 
@@ -48,7 +46,7 @@ def test_one_failed_option_leaves_the_choice_unmeasured():
     assert pd.isna(row["recognised"])
 
 
-def choice(scores: dict[str, tuple[float, int]]) -> pd.Series:
+def choice(scores):
     """Options as text -> (summed log-probability, number of tokens); the first is the gold one."""
     frame = records("m", {"english/1": Seen(choice=True, options=len(scores))})
     frame["option_text"] = list(scores)
@@ -91,20 +89,17 @@ def test_outcomes_do_not_depend_on_the_order_or_the_cut_of_the_records():
 LANGUAGES = ("english", "thai")
 
 
-def outcomes(checkpoint: str, *, said: str = "Rome", right: int = 3, **columns: object) -> pd.DataFrame:
-    seen = {
-        f"{language}/{number}": Seen(greedy=number < right, choice=number % 2 == 0, said=said)
-        for language in LANGUAGES
-        for number in range(6)
-    }
+def outcomes(checkpoint, *, said="Rome", right=3, **columns):
+    six = [Seen(greedy=number < right, choice=number % 2 == 0, said=said) for number in range(6)]
+    seen = {f"{language}/{number}": each for language in LANGUAGES for number, each in enumerate(six)}
     return reduce_records(records(checkpoint, seen).assign(**columns))
 
 
-def run() -> list[pd.DataFrame]:
+def run():
     return [outcomes("dense", right=5), *(outcomes(f"p{n}", right=n, base="dense", method="wanda") for n in range(4))]
 
 
-def in_files(folder: Path) -> Outcomes:
+def in_files(folder):
     found = Outcomes()
     for number, each in enumerate(run()):
         found.add(each, folder / f"{number}.parquet")
@@ -161,7 +156,7 @@ def test_texts_that_are_null_everywhere_or_hold_anything_come_back(tmp_path):
 def test_the_frames_used_last_are_held():
     made: list[str] = []
 
-    def make(name: str) -> pd.DataFrame:
+    def make(name):
         made.append(name)
         return pd.DataFrame({"x": range(4)})
 

@@ -15,39 +15,17 @@ def test_the_document_is_the_one_that_the_schema_prints():
 
 def test_records_are_stored_as_the_contract_says():
     """By hand: a run that is there already must be readable, so names, order and types stay."""
-    text, count = pa.string(), pa.int32()
-    assert schema.RECORDS.equals(
-        pa.schema(
-            [
-                *((name, text) for name in ("checkpoint", "weights_digest", "base", "method", "pattern")),
-                ("sparsity", pa.float64()),
-                ("calibration", text),
-                ("requested_sparsity", pa.float64()),
-                *((name, text) for name in ("task", "language", "item_id", "format", "probe")),
-                ("index", count),
-                ("seed", pa.int64()),
-                ("status", text),
-                ("text", text),
-                ("token_ids", pa.list_(count)),
-                ("logprob", pa.float64()),
-                ("rank", count),
-                ("margin", pa.float64()),
-                ("is_gold", pa.bool_()),
-                ("option_text", text),
-                ("contains", pa.bool_()),
-                ("exact_match", pa.bool_()),
-                ("token_f1", pa.float64()),
-                ("prompt_tokens", count),
-                ("truncated", pa.bool_()),
-                ("cached_tokens", count),
-                *((name, text) for name in ("engine", "engine_version", "dtype", "device")),
-                *((name, pa.list_(pa.float32())) for name in ("kld", "kld_reverse", "acceptance")),
-                ("same_top", pa.list_(pa.bool_())),
-                ("top_agreement", pa.list_(pa.float32())),
-                *((name, pa.list_(pa.float32())) for name in ("token_logprobs", "base_token_logprobs")),
-                ("base_confidence", pa.list_(pa.float32())),
-            ]
-        )
-    )
+    text, count, number, flag = pa.string(), pa.int32(), pa.float64(), pa.bool_()
+    floats, flags = pa.list_(pa.float32()), pa.list_(pa.bool_())
+    stored = [
+        ("checkpoint weights_digest base method pattern", text), ("sparsity", number), ("calibration", text),
+        ("requested_sparsity", number), ("task language item_id format probe", text), ("index", count),
+        ("seed", pa.int64()), ("status text", text), ("token_ids", pa.list_(count)), ("logprob", number),
+        ("rank", count), ("margin", number), ("is_gold", flag), ("option_text", text), ("contains exact_match", flag),
+        ("token_f1", number), ("prompt_tokens", count), ("truncated", flag), ("cached_tokens", count),
+        ("engine engine_version dtype device", text), ("kld kld_reverse acceptance", floats), ("same_top", flags),
+        ("top_agreement token_logprobs base_token_logprobs base_confidence", floats),
+    ]  # fmt: skip
+    assert schema.RECORDS.equals(pa.schema([(name, kind) for names, kind in stored for name in names.split()]))
     key = ["checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"]
     assert schema.VERDICTS.names == [*key, "matcher", "matcher_digest", "verdict", "probability", "status"]

@@ -3,7 +3,6 @@
 import json
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +18,13 @@ PASSAGE = {"id": "1", "context": "c", "question": "q", "answers": {"text": ["x"]
 MINE = Source.model_validate({"language": "english", "fields": {"id": "n", "question": "q", "answers": "a"}})
 
 
-def lines(path: Path, *rows: Any) -> Path:
+def lines(path, *rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def only_error(spec: str, said: Source | None = None) -> str:
+def only_error(spec, said=None):
     return refused(load_task, spec, None, said=said)
 
 
@@ -161,18 +160,14 @@ class Table(list[dict[str, Any]]):
     """A split as `datasets` hands it out."""
 
     @property
-    def column_names(self) -> list[str]:
+    def column_names(self):
         return list(self[0])
 
-    def select_columns(self, columns: list[str]) -> list[dict[str, Any]]:
+    def select_columns(self, columns):
         return [{name: row[name] for name in columns} for row in self]
 
 
-class _Builder:
-    pass
-
-
-_Builder.__module__ = "datasets.packaged_modules.parquet.parquet"
+_Builder = type("_Builder", (), {"__module__": "datasets.packaged_modules.parquet.parquet"})
 
 
 @pytest.fixture
@@ -180,19 +175,17 @@ def hub(monkeypatch):
     """(data set, configuration, revision) -> its splits, or the error that loading it raises."""
     known: dict[tuple[str, str | None, str | None], Any] = {}
 
-    def load(name: str, config: str | None = None, *, revision: str | None = None) -> Any:
+    def load(name, config=None, *, revision=None):
         found = known.get((name, config, revision), ConnectionError(f"Couldn't reach '{name}' on the Hub\nmore lines"))
         if isinstance(found, Exception):
             raise found
         return found
 
-    def builder(name: str, config: str | None = None, *, revision: str | None = None) -> Any:
+    def builder(name, config=None, *, revision=None):
         return load(name, config, revision=revision) and _Builder()
 
-    stand_in = types.SimpleNamespace(
-        load_dataset=load, load_dataset_builder=builder, disable_progress_bars=lambda: None
-    )
-    monkeypatch.setitem(sys.modules, "datasets", stand_in)
+    named = {"load_dataset": load, "load_dataset_builder": builder, "disable_progress_bars": lambda: None}
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(**named))
     return known
 
 
@@ -215,15 +208,11 @@ def test_a_preset_of_the_hub(hub):
     assert (list(data.pools), len(data.every_pool)) == (["chinese"], 7)
 
 
-class _Gated(Exception):
-    pass
-
-
 @pytest.mark.parametrize(
     ("error", "parts"),
     [
         (None, ["Couldn't reach 'org/x' on the Hub", "without a network, name a directory with its files (hf:DIR)"]),
-        (_Gated("Dataset 'org/x' is a gated dataset on the Hub."), ["is a gated", "accept its terms", "HF_TOKEN"]),
+        (Exception("Dataset 'org/x' is a gated dataset on the Hub."), ["is a gated", "accept its terms", "HF_TOKEN"]),
         (RuntimeError("Dataset scripts are no longer supported, but found x.py"), ["revision: refs/convert/parquet"]),
         (ValueError("BuilderConfig 'y' not found. Available: ['z']"), ["BuilderConfig 'y' not found"]),
     ],

@@ -7,30 +7,20 @@ from typing import get_args
 
 import pytest
 
-from evaluator.core.records import Item
 from evaluator.core.text import normalise
-from evaluator.tasks.gazetteer import (
-    FACTS_PER_PASSAGE,
-    LANGUAGES,
-    RELATIONS,
-    Stream,
-    build_passage,
-    gazetteer_items,
-    gazetteer_passages,
-    load_grammar,
-    word_stream,
-)
+from evaluator.tasks import gazetteer
+from evaluator.tasks.gazetteer import LANGUAGES, build_passage, gazetteer_items, gazetteer_passages
 
 # Published numbers rest on these texts. A change of this digest is a new task: give it a new name.
 GOLDEN_SHA256 = "7a506e485e77662bfd96716d48a371e0459a24080c2c227d9a30653a235235f2"
 
 
 @pytest.fixture(scope="module")
-def items() -> dict[str, list[Item]]:
+def items():
     return {language: gazetteer_items(language) for language in LANGUAGES}
 
 
-def test_texts_never_change(items: dict[str, list[Item]]) -> None:
+def test_texts_never_change(items):
     rows = [
         (item.task, language, item.item_id, item.context, item.question, item.answers, item.cluster)
         for language in LANGUAGES
@@ -45,10 +35,10 @@ def test_texts_never_change(items: dict[str, list[Item]]) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_answers_of_a_passage_cannot_be_confused(language: str) -> None:
+def test_answers_of_a_passage_cannot_be_confused(language):
     for index in range(200):
         passage = build_passage(language, "items", index)
-        assert FACTS_PER_PASSAGE[0] <= len(passage.facts) <= FACTS_PER_PASSAGE[1]
+        assert gazetteer.FACTS_PER_PASSAGE[0] <= len(passage.facts) <= gazetteer.FACTS_PER_PASSAGE[1]
         answers = [normalise(fact.answer) for fact in passage.facts]
         assert [normalise(passage.text).count(answer) for answer in answers] == [1] * len(answers)
         assert not any(normalise(fact.answer) in normalise(fact.question) for fact in passage.facts)
@@ -58,25 +48,25 @@ def test_answers_of_a_passage_cannot_be_confused(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_grammar_is_complete(language: str) -> None:
-    grammar = load_grammar(language)
+def test_grammar_is_complete(language):
+    grammar = gazetteer.load_grammar(language)
     assert grammar.language == language
     assert all(isinstance(syllable, str) for syllable in grammar.syllables)  # YAML reads a bare "no" as False
     assert len(set(grammar.syllables)) == 36
-    for relation in RELATIONS:
+    for relation in gazetteer.RELATIONS:
         assert all(s.count("{s}") == 1 and s.count("{a}") == 1 for s in grammar.facts[relation])
         assert all(q.count("{s}") == 1 and "{a}" not in q for q in grammar.questions[relation])
     assert all(template.count("{n}") == 1 for template in grammar.quantities.values())
 
 
-def test_every_invented_word_belongs_to_its_stream_alone() -> None:
-    for stream, language, index in product(get_args(Stream), LANGUAGES, range(60)):
+def test_every_invented_word_belongs_to_its_stream_alone():
+    for stream, language, index in product(get_args(gazetteer.Stream), LANGUAGES, range(60)):
         for fact in build_passage(language, stream, index).facts:
-            assert {word_stream(word) for word in fact.subject.split()} == {stream}
+            assert {gazetteer.word_stream(word) for word in fact.subject.split()} == {stream}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_calibration_is_disjoint_from_items(items: dict[str, list[Item]], language: str) -> None:
+def test_calibration_is_disjoint_from_items(items, language):
     texts = list(gazetteer_passages(language, start=0, count=128))
     assert len(set(texts)) == 128
     assert texts[5:7] == list(gazetteer_passages(language, start=5, count=2))

@@ -1,7 +1,5 @@
 """From rows to items: paths, options, right answers, and every complaint."""
 
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
@@ -13,11 +11,11 @@ OPEN = {"question": "q", "answers": "a"}
 CHOICE = {"question": "q", "options": "o", "answer": "a"}
 
 
-def mapping(spoken: str | None = "english", /, **fields: Any) -> RowMapping:
+def mapping(spoken="english", /, **fields):
     return RowMapping(Fields.model_validate(fields), task="t", language=spoken, where="data set 'org/x'")
 
 
-def item(row: dict[str, Any], spoken: str | None = "english", /, **fields: Any) -> Any:
+def item(row, spoken="english", /, **fields):
     return mapping(spoken, **fields).item(row, "test-000003", "row 3")
 
 
@@ -74,10 +72,8 @@ def test_options_of_several_columns_and_empty_ones():
 def test_ids_texts_clusters_and_languages():
     rows = mapping(None, id=["link", "n"], language="l", context=["c1", "c2"], **OPEN)
     first = {"link": "u", "n": 1, "l": "hi", "c1": " first ", "c2": "second", "q": " ? ", "a": "x"}
-    one, *others = (
-        rows.item(first | each, "", "row 0")
-        for each in ({}, {"n": 2}, {"n": 3, "l": "ta"}, {"n": 4, "c1": "", "c2": None})
-    )
+    changes = ({}, {"n": 2}, {"n": 3, "l": "ta"}, {"n": 4, "c1": "", "c2": None})
+    one, *others = (rows.item(first | each, "", "row 0") for each in changes)
     assert (one.item_id, one.language, one.context, one.question) == ("u-1", "hi", "first\nsecond", "?")
     assert [each.cluster for each in (one, *others)] == ["u-1", "u-1", "u-3", "u-4"]
     assert others[-1].context == ""
@@ -151,9 +147,7 @@ def test_a_source_that_says_nothing_sensible(said, message):
 
 
 def test_what_is_said_goes_before_what_is_usual():
-    usual = Source.model_validate(
-        {"config": "all", "split": "test", "language": "english", "fields": {"question": "q", "answers": "a"}}
-    )
+    usual = Source.model_validate({"config": "all", "split": "test", "language": "english", "fields": OPEN})
     assert Source().over(usual) == usual
     said = Source.model_validate({"config": "law", "fields": {"answers": ["a", "b"]}})
     fields = {"question": ["q"], "answers": ["a", "b"]}

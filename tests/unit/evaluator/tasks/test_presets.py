@@ -24,6 +24,11 @@ def choice(labels: str, texts: str, **more: Any) -> dict[str, Any]:
 
 SCIQ = {"question": "q", "distractor3": "a", "distractor1": "b", "distractor2": "c", "correct_answer": "d"}
 ANSWER = {"aliases": ["X", "The X"], "normalized_aliases": ["x", "the x"], "value": "X", "type": "Entity"}
+OPENBOOKQA = choice("ABCD", "wxyz", question="no", question_stem="q", id="7", answerKey="A")
+HELLASWAG = {"ind": 24, "label": "3", "ctx_a": "A man sits.", "ctx_b": "he", "ctx": "A man sits. he"}
+HELLASWAG |= {"endings": [*"wxyz"]}
+BELEBELE = {"link": "https://x/1", "question_number": 2, "flores_passage": "p", "question": "q"}
+BELEBELE |= {f"mc_answer{place}": text for place, text in enumerate("wxyz", 1)} | {"correct_answer_num": "1"}
 UNNAMED = "validation-000007"
 
 # Preset, row, (id, context, question), answers, how many options a choice has: 0 where the pool's answers are drawn.
@@ -39,31 +44,12 @@ ROWS: list[tuple[str, dict[str, Any], tuple[str, str, str], tuple[str, ...], int
     ("arc_challenge", choice("ABCDE", "vwxyz", id="N_2", answerKey="E"), ("N_2", "", "q"), ("z",), 5),
     ("sciq", {**SCIQ, "support": "s"}, (UNNAMED, "s", "q"), ("d",), 4),
     ("sciq", {**SCIQ, "support": ""}, (UNNAMED, "", "q"), ("d",), 4),
-    (
-        "openbookqa",
-        choice("ABCD", "wxyz", question="no", question_stem="q", id="7", answerKey="A"),
-        ("7", "", "q"),
-        ("w",),
-        4,
-    ),
+    ("openbookqa", OPENBOOKQA, ("7", "", "q"), ("w",), 4),
     ("commonsense_qa", choice("ABCDE", "vwxyz", id="1f", answerKey="D"), ("1f", "", "q"), ("y",), 5),
     # without a key: the test split hides the labels
     ("commonsense_qa", choice("ABCDE", "vwxyz", id="1g", answerKey=""), ("1g", "", "q"), (), 0),
-    (
-        "hellaswag",
-        {"ind": 24, "label": "3", "ctx_a": "A man sits.", "ctx_b": "he", "ctx": "A man sits. he", "endings": [*"wxyz"]},
-        ("24", "A man sits. he", "What happens next?"),
-        ("z",),
-        4,
-    ),
-    (
-        "belebele",
-        {"link": "https://x/1", "question_number": 2, "flores_passage": "p", "question": "q"}
-        | {"mc_answer1": "w", "mc_answer2": "x", "mc_answer3": "y", "mc_answer4": "z", "correct_answer_num": "1"},
-        ("https://x/1-2", "p", "q"),
-        ("w",),
-        4,
-    ),
+    ("hellaswag", HELLASWAG, ("24", "A man sits. he", "What happens next?"), ("z",), 4),
+    ("belebele", BELEBELE, ("https://x/1-2", "p", "q"), ("w",), 4),
     *((name, passage("9", "x"), ("9", "c", "q"), ("x",), 0) for name in ("mlqa", "indicqa")),
     # IndicQA marks what cannot be answered by an empty text
     ("indicqa", passage(9, ""), ("9", "c", "q"), (), 0),

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.core.records import Item
 from evaluator.tasks import TASKS, Argument, Task, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.squad import read_tydiqa, read_xquad
 from evaluator.tasks.user_files import read_jsonl
+from tests.support.items import make_item
 from tests.support.sweeps import refused
 
 XQUAD = Path(__file__).resolve().parents[5] / "shared" / "data" / "xquad"
 needs_xquad = pytest.mark.skipif(not XQUAD.is_dir(), reason="the shared XQuAD files are not here")
 
 LINE = {"id": "a", "language": "english", "context": "c", "question": "q?", "answers": ["x"]}
-
-ITEM = {"language": "english", "question": "q?", "answers": ("x",)}
 
 
 def squad(*questions, context="c", title="T"):
@@ -89,12 +87,8 @@ def test_both_spellings_of_a_language_are_accepted(tmp_path):
 
 
 def test_a_task_is_one_object(tmp_path):
-    toy = Task(
-        name="toy",
-        help="a toy",
-        argument=Argument("DIR", words={"own": "toy-own"}),
-        read_items=lambda path: [Item(task="?", item_id="1", cluster="1", **{**ITEM, "context": str(path)})],
-    )
+    argument = Argument("DIR", words={"own": "toy-own"})
+    toy = Task(name="toy", help="a toy", argument=argument, read_items=lambda path: [make_item(context=str(path))])
     with TASKS.temporarily(toy):
         assert toy.spellings == ("toy", "toy:DIR")
         assert load_task("toy", None).pools["english"][0].task == "toy"
@@ -271,8 +265,6 @@ def test_items_of_the_hub(hub):
     rows = [row("telugu-1"), row("arabic-2-0", answers=["x", "y"])]
     hub["google-research-datasets/tydiqa", "secondary_task", "validation"] = rows
     pools = load_task("tydiqa", None).pools
-    assert {language: [item.answers for item in pool] for language, pool in pools.items()} == {
-        "arabic": [("x", "y")],
-        "telugu": [("x",)],
-    }
+    found = {language: [item.answers for item in pool] for language, pool in pools.items()}
+    assert found == {"arabic": [("x", "y")], "telugu": [("x",)]}
     assert pools["telugu"][0].cluster == "telugu-1"
