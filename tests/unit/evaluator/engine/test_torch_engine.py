@@ -8,11 +8,11 @@ from safetensors.torch import load_file, save_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import InputError
 from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.models import collapse, save_tiny_model
+from tests.support.sweeps import refused
 from tests.support.traps import lay_traps
 
 PROMPT = (20, 30, 40, 50, 60)
@@ -133,13 +133,12 @@ def has_an_adapter(checkpoint):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lacks_a_tensor, r"missing keys: model\.norm\.weight"),
+        (lacks_a_tensor, "missing keys: model.norm.weight"),
         (has_pickled_weights, "transformers cannot load it"),
-        (has_an_adapter, r"adapter_config\.json: an adapter beside a model"),
+        (has_an_adapter, "adapter_config.json: an adapter beside a model"),
     ],
 )
 def test_a_model_that_is_not_wholly_in_its_safetensors_is_refused(tmp_path, spoil, reason):
     checkpoint = save_tiny_model(tmp_path / "spoilt", "qwen3")
     spoil(checkpoint)
-    with pytest.raises(InputError, match=reason):
-        TorchEngine(EngineConfig(kind="torch")).load(checkpoint)
+    assert reason in refused(TorchEngine(EngineConfig(kind="torch")).load, checkpoint)

@@ -47,7 +47,7 @@ def test_an_interval_joins_its_value_and_empty_columns_go():
 
 def test_a_column_without_a_kind_is_refused():
     with pytest.raises(TypeError, match="column 'accuracy' has no kind"):
-        Column("accuracy", None)
+        Column("accuracy", "percentage")
     frame = pd.DataFrame({"task": ["t"], "language": ["all"], "surprise": [0.5]})
     with pytest.raises(ValueError, match="no kind is declared for surprise"):
         grid(frame, SHORT)
