@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.store.run_json import Stage
 from launch.run.decide.assignments import Assignment, Part, Shard, distance
 from launch.run.decide.failures import Ledger, Remedy, Setback, Trouble
 
@@ -95,11 +94,8 @@ class Board:
             self._leave_out(())
             self._changed.notify_all()
 
-    def abandon(
-        self, checkpoint: str, reason: str, *, attempts: int, mendable: bool, expected: int, stage: Stage = "prune"
-    ) -> None:
-        """Give up a checkpoint that cannot be made or, at another `stage`, cannot be used; `expected` as in `add`."""
-        lost = Setback(checkpoint=checkpoint, stage=stage, reason=reason, attempts=attempts, mendable=mendable)
+    def abandon(self, lost: Setback, expected: int = 0) -> None:
+        """Give up a checkpoint that cannot be made or used; `expected` as in `add`."""
         self.setbacks.append(lost)
         self.add((), expected)
 
@@ -262,15 +258,15 @@ class Board:
     def _leave_out(self, parts: Iterable[Part]) -> None:
         """Take parts off the board, together with the work that would read their answers."""
         self._without |= set(parts)
-        while orphans := [each for each in self._waiting if each.after in self._without]:
-            for each in orphans:
-                if each.part not in self._without and each.after is not None:
-                    reason = f"its base {each.after[0]!r} was set aside"
-                    name, task = each.part
-                    lost = Setback(checkpoint=name, task=task, stage="evaluate", reason=reason, attempts=0)
-                    self.setbacks.append(lost)
-            self._without |= {each.part for each in orphans}
-            self._waiting = [each for each in self._waiting if each.part not in self._without]
+        while orphans := [
+            (each.part, after[0])
+            for each in self._waiting
+            if (after := each.after) is not None and after in self._without and each.part not in self._without
+        ]:
+            for (name, task), base in orphans:
+                reason = f"its base {base!r} was set aside"
+                self.setbacks.append(Setback(checkpoint=name, task=task, stage="evaluate", reason=reason, attempts=0))
+            self._without |= {part for part, _ in orphans}
         self._waiting = [each for each in self._waiting if each.part not in self._without]
 
     def _nearest(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:

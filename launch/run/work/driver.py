@@ -31,7 +31,7 @@ from launch.run.decide.assignments import (
     shards_of,
 )
 from launch.run.decide.board import Board
-from launch.run.decide.failures import Ledger
+from launch.run.decide.failures import Ledger, Setback
 from launch.run.decide.fleet import Fleet
 from launch.run.decide.nodes import Place
 from launch.run.directory.live import LiveState
@@ -145,7 +145,9 @@ class _Run:
         for task, questions in self._prepared.questions_by_task.items():
             self._store.write_items(task, [(each.item, each.option_texts) for each in questions])
         for lost in self._prepared.unusable:
-            self._board.abandon(lost.checkpoint, lost.reason, stage=lost.stage, attempts=1, mendable=True, expected=0)
+            self._board.abandon(
+                Setback(checkpoint=lost.checkpoint, stage=lost.stage, reason=lost.reason, mendable=True)
+            )
         self._log.look(self._board.setbacks, ())
         to_make = [job for job in self._prepared.jobs if _is_to_make(job)]
         names = {job.name for job in to_make}
@@ -200,9 +202,7 @@ class _Run:
                 if pruning.left:
                     inspected.begin(*pruning.done(_LOOK_SECONDS))
                     for lost in pruning.given_up():
-                        self._board.abandon(
-                            lost.job.name, lost.reason, attempts=lost.attempts, mendable=lost.mendable, expected=1
-                        )
+                        self._board.abandon(lost, expected=1)
                     self._report(Event(kind="made", items=len(to_make) - pruning.left, total=len(to_make)))
                 else:
                     fleet.join(_LOOK_SECONDS)
@@ -254,7 +254,8 @@ class _Run:
         except InputError as error:
             if not job.is_made or (info is not None and not expected):
                 raise
-            self._board.abandon(job.name, str(error), attempts=1, mendable=True, expected=expected)
+            lost = Setback(checkpoint=job.name, stage="prune", reason=str(error), mendable=True)
+            self._board.abandon(lost, expected)
 
     def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
         """The remaining work on a checkpoint, without the tasks that are screened first.

@@ -21,6 +21,7 @@ from evaluator.core.errors import InputError
 from evaluator.core.liveness import HangWatch, Hung
 from launch.provenance import provenance
 from launch.run.decide.assignments import Where
+from launch.run.decide.failures import Setback
 from launch.run.decide.nodes import FreeGpus, prune_options
 from launch.run.work.actors import end_process, make_checkpoint
 from launch.run.work.failure_log import last_words, size
@@ -28,16 +29,6 @@ from launch.sweep.config import Resources
 from launch.sweep.jobs import CheckpointJob
 
 _LOOK_SECONDS = 2.0  # between two checks of the tasks' progress
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """A job that failed for good."""
-
-    job: CheckpointJob
-    reason: str
-    attempts: int
-    mendable: bool  # the input is at fault
 
 
 class TaskWatch:
@@ -109,7 +100,7 @@ class PruneTasks:
         self._warn = warn
         self._failures: Counter[str] = Counter()  # by job
         self._failed_on: dict[str, str] = {}  # the node on which a job failed last
-        self._given_up: list[GivenUp] = []
+        self._given_up: list[Setback] = []
         self._waiting = deque(jobs)
         self.running: dict[Any, _Task] = {}
         self._free = free
@@ -204,21 +195,22 @@ class PruneTasks:
         self._failures[job.name] += 1
         tries, reason = self._failures[job.name], last_words(error, task.log, task.log_start)
         if mendable or tries >= self._resources.attempts:
-            self._give_up(GivenUp(job, reason, tries, mendable))
+            self._give_up(job.name, reason, tries, mendable=mendable)
             return
         self._warn(f"{job.name} could not be made ({reason}); trying it again")
         if task.node_id is not None:
             self._failed_on[job.name] = task.node_id
         self._waiting.append(job)
 
-    def given_up(self) -> list[GivenUp]:
+    def given_up(self) -> list[Setback]:
         """The jobs that failed for good since the last call."""
         found, self._given_up = self._given_up, []
         return found
 
-    def _give_up(self, lost: GivenUp) -> None:
+    def _give_up(self, name: str, reason: str, attempts: int, *, mendable: bool) -> None:
         """Give up a job, and the jobs that need its checkpoint."""
+        lost = Setback(checkpoint=name, stage="prune", reason=reason, attempts=attempts, mendable=mendable)
         self._given_up.append(lost)
-        for job in [each for each in self._waiting if each.after == lost.job.name]:
+        for job in [each for each in self._waiting if each.after == name]:
             self._waiting.remove(job)
-            self._give_up(GivenUp(job, f"{lost.job.name!r}, its source, could not be made", 0, lost.mendable))
+            self._give_up(job.name, f"{name!r}, its source, could not be made", 0, mendable=mendable)

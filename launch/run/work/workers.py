@@ -306,10 +306,9 @@ class EngineWorker(Worker):
                 assignment, self._questions[assignment.task_key], answers
             )
             for result in self._results(stream):
-                if not self._keep(assignment, result):
-                    continue
-                self._report(Event(kind="advanced", engine=self.number, items=len(result.shard.questions)))
-                self._read_ahead()  # the next checkpoint may only just have been pruned
+                if self._keep(assignment, result):
+                    self._report(Event(kind="advanced", engine=self.number, items=len(result.shard.questions)))
+                    self._read_ahead()  # the next checkpoint may only just have been pruned
             stats: EngineStats | None = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
             if stats is not None and self.where is not None:
                 self.stats[self._loads, name] = self.where, stats

@@ -14,7 +14,6 @@ from launch.run.decide.failures import Setback
 from launch.run.decide.nodes import FreeGpus, Node, Place
 from launch.run.directory.rundir import RunDirectory
 from launch.run.work import driver, workers
-from launch.run.work.prune_tasks import GivenUp
 from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources
 from tests.support.board import make_assignment, no_spare
@@ -175,10 +174,10 @@ def test_when_jobs_and_engines_start(monkeypatch, jobs, gpus, more, happened) ->
 
 
 def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = GivenUp(SimpleNamespace(name="y"), "no such file", 1, True)
+    lost = Setback(checkpoint="y", stage="prune", reason="no such file", mendable=True)
     done, told = Pruning.done, []
 
-    def given_up(self: Pruning) -> list[GivenUp]:
+    def given_up(self: Pruning) -> list[Setback]:
         found = [lost] if "pruned y" in EVENTS and not told else []
         told.extend(found)
         return found

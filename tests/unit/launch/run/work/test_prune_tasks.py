@@ -138,7 +138,7 @@ def test_one_that_fails_every_time_is_given_up_and_others_are_done(desk) -> None
     assert done == ["good"]
     assert [name for name, _ in at.ray.begun].count("bad") == 3
     (lost,) = at.tasks.given_up()
-    assert (lost.job.name, lost.reason, lost.attempts, lost.mendable) == ("bad", "KeyError: 'x'", 3, False)
+    assert (lost.checkpoint, lost.reason, lost.attempts, lost.mendable) == ("bad", "KeyError: 'x'", 3, False)
     assert at.warned == ["bad could not be made (KeyError: 'x'); trying it again"] * 2
     assert at.tasks.left == 0
     assert at.tasks.given_up() == []
@@ -169,7 +169,7 @@ def test_what_is_made_of_it_falls_with_it(desk) -> None:
     at = desk(outcomes, after={"x-rtn": "x", "x-rtn-2": "x-rtn", "y-rtn": "y"})
     assert [name for _ in range(3) for name in at.turn()] == ["y", "y-rtn"]
     lost = at.tasks.given_up()
-    assert [(each.job.name, each.attempts, each.mendable) for each in lost] == [
+    assert [(each.checkpoint, each.attempts, each.mendable) for each in lost] == [
         ("x", 1, True),
         ("x-rtn", 0, True),
         ("x-rtn-2", 0, True),
@@ -215,7 +215,7 @@ def test_one_whose_process_cannot_be_ended_does_not_keep_the_run(desk, tmp_path)
         at.turn(100.0)
     assert len(at.ended) == 3
     (lost,) = at.tasks.given_up()
-    assert (lost.job.name, lost.attempts, lost.reason) == ("x", 3, "no sign of progress for 400 s")
+    assert (lost.checkpoint, lost.attempts, lost.reason) == ("x", 3, "no sign of progress for 400 s")
     assert (at.tasks.left, at.tasks.running) == (0, {})
     assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}
 

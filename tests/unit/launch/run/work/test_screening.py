@@ -176,7 +176,7 @@ def test_without_a_base_everything_is_evaluated(tmp_path):
     run = Run(tmp_path)
     run.board.setbacks.append(_does_not_load("dense"))
     run.add("copy", "bad")
-    run.board.abandon("near", "no memory", attempts=3, mendable=False, expected=0)
+    run.board.abandon(Setback(checkpoint="near", stage="prune", reason="no memory", attempts=3))
     run.go()
     assert run.counts() == {"dense": 0, "copy": 200, "near": 0, "bad": 200}
     assert not run.screening.rows
