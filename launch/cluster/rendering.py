@@ -83,12 +83,8 @@ class ClusterSettings:
                 broken = isinstance(text, str | Path) and (not str(text) or re.search(r"[\x00-\x1f\x7f]", str(text)))
                 _need(not broken, each.name, value, "is empty or holds a control character")
         for name in ("nodes", "cpus", "tries"):
-            _need(
-                getattr(self, name) is None or getattr(self, name) >= 1,
-                name,
-                getattr(self, name),
-                "at least one is needed",
-            )
+            value = getattr(self, name)
+            _need(value is None or value >= 1, name, value, "at least one is needed")
         _need(self.gpus >= 0, "gpus", self.gpus, "cannot be fewer than none")
         for name, (form, why) in _FORMS.items():
             value = getattr(self, name)
@@ -215,13 +211,9 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
 
 def _pod(settings: ClusterSettings) -> dict[str, Any]:
     """The pod of the head or a worker: one or several engines on its GPUs, or one engine without GPUs."""
-    resources: dict[str, Any] = {}
-    if settings.cpus:
-        resources["cpu"] = str(settings.cpus)
-    if settings.memory:
-        resources["memory"] = settings.memory
-    if settings.gpus:
-        resources["nvidia.com/gpu"] = settings.gpus
+    cpus = str(settings.cpus) if settings.cpus else None
+    asked = {"cpu": cpus, "memory": settings.memory, "nvidia.com/gpu": settings.gpus}
+    resources = {name: value for name, value in asked.items() if value}
     container: dict[str, Any] = {
         "name": "ray",
         "image": settings.image,
@@ -257,10 +249,10 @@ def _up(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
     _need(whole, "setup", setup, "what follows on the line would be part of the comment after #")
     before = [settings.setup] if settings.setup else []
     token = "export RAY_AUTH_MODE=token"  # noqa: S105
-    start = f"--num-gpus={settings.gpus} --disable-usage-stats" + (
-        f" --num-cpus={settings.cpus}" if settings.cpus else ""
-    )
+    cpus = f" --num-cpus={settings.cpus}" if settings.cpus else ""
+    start = f"--num-gpus={settings.gpus} --disable-usage-stats{cpus}"
     head = f"ray start --head --port={RAY_PORT} --autoscaling-config=~/ray_bootstrap_config.yaml {start}"
+    worker = f'ray start --address="$RAY_HEAD_IP:{RAY_PORT}" {start}'
     document = {
         "cluster_name": settings.name,
         "provider": {"type": "local", "head_ip": settings.head, "worker_ips": list(settings.workers)},
@@ -268,9 +260,7 @@ def _up(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
         "max_workers": len(settings.workers),
         "file_mounts": {"~/.ray/auth_token": "~/.ray/auth_token"},
         "head_start_ray_commands": [" && ".join([*before, token, "ray stop", head])],
-        "worker_start_ray_commands": [
-            " && ".join([*before, token, "ray stop", f'ray start --address="$RAY_HEAD_IP:{RAY_PORT}" {start}'])
-        ],
+        "worker_start_ray_commands": [" && ".join([*before, token, "ray stop", worker])],
     }
     command = " && ".join([*before, token, f"RAY_ADDRESS={settings.head}:{RAY_PORT} {command}"])
     heading = "# Machines that ssh reaches, as a Ray cluster: each holds Resurface and sees the same files.\n"
