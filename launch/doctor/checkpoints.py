@@ -1,6 +1,6 @@
 """The checkpoints that the doctor's runs load, and the comparison of our pruning masks with the published algorithm."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +44,14 @@ def write_twins(source: Path, target: Path) -> Path:
 
     So both tokens have the same logit after any prompt, in any dtype.
     """
-    target.mkdir(parents=True)
-    overlay(source, target, read_config(source))  # the program's own files may be read-only
-    for file in target.glob("*.safetensors"):
-        tensors = load_file(file)
-        file.unlink()
-        for name, tensor in tensors.items():
-            if name.endswith("embed_tokens.weight"):
-                pairs = len(tensor) // 2
-                tensor[1 : 2 * pairs : 2] = tensor[0 : 2 * pairs : 2].clone()
-        save_file(tensors, file, metadata={"format": "pt"})
-    return target
+
+    def twins(name: str, tensor: Tensor) -> Tensor:
+        if name.endswith("embed_tokens.weight"):
+            pairs = len(tensor) // 2
+            tensor[1 : 2 * pairs : 2] = tensor[0 : 2 * pairs : 2].clone()
+        return tensor
+
+    return _rewritten(source, target, read_config(source), twins)
 
 
 def write_divisible(source: Path, target: Path) -> Path:
@@ -64,16 +61,23 @@ def write_divisible(source: Path, target: Path) -> Path:
     """
     config = read_config(source)
     queries, keys, size = (config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+
+    def copied(name: str, tensor: Tensor) -> Tensor:
+        if not name.endswith(("k_proj.weight", "v_proj.weight")):
+            return tensor
+        heads = tensor.reshape(keys, size, -1).repeat_interleave(queries // keys, dim=0)
+        return heads.reshape(queries * size, -1).contiguous()
+
+    return _rewritten(source, target, {**config, "num_key_value_heads": queries}, copied)
+
+
+def _rewritten(source: Path, target: Path, config: Any, changed: Callable[[str, Tensor], Tensor]) -> Path:
     target.mkdir(parents=True)
-    overlay(source, target, {**config, "num_key_value_heads": queries})  # the program's own files may be read-only
-    for weights in target.glob("*.safetensors"):
-        tensors = load_file(weights)
-        weights.unlink()
-        for name, tensor in tensors.items():
-            if name.endswith(("k_proj.weight", "v_proj.weight")):
-                heads = tensor.reshape(keys, size, -1).repeat_interleave(queries // keys, dim=0)
-                tensors[name] = heads.reshape(queries * size, -1).contiguous()
-        save_file(tensors, weights, metadata={"format": "pt"})
+    overlay(source, target, config)
+    for file in target.glob("*.safetensors"):
+        tensors = {name: changed(name, tensor) for name, tensor in load_file(file).items()}
+        file.unlink()  # the program's own files may be read-only
+        save_file(tensors, file, metadata={"format": "pt"})
     return target
 
 
@@ -96,11 +100,8 @@ def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[st
 
 
 def _prune(dense: Path, out: Path, method: str, device: str) -> Path:
-    prune(
-        PruneConfig(source=dense, method=method, sparsity=RATIO, calibration=_CALIBRATION, device=device),
-        out,
-        sources=SOURCES,
-    )
+    config = PruneConfig(source=dense, method=method, sparsity=RATIO, calibration=_CALIBRATION, device=device)
+    prune(config, out, sources=SOURCES)
     return out
 
 

@@ -22,6 +22,7 @@ from evaluator.engine.base import Engine, FixedSource, Request, Response, Score
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.processor import usable_cores
+from evaluator.store.files import write_atomically
 from launch.doctor.cases import BEAM_TOKENS, BEAM_WIDTH, PROMPT_TOKENS, Cases, cases_for
 from launch.doctor.results import RunResult
 
@@ -48,7 +49,7 @@ class Inputs:
     beams: Mapping[str, tuple[Hypothesis, ...]] = field(default_factory=dict)  # found by the run `served`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """One process of the doctor: pruning jobs, or an engine that answers the cases on several checkpoints."""
 
@@ -60,41 +61,28 @@ class Run:
     gpus: int = 0  # how many it needs
 
 
-PRUNING = Run(name="pruning", what="pruning, and the published algorithm beside it")
-SERVED = Run(
-    name="served", what="the engine as evaluations use it", stages=("dense", "pruned", "tied", "back"), samples=True
-)
+PRUNING = Run("pruning", "pruning, and the published algorithm beside it")
+SERVED = Run("served", "the engine as evaluations use it", ("dense", "pruned", "tied", "back"), samples=True)
 BY_PROMPT = Run(
-    name="by_prompt",
-    what="a fresh engine, scoring by prompt log-probabilities",
-    stages=("pruned", "tied", "dense"),
-    settings={"scoring": "prompt_logprobs"},
+    "by_prompt",
+    "a fresh engine, scoring by prompt log-probabilities",
+    ("pruned", "tied", "dense"),
+    {"scoring": "prompt_logprobs"},
 )
-TRANSFORMERS = Run(
-    name="transformers", what="transformers", stages=("pruned", "tied", "dense"), settings={"kind": "torch"}
-)
+TRANSFORMERS = Run("transformers", "transformers", ("pruned", "tied", "dense"), {"kind": "torch"})
 EAGER = Run(
-    name="eager",
-    what="the engine without CUDA graphs",
-    stages=("dense", "pruned", "back"),
-    settings={"cuda_graphs": False},
-    samples=True,
-    gpus=1,
+    "eager", "the engine without CUDA graphs", ("dense", "pruned", "back"), {"cuda_graphs": False}, samples=True, gpus=1
 )
 DETERMINISTIC = Run(
-    name="deterministic",
-    what="the engine with batch-invariant kernels",
-    stages=("dense",),
-    settings={"deterministic": True},
+    "deterministic",
+    "the engine with batch-invariant kernels",
+    ("dense",),
+    {"deterministic": True},
     samples=True,
     gpus=1,
 )
 DIVIDED = Run(
-    name="divided",
-    what="the engine on two GPUs (tensor_parallel: 2)",
-    stages=("dense", "pruned"),
-    settings={"tensor_parallel": 2},
-    gpus=2,
+    "divided", "the engine on two GPUs (tensor_parallel: 2)", ("dense", "pruned"), {"tensor_parallel": 2}, gpus=2
 )
 # In this order: the first run makes the checkpoints, and transformers scores the beams of `served`.
 RUNS = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, DETERMINISTIC, DIVIDED)
@@ -125,9 +113,7 @@ def main() -> None:
 
         traceback.print_exc()
         result = f"{type(error).__name__}: {one_line(error)}"
-    unfinished = Path(f"{written}.writing")
-    unfinished.write_bytes(pickle.dumps(result))
-    unfinished.replace(written)
+    write_atomically(Path(written), pickle.dumps(result))
 
 
 def execute(run: Run, inputs: Inputs) -> RunResult:
