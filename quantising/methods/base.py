@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from evaluator.core.errors import InputError
+
 if TYPE_CHECKING:
     from pruning.model.checkpoint import Checkpoint
 
@@ -63,9 +65,10 @@ class Method(ABC):
         """Raises InputError for what this machine lacks. May take a while the first time."""
         return
 
-    @abstractmethod
     def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
         """Raises InputError for a checkpoint that cannot be quantised so; reads no weights."""
+        if checkpoint.config.get("quantization_config"):
+            raise InputError(f"{checkpoint.directory / 'config.json'}: the checkpoint is already quantised")
 
     @abstractmethod
     def write(

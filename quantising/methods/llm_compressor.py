@@ -117,10 +117,6 @@ class Recipe(Method):
     def check_here(self) -> None:
         environment()
 
-    def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
-        if checkpoint.config.get("quantization_config"):
-            raise InputError(f"{checkpoint.directory / 'config.json'}: the checkpoint is already quantised")
-
     def write(
         self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
     ) -> dict[str, str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.checkpoints.quantisation import ONLINE, ONLINE_SCHEMES
-from evaluator.core.errors import InputError
 from quantising.methods.base import Method, Modifier, Wanted, recipe_of
 from quantising.schemes import SCHEMES
 
@@ -47,10 +46,6 @@ class Online(Method):
     help = "vLLM rounds the weights while it loads them; nothing is written but links"
     schemes = tuple(ONLINE_SCHEMES)
     takes_group = False
-
-    def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
-        if checkpoint.config.get("quantization_config"):
-            raise InputError(f"{checkpoint.directory / 'config.json'}: the checkpoint is already quantised")
 
     def write(
         self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
