@@ -12,7 +12,7 @@ The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), and
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -150,7 +150,7 @@ class Outcomes:
         return frozenset(task for task, reads in self._read_by.items() if "text" in reads and "items" not in reads)
 
 
-class Recent(Mapping[Key, pd.DataFrame], Generic[Key]):
+class Recent(Generic[Key]):
     """A cache of frames: a lookup makes a missing frame, and the most recent frames stay, up to about `rows` rows."""
 
     def __init__(self, make: Callable[[Key], pd.DataFrame], rows: int) -> None:
@@ -167,9 +167,3 @@ class Recent(Mapping[Key, pd.DataFrame], Generic[Key]):
                 self._left += len(self._held.popitem(last=False)[1])
         self._held.move_to_end(key)
         return found
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._held)
-
-    def __len__(self) -> int:
-        return len(self._held)

@@ -51,19 +51,19 @@ def record_parts(run_dir: Path) -> list[list[Path]]:
 
 def read_records(paths: list[Path]) -> pd.DataFrame:
     """The records of some parts. Raises InputError for an invalid part (`read_part`)."""
-    return _frame(paths, READ_RECORDS, RECORD_COLUMNS)
+    return read_parts(paths, READ_RECORDS, RECORD_COLUMNS)
 
 
 def read_items(run_dir: Path) -> pd.DataFrame | None:
     """The items of every task; None for a run without items."""
     paths = sorted((run_dir / "items").glob("*.parquet"))
-    return _frame(paths, READ_ITEMS, ITEM_COLUMNS) if paths else None
+    return read_parts(paths, READ_ITEMS, ITEM_COLUMNS) if paths else None
 
 
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matcher models; None for a run without any."""
     paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
-    return _frame(paths, READ_VERDICTS, VERDICT_COLUMNS) if paths else None
+    return read_parts(paths, READ_VERDICTS, VERDICT_COLUMNS) if paths else None
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
     return {path: why for path, (_, why) in zip(parts, found, strict=True) if why is not None}
 
 
-def _frame(paths: list[Path], names: tuple[str, ...], columns: Mapping[str, Stored]) -> pd.DataFrame:
+def read_parts(paths: list[Path], names: tuple[str, ...], columns: Mapping[str, Stored]) -> pd.DataFrame:
     tables = [read_part(path, names, columns) for path in paths]
     frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     return frame

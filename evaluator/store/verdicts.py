@@ -23,7 +23,7 @@ from evaluator.judging.controls import Control
 from evaluator.judging.matcher import Claim, Verdict
 from evaluator.probes.grading import strip_thinking
 from evaluator.store.files import write_atomically, write_parquet
-from evaluator.store.reading import read_part
+from evaluator.store.reading import read_part, read_parts
 from evaluator.store.records import RecordStore
 from evaluator.store.schema import (
     CONTROL_COLUMNS,
@@ -175,11 +175,7 @@ def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere
 def read_controls(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matchers on control pairs; None for a run without any."""
     paths = sorted((run_dir / "controls").glob("*/*.parquet"))
-    if not paths:
-        return None
-    tables = [read_part(path, READ_CONTROLS, CONTROL_COLUMNS) for path in paths]
-    frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-    return frame
+    return read_parts(paths, READ_CONTROLS, CONTROL_COLUMNS) if paths else None
 
 
 def write_fit_only(run_dir: Path, fit_only: bool) -> None:

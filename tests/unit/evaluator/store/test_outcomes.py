@@ -165,6 +165,6 @@ def test_the_frames_used_last_are_held():
         assert len(recent[name]) == 4
     assert made == ["a", "b"]
     assert len(recent["c"]) == 4
-    assert set(recent) == {"b", "c"}
+    assert set(recent._held) == {"b", "c"}
     assert len(recent["a"]) == 4
     assert made == ["a", "b", "c", "a"]
