@@ -28,11 +28,6 @@ class Verdict:
     source: Path | None = None  # the dense checkpoint that what stays was compared with, where parts were taken out
 
 
-def verify(directory: Path) -> list[str]:
-    """Every way in which the directory differs from its manifest; empty if there is none."""
-    return examine(directory).problems
-
-
 def examine(directory: Path) -> Verdict:
     """Hold a directory against its manifest.
 

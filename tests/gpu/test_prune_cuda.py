@@ -8,7 +8,7 @@ import torch
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.methods.patterns import read_numbers
 from pruning.run import prune
-from pruning.verify import verify
+from pruning.verify import examine
 from tests.support import pruning as tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
@@ -35,7 +35,7 @@ def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, calibration, tmp_pat
     job = PruneConfig(source=source, method=method, calibration=calibration, device="cpu", **fields)
     prune(job, tmp_path / "cpu")
     manifest = prune(job.model_copy(update={"device": "cuda"}), tmp_path / "cuda")
-    assert verify(tmp_path / "cuda") == []
+    assert examine(tmp_path / "cuda").problems == []
     assert manifest.peak_memory_bytes > 0
     one, two = tiny.weights(tmp_path / "cpu"), tiny.weights(tmp_path / "cuda")
     least = 0.98 if method == "sparsegpt" else 0.999  # the solver's later columns depend on every earlier choice
@@ -61,7 +61,7 @@ def test_a_gpu_takes_out_what_a_cpu_does(source, method, calibration, tmp_path):
     job = PruneConfig(source=source, method=method, sparsity=0.5, calibration=calibration, device="cpu")
     one = prune(job, tmp_path / "cpu").removed
     other = prune(job.model_copy(update={"device": "cuda"}), tmp_path / "cuda").removed
-    assert verify(tmp_path / "cuda") == []
+    assert examine(tmp_path / "cuda").problems == []
     assert (one.unit, one.of) == (other.unit, other.of)
     for ours, theirs in zip(one.gone, other.gone, strict=True):
         same = {*read_numbers(ours)} & {*read_numbers(theirs)}

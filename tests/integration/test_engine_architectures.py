@@ -11,7 +11,7 @@ from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import on_workers
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
-from pruning.verify import verify
+from pruning.verify import examine
 from tests.support import pruning as tiny
 from tests.support.engines import answers, assert_alike, needs_vllm, oracle_of, random_tokens
 
@@ -142,7 +142,7 @@ def test_a_model_without_some_of_its_layers_heads_and_channels_is_served(name, m
     checkpoint = tmp_path / "dense"
     for method in methods:
         checkpoint = pruned_by(method, checkpoint, tmp_path / method)
-        assert verify(checkpoint) == []
+        assert examine(checkpoint).problems == []
     expected = by_transformers(checkpoint)
     engine = VLLMEngine(CONFIG)
     assert engine.load(checkpoint).notes == ()  # every matrix was compared with the smaller checkpoint's

@@ -12,7 +12,7 @@ from pruning.config import CalibrationConfig, PruneConfig
 from pruning.layers import repair
 from pruning.output.manifest import MANIFEST_NAME, read_manifest
 from pruning.run import check, prune
-from pruning.verify import verify
+from pruning.verify import examine
 from tests.support import brute_force
 from tests.support import pruning as tiny
 
@@ -60,7 +60,7 @@ def test_wanda_equals_the_brute_force_bit_for_bit(name, n_of_m, dtype, checkpoin
     )
     assert_pruned(source, tmp_path / "out", expected)
     assert manifest.measured_sparsity == 0.5
-    assert verify(tmp_path / "out") == []
+    assert examine(tmp_path / "out").problems == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_sparsegpt_equals_the_plain_algorithm_in_float64(name, n_of_m, checkpoin
         torch.testing.assert_close(pruned[name], weight, rtol=2e-3, atol=2e-4)
         assert not torch.signbit(pruned[name][weight == 0]).any()  # no weight is minus zero
     assert {matrix.solver_dtype for matrix in manifest.matrices} == {"float32"}
-    assert verify(tmp_path / "out") == []
+    assert examine(tmp_path / "out").problems == []
 
 
 @pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
@@ -133,7 +133,7 @@ def test_owl_gives_layers_ratios_whose_mean_is_what_was_asked(checkpoints, passa
     assert sum(manifest.layer_sparsity) / 3 == pytest.approx(0.6)
     assert max(manifest.layer_sparsity) - min(manifest.layer_sparsity) == pytest.approx(0.16)
     assert manifest.measured_sparsity == pytest.approx(0.6, abs=0.01)
-    assert verify(tmp_path / "out") == []
+    assert examine(tmp_path / "out").problems == []
 
 
 def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, passages, tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, 
         torch.testing.assert_close(repaired[name], weight, rtol=1e-2, atol=2e-3)
     assert manifest.repair == manifest.config["repair"] == "least_squares"
     assert all(matrix.repaired_error < matrix.pruned_error for matrix in manifest.matrices)
-    assert verify(tmp_path / "out") == []
+    assert examine(tmp_path / "out").problems == []
 
 
 @pytest.mark.parametrize("method", ["wanda", "magnitude", "sparsegpt"])

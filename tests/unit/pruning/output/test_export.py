@@ -21,7 +21,7 @@ from pruning.config import PruneConfig
 from pruning.output import export
 from pruning.output.manifest import MANIFEST_NAME, to_json
 from pruning.run import prune
-from pruning.verify import verify
+from pruning.verify import examine
 
 _KILLED = textwrap.dedent(
     """
@@ -63,7 +63,7 @@ def test_a_killed_export_leaves_nothing_that_loads(step, checkpoints, tmp_path):
     assert not (partial / "config.json").exists()
     prune(magnitude(source), out)
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
-    assert verify(out) == []
+    assert examine(out).problems == []
 
 
 def test_companions_go_along_and_other_weights_do_not(checkpoints, tmp_path):
@@ -145,22 +145,22 @@ def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatc
 def test_verify_sees_every_kind_of_damage(checkpoints, tmp_path):
     out = tmp_path / "out"
     prune(PruneConfig(source=checkpoints("qwen3"), method="magnitude", pattern="2:4"), out)
-    assert verify(out) == []
+    assert examine(out).problems == []
     weights = out / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-4000] + b"\x01" * 4000)
-    problems = "\n".join(verify(out))
+    problems = "\n".join(examine(out).problems)
     assert "sha256" in problems
     weights.write_bytes(whole)
     (out / "extra.bin").write_text("x")
-    assert "extra.bin: not in the manifest" in "\n".join(verify(out))
+    assert "extra.bin: not in the manifest" in "\n".join(examine(out).problems)
     (out / "extra.bin").unlink()
     (out / "config.json").unlink()
-    assert any("config.json" in problem for problem in verify(out))
+    assert any("config.json" in problem for problem in examine(out).problems)
     (out / MANIFEST_NAME).write_text('{"method": 3}')
-    assert MANIFEST_NAME in verify(out)[0]
+    assert MANIFEST_NAME in examine(out).problems[0]
     (out / MANIFEST_NAME).unlink()
-    assert verify(out) == [f"{out / MANIFEST_NAME}: no such file"]
+    assert examine(out).problems == [f"{out / MANIFEST_NAME}: no such file"]
 
 
 def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
@@ -174,7 +174,7 @@ def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
     for changes, part in (({"measured_sparsity": 0.9}, "measured_sparsity: 0.9"), ({"pattern": "4:x"}, "'4:x'")):
         (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update=changes)))
-        assert part in "\n".join(verify(out))
+        assert part in "\n".join(examine(out).problems)
     files = manifest.files | {"model.safetensors": digest_of_file(out / "model.safetensors")}
     (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update={"files": files})))
-    assert [name in problem for problem in verify(out)] == [True, True]
+    assert [name in problem for problem in examine(out).problems] == [True, True]

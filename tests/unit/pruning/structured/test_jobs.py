@@ -16,7 +16,7 @@ from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output.manifest import PruneManifest, RemovedParts
 from pruning.run import check, prune
-from pruning.verify import examine, verify
+from pruning.verify import examine
 from tests.support import brute_force, structured
 from tests.support import pruning as tiny
 
@@ -57,7 +57,7 @@ def assert_dropped(source: Path, out: Path, layers: tuple[int, ...]) -> PruneMan
     manifest = prune(PruneConfig(source=source, method="drop", pattern=pattern, device="cpu"), out)
     texts = sequences(source)
     assert_answers(out, structured.logits(structured.without_layers(structured.load(source), layers), texts), texts)
-    assert verify(out) == []
+    assert examine(out).problems == []
     return manifest
 
 
@@ -78,7 +78,7 @@ def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path
     gone = distances.index(min(distances))
     assert (removed.unit, removed.of, removed.gone) == ("layers", 3, (str(gone),))
     assert_answers(out, structured.logits(structured.without_layers(structured.load(source), (gone,)), texts), texts)
-    assert verify(out) == []
+    assert examine(out).problems == []
     assert manifest.measured_sparsity == pytest.approx(weights_of(source, gone) / weights_of(source))
     assert manifest.layer_sparsity == tuple(float(layer == gone) for layer in range(3))
     info = inspect_checkpoint(out)
@@ -109,7 +109,7 @@ def test_the_weakest_heads_and_channels_go(unit, name, checkpoints, passages, tm
     assert changed.items() <= json.loads((out / "config.json").read_text()).items()
     without = structured.without_heads if unit == "heads" else structured.without_channels
     assert_answers(out, structured.logits(without(structured.load(source), gone), texts), texts)
-    assert verify(out) == []
+    assert examine(out).problems == []
     assert (manifest.sparsity, inspect_checkpoint(out).pattern) == (sparsity, unit)
 
 
@@ -172,7 +172,7 @@ def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_pat
     prune(config(source, passages, "channels", sparsity=0.5), tmp_path / "half")
     settings = json.loads((tmp_path / "half" / "config.json").read_text())
     assert settings["text_config"]["intermediate_size"] == 48
-    assert verify(tmp_path / "half") == []
+    assert examine(tmp_path / "half").problems == []
 
 
 def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path):
@@ -186,12 +186,12 @@ def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path
     stays = next(number for number in range(96) if number not in first)
     changed["removed"]["gone"][0] = ",".join(map(str, sorted([*first[1:], stays])))
     (out / "prune_manifest.json").write_text(json.dumps(changed))
-    problems = verify(out)
+    problems = examine(out).problems
     assert len(problems) == 3  # gate, up and down of the first layer
     assert all("model.layers.0.mlp" in each and "is not what stays of" in each for each in problems)
     changed["removed"]["gone"][0] = "0-46"
     (out / "prune_manifest.json").write_text(json.dumps(changed))
-    assert "of 96 channels 48 are left, and another number went" in verify(out)[0]
+    assert "of 96 channels 48 are left, and another number went" in examine(out).problems[0]
     (out / "prune_manifest.json").write_text(json.dumps(manifest))
     shutil.rmtree(source)
     assert (examine(out).problems, examine(out).source) == ([], None)
