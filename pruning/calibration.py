@@ -10,8 +10,6 @@ compared with them when they are read; a manifest stores the digests of a finish
 case, punctuation and white space are equal.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -160,7 +158,7 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest() if words else ""
 
 
-def check_disjoint(passages: Iterable[Passage | PassageRecord], held_out: Mapping[str, str]) -> None:
+def check_disjoint(passages: "Iterable[Passage | PassageRecord]", held_out: Mapping[str, str]) -> None:
     """Raises InputError for the first passage that is held out: `held_out` describes texts, by `text_digest`."""
     for each in passages if held_out else ():
         digest = each.text_digest if isinstance(each, PassageRecord) else text_digest(each.text)

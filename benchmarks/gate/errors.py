@@ -165,12 +165,10 @@ class Judged:
     alone: Thresholds
 
 
-_NOTHING = dict.fromkeys(("max_drop", "max_mc_only", "max_lost"))
-
-
 def alone(**bounds: float) -> Thresholds:
     """Thresholds that judge nothing else."""
-    return Thresholds.model_validate({**_NOTHING, "languages": False, **bounds})
+    nothing = dict.fromkeys(("max_drop", "max_mc_only", "max_lost"))
+    return Thresholds.model_validate({**nothing, "languages": False, **bounds})
 
 
 _DROP = alone(max_drop=2.0)

@@ -9,8 +9,6 @@ responses (the next step of a beam search) join the running batch without a barr
 `run` returns when the source has nothing to give and nothing is in flight.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,7 +98,7 @@ class Response:
     cached_tokens: int | None = None  # prompt tokens that the prefix cache answered
     divergences: tuple[Divergence, ...] = ()  # one per token id of a Score that compares
 
-    def or_error(self, vocabulary: int) -> Response:
+    def or_error(self, vocabulary: int) -> "Response":
         """This response, or an error if a log-probability is NaN (collapsed model) or a rank is outside the vocabulary.
 
         Every engine returns responses through this method: no token is more likely than NaN, so each would rank first.

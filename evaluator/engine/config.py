@@ -4,8 +4,6 @@ An engine is one file with a class that satisfies `base.Engine`, and an `EngineK
 folder's `__init__.py` fills `ENGINES`, one line for each kind. Options, YAML validation and "did you mean" read it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -54,7 +52,7 @@ class EngineConfig(Frozen):
         return ENGINES.checked(kind)
 
     @model_validator(mode="after")
-    def _settings_agree(self) -> EngineConfig:
+    def _settings_agree(self) -> "EngineConfig":
         if self.scoring not in ENGINES[self.kind].scorings:
             able = ", ".join(each.name for each in ENGINES if self.scoring in each.scorings)
             raise ValueError(f"scoring {self.scoring!r} is a way of engine {able}, not of {self.kind}")

@@ -1,7 +1,5 @@
 """What one evaluation asks: which items, posed how, and how their answers are looked for."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -44,7 +42,7 @@ class EvalConfig(Settings, Source):
         return value
 
     @model_validator(mode="after")
-    def _probes_of_its_kind(self) -> EvalConfig:
+    def _probes_of_its_kind(self) -> "EvalConfig":
         """A text has no questions, and questions have no windows."""
         asked = [PROBES[name] for name in self.probes]
         if self.is_text and any(probe.reads != "text" for probe in asked):
@@ -57,7 +55,7 @@ class EvalConfig(Settings, Source):
         return self
 
     @model_validator(mode="after")
-    def _of_its_data(self) -> EvalConfig:
+    def _of_its_data(self) -> "EvalConfig":
         """`data` describes exactly one data set. A data set of endings has no answers to write."""
         task = next((task for task in TASKS if task.name == self.task.partition(":")[0]), None)
         if task is not None and task.data is None and self.given():
@@ -70,7 +68,7 @@ class EvalConfig(Settings, Source):
         return self
 
     @model_validator(mode="after")
-    def _greedy_answers_are_recorded(self) -> EvalConfig:
+    def _greedy_answers_are_recorded(self) -> "EvalConfig":
         """A probe that reads the base reads its records of the probe greedy."""
         for probe in self.item_probes:
             if probe.after_base and "greedy" not in self.probes:

@@ -4,8 +4,6 @@ A check is an object in `CHECKS`. It measures distances, one for each thing comp
 mean are within the tolerance of what the engine computed in.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -94,7 +92,7 @@ class Check:
     measure: Callable[[Results], list[float]] | None = None  # the distances, in place of those between answers
     need: Callable[[Results], object] | None = None  # raises an error if there is nothing to compare
 
-    def compare(self, results: Results, setting: Setting) -> CheckResult:
+    def compare(self, results: Results, setting: Setting) -> "CheckResult":
         """Compare both. Answers that cannot be compared fail with the reason."""
         result = CheckResult(check=self, status="skipped", tolerance=self.tolerance[setting.precision])
         for run in self.runs:

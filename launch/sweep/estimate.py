@@ -11,8 +11,6 @@ reads and writes every bfloat16 weight once. No speed is measured. The hours sho
 whether one takes a morning or a week.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -71,7 +69,7 @@ class Work:
     generated_tokens: int = 0  # with forced ones, which are scored
     compared: int = 0  # positions with a compared distribution; the base keeps one for each
 
-    def plus(self, more: Work | Cost, count: int = 1) -> Work:
+    def plus(self, more: "Work | Cost", count: int = 1) -> "Work":
         """This and `count` times `more`."""
         names = [each.name for each in fields(self)]
         return Work(**{name: getattr(self, name) + count * getattr(more, name) for name in names})

@@ -20,6 +20,7 @@ from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
 
 _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
+_SHORT = Item(task="", language="", item_id="", context="x", question="x", answers=("x",), cluster="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,10 @@ class TaskPreparation:
         tasks = []
         for name, given in job.tasks.items():
             config = self._fitting(given)
-            if config.chat:
-                self._check_chat(job.model)
+            if config.chat:  # a template that is missing or changes a turn's text
+                try_template(self._tokenizers[job.model])
+                chat = Prompter(self._tokenizers[job.model], chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096)
+                chat.build(_SHORT, "open")
             data = self._load(config, name)
             if config.languages is not None:  # the data's spelling, so that "sw" and "swahili" are one task
                 languages = spelled(name, config.languages, data.every_pool)
@@ -73,14 +76,6 @@ class TaskPreparation:
                 self._tasks[key] = self._prepared(data, config, job.model)
             tasks.append(self._tasks[key])
         return tuple(tasks)
-
-    def _check_chat(self, model: str) -> None:
-        """Raises InputError if the model's chat template is missing or changes a turn's text."""
-        try_template(self._tokenizers[model])
-        prompter = Prompter(self._tokenizers[model], chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096)
-        prompter.build(
-            Item(task="", language="", item_id="", context="x", question="x", answers=("x",), cluster=""), "open"
-        )
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
         plain, _ = task_and_prompt(name)

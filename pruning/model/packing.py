@@ -6,8 +6,6 @@ result equals batch 1 bit for bit: a row of a matrix product does not depend on 
 `ALONE_BELOW`). Padded attention would sum in another order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -100,7 +98,7 @@ class Batch:
         """Sequences of one length that stand side by side: the length, and how many there are."""
         return [(length, len(list(group))) for length, group in groupby(self.lengths)]
 
-    def only(self, tokens_R: Tensor) -> Batch:
+    def only(self, tokens_R: Tensor) -> "Batch":
         """Of each sequence the tokens among `tokens_R`, which count from the batch's first, in ascending order."""
         ends = torch.tensor(self.lengths).cumsum(dim=0)
         of_sequence = torch.bincount(torch.bucketize(tokens_R.cpu(), ends, right=True), minlength=len(self.lengths))

@@ -3,8 +3,6 @@
 The layout tells where the heads and channels of a decoder layer are: in rows of some matrices, in columns of others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -122,7 +120,7 @@ def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
     return int(number), rest
 
 
-def _indices(runs: Sequence[Run], kept: Sequence[int]) -> Tensor:
+def _indices(runs: "Sequence[Run]", kept: Sequence[int]) -> Tensor:
     """The rows or columns of the parts that stay."""
     part_K = torch.tensor(kept)
     return torch.cat([(run.first + part_K[:, None] * run.width + torch.arange(run.width)).flatten() for run in runs])
