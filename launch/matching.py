@@ -53,8 +53,6 @@ Tell = Callable[[str], None]
 
 
 class MatchActor:
-    """Owns the engine of one matcher."""
-
     def __init__(self, setup: EngineSetup) -> None:
         enter_engine_process(setup)
         self._config = setup.config
@@ -72,8 +70,6 @@ class MatchActor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """The result of one matcher in this call."""
-
     matcher: str
     asked: int  # distinct pairs of an item and a response
     verdicts: int  # current ones, over all checkpoints
@@ -99,10 +95,7 @@ class Asked:
 def match_run(
     run_dir: Path, matchers: Sequence[str], asked: Asked, *, engine: EngineConfig, tell: Tell, warn: Tell
 ) -> list[Matched]:
-    """Let every matcher judge all responses that it has not judged yet; `warn` receives a line on damaged verdicts.
-
-    Raises InputError if the user can correct the cause, ResurfaceError if the work itself fails.
-    """
+    """Judge, with every matcher, what it has not judged yet. Raises InputError, or ResurfaceError if the work fails."""
     infos = [
         inspect_checkpoint(resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code)
         for name, matcher in names_of(matchers, "--matcher").items()
@@ -175,10 +168,7 @@ def match_controls(store: ControlStore, controls: Mapping[str, Sequence[Control]
 def match_parts(
     store: VerdictStore, answered: Mapping[Part, Sequence[Answered]], ask: Ask, tell: Tell
 ) -> tuple[int, list[Verdict]]:
-    """Request and write verdicts part by part; returns the number of requested comparisons and all current verdicts.
-
-    Raises InputError, before the first request, if the store holds verdicts of another matcher.
-    """
+    """Write verdicts part by part; returns the number requested and all. Raises InputError for another matcher's."""
     done = {part: store.read(part) for part in answered}
     elsewhere: dict[Claim, Verdict] = {}
     for part, records in answered.items():
@@ -244,8 +234,6 @@ def _match(
     controls: Mapping[str, Sequence[Control]],
     tell: Tell,
 ) -> Matched:
-    """One matcher's work on a run."""
-
     def tell_of(what: str) -> None:
         tell(f"{info.name}: {what}")
 

@@ -39,8 +39,6 @@ class Driver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartStatus:
-    """One task on one checkpoint."""
-
     checkpoint: str
     task: str  # "": a whole checkpoint, set aside before its first question
     state: PartState
@@ -83,7 +81,6 @@ class RunStatus:
     errors: tuple[str, ...]
 
     def count(self, state: PartState) -> int:
-        """Count the tasks of checkpoints in one state."""
         return sum(part.state == state for part in self.parts)
 
 

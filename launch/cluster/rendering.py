@@ -119,10 +119,7 @@ def _need(holds: bool, name: str, value: object, why: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A kind of cluster, and the settings that its files use besides the run directory and the sweep.
-
-    `render` takes settings, the parts of the sweep, and the command that runs all of it.
-    """
+    """A kind of cluster, and the settings that its files use besides the run directory and the sweep."""
 
     name: str
     help: str
@@ -131,10 +128,7 @@ class Format:
 
 
 def render(format: str, settings: ClusterSettings, parts: Parts) -> dict[str, str]:
-    """The files of a format: text by name. `parts`: as `parts_of` finds them.
-
-    Raises InputError for an unknown format, a missing setting, and a setting that the format does not use.
-    """
+    """The files of a format: text by name. Raises InputError for an unknown format, a missing or an unused setting."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     chosen = FORMATS[format]

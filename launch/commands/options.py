@@ -60,10 +60,7 @@ def eval_sweep(
     resources: Mapping[str, Any],
     prompts: Path | None = None,
 ) -> SweepConfig:
-    """A sweep without pruning. Lists arrive as typed, comma-separated.
-
-    Raises InputError naming the option and the value.
-    """
+    """A sweep without pruning, from lists as typed. Raises InputError naming the option and the value."""
     models = names_of(checkpoints, "CHECKPOINT")
     named = next((name for name, value in models.items() if base is not None and same_model(value, base)), None)
     if base is not None and named is None:  # given by --base alone, or under a name that another checkpoint has

@@ -83,10 +83,7 @@ def prune(
 def run_prune(
     model: str | None, out: Path | None, options: Mapping[str, Any], checked: Callable[[Path], None] | None = None
 ) -> None:
-    """Prune `model` into `out`. Checks options before it fetches a model. Raises InputError or JobError.
-
-    Calls `checked` with the model's directory after all other checks.
-    """
+    """Prune `model` into `out`; `checked` gets the model's directory first. Raises InputError or JobError."""
     if model is None:
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
@@ -126,9 +123,7 @@ def run_prune(
 def run_push(
     name: str, model: str | None, out: Path | None, options: Mapping[str, Any], run: Path | None, *, public: bool
 ) -> None:
-    """Upload a pruned checkpoint: an existing one, or one that is pruned from `model` first. Raises InputError or
-    JobError. First makes sure that the hub accepts it.
-    """
+    """Upload a checkpoint that exists or is pruned from `model`, if the hub takes it. Raises InputError or JobError."""
     from launch.trackers import hub
 
     hub.check_repository(name)
@@ -159,10 +154,7 @@ def run_push(
 
 
 def run_verify(directory: Path) -> int:
-    """Check a pruned checkpoint against its manifest. Prints one line and returns 0, or a line per problem and 1.
-
-    Raises InputError for a directory without a readable manifest.
-    """
+    """Print one line and return 0, or a line per problem and 1. Raises InputError without a readable manifest."""
     from pruning.output.manifest import MANIFEST_NAME, read_manifest
     from pruning.verify import examine
 

@@ -49,10 +49,7 @@ def export(
 
 
 def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> None:
-    """Build tables and report from records, and print the headline table.
-
-    Raises ResurfaceError at the end if a plugin's table failed.
-    """
+    """Write tables and report, print the headline. Raises ResurfaceError at the end if a plugin's table failed."""
     from evaluator.deciding.words import summary
     from evaluator.metrics.columns import rows_of
     from evaluator.metrics.headline import COLUMNS

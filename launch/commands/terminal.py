@@ -32,10 +32,7 @@ class SafeConsole(Console):
             yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Continue in silence when the reader has ended (`| head`, a closed `tee`). A run must not stop for that.
-
-        Rich would raise SystemExit in the printing thread.
-        """
+        """Continue in silence without a reader (`| head`); rich would raise SystemExit in the printing thread."""
         self.quiet = True
 
 
@@ -58,7 +55,6 @@ def printed(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning of one line."""
     console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
 
 
@@ -68,10 +64,7 @@ def print_plain(text: str) -> None:
 
 
 def empty_table(columns: Iterable[str], texts: Collection[str], between: int = 0) -> Table:
-    """An empty table that fits into 80 characters. Columns in `texts` may wrap; others are numbers on one line.
-
-    `between` is the number of additional spaces between two columns.
-    """
+    """An empty table of 80 characters: columns in `texts` may wrap, others are numbers on one line."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

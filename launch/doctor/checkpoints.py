@@ -40,10 +40,7 @@ def prunings(dense: Path, scratch: Path) -> RunResult:
 
 
 def write_twins(source: Path, target: Path) -> Path:
-    """Copy a checkpoint with tied embeddings, and give each odd token the embedding of the token before it.
-
-    So both tokens have the same logit after any prompt, in any dtype.
-    """
+    """Copy a checkpoint with tied embeddings; each odd token gets the embedding, so the logit, of the one before it."""
 
     def twins(name: str, tensor: Tensor) -> Tensor:
         if name.endswith("embed_tokens.weight"):
@@ -55,10 +52,7 @@ def write_twins(source: Path, target: Path) -> Path:
 
 
 def write_divisible(source: Path, target: Path) -> Path:
-    """Copy a checkpoint so that two workers can share its model; the results stay the same.
-
-    Each query head gets its own copy of its key and value heads: six query heads get six pairs.
-    """
+    """Copy a checkpoint so that two workers can share it: each query head gets its own copy of its keys and values."""
     config = read_config(source)
     queries, keys, size = (config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
 
@@ -106,11 +100,7 @@ def _prune(dense: Path, out: Path, method: str, device: str) -> Path:
 
 
 def plain_wanda(dense: Path) -> dict[str, Tensor]:
-    """Wanda's masks in a plain implementation that uses only the calibration text of `pruning`.
-
-    The whole model is in memory. For every layer, each sequence runs through the whole model. Every row has a stable
-    sort.
-    """
+    """Wanda's masks, plainly: the model in memory, each sequence through all of it for each layer, stable sorts."""
     from transformers import AutoModelForCausalLM
 
     calibration = load_calibration(_CALIBRATION, load_tokenizer(dense), 0, SOURCES)

@@ -69,8 +69,6 @@ SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))  # a solver's later columns 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The limits of this machine."""
-
     gpus: int  # for engines; 0: engines run on the CPU
     precision: Precision
     unavailable: Mapping[str, str]  # run -> why it is impossible here
@@ -129,8 +127,6 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """The result of a check."""
-
     check: Check
     status: Status
     tolerance: Tolerance

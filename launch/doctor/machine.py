@@ -14,8 +14,6 @@ _GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One NVIDIA GPU, as its driver describes it."""
-
     name: str
     memory_mib: int | None
     driver: str

@@ -21,8 +21,6 @@ _TO_COME = "not reached when this was written"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The results of all checks on one machine."""
-
     machine: Machine
     dtype: str  # of the run `served`; "" if its engine did not start
     facts: dict[str, str]  # about that engine, in words
@@ -96,7 +94,6 @@ def _concluded(
 
 
 def verdict(report: Report) -> str:
-    """The report in one sentence."""
     counts = {status: sum(each.status == status for each in report.checks) for status in _COLOURS}
     skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
     if not report.ended:
@@ -107,7 +104,6 @@ def verdict(report: Report) -> str:
 
 
 def table(report: Report) -> Table:
-    """One row per check."""
     made = Table(title="doctor: does every fast path agree with its slow one here?", title_justify="left")
     for column in ("check", "", "largest / mean distance\nallowed", "\nmeasured"):
         made.add_column(column, overflow="fold")
@@ -122,7 +118,6 @@ def table(report: Report) -> Table:
 
 
 def markdown(report: Report) -> str:
-    """The result card."""
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     lines = [f"# doctor: {verdict(report)}", "", f"`resurface doctor`, {when}.", "", "| machine | |", "|---|---|"]
     lines += [f"| {name} | {value.translate(_IN_A_CELL)} |" for name, value in _described(report)]
@@ -135,7 +130,6 @@ def markdown(report: Report) -> str:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The report as JSON."""
     checks = []
     for result in report.checks:
         check, allowed = result.check, result.tolerance
@@ -156,7 +150,6 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def _described(report: Report) -> list[tuple[str, str]]:
-    """The machine and the engine in words."""
     lines = report.machine.lines()
     if report.dtype:
         facts = [report.dtype, *(f"{name} {value}" for name, value in report.facts.items())]

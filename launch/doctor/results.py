@@ -25,8 +25,6 @@ class DisagreementError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """The answers of one run."""
-
     dtype: str = ""  # of its computations
     facts: Mapping[str, str] = field(default_factory=dict)  # about the engine or device, in words
     scoring: str = "forced"  # how its engine scores
@@ -90,11 +88,7 @@ def of_ranks(ours: Answers, theirs: Answers) -> list[float]:
 
 
 def of_twin_ranks(answers: Answers) -> list[float]:
-    """1 for each rank that is even, of a model whose tokens are twins with equal logits, two by two.
-
-    The tokens that are more likely come in twos, so a strict rank is odd. Counting those that are equally likely as
-    well gives an even one.
-    """
+    """1 for each even rank, where tokens are twins of equal logits. Strict ranks are odd there; ties make them even."""
     return [float(rank % 2 == 0) for _, answer in _sound(answers) for rank in answer.ranks]
 
 

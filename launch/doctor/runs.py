@@ -40,8 +40,6 @@ _SECONDS = 600  # without a result by then, the run hangs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """The inputs of a run."""
-
     dense: Path
     scratch: Path  # an empty folder; the first run writes the checkpoints `pruned` and `tied` into it
     logs: Path  # folder of the processes' output
@@ -117,10 +115,7 @@ def main() -> None:
 
 
 def execute(run: Run, inputs: Inputs) -> RunResult:
-    """Execute a run in this process and measure its time.
-
-    If vLLM or the GPU lacks the mode `deterministic`, the result has no answers and the reason as a note.
-    """
+    """Execute a run here, timed. Without the mode `deterministic`, the result has a note and no answers."""
     started = time.monotonic()
     if run is PRUNING:
         from launch.doctor.checkpoints import prunings

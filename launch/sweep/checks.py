@@ -30,9 +30,7 @@ _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store
 
 
 def check_compression(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]) -> None:
-    """Raises InputError for an impossible pruning or quantisation, or if its calibration text contains a context of the
-    tasks. That also holds for a checkpoint that exists before the run.
-    """
+    """Raises InputError for an impossible job, made or not, or calibration text that contains a context of a task."""
     paths = {job.name: job.path for job in jobs}
     for job in jobs:
         try:
@@ -79,10 +77,7 @@ def bytes_of(job: CheckpointJob, dense: int) -> int:
 def served_here(
     engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], *, here: bool
 ) -> tuple[str, ...]:
-    """Notes on how the engine serves the checkpoints, a line each. Stand-ins replace those that the run quantises.
-
-    Raises InputError for the first checkpoint that the engine cannot serve.
-    """
+    """Notes on how the engine serves the checkpoints; stand-ins replace those to be quantised. Raises InputError."""
     to_make = [job for job in jobs if job.quantise is not None]
     if not to_make:
         return check_served(engine, list(dense.values()), here=here)
@@ -186,11 +181,7 @@ def _in_groups(quantise: QuantiseConfig | None, settings: Mapping[str, Any]) -> 
 
 
 def check_dtypes(engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo]) -> None:
-    """Raises InputError for the first checkpoint whose dtype differs from its base's, if engines use that dtype.
-
-    `dense`: the checkpoints that exist before the run, by name. A checkpoint that the run makes keeps its source's
-    dtype.
-    """
+    """Raises InputError for the first checkpoint whose dtype differs from its base's; a made one has its source's."""
     if engine.dtype != "auto" or engine.mixed_dtypes or not ENGINES[engine.kind].own_dtypes():
         return
     for job in jobs:
@@ -204,10 +195,7 @@ def check_dtypes(engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Map
 
 
 def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
-    """Why made checkpoints cannot be used, by name: a broken manifest, configuration or header, or missing files.
-
-    Does not read weights. The evaluation checks their digest.
-    """
+    """Why made checkpoints cannot be used, by name; reads no weights, whose digest the evaluation checks."""
     found = {}
     for job in jobs:
         try:

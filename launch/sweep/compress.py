@@ -71,10 +71,7 @@ def prunings(grid: SweepConfig, source: Path, usual: CalibrationConfig) -> Itera
 def quantisations(
     grid: SweepConfig, source: Path, usual: CalibrationConfig, prunings: Mapping[str, object]
 ) -> Iterator[tuple[str, str, QuantiseConfig]]:
-    """The quantisations of one model: what is quantised (DENSE or a name in `prunings`), the end of the name, settings.
-
-    `source` is the dense model's directory. Raises InputError for an impossible line.
-    """
+    """One model's quantisations: DENSE or a pruning, name's end, settings. Raises InputError for an impossible line."""
     for number, setting in enumerate(grid.compress):
         if setting.method is None:
             continue

@@ -211,10 +211,7 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
 
 
 def load_sweep(path: Path) -> SweepConfig:
-    """Read and check a sweep file and the files that it includes. Raises InputError naming file, field and value.
-
-    A relative path of a model or task starts at its file's directory, or else at the current directory.
-    """
+    """Read and check a sweep file and its includes. Raises InputError naming file, field and value."""
     return validated(SweepConfig, _document(path, ()), str(path))
 
 

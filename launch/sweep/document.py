@@ -88,10 +88,7 @@ def validated(
     where: str,
     field_of: Callable[[tuple[int | str, ...]], str] | None = None,
 ) -> _Model:
-    """Check `document` against `model`. Raises InputError with the first problem: where, field and value.
-
-    `field_of` spells a location as its author would; empty for one that the author did not write.
-    """
+    """Raises InputError with the first problem: where, field (as `field_of` spells it; may be empty) and value."""
     try:
         return model.model_validate(document)
     except ValidationError as error:

@@ -203,7 +203,6 @@ def _parameters(value: str) -> float | None:
 
 
 def assumptions() -> tuple[str, ...]:
-    """What the estimates assume, in words."""
     return (
         f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
         f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "

@@ -108,10 +108,7 @@ def models_of(config: SweepConfig) -> dict[str, str]:
 
 
 def _wanted(config: SweepConfig, grids: Sequence[SweepConfig]) -> dict[str, str]:
-    """The existing checkpoints: all, or those in `only` and the ones compared with them.
-
-    Raises InputError for a name that no model has.
-    """
+    """The existing checkpoints: all, or `only` and those compared with them. Raises InputError for an unknown name."""
     dense = list(dict.fromkeys(name for grid in grids for name in grid.models))
     for name in config.only:
         if name not in dense:
@@ -221,10 +218,7 @@ def _check_bases(jobs: Iterable[CheckpointJob]) -> None:
 
 
 def parts_of(config: SweepConfig) -> tuple[tuple[str, ...], ...]:
-    """The independent parts of a sweep, in the order of its models: the models that share bases and must run together.
-
-    The first model names the part. Fetches nothing. Raises InputError as `expand` does.
-    """
+    """The parts of a sweep whose models share bases, by first model. Fetches nothing. Raises InputError as `expand`."""
     jobs = expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value))
     dense = {job.name: job.model for job in jobs if not job.is_made}
     home = {model: model for model in dict.fromkeys(job.model for job in jobs)}
@@ -242,10 +236,7 @@ Group = tuple[str, str]  # base, task
 
 
 def screened_groups(jobs: Sequence[CheckpointJob]) -> dict[Group, tuple[str, ...]]:
-    """The checkpoints that the gate may decide early, by base and task. Bases are never decided early.
-
-    The gate can judge a task if it has open answers.
-    """
+    """The checkpoints, no bases, that the gate may decide early, by base and task with open answers."""
     by_name = {job.name: job for job in jobs}
     bases = {job.base for job in jobs}
     found: dict[Group, tuple[str, ...]] = {}

@@ -59,10 +59,7 @@ def resolve_model(value: str) -> Path:
 
 
 def model_name(value: str) -> str:
-    """A model's name in records and directories: the last part of its path or hub id.
-
-    Letters, digits, dots, hyphens and underscores stay. A run of other characters becomes a hyphen.
-    """
+    """The last part of a path or hub id; each run of characters besides letters, digits, `._-` becomes a hyphen."""
     if value == BUNDLED:
         return BUNDLED
     name = Path(os.path.expanduser(value)).resolve().name
@@ -72,10 +69,7 @@ def model_name(value: str) -> str:
 
 
 def names_of(values: Sequence[str], option: str) -> dict[str, str]:
-    """The models by name. Raises InputError naming both if two models would have the same name.
-
-    `option` is the option or argument in the error message.
-    """
+    """The models by name. Raises InputError, which names `option`, if two would have the same name."""
     models: dict[str, str] = {}
     for value in values:
         name = model_name(value)
@@ -92,7 +86,6 @@ def names_of(values: Sequence[str], option: str) -> dict[str, str]:
 
 
 def same_model(one: str, other: str) -> bool:
-    """Whether two values name one model."""
     if one == other:
         return True
     directories = (local_directory(one), local_directory(other))

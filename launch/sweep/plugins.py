@@ -22,10 +22,7 @@ VARIABLE = "RESURFACE_PLUGINS"
 
 
 def load_plugins() -> None:
-    """Import the modules that RESURFACE_PLUGINS names, each once per process.
-
-    Raises InputError naming the module that cannot be imported, and why.
-    """
+    """Import the modules that RESURFACE_PLUGINS names, once a process. Raises InputError naming the module and why."""
     for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
         try:
             importlib.import_module(name)

@@ -147,12 +147,7 @@ class Inspections:
 
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
-    """Read and check models, tasks and pruning settings. May fetch a model from the hub.
-
-    Sets a damaged checkpoint aside, with everything made from it, if others remain.
-
-    Raises InputError for the first mistake.
-    """
+    """Read and check all inputs, set damaged checkpoints aside. May fetch a model. Raises InputError."""
     trust = config.engine.trust_remote_code
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
@@ -215,10 +210,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
 
 
 def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tuple[Failure, ...]:
-    """The checkpoints that are set aside: the refused ones, and those made from them.
-
-    Raises InputError if no checkpoint remains, or if a remaining one has a refused base.
-    """
+    """The refused checkpoints and those made from them. Raises InputError if none remains or one lacks its base."""
     found: list[Failure] = []
     for job in jobs:
         source = job.model if job.model in refused else job.after

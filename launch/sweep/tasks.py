@@ -34,7 +34,6 @@ class PreparedTask:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The windows of a text task."""
         return tuple(each for each in self.questions if isinstance(each, Window))
 
     @property
@@ -99,9 +98,7 @@ class TaskPreparation:
         return given.model_copy(update=changes)
 
     def _prepared(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
-        """The dense model's tokenizer determines a text's windows. Raises InputError for a template that cannot pose a
-        question.
-        """
+        """A task, its windows of the model's tokens. Raises InputError for a template that cannot pose a question."""
         identity: list[object] = [data.name, data.digest, config.identifying()]
         if config.is_text:
             assert data.text is not None

@@ -30,10 +30,7 @@ def check_repository(name: str) -> None:
 
 
 def open_repository(name: str, *, public: bool) -> None:
-    """Make sure that the repository exists: a new one, or one with an earlier pruned checkpoint.
-
-    Raises InputError if the hub refuses, or if the repository holds the weights of another model.
-    """
+    """Make sure that the repository exists. Raises InputError if the hub refuses or it holds another model."""
     from huggingface_hub import HfApi
 
     try:
@@ -77,10 +74,7 @@ def push(name: str, directory: Path, manifest: PruneManifest, *, base: str | Non
 
 
 def whole(directory: Path) -> PruneManifest:
-    """The manifest of a directory, after comparing every listed file with its digest. Raises InputError.
-
-    Links are refused.
-    """
+    """The manifest, after comparing every file with its digest. Raises InputError, for links too."""
     manifest = read_manifest(directory)
     if manifest is None:
         raise InputError(f"--push: {str(directory)!r} is no pruned checkpoint: there is no {MANIFEST_NAME}")
@@ -97,10 +91,7 @@ def whole(directory: Path) -> PruneManifest:
 
 
 def need_own_files(source: Path) -> None:
-    """Raises InputError if a dense checkpoint links to a file elsewhere, because pruning copies that file.
-
-    Links within the hub's cache are allowed: a snapshot there links to the cache's `blobs` folder.
-    """
+    """Raises InputError if a dense checkpoint has links other than into the hub's cache: pruning copies the files."""
     home = source.resolve()
     blobs = home.parents[1] / "blobs" if len(home.parents) > 1 and home.parent.name == "snapshots" else home
     for file in sorted(source.rglob("*")):
@@ -118,10 +109,7 @@ def base_of(manifest: PruneManifest) -> str | None:
 
 
 def fates_of(directory: Path, run: Path) -> Sequence[Row]:
-    """This checkpoint's rows of a run's table `fates`, found by its weights.
-
-    Raises InputError if the run did not evaluate the checkpoint, or has no such table.
-    """
+    """This checkpoint's rows of a run's `fates`, found by its weights. Raises InputError if there are none."""
     import pandas as pd
 
     from evaluator.metrics.columns import rows_of

@@ -42,10 +42,7 @@ Numbers = Mapping[str, float]
 
 
 class MLflow:
-    """A sweep is a run in experiment `MLFLOW_EXPERIMENT_NAME`, or `resurface`; each checkpoint is a child run.
-
-    MLflow is imported on demand, as every tracker is.
-    """
+    """A sweep is a run in `MLFLOW_EXPERIMENT_NAME`, or `resurface`; each checkpoint is a child run."""
 
     name = "mlflow"
 
@@ -168,11 +165,7 @@ class Tracked:
 
 
 class Tracking:
-    """Checks after every turn of an engine for ended checkpoints, and sends them to a tracker.
-
-    A context manager around the run. A run that finishes sets `results`, the files that it wrote, before the context
-    ends.
-    """
+    """Sends checkpoints that have ended to a tracker; a run that finishes sets `results`, its written files."""
 
     def __init__(
         self,
@@ -264,7 +257,6 @@ class Tracking:
 
 
 def tracked(prepared: Prepared) -> list[Tracked]:
-    """The checkpoints of a sweep."""
     return [
         Tracked(
             name=job.name,

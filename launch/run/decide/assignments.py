@@ -98,10 +98,7 @@ def distance(candidate: CheckpointInfo, held: str | None, architecture: str | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """A finished shard and its records, in the order of its questions, as the bytes of their file.
-
-    Each engine makes its own bytes, so with a hundred engines the driver only writes.
-    """
+    """A finished shard and the bytes of its records' file, in the order of its questions. The driver only writes."""
 
     shard: Shard
     part: bytes
@@ -110,8 +107,6 @@ class ShardResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """The settings for starting an engine's process."""
-
     config: EngineConfig
     log_path: Path  # receives its stdout and stderr
     place: Place
@@ -119,8 +114,6 @@ class EngineSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The node and device of a process."""
-
     node: str  # the host's name
     node_id: str  # Ray's
     device: str  # its GPUs, or else the processor
@@ -185,10 +178,7 @@ def shard_of(questions: tuple[int, ...]) -> Shard:
 
 
 def begun(shards: Sequence[Shard], items: int) -> tuple[Shard, ...]:
-    """The unfinished shards that an engine with `items` items in flight may have begun.
-
-    An engine begins shards in order. If slow items kept many shards open, these are the first ones.
-    """
+    """The unfinished shards, in order, that an engine with `items` in flight may have begun."""
     found: list[Shard] = []
     for shard in shards:
         if sum(len(each.questions) for each in found) >= items + len(shard.questions):

@@ -79,10 +79,7 @@ class Board:
             return unfinished | {busy.assignment.part for busy in self._busy.values() if busy.unfinished}
 
     def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
-        """Evaluate a checkpoint on the same type of device as its family; `devices`: those of its records.
-
-        Raises InputError if there are records from several types.
-        """
+        """Evaluate a checkpoint where its family's `devices` are. Raises InputError if these are of several types."""
         with self._changed:
             self.ledger.devices.bind(checkpoint, family, devices)
 
@@ -170,10 +167,7 @@ class Board:
             return tuple(busy.unfinished.values())
 
     def doubts(self, engine: int, shard: Shard) -> bool:
-        """Whether a second engine must confirm that every answer of a shard fails.
-
-        If so, the shard is back on the board.
-        """
+        """Whether another engine must confirm that all of a shard's answers fail; then the board has it again."""
         with self._changed:
             busy = self._busy[engine]
             assignment, name = busy.assignment, busy.assignment.checkpoint.name

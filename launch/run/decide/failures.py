@@ -36,8 +36,6 @@ _DEADLY_ITEMS = 8  # limit for one checkpoint: each costs several engines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """The report of an engine's worker on a failure."""
-
     stage: Literal["start", "load", "evaluate"]  # start: its process ended before its first work
     reason: str  # one line
     mendable: bool = False  # the input is at fault: the same engine would fail again
@@ -123,10 +121,7 @@ class Ledger:
     _starts: Counter[int] = field(default_factory=Counter)  # failures of an engine's process to start, in a row
 
     def may_take(self, engine: int, checkpoint: str, doubted_by: int | None = None) -> bool:
-        """Whether an engine may try a checkpoint. After a failure, engines that have not failed with it go first.
-
-        `doubted_by`: the engine on which every answer failed; any other goes first.
-        """
+        """Whether an engine may try a checkpoint: those that failed with it, and `doubted_by`, go last."""
         if not self.devices.fits(engine, checkpoint):
             return False
         if engine != doubted_by and not self._unfit(engine, checkpoint):
@@ -178,7 +173,6 @@ class Ledger:
         self._starts[engine] = 0
 
     def went_well(self, engine: int, checkpoint: str) -> None:
-        """A shard was finished."""
         self.devices.recorded.add(self.devices.families.get(checkpoint, checkpoint))
         self._row[checkpoint] = 0
         self.doubtful.discard(checkpoint)

@@ -47,10 +47,7 @@ class Worker(threading.Thread):
         return self.is_alive() and not self.gone and self.retired is None
 
     def lose_node(self) -> None:
-        """Its node is gone: it ends, and others take its unfinished work.
-
-        If Ray has put its process on another node meanwhile, it first finishes its current work.
-        """
+        """Its node is gone: it ends, after its current work if Ray has already put it on another node."""
         self.gone = True
         self.board.leave(self.number, for_good=True)
 
@@ -141,11 +138,7 @@ class Fleet(Generic[AnyWorker]):
         return [node for node in nodes if node.node_id not in before]
 
     def _fill(self) -> None:
-        """Queue a worker for each missing engine.
-
-        Some nodes get no more engines: several were retired there, none is left that shows that its node works, and
-        another node has room.
-        """
+        """Queue a worker for each missing engine, but not where several were retired and another node has room."""
         serving = [each for each in self.workers if each.serving]
         standing = Counter(each.node_id for each in (*serving, *self._waiting))
         there = {node.node_id for node in self._nodes}
@@ -161,10 +154,7 @@ class Fleet(Generic[AnyWorker]):
             self._waiting.append(self._make(next(self._numbers), place))
 
     def check(self, placement_seconds: float, *, pruning: bool = False, short: bool = False) -> None:
-        """Raises the error that ends the run: an engine's failure, or work without an engine for `placement_seconds`.
-
-        `pruning`: prune jobs run and will free their GPUs; `short`: some wait for a GPU.
-        """
+        """Raises the error that ends the run: an engine's, or work without an engine for `placement_seconds`."""
         for worker in self.workers:
             if worker.failure is not None:
                 raise worker.failure

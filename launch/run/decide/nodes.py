@@ -15,8 +15,6 @@ NO_GPUS: Mapping[str, Any] = {"num_gpus": 0, "runtime_env": {"env_vars": {"CUDA_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine of the cluster, as Ray counts it."""
-
     node_id: str  # Ray's
     name: str  # of the host
     cpus: int
@@ -119,7 +117,6 @@ class FreeGpus:
         self.follow(nodes)
 
     def follow(self, nodes: Sequence[Node]) -> None:
-        """Adapt to the current nodes."""
         self._free = {node.node_id: self._free.get(node.node_id, node.gpus) for node in nodes}
 
     def take(self, node_id: str, count: int) -> bool:
@@ -130,11 +127,7 @@ class FreeGpus:
         return True
 
     def take_one(self, avoid: str | None = None) -> str | None:
-        """Take one GPU; returns its node, or None if no GPU is free.
-
-        Prefers the node with the fewest free GPUs, so that engines find whole groups. `avoid` is used only if no other
-        node has a free one.
-        """
+        """Take a GPU of the node with the fewest free ones, `avoid` last; returns the node, None if no GPU is free."""
         free = [node_id for node_id, count in self._free.items() if count > 0]
         if not free:
             return None

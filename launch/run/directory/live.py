@@ -30,8 +30,6 @@ _STATES = {"ended": "idle", "unplaced": "waiting for a place", "died": "starting
 
 @dataclass(slots=True)
 class _Doing:
-    """An engine's current work."""
-
     state: str
     since: float
     checkpoint: str | None = None
@@ -56,7 +54,6 @@ class LiveState:
         self._pace: deque[tuple[float, int]] = deque()  # time, finished items at that time
 
     def on(self, event: Event) -> None:
-        """Receives the events of a run."""
         now = self._clock()
         with self._lock:
             match event.kind:

@@ -45,10 +45,7 @@ class RunLock:
     """Held by the one driver that writes a run directory. However that driver ends, another can take it afterwards."""
 
     def __init__(self, run_dir: Path, *, tell: Callable[[str], None] | None = None, pace: Pace | None = None) -> None:
-        """Take the directory; `tell` receives a line if this has to wait for a driver that may be dead.
-
-        Raises InputError if another process writes there, OSError if the directory is not writable.
-        """
+        """Raises InputError if another process writes there, OSError if the directory is not writable."""
         self._run_dir = run_dir
         self._pace = PACE if pace is None else pace
         self._tell = tell or (lambda text: None)
@@ -202,10 +199,7 @@ class RunLock:
 
 
 def need_place(path: Path) -> None:
-    """Raises InputError if a path can never be a run directory: a file, a path below one, or a foreign directory.
-
-    Commands call it before they read models and tasks, so this module imports nothing heavy.
-    """
+    """Raises InputError if a path can never be a run directory. Imports nothing heavy: commands call it first."""
     nearest = nearest_existing(path)
     if not nearest.is_dir():
         raise InputError(f"{path}: --out: {nearest} is a file, not a directory")

@@ -107,10 +107,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.close()
 
     def mark(self, state: State, *, engine_stats: Sequence[Mapping[str, Any]] = (), **more: Any) -> None:
-        """Write run.json with this state and `more` fields. Dataclasses in these become objects.
-
-        This call's `engine_stats` come after those of earlier calls, whose records still exist.
-        """
+        """Write run.json with this state and `more` fields; `engine_stats` follow those of earlier calls."""
 
         def plain(value: Any) -> Any:
             return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
@@ -124,7 +121,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self._lock.need_unlost()
 
     def close(self) -> None:
-        """Free the lock."""
         self._lock.release()
 
 
@@ -195,10 +191,7 @@ def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
-    """An identity with the checkpoints of both, but not those in `without`; `other` prevails for shared ones.
-
-    Some sections are keyed by checkpoint. `checkpoints` is a list of made ones, sorted by name here.
-    """
+    """An identity with the checkpoints of both, except those in `without`; `other` prevails for shared ones."""
     joined = dict(other)
     for section in ("models", "bases", "tasks", "task_settings"):
         if section in {*one, *other}:
@@ -225,10 +218,7 @@ def references_of(
 
 
 def drop_references(run_dir: Path) -> None:
-    """Remove all distributions; a file that cannot be removed stays.
-
-    Raises ResurfaceError if another driver has taken over the directory.
-    """
+    """Remove all distributions that can be removed. Raises ResurfaceError if another driver has the directory."""
     need_unfenced(run_dir / REFERENCES)
     shutil.rmtree(run_dir / REFERENCES, ignore_errors=True)
 
@@ -236,11 +226,7 @@ def drop_references(run_dir: Path) -> None:
 def set_damaged_aside(
     prepared: Prepared, store: RecordStore, run_dir: Path, warn: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Move the unreadable parts aside; `warn` receives one line about them.
-
-    Raises InputError if the system refuses to read or move a file, ResurfaceError if another driver has taken over
-    the directory.
-    """
+    """Move unreadable parts aside, with a warning. Raises InputError, or ResurfaceError if another driver took over."""
     damaged = store.damaged()
     if not damaged:
         return
@@ -264,10 +250,7 @@ def set_damaged_aside(
 
 
 def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None]) -> None:
-    """Move aside a matcher's unreadable verdicts on responses and control pairs, so that it judges those again.
-
-    `warn` receives one line for each file. Raises InputError if the system refuses to read or move a file.
-    """
+    """Move aside a matcher's unreadable verdicts, which it then judges again. Raises InputError on OSError."""
     kinds = (("verdicts", VERDICT_COLUMNS), ("controls", CONTROL_COLUMNS))
     for kind, columns in kinds:
         needed = [name for name, column in columns.items() if not column.meaning.later]
@@ -278,10 +261,7 @@ def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None])
 
 
 def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:
-    """The bases and tasks to evaluate again, because damaged checkpoints need their distributions.
-
-    A finished run has removed these distributions. A base may need its own base's.
-    """
+    """The bases and tasks whose removed distributions damaged checkpoints need, and those that these bases need."""
     bases = {job.name: job.base for job in prepared.jobs if job.base is not None}
     compared = {(name, task.name) for name in bases for task in prepared.asked[name] if task.config.references}
     found: set[Part] = set()

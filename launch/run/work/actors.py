@@ -86,10 +86,7 @@ class EngineActor:
     def evaluate(
         self, assignment: Assignment, questions: Sequence[Posed], base: BaseAnswers | None
     ) -> Iterator[ShardResult]:
-        """Stream the assignment's shards through the engine; yields each shard when its last item is done.
-
-        `base`: the answers of the checkpoint's base, if some probes read them.
-        """
+        """Yield each shard when its last item is done. `base`: the base's answers, if some probes read them."""
         from msgspec.structs import asdict
 
         from evaluator.asking.prompts import Prompter
@@ -136,10 +133,7 @@ class EngineActor:
                 yield ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
 
     def _need_one_thread(self) -> None:
-        """Raises EngineError if Ray computes on another thread than before.
-
-        vLLM's CUDA stream belongs to a thread: steps on another thread would not wait for the loaded weights.
-        """
+        """Raises EngineError on another thread than before: vLLM's CUDA stream belongs to a thread."""
         here = threading.get_ident()
         self._thread = here if self._thread is None else self._thread
         if here != self._thread:
@@ -234,11 +228,7 @@ def _kill(pid: int) -> None:
 
 @contextlib.contextmanager
 def showing_life(path: Path) -> Iterator[None]:
-    """Within the block, a thread writes this process's place and the count of its heartbeats to `path`.
-
-    A Ray task cannot be queried while it runs. The driver reads the file instead (`TaskWatch`). The work raises the
-    count.
-    """
+    """Within the block, a thread writes place and heartbeats to `path`, which the driver reads (`TaskWatch`)."""
     node_id = ray.get_runtime_context().get_node_id()
     where = asdict(Where(node=platform.node(), node_id=node_id, device="", pid=os.getpid()))
     ended = threading.Event()
@@ -272,10 +262,7 @@ def make_checkpoint(
     log_path: Path,
     pulse_path: Path,
 ) -> tuple[FileStates, str] | None:
-    """The body of a task that prunes or quantises. Returns the entry of `WRITTEN` for `out`, if it was written now.
-
-    `provenance` is the driver's. The driver reads `pulse_path` to check this task's progress.
-    """
+    """The body of a task that prunes or quantises; returns the entry of `WRITTEN` for `out` if it was written now."""
     _log_to(log_path)
     with showing_life(pulse_path):
         from launch.sweep.compress import SOURCES

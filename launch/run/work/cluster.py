@@ -98,10 +98,7 @@ def lives(node_id: str) -> bool:
 
 @contextlib.contextmanager
 def cluster(log_dir: Path) -> Iterator[Cluster]:
-    """Connect to Ray, and disconnect at the end. The logs of a local Ray are copied to `log_dir`/ray.
-
-    Raises ClusterError if no Ray can be started or reached.
-    """
+    """Connect to Ray within the block; a local one's logs go to `log_dir`/ray. Raises ClusterError if there is none."""
     address = os.environ.get("RAY_ADDRESS")
     try:
         with noting_stop():  # Ray has a handler of its own
@@ -164,10 +161,7 @@ class NodeLost(Exception):
 
 
 def fate(actor: Any, node_id: str, seconds: float, over: Callable[[], bool]) -> Exception | None:
-    """Find out what happened to an actor. Returns the error; None if the actor answers or the time is over.
-
-    The actor needs a method `pulse`. `over` returns whether the result is no longer needed.
-    """
+    """An actor's error, or None if it answers (method `pulse`), the time is over, or `over()` is true."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not over():
         if not lives(node_id):

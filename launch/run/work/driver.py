@@ -243,10 +243,7 @@ class _Run:
         )
 
     def _add(self, job: CheckpointJob, inspected: Inspections, expected: int = 0) -> None:
-        """Put a checkpoint's remaining work on the board.
-
-        A checkpoint that this run made and that is unusable is set aside. Raises InputError before any work starts.
-        """
+        """Put a checkpoint's remaining work on the board, or set an unusable made one aside. Raises InputError."""
         info = self._prepared.dense.get(job.name)
         try:
             info = info or inspected.result(job.name)
@@ -258,10 +255,7 @@ class _Run:
             self._board.abandon(lost, expected)
 
     def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
-        """The remaining work on a checkpoint, without the tasks that are screened first.
-
-        Raises InputError if its records are damaged or belong to other weights.
-        """
+        """The remaining unscreened work. Raises InputError if the records are damaged or belong to other weights."""
         info = dataclasses.replace(info, path=info.path.absolute())  # engines run in other directories
         self.infos.append(info)
         # The source of the base's answers for probes that read them; None: the checkpoint is its own base.

@@ -92,7 +92,6 @@ class FailureLog:
 
 
 def told(failure: Failure) -> str:
-    """A failure in one line."""
     name, task = failure.checkpoint, failure.task
     match failure.stage:
         case "item":
@@ -134,10 +133,7 @@ def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -
 
 
 def last_words(error: Exception, log: Path, start: int) -> str:
-    """The cause of an error in one line. If Ray only knows that the process is gone, the cause comes from its log.
-
-    `start`: the byte of the log at which the search begins.
-    """
+    """The cause of an error in one line; if Ray only knows that a process is gone, from its log after byte `start`."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     said = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
     if said and not _EMPTY.search(said):
@@ -160,7 +156,6 @@ def last_error(log: str) -> str | None:
 
 
 def size(path: Path) -> int:
-    """The size of a log in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:

@@ -67,7 +67,6 @@ class Progress:
             self.console.print(markup, highlight=False, soft_wrap=True)
 
     def on(self, event: Event) -> None:
-        """Receives the events of a run."""
         engine = event.engine
         with self._lock:
             if event.kind in ("loaded", "died", "left") and engine in self._loading:

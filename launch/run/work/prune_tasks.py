@@ -92,10 +92,7 @@ class PruneTasks:
         resources: Resources,
         warn: Callable[[str], None],
     ) -> None:
-        """`free`: the GPUs for jobs and engines; None: jobs run on CPUs, and Ray queues them.
-
-        `warn` receives a line for every job that is tried again.
-        """
+        """`free`: the GPUs for jobs and engines; None: CPUs. `warn` receives a line for every job tried again."""
         self._resources = resources
         self._warn = warn
         self._failures: Counter[str] = Counter()  # by job
@@ -111,7 +108,6 @@ class PruneTasks:
 
     @property
     def left(self) -> int:
-        """The number of unfinished jobs."""
         return len(self._waiting) + len(self.running)
 
     @property

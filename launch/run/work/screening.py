@@ -85,10 +85,7 @@ class Screening:
         self.items = 0  # that the board received
 
     def hold(self, assignment: Assignment, task: PreparedTask, finished: Collection[Key]) -> bool:
-        """Take over a checkpoint's task if it is screened, and announce it to the board; returns whether it is.
-
-        `finished`: the items of an earlier call.
-        """
+        """Take over a task that is screened, and announce it to the board. `finished`: the items of an earlier call."""
         name = assignment.checkpoint.name
         group = self._groups.get((assignment.origin.base or "", task.name))
         if group is None or name not in group.names:

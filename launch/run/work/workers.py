@@ -139,10 +139,7 @@ class EngineWorker(Worker):
             self.board.end(self.number)  # any engine may now take the unfinished shards
 
     def _failed(self, error: Exception, assignment: Assignment) -> None:
-        """Report a failure to the board and follow its decision.
-
-        Raises an error that is no engine's and no checkpoint's fault.
-        """
+        """Follow the board's decision on a failure. Raises an error that is no engine's and no checkpoint's fault."""
         if self.board.stopped:
             return
         if isinstance(error, OUT_OF_REACH):
