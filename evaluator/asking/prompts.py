@@ -44,10 +44,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """An answer after a prompt: `prompt_ids + continuation_ids` is the encoding of both together.
-
-    `prompt_ids` are fewer than the prompt's own if the tokenizer merged tokens across the boundary.
-    """
+    """Together the encoding of prompt and answer; a tokenizer that merges across the two leaves the prompt fewer."""
 
     prompt_ids: tuple[int, ...]
     continuation_ids: tuple[int, ...]  # at least one
@@ -125,10 +122,7 @@ class Prompter:
         return prompt
 
     def pose(self, before: str, middle: str, after: str) -> Prompt | None:
-        """Any other text as a prompt; like a context, `middle` is cut from its end to fit `prompt_tokens`.
-
-        None if the text is too long even without `middle`.
-        """
+        """Any other text as a prompt, `middle` cut from its end to fit; None if it is too long even without."""
         if self._chat:
             before, after = self._in_chat_template(before, middle, after)
         return self._fit(before, middle, after, self._prompt_tokens)
@@ -234,10 +228,7 @@ class Prompter:
 
 
 def prompt_text(item: Item, format: Format, candidates: Sequence[str] = (), exemplar: Item | None = None) -> str:
-    """The prompt that poses `item`, without a chat template and a cap in tokens, which take a tokenizer.
-
-    Raises InputError when `one_shot` lacks an exemplar.
-    """
+    """The prompt before chat template and cap, which take a tokenizer. Raises InputError without an exemplar."""
     capped = CAPPED_CONTEXT_CHARS if format in CAPPED_FORMATS else None
     return "".join(_pieces(item, format, candidates, exemplar, capped))
 

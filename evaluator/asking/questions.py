@@ -49,11 +49,7 @@ class Question:
         return not (self.lists_options or format in LISTING_FORMATS) or bool(self.candidates.get(format))
 
     def why_not(self, format: Format) -> str:
-        """Why the item cannot be asked in a format on this checkpoint.
-
-        A question that has all that the format shows can only have failed at the length of its prompt, which depends on
-        the tokenizer.
-        """
+        """Why the item cannot be asked; if nothing is lacking, its prompt was too long for this tokenizer."""
         if self.excluded:
             return NO_GOLD
         if format == "one_shot" and self.exemplar is None:

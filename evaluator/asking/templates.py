@@ -76,10 +76,7 @@ class Wording:
         self._shows_context = "context" in _names(template.text)
 
     def around(self, item: Item, context: str, options: Sequence[str]) -> tuple[str, str, str]:
-        """The text before the context, the context, and the text after it. With an empty context, all text is before.
-
-        Raises InputError if the template fails.
-        """
+        """The text before the context, the context, the text after; all is before an empty one. Raises InputError."""
         if not context or not self._shows_context:
             return self.whole(item, context, options), "", ""
         before, mark, after = self._rendered(item, _Context(context), options).partition(_MARK)
@@ -154,10 +151,7 @@ def _environment() -> Environment:
 
 @cache
 def _names(text: str) -> frozenset[str]:
-    """The names that a template reads and does not define itself. Raises ValueError where it is no Jinja.
-
-    Not with `jinja2.meta`: it compiles.
-    """
+    """The names that a template reads and does not define. Not by `jinja2.meta`: it compiles. Raises ValueError."""
     from jinja2 import TemplateSyntaxError, nodes
 
     try:

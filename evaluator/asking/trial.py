@@ -33,10 +33,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def try_template(tokenizer: Any) -> None:
-    """Raises InputError for a tokenizer whose chat template runs or writes without end.
-
-    Its other faults appear when it is used.
-    """
+    """Raises InputError for a chat template that runs or writes without end; other faults appear when it is used."""
     try:
         template = tokenizer.get_chat_template()
     except ValueError:  # several templates, without a default
@@ -52,10 +49,7 @@ def problem_of(template: str, variables: str = "{}", *, seconds: int = _SECONDS)
 
 
 def try_prompts(template: PromptTemplate, posed: Iterable[tuple[Item, Sequence[str]]]) -> None:
-    """Raises InputError for a template that cannot pose one of these items, or that runs on and on.
-
-    Each item comes with the options that its prompt may list.
-    """
+    """Raises InputError for a template that cannot pose an item with its options, or that runs on and on."""
     items = [[asdict(item), list(options)] for item, options in posed]
     seconds = _SECONDS * (1 + len(items) // _ITEMS)
     outran, printed = _tried({"template": template.model_dump(), "posed": items, "seconds": seconds})

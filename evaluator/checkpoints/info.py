@@ -117,10 +117,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
 
 
 def recognise(info: CheckpointInfo, *, trust_remote_code: bool = False) -> FileStates:
-    """The files of a checkpoint as they are now, which are read again if they have been written since they were.
-
-    Raises InputError if they are no longer those that `info` was made of, or no whole checkpoint.
-    """
+    """The files, read again where they have changed. Raises InputError if they are not those that made `info`."""
     now = file_states(info.path)
     if info.files is not None and changed_file(info.files, now) is None:
         return now
@@ -149,10 +146,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
-    """The model's number of positions; `unknown` if config.json does not state it.
-
-    Raises InputError for a value that is not a count of at least `least`.
-    """
+    """The model's positions; `unknown` if config.json has none. Raises InputError for a count below `least`."""
     positions = text_model(read_config(path)).get("max_position_embeddings") or unknown
     if not isinstance(positions, int) or positions < least:
         raise InputError(f"{path / 'config.json'}: field 'max_position_embeddings' is {positions!r}, not a count")

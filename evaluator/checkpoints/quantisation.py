@@ -70,10 +70,7 @@ class Quantisation:
 
 
 def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | None:
-    """How the checkpoint in directory `path`, whose config.json holds `config`, is quantised; None for a dense one.
-
-    Raises InputError for a configuration that cannot be understood: it names file, field and value.
-    """
+    """How a checkpoint is quantised; None: dense. Raises InputError that names file, field and value."""
     place = str(path / "config.json")
     key = next((key for key in _KEYS if config.get(key) is not None), None)
     if key is None:
@@ -151,10 +148,7 @@ def _of_group(group: Mapping[str, Any], place: str) -> Quantisation:
 
 
 def _of_recipe(file: Path) -> str | None:
-    """llm-compressor's steps in order, by the names of its modifiers; None without a recipe.
-
-    The file is only searched, not parsed: its YAML may hold any arguments of a user's own modifiers.
-    """
+    """The names of the modifiers in a recipe, in order, or None. Searched, not parsed: it may hold any arguments."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -57,10 +57,7 @@ def check_shapes(checkpoint: Path, config: Mapping[str, Any], tensors: Iterable[
 
 
 def _stated_sizes(file: Path, config: Mapping[str, Any]) -> tuple[dict[str, int | None], tuple[str, int | None]]:
-    """The sizes of a configuration, and the rows of a layer's query projection with the fields that determine them.
-
-    None: the configuration leaves it to the architecture's default.
-    """
+    """Sizes, and the rows of a query projection with the fields behind them. None: the architecture's default."""
     sizes: dict[str, int | None] = {}
     for field in ("vocab_size", "hidden_size", "num_attention_heads", "head_dim", "num_hidden_layers"):
         sizes[field] = value = config.get(field)

@@ -61,10 +61,7 @@ class Tensor:
     size: int  # bytes
 
     def chunks(self) -> Iterator[memoryview]:
-        """The tensor's bytes, 16 MiB at a time, each chunk in the same buffer.
-
-        Raises InputError for a file that ends early and for a value that is NaN or infinite.
-        """
+        """The bytes, 16 MiB at a time in one buffer. Raises InputError for a short file, NaN and infinity."""
         buffer = memoryview(bytearray(min(_CHUNK, self.size)))
         try:
             with self.file.open("rb") as stream:
@@ -87,10 +84,7 @@ class Tensor:
 
 
 def read_tensors(checkpoint: Path) -> list[Tensor]:
-    """Every tensor of a checkpoint directory, sorted by name: from the index's shards, or from the only file.
-
-    Raises InputError for a file or tensor that is missing, truncated or present twice, and for an ambiguous directory.
-    """
+    """Every tensor, sorted by name. Raises InputError for a file or tensor that is missing, cut, twice or ambiguous."""
     index = checkpoint / INDEX
     files = sorted(checkpoint.glob("*.safetensors"))
     if not index.is_file():

@@ -23,8 +23,6 @@ class Frozen(BaseModel):
 
 
 class Named(Protocol):
-    """Anything with a name."""
-
     @property
     def name(self) -> str: ...
 
@@ -33,8 +31,6 @@ T = TypeVar("T", bound=Named)
 
 
 class Registry(Generic[T]):
-    """The objects of one kind, by name."""
-
     def __init__(self, kind: str, objects: Iterable[T] = ()) -> None:
         """`kind` names one object in error messages."""
         self.kind = kind

@@ -20,10 +20,7 @@ _KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
 class ResurfaceError(Exception):
-    """Base of everything that is raised for a user to read; its text is one complete line.
-
-    It may quote a value of a file that somebody else wrote, of any length: the middle of a long text is left out.
-    """
+    """For a user to read: one complete line. The middle of a long text, which may quote anything, is left out."""
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -60,10 +57,7 @@ def redacted(text: str) -> str:
 
 
 def one_line(error: BaseException | str, limit: int = 200) -> str:
-    """An error's text as one line of at most `limit` characters; the name of its type where it has no text.
-
-    Libraries raise errors of many lines; a message to a user quotes them with this.
-    """
+    """An error's text as one line of at most `limit` characters; the name of its type where it has no text."""
     text = redacted(" ".join(str(error).split()))
     if not text and isinstance(error, BaseException):
         return type(error).__name__
@@ -80,10 +74,7 @@ def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
 
 
 def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
-    """The JSON value in UTF-8 text; `place` names the file or line in the message. Raises InputError.
-
-    With `unique`, it also raises if an object has a key twice: readers differ in the value that they take.
-    """
+    """The JSON value in UTF-8 text. Raises InputError that names `place`; with `unique` also for a key given twice."""
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

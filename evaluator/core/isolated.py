@@ -18,8 +18,6 @@ _LOOK_SECONDS = 2.0  # between two calls of `meanwhile`
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a process ended."""
-
     code: int | None  # negative: a signal; None: it was killed at its time limit
     last_line: str  # of its output
     how: str  # "ended with exit code 1 (the last line)"

@@ -119,10 +119,7 @@ class SilenceWatch:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Work raises it after each piece of bounded size: a chunk of a file, a batch in a layer, a matrix.
-
-    Only a change matters, not the number. If two threads raise it at once, one beat may be lost.
-    """
+    """Work raises it after each piece of bounded size. Only a change matters: two threads at once may lose a beat."""
 
     beats: int = 0
 
@@ -154,7 +151,6 @@ class HangWatch:
         return max(self.least, _TIMES * self.longest)
 
     def begin(self, now: float) -> None:
-        """Work begins."""
         self._since = now
 
     def moved(self, now: float) -> None:
@@ -182,10 +178,7 @@ class HangWatch:
 
 @contextmanager
 def owned_directory(path: Path) -> Iterator[None]:
-    """Make a directory that says from its first moment who writes it, and go on saying so within the block.
-
-    Raises OSError if it cannot be made.
-    """
+    """Make a directory that says, from the first moment to the block's end, who writes it. Raises OSError."""
     os.umask(umask := os.umask(0o022))  # it can only be read by setting it
     unseen = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:

@@ -73,11 +73,7 @@ class Compared:
 def compare(
     a: Side, b: Side, pairs: Mapping[str, str] | None = None, task_pairs: Mapping[str, str] | None = None
 ) -> Compared:
-    """Compare both sides, checkpoint by checkpoint and task by task.
-
-    `pairs` and `task_pairs` name what to compare. Without them, equal names are compared, or the only one of each
-    side. Raises InputError if nothing pairs.
-    """
+    """Compare the named pairs, else equal names or the only one of each side. Raises InputError if nothing pairs."""
     names = _paired(a, b, "checkpoint", pairs, "--pair")
     tasks = _paired(a, b, "task", task_pairs, "--pair-task")
     rows: list[Row] = []
@@ -171,10 +167,7 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
 
 
 def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Answers whose measures have no filter in their names, if the other side has the measure without a filter.
-
-    Many tasks of lm-eval have a single filter that removes white space ("exact_match,remove_whitespace").
-    """
+    """Answers with plain measures where the other side's are: a single filter often only strips white space."""
     names, others = set(own["measure"]), set(other["measure"])
     plain = {name: str(name).partition(",")[0] for name in names - others if "," in str(name)}
     several = {bare for bare in plain.values() if list(plain.values()).count(bare) > 1}

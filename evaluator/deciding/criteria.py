@@ -56,7 +56,6 @@ class Paired:
         return replace(self, **chosen)
 
     def of(self, language: str) -> "Paired":
-        """The items of one language, or of all."""
         return self if language == ALL else self.at(np.flatnonzero(self.languages == language))
 
     def answers(self, probe: Probe) -> tuple[Floats, Floats, Flags]:
@@ -160,10 +159,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Criterion:
-    """One number with a tolerance, which is the field `bound` of `Thresholds` divided by `per`.
-
-    The number is measured on a checkpoint's items (`measure`) or comes from a table (`table`, `column`, `where`).
-    """
+    """A number, measured on items or from a table, with a tolerance: the field `bound` of `Thresholds` over `per`."""
 
     name: str
     told: str  # in a sentence: "open accuracy lost"

@@ -106,7 +106,6 @@ class Verdict:
         return [check for check in self.checks if check.state == state]
 
     def of(self, name: str) -> list[Check]:
-        """The checks of the criterion with this name."""
         return [check for check in self.checks if check.criterion.name == name]
 
 
@@ -227,10 +226,7 @@ class Replay:
 
 
 def replay(paired: Paired, thresholds: Thresholds, *, first: int, repeats: int, seed: int = 0) -> Replay:
-    """A sequential test on existing data: where would the gate have stopped, and with which verdict?
-
-    Each try draws the contexts with replacement, in random order, and stops like a screened sweep.
-    """
+    """Where and how would the gate have stopped? Each try draws contexts with replacement, in random order."""
     rng = np.random.default_rng(seed)
     found = [stopped(redrawn(paired, rng), thresholds, first, rng) for _ in range(repeats)]
     return Replay(tuple(outcome for outcome, _ in found), tuple(cost for _, cost in found))

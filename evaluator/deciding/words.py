@@ -78,7 +78,6 @@ def better(verdict: Verdict) -> str:
 
 
 def paragraph(verdicts: Sequence[Verdict]) -> str:
-    """Every verdict in one paragraph."""
     several = len({verdict.task for verdict in verdicts}) > 1
     sentences = []
     for verdict in verdicts:

@@ -28,10 +28,7 @@ def room(rows: int, in_flight: int, *, bursts: bool) -> int:
 
 
 def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:
-    """Why a model of that context length and vocabulary (both in tokens) cannot answer a request; None if it can.
-
-    A request that is refused here costs its own answer only; inside an engine it could end the engine.
-    """
+    """Why a model cannot answer a request, which could end its engine; None if it can. Both numbers in tokens."""
     continuation = request.continuation_ids if isinstance(request, Score) else ()
     generated = len(continuation) if isinstance(request, Score) else request.max_tokens
     if not request.prompt_ids:
@@ -77,11 +74,7 @@ class SharedScores:
         self._riders: dict[str, list[Score]] = {}
 
     def admit(self, requests: Iterable[Request]) -> list[Request]:
-        """The requests to compute; the others ride on one of these.
-
-        Every Generate comes first, in its order, then the scores, prompt by prompt. A score with a reference shares
-        nothing, and comes among the former.
-        """
+        """The requests to compute, on which the others ride: first Generates and scores with a reference, in order."""
         admitted: list[Request] = []
         groups: dict[tuple[int, ...], list[Score]] = {}
         for request in requests:

@@ -117,8 +117,6 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """How a checkpoint got into the engine."""
-
     checkpoint: Path
     swapped: bool  # True: into the running engine, in place; False: a fresh engine was built
     tensors: int  # how many the checkpoint brought and the engine loaded
@@ -156,14 +154,8 @@ class EngineStats:
 
 
 class RequestSource(Protocol):
-    """Gives an engine its work."""
-
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        """At most `limit` requests that are ready now; empty if none is ready, even if responses may bring more.
-
-        Every Cancel that is ready comes with them, before them, however small the limit: it makes room. It names a
-        request that was given before.
-        """
+        """At most `limit` ready requests, maybe none yet. Ready Cancels come first, in any number: they make room."""
         ...
 
 
@@ -175,11 +167,7 @@ class Engine(Protocol):
     dtype: str  # of its computations: "float32", "bfloat16", ...
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Serve `checkpoint` from now on.
-
-        Raises InputError if the shapes or the architecture differ from the engine's first checkpoint. Raises
-        EngineError if the loaded weights differ from the files.
-        """
+        """Raises InputError for other shapes than the first checkpoint's, EngineError if weights differ from files."""
         ...
 
     def run(self, source: RequestSource) -> Iterator[Response]:

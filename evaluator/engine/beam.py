@@ -36,8 +36,6 @@ from evaluator.engine.base import Cancel, Generate, Response
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """One finished beam."""
-
     token_ids: tuple[int, ...]  # generated ids, EOS included where it ended the beam
     logprob: float  # summed, nats
     score: float  # logprob / number of token_ids

@@ -63,8 +63,6 @@ class EngineConfig(Frozen):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """One engine that a user can name."""
-
     name: str
     help: str  # one clause for help texts
     build: Callable[[EngineConfig], Engine]  # imports its packages only when it is called
@@ -86,17 +84,11 @@ def engines_help() -> str:
 
 
 def check_served(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
-    """The notes of a configuration's engine on checkpoints, a line each. `here`: the engine runs on this machine.
-
-    Raises InputError for the first checkpoint that the engine cannot serve.
-    """
+    """How an engine, on this machine if `here`, serves checkpoints: notes. Raises InputError if it cannot."""
     check = ENGINES[config.kind].check_checkpoints
     return () if check is None else check(config, checkpoints, here=here)
 
 
 def build_engine(config: EngineConfig) -> Engine:
-    """The engine that a configuration names, without a checkpoint.
-
-    Raises InputError where the package that it serves with is not installed.
-    """
+    """The named engine, without a checkpoint. Raises InputError where its package is not installed."""
     return ENGINES[config.kind].build(config)

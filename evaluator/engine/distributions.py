@@ -46,10 +46,7 @@ def unusable(reference: Reference, continuation_ids: Sequence[int], vocabulary: 
 
 
 def referred(reference: Reference, logits_TV: Any, continuation_ids: Sequence[int]) -> tuple[Divergence, ...]:
-    """Store the rows, or compare them with the stored ones. Returns one Divergence per compared row.
-
-    `logits_TV` is anything that torch can make a tensor of, and row t is what predicts token t of the continuation.
-    """
+    """Store the rows, or return their Divergences from the stored ones. Row t predicts token t of the continuation."""
     import torch
 
     table_TC = carry_out(reference, torch.as_tensor(logits_TV), continuation_ids)
@@ -65,10 +62,7 @@ def divergences_of(rows: Sequence[Sequence[float]]) -> tuple[Divergence, ...]:
 
 
 def carry_out(reference: Reference, logits_TV: torch.Tensor, continuation_ids: Sequence[int]) -> torch.Tensor | None:
-    """Like `referred`, as a float32 table [T, WIDTH] in the order of Divergence's fields; None if it stores the rows.
-
-    Raises OSError if the file cannot be written, or is no longer there.
-    """
+    """`referred` as a float32 table [T, WIDTH] of Divergence's fields; None: stored. Raises OSError for the file."""
     import torch
 
     tokens_T1 = torch.tensor(continuation_ids, device=logits_TV.device)[:, None]
@@ -156,11 +150,7 @@ def _rest(logprobs_TV: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
 
 
 def _ordered(values_TV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids of each row's `count` highest values, and these values, in descending order.
-
-    Among equal values the lower id comes first. If more equal values exist than fit at the end, the choice among them
-    is arbitrary.
-    """
+    """Each row's `count` highest values and their ids, descending, ties by id (but arbitrary at the very end)."""
     highest_TK, ids_TK = values_TV.topk(min(count, values_TV.shape[1]), 1)
     ids_TK, by_id = ids_TK.sort(1)
     ordered_TK, order = highest_TK.gather(1, by_id).sort(dim=1, descending=True, stable=True)

@@ -104,10 +104,7 @@ def disagreement(
 def nonsense(
     slow: Sequence[Response], whole: Sequence[Response], allowed: tuple[float, float], planted: Sequence[str]
 ) -> str | None:
-    """Why the slow way itself cannot be right, in words; None if it can.
-
-    `whole` are its answers with whole distributions. `planted` lists wrong ranks of a planted table.
-    """
+    """Why the slow way cannot be right, or None; `whole`: distributions, `planted`: wrong ranks in a planted table."""
     if planted:
         return f"of planted tokens, {planted[0]}"
     found = impossible([*slow, *whole]) or misranked(whole, whole, 0.0) or misranked(slow, whole, allowed[0])
@@ -115,10 +112,7 @@ def nonsense(
 
 
 def impossible(answers: Sequence[Response]) -> str | None:
-    """An impossible log-probability or rank among the answers of one way, in words; None if there is none.
-
-    An engine that reads uninitialised memory returns such numbers. `Response.or_error` has refused the ranks.
-    """
+    """An impossible log-probability or rank, such as uninitialised memory gives, in words; else None."""
     for answer in answers:
         if any(value > _ROUNDING for value in answer.logprobs):
             return f"a log-probability of {max(answer.logprobs):.2g} nats"

@@ -44,10 +44,7 @@ class TorchEngine:
         self._stats = EngineStats()
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Read the checkpoint into a new model; any architecture that transformers knows.
-
-        Raises InputError if the checkpoint is incomplete or transformers cannot read it.
-        """
+        """Any architecture that transformers knows. Raises InputError if it cannot read the checkpoint."""
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
@@ -88,7 +85,6 @@ class TorchEngine:
                     yield self.answer(request)
 
     def answer(self, request: Request) -> Response:
-        """The response to a single request."""
         import torch
 
         reason = refusal(request, self._max_model_len, self._vocabulary)
@@ -108,7 +104,6 @@ class TorchEngine:
         return self._stats
 
     def close(self) -> None:
-        """Free the model."""
         self._model = None
         if self._device.type == "cuda":
             import torch

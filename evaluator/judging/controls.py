@@ -41,10 +41,7 @@ class Control:
 
 
 def controls_of(items: Iterable[Item], per_language: int) -> list[Control]:
-    """The control pairs of a task, from up to `per_language` items of each language.
-
-    Each item gives one pair of every possible kind. Items without a gradable answer are left out.
-    """
+    """The pairs of every possible kind from up to `per_language` gradable items of each language."""
     by_language: dict[str, list[Item]] = {}
     for item in items:
         if gradable(item.answers[:1]):

@@ -92,10 +92,7 @@ class Matcher:
         ], prompt.truncated
 
     def verdicts(self, engine: Engine, claims: Sequence[Claim]) -> list[Verdict]:
-        """A verdict on every claim, in their order.
-
-        Raises EngineError when the engine leaves one of two scores out.
-        """
+        """A verdict on every claim, in order. Raises EngineError when the engine leaves one of two scores out."""
         source = _Source(self, claims)
         found: dict[int, dict[str, Response]] = {}
         for response in engine.run(source):

@@ -36,7 +36,6 @@ class Kind:
     dtype: str | None = None  # of the frame's column, if pandas' own choice does not fit
 
     def __call__(self, *names: str, interval: bool = False) -> "tuple[Column, ...]":
-        """Columns of this kind."""
         return tuple(Column(name, self, interval=interval) for name in names)
 
     def shown(self, value: object, *, unit: bool = True) -> str:

@@ -40,10 +40,7 @@ def left_out_of(status: pd.Series) -> Row:
 
 
 def why_left_out(items: pd.DataFrame, *columns: str) -> str | None:
-    """Why items were not measured, the most frequent reason first: `3 excluded (reason); 1 failed (message)`.
-
-    `columns` are the statuses of probes, or of both sides of a pair. An item counts once.
-    """
+    """`3 excluded (reason); 1 failed (message)`, most frequent first, of the statuses in `columns`; an item once."""
     reasons_given: list[str] = []
     counted = np.zeros(len(items), dtype=bool)
     for status, word in zip(STATUSES, ("excluded", "failed"), strict=True):

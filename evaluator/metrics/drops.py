@@ -43,10 +43,7 @@ def headroom(items: pd.DataFrame, probe: str) -> tuple[list[Floats], Kinds]:
 
 
 def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, column: str) -> Row:
-    """`n_paired`, and the drop from the base in an outcome, with its p, on `items`, which both checkpoints measured.
-
-    Without items, n_paired is 0 and there is a reason.
-    """
+    """`n_paired` and an outcome's drop from the base, with its p, on `items`; without any, 0 and a reason."""
     if items.empty:
         return {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
     drop = paired_difference("drop", sides_of(items, column), inputs.contexts_of(comparison.subject.task, items))

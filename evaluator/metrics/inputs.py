@@ -121,11 +121,7 @@ class Inputs:
         return piece.assign(item=np.asarray(items, dtype=np.int64))
 
     def outcomes_of(self, checkpoint: str, task: str, format: str = "open") -> pd.DataFrame:
-        """One checkpoint's outcomes on one task in one format, one row per item (empty without an evaluation in that
-        format).
-
-        If a probe ran under several seeds, these are its outcomes under the run's own.
-        """
+        """A checkpoint's outcomes, of the run's own seed, on a task in a format: a row per item, or empty."""
         if format in self._outcomes.formats_of((checkpoint, task)):
             return self._in_format[checkpoint, task, format]
         return self._no_outcomes
@@ -165,7 +161,6 @@ class Inputs:
         return self._contexts[task][items]
 
     def contexts_of(self, task: str, items: pd.DataFrame) -> ItemNumbers:
-        """The context numbers of a frame's rows."""
         return self.contexts(task, np.asarray(items["item"], dtype=np.intp))
 
     def comparisons(self, format: str = "open") -> "dict[tuple[str, str], Comparison]":
@@ -284,7 +279,6 @@ class Comparison:
 
 
 def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
-    """The rows of one language, or with ALL every row."""
     if language == ALL:
         return frame
     rows = np.flatnonzero((frame["language"] == language).to_numpy(bool))

@@ -28,10 +28,7 @@ _FAR = 8.0  # standard deviations: the probability beyond is negligible
 
 
 def in_order(contexts: ItemNumbers, languages: npt.NDArray[np.object_], rng: np.random.Generator) -> ItemNumbers:
-    """The items' places in random order. Contexts stay whole, and every initial part holds each language's share.
-
-    A context that several languages share counts in the language of its first item.
-    """
+    """Places in random order: contexts whole, in their first item's language; each initial part holds all languages."""
     _, first, place = np.unique(contexts, return_index=True, return_inverse=True)
     when = np.empty(len(first))
     for language in sorted(set(languages[first])):
@@ -54,10 +51,7 @@ def looks(contexts: ItemNumbers, first: int) -> tuple[int, ...]:
 
 
 def able(level: float, sizes: tuple[int, ...], spotless: float) -> tuple[int, ...]:
-    """The looks at which a flawless checkpoint can pass; earlier looks would only cost level.
-
-    `spotless`: the p-value of one item without a flaw. The p-value of n such items is its n-th power.
-    """
+    """The looks at which a flawless checkpoint can pass: n items have the p-value `spotless` to the n-th power."""
     while len(sizes) > 1 and spotless ** sizes[0] > nominal(level, sizes):
         sizes = sizes[1:]
     return sizes

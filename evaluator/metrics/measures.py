@@ -163,10 +163,7 @@ def paired_difference(name: str, outcomes: tuple[Floats, Floats], contexts: Item
 def correct_for_many(
     rows: Sequence[Row], family: Sequence[str], p: str = "mcnemar_p", adjusted: str = "holm_p"
 ) -> None:
-    """Fill `adjusted` with Holm's correction of `p` over the checkpoints: the rows that agree in all of `family`.
-
-    The caller leaves out comparisons that could not differ (`Inputs.could_differ`).
-    """
+    """Fill `adjusted` with Holm's correction of `p` over rows equal in `family`, all of which could differ."""
     families: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.get(p) is not None:

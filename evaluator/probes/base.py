@@ -48,10 +48,7 @@ View = Literal["answer", "answers", "options", "rank", "aligned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """A probe's requests, per item or per text, beside the prompts of its formats.
-
-    `scored` names the scored answers, so that probes that score the same answer (`gold`) share its cost.
-    """
+    """A probe's requests per item or text, beside the prompts; probes with one name in `scored` share that cost."""
 
     items: int = 0  # windows of a text; an item needs no mention
     requests: int = 0
@@ -98,15 +95,10 @@ class Probe(ABC):
 
     @abstractmethod
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        """One row for each item: `<name>_status` and `columns`, null where the probe was not measured.
-
-        `asked` holds this probe's records, always all of an item. The result's index is `reducing.KEY`.
-        """
+        """`<name>_status` and `columns`, null if unmeasured, by `reducing.KEY`; `asked`: whole items' records."""
 
 
 class ItemProbe(Probe):
-    """A probe of questions."""
-
     reads = "items"
     deep: bool = False  # runs on the first 100 items of a language only
     options: Literal["drawn", "hard"] | None = None  # the distractors that it chooses among
@@ -154,10 +146,7 @@ _log = logging.getLogger(__name__)
 
 
 def blame(probe: str, item: Item, error: Exception) -> Exception:
-    """What to raise for an error of `probe` on `item`: a ResurfaceError that names both. The log gets the traceback.
-
-    A ResurfaceError is returned unchanged: it is clear by itself.
-    """
+    """A ResurfaceError that names probe and item, its traceback logged; one that is clear already is unchanged."""
     if isinstance(error, ResurfaceError):
         return error
     line = (

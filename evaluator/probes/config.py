@@ -94,7 +94,6 @@ class EvalConfig(Settings, Source):
 
     @property
     def item_probes(self) -> tuple[ItemProbe, ...]:
-        """The probes of items, in the registry's order."""
         return tuple(probe for probe in PROBES if isinstance(probe, ItemProbe) and probe.name in self.probes)
 
     @property
@@ -109,7 +108,6 @@ class EvalConfig(Settings, Source):
 
     @property
     def text_probes(self) -> tuple[TextProbe, ...]:
-        """The probes of windows, in the registry's order."""
         return tuple(probe for probe in PROBES if isinstance(probe, TextProbe) and probe.name in self.probes)
 
     @property

@@ -226,10 +226,7 @@ class Passage:
     top: int  # Settings.fidelity_top
 
     def scores(self, *, keep: bool) -> list[Score]:
-        """The requests to keep distributions, or to compare with them; none without a folder for that.
-
-        The last piece goes first: its prompt is all of the others', which find it in the cache.
-        """
+        """The requests for distributions, if there is a folder; the last first, whose prompt the others find cached."""
         folder, continuation = self.references.keep if keep else self.references.compare, self.continuation_ids
         if not folder:
             return []
@@ -248,7 +245,6 @@ class Passage:
         return requests
 
     def columns(self, pieces: Sequence[Response]) -> dict[str, Any]:
-        """The columns of its record."""
         failure = next((piece for piece in pieces if piece.status != "ok"), None)
         if failure is not None:
             return failed(failure.error)

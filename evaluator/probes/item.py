@@ -61,7 +61,6 @@ class Settings(Frozen):
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds of the sample probe."""
         return (self.seed,) if self.sample_seeds is None else self.sample_seeds
 
 
@@ -88,10 +87,7 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A question in token ids, or a window, which has its own.
-
-    A format without a prompt cannot be evaluated: its records are `excluded`.
-    """
+    """A question, or window, in token ids; records of a format without a prompt are `excluded`."""
 
     question: Question | Window
     prompts: Mapping[Format, Prompt]
@@ -99,10 +95,7 @@ class Plan:
 
 
 class ItemRun:
-    """One item or window on one checkpoint.
-
-    Probes that yield the same `greedy` or `score` request in their first step share it: it is sent once.
-    """
+    """One item or window on one checkpoint; probes share an equal `greedy` or `score` request of their first step."""
 
     def __init__(
         self,
@@ -136,13 +129,11 @@ class ItemRun:
 
     @property
     def question(self) -> Question:
-        """The question, for a probe of items."""
         assert isinstance(self.plan.question, Question)
         return self.plan.question
 
     @property
     def window(self) -> Window:
-        """The window, for a probe of texts."""
         assert isinstance(self.plan.question, Window)
         return self.plan.question
 
@@ -169,10 +160,7 @@ class ItemRun:
         )
 
     def record(self, probe: str, format: Format = "open", **columns: Any) -> Record:
-        """A record of one probe. Length and cut of the format's prompt are filled in.
-
-        `columns` are the measured columns of `Record`. Defaults: index 0, the run's seed and status `ok`.
-        """
+        """A record with `columns` and the prompt's length and cut; else index 0, the run's seed and status `ok`."""
         filled = {**self._columns, "probe": probe, "format": format}
         prompt = self.prompts.get(format)
         if prompt is not None:

@@ -82,10 +82,7 @@ class Perplexity(TextProbe):
 
 
 def windows_of(task: str, text: str, tokenizer: Any, size: int, positions: int) -> list[Window]:
-    """The windows of a text: `size` tokens each, or as many as fit `positions` beside the BOS; the last has the rest.
-
-    Raises InputError for a text that gives no token.
-    """
+    """Windows of `size` tokens, or what fits `positions` with the BOS. Raises InputError for a text without a token."""
     ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     if not ids:
         raise InputError("the text gives no token")

@@ -136,10 +136,7 @@ class AlignedRank(ItemProbe):
 def align(
     token_ids: tuple[int, ...], answers: Sequence[str], decode: Callable[[Sequence[int]], str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Cut an answer (ids without EOS) by the rule above into lead-in and aligned answer, which has at least one token.
-
-    None if its text contains no gold answer.
-    """
+    """Cut ids without EOS, by the rule above, into lead-in and aligned answer; None without a gold answer."""
     wanted = gradable(answers)
     thoughts = thinking_spans(decode(token_ids))
 

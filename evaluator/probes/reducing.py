@@ -45,11 +45,7 @@ def why_not(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
 def where_measured(
     reduced: pd.DataFrame, asked: pd.DataFrame, probe: str, value: str, decided: Any = True
 ) -> pd.DataFrame:
-    """The probe's columns with `<probe>_status`: null where it was not measured.
-
-    An `ok` record without a `value`, or an item that is not `decided` (too few options, for example), was not measured:
-    its status is engine_error.
-    """
+    """`<probe>_status` and columns; engine_error where `ok` lacks a `value` or the item is not `decided`."""
     import pandas as pd
 
     severity = asked["status"].map(_SEVERITY).astype("int64")

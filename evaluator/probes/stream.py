@@ -32,8 +32,6 @@ IN_FLIGHT = 64  # items: enough requests to fill a large batch while the slowest
 
 
 class _Active(ItemRun):
-    """An item in flight."""
-
     def __init__(self, plan: Plan, serial: int, **shared: Any) -> None:
         super().__init__(plan, serial, **shared)
         self.runs: list[_ProbeRun] = []  # in the order of the probes
@@ -43,8 +41,6 @@ class _Active(ItemRun):
 
 @dataclass(slots=True, eq=False)
 class _ProbeRun:
-    """A probe at work on one item."""
-
     probe: Probe
     item: _Active
     steps: Steps | None = None
@@ -88,10 +84,7 @@ class Evaluation:
         self._ended: deque[_Active] = deque()  # items whose records are not given out
 
     def run(self, engine: Engine | Refusing) -> Iterator[tuple[Item, list[Record]]]:
-        """Evaluate every item; each is yielded with its records, in the order of the probes, as it finishes.
-
-        Raises EngineError when the engine stops before every item has ended.
-        """
+        """Yield each item with its records, by probe, as it finishes. Raises EngineError if the engine stops before."""
         try:
             for response in engine.run(self):
                 self.handle(response)
@@ -132,10 +125,7 @@ class Evaluation:
         return taken
 
     def handle(self, response: Response) -> None:
-        """Pass a response to its probes; what follows from it goes before the requests of items not yet started.
-
-        A response to a request that was cancelled is ignored.
-        """
+        """Pass a response, unless cancelled, to its probes; what follows goes before items not yet started."""
         readers = self._readers.get(response.request_id)
         if readers is None:
             serial = response.request_id.partition("/")[0]

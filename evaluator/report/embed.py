@@ -133,15 +133,11 @@ class ItemView:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each checkpoint's chunks."""
         ids = {name: [each for by in tree.values() for each in by.values()] for name, tree in self.where.items()}
         return {name: sum(len(self.chunks[each]) for each in found) for name, found in ids.items() if name}
 
     def index(self, inputs: Inputs, items: pd.DataFrame | None, only: Collection[str] | None = None) -> str:
-        """The index as JSON that is safe inside a <script> element. `only`: the checkpoints of one page.
-
-        Call it after every `add`.
-        """
+        """The index as JSON for a <script> element, after every `add`. `only`: the checkpoints of one page."""
         if self._questions is None:
             self._questions = self.add_items(items) if items is not None else {}
             self._letters = self._fates(inputs)

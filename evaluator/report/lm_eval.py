@@ -39,10 +39,7 @@ class _Task:
 
 
 def export(run_dir: Path, out: Path, *, now: datetime | None = None) -> list[Path]:
-    """Write results and samples of every checkpoint under `out`; returns the files.
-
-    Raises InputError for a run without items, as it has no documents.
-    """
+    """Write every checkpoint's results and samples; returns the files. Raises InputError for a run without items."""
     items = read_items(run_dir)
     if items is None:
         raise InputError(f"{run_dir}: has no items/: without questions there are no documents to export")

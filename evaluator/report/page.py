@@ -145,10 +145,7 @@ class Grid:
 
 
 def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
-    """A whole table without its empty columns; `task` is left out too if there is only one.
-
-    Raises ValueError if a column of the frame is not in `columns`: it has no kind, so it cannot be shown.
-    """
+    """A table without empty columns or an only `task`. Raises ValueError for a column without a kind in `columns`."""
     unknown = set(frame) - set(names_of(columns))
     if unknown:
         raise ValueError(f"no kind is declared for {', '.join(sorted(map(str, unknown)))}")

@@ -55,7 +55,6 @@ class Results:
 
     @property
     def files(self) -> dict[str, pd.DataFrame]:
-        """The CSV tables, by name."""
         found = {"headline": self.headline}
         found |= {name: table.frame for name, table in self.tables.items() if not table.failed}
         if len(self.left_out):
@@ -64,7 +63,6 @@ class Results:
 
     @property
     def failures(self) -> dict[str, str]:
-        """The error of each failed table, by name."""
         return {name: table.note for name, table in self.tables.items() if table.failed}
 
 
@@ -130,7 +128,6 @@ def without_tables(results: Results) -> Results:
 
 
 def _rows_of(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:
-    """The rows of a frame that name only these checkpoints."""
     kept = pd.Series(True, index=frame.index)
     for name in ("checkpoint", "other"):
         if name in frame:

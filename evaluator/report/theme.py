@@ -126,10 +126,7 @@ def as_points(value: float, _: object = None) -> str:
 
 
 def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[float], str]) -> None:
-    """Write each value above its dot. Labels that would touch are moved apart; equal labels are drawn once.
-
-    Call it when the axis has its final limits and scale.
-    """
+    """Write each value above its dot, apart, equal ones once. Call it when limits and scale are final."""
     panel.get_xlim()  # computes pending limits from the dots
     placed = panel.transAxes.inverted().transform
     room = _DIGIT / panel.get_position().width / WIDTH_INCHES
@@ -168,10 +165,7 @@ def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
 
 
 def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
-    """Name a scatter's dots on their right. If that space is taken: on the left, above or below.
-
-    Call it when the panel has its limits.
-    """
+    """Name dots on their right, or where there is room. Call it when the panel has its limits."""
     points = list(zip(xs, ys, strict=True))
     ends = panel.get_xlim(), panel.get_ylim()
     wide, high = (share * (end - start) for share, (start, end) in zip(_NAME_SHARES, ends, strict=True))

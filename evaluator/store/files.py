@@ -61,11 +61,7 @@ def lift_fence(directory: Path, owner: Fence) -> None:
 
 
 def need_unfenced(path: Path) -> None:
-    """Raises ResurfaceError if another process has taken over the directory of `path`.
-
-    Call this before a file is removed or copied. The check leaves a short gap: another process can take over just after
-    it.
-    """
+    """Raises ResurfaceError if another process took over. Just after, one still can. For removing and copying."""
     owner = _fence_of(path)
     if owner is not None:
         owner.check()
@@ -82,10 +78,7 @@ def move_into(folder: Path, path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file, from bytes or from parts in turn, whole or not at all: temporary file, fsync, rename.
-
-    Raises InputError if the disk is full or the path is not writable.
-    """
+    """Write bytes or parts, whole or not at all: temporary file, fsync, rename. Raises InputError if it cannot."""
     parts = [content] if isinstance(content, bytes) else content
     owner = _fence_of(path)
     try:
@@ -108,10 +101,7 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def part_of_path(name: str, place: str) -> str:
-    """A name from a file as one part of a path. Raises InputError, naming `place`, if it is not a plain file name.
-
-    Records are untrusted data: their names of checkpoints and tasks can contain anything.
-    """
+    """An untrusted name as one part of a path. Raises InputError, naming `place`, if it is no plain file name."""
     if not name or name in (".", "..") or any(each in name for each in "/\\\0"):
         raise InputError(f"{place}: {name!r} cannot be the name of a file")
     return name

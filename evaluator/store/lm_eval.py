@@ -49,11 +49,7 @@ def is_logged(path: Path) -> bool:
 
 
 def read_logged(path: Path) -> list[Logged]:
-    """The newest samples of every task of every model at `path`.
-
-    Raises InputError naming file, line and field if lm-eval cannot have written the file. Raises it too for a model in
-    two folders, whose answers would count twice.
-    """
+    """The newest samples by task and model. Raises InputError if not lm-eval's, or for a model in two folders."""
     found: list[Logged] = []
     folders: dict[str, Path] = {}
     for folder in sorted({file.parent for file in _sample_files(path)}):

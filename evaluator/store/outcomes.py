@@ -42,15 +42,11 @@ def outcome_types() -> dict[str, str]:
 
 
 def empty_outcomes() -> pd.DataFrame:
-    """An outcome frame without rows, with all columns and types."""
     return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in outcome_types().items()})
 
 
 def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
-    """The outcomes of records (columns as in `Record`) of any number of checkpoints and tasks.
-
-    `records` must contain all records of an item on a checkpoint: reduce whole parts, then concatenate.
-    """
+    """The outcomes of records, which must hold all of an item: reduce whole parts, then concatenate."""
     if records.empty:
         return empty_outcomes()
     types = outcome_types()
@@ -68,10 +64,7 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Outcomes in the order of KEY, without nullable columns, which are slow for many small selections.
-
-    Numbers and booleans become floats, with NaN for null. Equal texts share one object, with None for null.
-    """
+    """Outcomes in KEY's order; no nullable columns, which are slow: floats with NaN, shared texts with None."""
     frame = outcomes.sort_values(list(KEY), ignore_index=True)
     columns: dict[str, Any] = {}
     for name, dtype in outcome_types().items():
@@ -97,10 +90,7 @@ class Outcomes:
             self.add(outcomes)
 
     def add(self, outcomes: pd.DataFrame, path: Path | None = None) -> None:
-        """Add outcomes with the columns of `outcome_types`; with `path`, write them there instead of keeping them.
-
-        Raises ValueError for a checkpoint and task that were added before.
-        """
+        """Add outcomes, to `path` if given, or in memory. Raises ValueError for a checkpoint and task added before."""
         if path is not None:
             write_parquet(pa.Table.from_pandas(outcomes, preserve_index=False), path)
         for pair, piece in outcomes.groupby(["checkpoint", "task"], sort=False):
@@ -126,7 +116,6 @@ class Outcomes:
 
     @property
     def formats(self) -> set[str]:
-        """Every prompt format of the run."""
         return set().union(*self._formats.values())
 
     def formats_of(self, pair: Pair) -> Set[str]:

@@ -38,10 +38,7 @@ def to_table(records: Sequence[Record]) -> pa.Table:
 
 
 def failed_throughout(table: pa.Table) -> str | None:
-    """The first error text if the engine failed on every item; None if any was measured.
-
-    Excluded items do not count, as the engine did not receive them: if all are excluded, nothing failed.
-    """
+    """The first error text if the engine failed on every item that it received; None if any was measured."""
     status = table["status"]
     if pc.any(pc.is_in(status, pa.array(_MEASURED))).as_py():
         return None
@@ -50,8 +47,6 @@ def failed_throughout(table: pa.Table) -> str | None:
 
 
 class RecordStore:
-    """The records of one run directory."""
-
     def __init__(self, run_dir: Path) -> None:
         self.root = run_dir / "records"
         self._items = run_dir / "items"
@@ -97,10 +92,7 @@ class RecordStore:
         return [folder / name for name in _names(folder)]
 
     def finished(self, checkpoint: str, task: str, weights_digest: str) -> set[ItemKey]:
-        """The items that have records.
-
-        Raises InputError for a damaged part, and for records of other weights than `weights_digest`.
-        """
+        """The items that have records. Raises InputError for a damaged part or other weights."""
         keys: set[ItemKey] = set()
         parts = self.parts(checkpoint, task)
         self._kept.setdefault((checkpoint, task), len(parts))
@@ -187,11 +179,7 @@ class RecordStore:
             self._greedy.clear()
 
     def damaged(self) -> dict[Path, str]:
-        """Every damaged part, with the reason in one line.
-
-        Each part is read in full (2 ms on a core), unless its bytes passed this check before. Raises InputError if the
-        system cannot read a file (`damage_of`).
-        """
+        """Every damaged part and why; each is read in full (2 ms) unless its bytes passed before. Raises InputError."""
         from evaluator.store.reading import damaged  # late: it imports pandas, which an engine's process does not need
 
         return damaged(self.root, [path for _, _, path in self.tables()])

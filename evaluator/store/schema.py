@@ -30,8 +30,6 @@ _PANDAS = {"string": "string", "int32": "Int64", "int64": "Int64", "double": "Fl
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One column of a file."""
-
     name: str
     arrow: str  # "string", "int32", "int64", "double", "bool", "list<...>"
     nullable: bool
@@ -40,10 +38,7 @@ class Stored:
 
 
 def stored(kind: type) -> tuple[Stored, ...]:
-    """The columns of a class, in field order. Every field is `Annotated[type, Meaning(...)]`.
-
-    Raises TypeError for a field without a Meaning or with a type that files cannot hold.
-    """
+    """The columns of a class, in order. Raises TypeError for a field without a Meaning or a type that files hold."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(_stored(name, hint) for name, hint in hints.items() if get_origin(hint) is not ClassVar)
 

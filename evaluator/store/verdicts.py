@@ -51,10 +51,7 @@ class Answered:
 
 
 def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict[Part, list[Answered]]:
-    """The responses of these probes that a matcher judges: with `everything` all, else those without a gold answer.
-
-    Thinking spans are removed from a response. Raises InputError if RUN/items lacks an item.
-    """
+    """Responses to judge, all with `everything`, no thinking spans. Raises InputError if RUN/items lacks an item."""
     found: dict[Part, list[Answered]] = {}
     asked: dict[str, dict[tuple[str, str], Item]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():
@@ -95,11 +92,7 @@ class VerdictStore:
         self._digest = digest
 
     def read(self, part: tuple[str, ...]) -> dict[Key, Verdict]:
-        """The verdicts of one checkpoint and task.
-
-        Raises InputError for an unreadable file, and for verdicts of another matcher with this name. Control pairs'
-        verdicts of another matcher are left out.
-        """
+        """One part's verdicts. Raises InputError if unreadable or another matcher's; its controls are left out."""
         path = self._path(part)
         rows = read_part(path, self.schema.names, self.columns).to_pylist() if path.exists() else []
         own = [row for row in rows if row["matcher_digest"] == self._digest]
@@ -156,10 +149,7 @@ class Pending:
 
 
 def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere: dict[Claim, Verdict]) -> Pending:
-    """The claims without a verdict, and those that failed in the engine.
-
-    `elsewhere` holds this matcher's verdicts on the responses of all checkpoints. The function adds those in `done`.
-    """
+    """The claims without a verdict or with a failed one; adds `done` to `elsewhere`, all checkpoints' verdicts."""
     waiting: dict[Claim, list[Key]] = {}
     known = dict(done)
     for each in answered:

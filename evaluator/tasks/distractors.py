@@ -67,10 +67,7 @@ def choose_options(item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | 
 
 
 def choose_hard_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
-    """The gold option among its hard distractors, which come from the pool even where the item brings its own.
-
-    Raises InputError when there is not even one.
-    """
+    """The gold option among hard distractors of the pool, even with own options. Raises InputError if there is none."""
     return _arranged(item, hard_distractors(item, pool), pool, random.Random(f"{seed}:{item.item_id}"))
 
 

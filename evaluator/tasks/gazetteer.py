@@ -64,8 +64,6 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """The templates and syllables of one language."""
-
     language: str
     blocks: tuple[tuple[int, int], ...]  # Unicode ranges that its letters lie in
     capital: bool
@@ -142,10 +140,7 @@ def gazetteer_passages(language: str, *, start: int = 0, count: int = 128) -> It
 
 
 def build_passage(language: str, stream: Stream, index: int, facts: tuple[int, int] = FACTS_PER_PASSAGE) -> Passage:
-    """Passage number `index` of a stream, with as many facts as `facts` (least, most) allows.
-
-    A draw with ambiguous answers is repeated with the same generator, so the result depends on the arguments alone.
-    """
+    """Passage `index` of a stream with (least, most) facts; ambiguous draws are repeated with the same generator."""
     grammar = load_grammar(language)
     rng = random.Random(f"gazetteer/{stream}/{language}/{index}/{facts[0]}-{facts[1]}")
     wanted = facts[0] + int(rng.random() * (facts[1] - facts[0] + 1))

@@ -32,7 +32,6 @@ class TaskData:
     text: str | None = None  # of a text task, which has no pools
 
     def named(self, name: str) -> "TaskData":
-        """The same data under another name."""
         if name == self.name:
             return self
         other = {
@@ -86,10 +85,7 @@ def load_task(
 
 
 def items_by_language(spec: str, languages: Sequence[str] | None, said: Source | None = None) -> Mapping[str, int]:
-    """How many items each of `languages` has, without the network.
-
-    An unknown data set on the hub counts as `UNKNOWN_SIZE` items. Raises InputError as `load_task` does.
-    """
+    """Items by language, without the network: else `UNKNOWN_SIZE` of a data set. Raises InputError as `load_task`."""
     parsed = TaskSpec.parse(spec)
     sizes = parsed.task.sizes
     usual = None if parsed.task.data is None else parsed.task.data.usual(parsed.path)
@@ -106,10 +102,7 @@ def items_by_language(spec: str, languages: Sequence[str] | None, said: Source |
 
 
 def task_name(spec: str, name: str | None = None) -> str:
-    """What records call a task: `name` if there is one, else a file's stem, else the task itself.
-
-    Raises InputError as `TaskSpec.parse` does.
-    """
+    """`name`, else a file's stem, else the task itself. Raises InputError as `TaskSpec.parse` does."""
     parsed = TaskSpec.parse(spec)
     task, argument = parsed.task, parsed.task.argument
     if name is not None:
@@ -125,10 +118,7 @@ def task_name(spec: str, name: str | None = None) -> str:
 
 
 def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """`languages` as `known` spells them: "swahili" and "sw" are one language. Repetitions stay.
-
-    Raises InputError for a language that is not known, and where there is none at all.
-    """
+    """`languages` as `known` spells them ("sw": "swahili"). Raises InputError for an unknown one and for none."""
     if not languages:
         raise InputError(f"task {task!r}: no language is asked for")
     by_code = {code_of(language): language for language in known}
@@ -160,10 +150,7 @@ def is_excluded(item: Item) -> bool:
 
 
 def gold_option(item: Item) -> str:
-    """The gold answer that is listed, scored and ranked: the first answer that normalises to any text.
-
-    The item must not be excluded.
-    """
+    """The first answer of an item, not excluded, that normalises to any text: it is listed, scored and ranked."""
     return next(filter(normalised, item.answers))
 
 

@@ -23,10 +23,7 @@ class RowMapping:
     """Makes the items of one language of one data set, row by row."""
 
     def __init__(self, fields: Fields, *, task: str, language: str | None, where: str) -> None:
-        """`language` is that of every row, None where a column says it. `where` names the data in errors.
-
-        Raises InputError for fields that no item can be made of.
-        """
+        """`language`: every row's, or None; `where` names the data. Raises InputError for fields that make no item."""
         problem = fields.problem()
         if problem is None and (language is None) == (fields.language is None):
             problem = (
@@ -173,5 +170,4 @@ class _Reader:
         return value.strip()
 
     def _at(self, name: str) -> str:
-        """A field's place, for errors."""
         return f"{self._place}: field {name!r} ({', '.join(getattr(self._fields, name) or ())})"

@@ -26,8 +26,6 @@ _USUAL_SPLITS = ("validation", "test")  # without a named split, the first that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where rows lie."""
-
     task: str  # in errors
     data: str  # a data set of the hub (`org/name`), a directory or a file
     local: bool

@@ -90,10 +90,7 @@ def _files(path: Path, pattern: str) -> list[Path]:
 
 
 def _read_all(files: Sequence[Path], task: str, language_of: LanguageOf, *, shared_contexts: bool) -> list[Item]:
-    """Every item of the files, in order; `shared_contexts`: questions on one paragraph are one cluster.
-
-    Raises InputError, with file and place, for malformed data, for an id that a language has twice, and without items.
-    """
+    """Every item, in order. Raises InputError with file and place if malformed, for an id twice, and without items."""
     items: dict[tuple[str, str], Item] = {}
     for file in files:
         for item in _read(file, task, language_of, shared_contexts=shared_contexts):

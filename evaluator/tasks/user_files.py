@@ -20,10 +20,7 @@ _BUNDLED_PASSAGES = 40  # of each language
 
 
 def read_jsonl(path: Path, task: str) -> list[Item]:
-    """Every item of the file, in file order.
-
-    Raises InputError with the line's number for a malformed item, and for an id that its language already has.
-    """
+    """Every item, in order. Raises InputError with the line's number if malformed or an id is twice in a language."""
     items = []
     first_seen: dict[tuple[str, str], int] = {}
     clusters: dict[tuple[str, str], str] = {}  # (language, context) -> the first item that has this context
@@ -80,10 +77,7 @@ JSONL = Task(
 
 
 def read_text(path: Path | None) -> str:
-    """The whole text of a file, or passages that no calibration sees, one per line, one language after the other.
-
-    Raises InputError for a file that cannot be read, is not UTF-8, or is blank.
-    """
+    """A file's text, or passages that no calibration sees, a line each. Raises InputError if not UTF-8, or blank."""
     assert path is not None, "the argument is required"
     if path == Path(BUNDLED):
         passages = (gazetteer_passages(each, start=_BUNDLED_START, count=_BUNDLED_PASSAGES) for each in LANGUAGES)

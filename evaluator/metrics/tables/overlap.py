@@ -166,10 +166,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 def _pairs(
     inputs: Inputs, way: tuple[str, str], sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None
 ) -> Iterator[Row]:
-    """A checkpoint compared with each of some others; with `base`, on the items that the base has right.
-
-    Others that measured the same items are compared at once: one product with the weights of `draws` serves all.
-    """
+    """A checkpoint and each of others; with `base`, on what that has right. One product serves all of equal items."""
     among = base.right if base is not None else np.ones_like(sheet.right)
     together: dict[bytes, list[_Sheet]] = {}
     for other in others:

@@ -192,7 +192,6 @@ class Answers:
     dropped: Mapping[str, int]  # items that only some prompts or checkpoints measured: per language, and of all
 
     def of_language(self, language: str) -> Answers:
-        """The answers in one language, or in all."""
         if language == ALL:
             return self
         here = self.languages == language
