@@ -127,10 +127,7 @@ def _reading(path: str) -> Iterator[Callable[..., Any]]:
 
 
 def _wikipedia(source: str, languages: list[str], samples: int, *, balanced: bool) -> Iterator[Passage]:
-    """The first passages of each language's Wikipedia, one language after another.
-
-    As many of each as `samples` allows; exactly as many for `balanced`.
-    """
+    """The first passages of each Wikipedia in turn: as many as `samples` allows, or exactly if `balanced`."""
     codes = [code_of(language) for language in languages]
     if not all(codes) or len(set(codes)) != len(codes):
         raise InputError(f"calibration.source: {source!r} must name each language once")

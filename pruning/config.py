@@ -20,10 +20,7 @@ MethodName = Annotated[str, AfterValidator(METHODS.checked)]
 
 
 def needs_calibration(method: str, allocation: str, repair: str = "none") -> bool:
-    """Whether a job looks at text: for its method, to divide the sparsity over layers by their outliers, or to repair.
-
-    Raises InputError for a method that is not registered.
-    """
+    """Whether method, allocation by outliers or repair looks at text. Raises InputError for an unknown method."""
     return METHODS[method].needs_calibration or allocation == "owl" or repair != "none"
 
 

@@ -70,8 +70,5 @@ class QuantiseManifest(JobManifest):
 
 
 def read_manifest(directory: Path) -> QuantiseManifest | None:
-    """The manifest of a checkpoint that was quantised here; None where there is none.
-
-    Raises InputError for a broken one.
-    """
+    """The manifest of a checkpoint quantised here, or None. Raises InputError for a broken one."""
     return parse_manifest(directory / QUANTISE_MANIFEST, QuantiseManifest)

@@ -25,10 +25,7 @@ def check(
     held_out: Mapping[str, str] | None = None,
     source_to_come: bool = False,
 ) -> None:
-    """Look for every bad input that shows before heavy work. Raises InputError; writes nothing.
-
-    `source_to_come`: `config.source` stands for a checkpoint that is not there yet, and has the same architecture.
-    """
+    """Raises InputError, before heavy work, writes nothing. `source_to_come`: a stand-in of that architecture."""
     made = read_manifest(out)
     if made is not None and source_to_come:
         check_made(made, config, out, held_out or {})
@@ -53,11 +50,7 @@ def quantise(
     held_out: Mapping[str, str] | None = None,
     provenance: Mapping[str, object] | None = None,
 ) -> QuantiseManifest:
-    """Quantise `config.source` into `out`, which is complete afterwards, or absent if anything fails.
-
-    The arguments are those of `pruning.run.prune`. Raises InputError for bad input and JobError for a
-    job that failed.
-    """
+    """As `pruning.run.prune`: `out` is complete afterwards or absent. Raises InputError, or JobError if it failed."""
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)
     finished = job.finished(read_manifest)

@@ -17,8 +17,6 @@ from evaluator.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """One scheme."""
-
     name: str
     bits: int  # of a stored weight
     format: str  # how compressed-tensors calls the layout of its tensors
@@ -39,10 +37,7 @@ SCHEMES = {
 
 
 def preset(name: str, group_size: int | None) -> Any:
-    """compressed-tensors' QuantizationScheme of that name for linear layers, with another group size if one is given.
-
-    Raises InputError where the package is not installed, or does not know the name.
-    """
+    """A QuantizationScheme for linear layers. Raises InputError without the package or for an unknown name."""
     try:
         from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
     except ImportError:

@@ -114,7 +114,6 @@ class Gathered:
         self._sequences = sequences
 
     def add(self, inputs_TI: Tensor, batch: Batch) -> None:
-        """Take one batch."""
         if (sums_NI := self._sums.get(Statistic.COLUMN_NORMS)) is not None:
             first = start = 0
             for length, count in batch.runs:  # the sums of several sequences in one call are those of one at a time
@@ -175,10 +174,7 @@ class Flow:
         return states_NH
 
     def advance(self, index: int, layer: nn.Module, *, last: bool = False) -> None:
-        """Make a layer's outputs the current inputs. Raises JobError if an output is not finite.
-
-        `last`: those of the last layer too, which few read.
-        """
+        """Make a layer's outputs the inputs; the `last` layer's too, which few read. Raises JobError if not finite."""
         if index == len(self._decoder) - 1 and not last:
             return
         for number, batch in enumerate(self._batches):
@@ -225,10 +221,7 @@ class Activations:
 def activations(
     batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device, limit: int, folder: Path
 ) -> Iterator[Activations]:
-    """Room for the inputs of all batches, until the context ends.
-
-    `limit`: bytes that may be held in memory; more goes to an unnamed file in `folder`.
-    """
+    """Room for all inputs until the context ends; beyond `limit` bytes, in an unnamed file in `folder`."""
     made = Activations(batches, width, dtype, device)
     if made.bytes <= limit:
         try:

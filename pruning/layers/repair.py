@@ -51,10 +51,7 @@ class LeastSquares:
         self._scale_I = torch.where(self._live_I, 1 / (diagonal_I + self._damping), 0)
 
     def repair(self, pruned: Pruned, dense_OI: Tensor, dtype: torch.dtype) -> Repaired:
-        """Fit the weights that the mask leaves, and round them to `dtype`.
-
-        A row whose error would not be less for it, after rounding, keeps the weights that it has.
-        """
+        """Fit what the mask leaves and round it to `dtype`; a row whose rounded error would not be less stays."""
         parts: list[Tensor] = []
         totals, most = torch.zeros(3, dtype=torch.float64), 0
         rows = _ROWS_CUDA if dense_OI.is_cuda else _ROWS_CPU

@@ -51,10 +51,7 @@ def owl(shares: Sequence[float], ratio: float) -> list[Unstructured]:
 
 
 def outlier_shares(decoder: Decoder, flow: Flow) -> list[float]:
-    """Of each layer of the dense model: the share of Wanda scores above OWL_TIMES the layer's mean score.
-
-    Raises JobError if activations are not finite.
-    """
+    """Each dense layer's share of Wanda scores above OWL_TIMES its mean. Raises JobError if not finite."""
     shares: list[float] = []
     score = Wanda().score
     with torch.no_grad():

@@ -31,8 +31,6 @@ class Statistic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """One pruned matrix."""
-
     weight_OI: Tensor  # zero wherever the mask is True
     mask_OI: Tensor  # True: this weight goes
     dead_columns: int | None = None  # inputs that were zero on every calibration token; None: not measured

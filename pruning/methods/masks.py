@@ -46,10 +46,7 @@ def _kth_lowest(score_OI: Tensor, count: int) -> Tensor:
 
 
 def _kth_by_halving(score_OI: Tensor, count: int) -> Tensor:
-    """As `_kth_lowest`, with all of a GPU at work on every row: one pass over the scores for each of their bits.
-
-    Floats are read as integers of the same order; the interval that holds the answer is halved until it is one integer.
-    """
+    """`_kth_lowest` on a GPU: floats as integers of the same order, an interval halved until it is one integer."""
     integer = _INTEGERS[score_OI.element_size()]
     key_OI = _order_preserving(score_OI.view(integer))
     limits = torch.iinfo(integer)
@@ -120,10 +117,7 @@ def count_zeros(weight_OI: Tensor) -> int:
 
 
 def check_counts(name: str, mask_OI: Tensor, *, requested: int, zeros: int) -> None:
-    """Raises JobError if a mask took another number than requested, or a written matrix has fewer zeros.
-
-    It may have more: dense weights that were zero and that no mask took.
-    """
+    """Raises JobError if a mask took another number than requested or fewer zeros (dense ones may add) were written."""
     on_cpu = mask_OI.device.type == "cpu"  # where numpy counts faster
     pruned = int(np.count_nonzero(mask_OI.numpy()) if on_cpu else mask_OI.sum())
     if pruned != requested or zeros < requested:

@@ -32,7 +32,6 @@ class NofM:
 
     @property
     def ratio(self) -> float:
-        """The share of zeros."""
         return self.n / self.m
 
     def count(self, size: int) -> int:
@@ -57,8 +56,6 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """These layers are taken out."""
-
     layers: tuple[int, ...]
 
 
@@ -91,10 +88,7 @@ def written(numbers: Iterable[int]) -> str:
 
 
 def parse(pattern: str, sparsity: float | None) -> Pattern:
-    """The pattern that the fields `pattern` and `sparsity` of a configuration describe.
-
-    Raises ValueError, naming field and value, unless exactly one of a ratio and an N:M pattern is given.
-    """
+    """A configuration's pattern. Raises ValueError, naming field and value, unless exactly one of both is given."""
     if pattern == UNSTRUCTURED:
         if sparsity is None:
             raise ValueError("sparsity: must be given (a ratio in [0, 1)) unless pattern is N:M")

@@ -40,8 +40,6 @@ class Heads(Removal):
 
 
 class Channels(Removal):
-    """Channels of the MLP (Wanda-sp)."""
-
     name = "channels"
     help = "removes channels of the MLP by Wanda scores in down_proj (Wanda-sp)"
     unit = "channels"

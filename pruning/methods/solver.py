@@ -114,10 +114,7 @@ def solve(weights_OI: Sequence[Tensor], factor: Factor, pattern: Pattern, *, blo
 
 
 def _walk(weight_BO: Tensor, mask_BO: Tensor, upper_BB: Tensor, pattern: Pattern | None) -> Tensor:
-    """Prune one block in place, first column to last; returns error_BO for the update of the later blocks.
-
-    The groups of an N:M pattern are chosen on the way, from weights that are already updated.
-    """
+    """Prune a block in place, left to right, N:M groups from updated weights; returns error_BO for later blocks."""
     error_BO = torch.empty_like(weight_BO)
     diagonal_B = upper_BB.diagonal()
     step = _STEP if not isinstance(pattern, NofM) else max(_STEP // pattern.m, 1) * pattern.m

@@ -98,8 +98,6 @@ def recognise(checkpoint: Checkpoint) -> Architecture:
 
 
 class Routed(nn.Linear):
-    """A matrix of an expert."""
-
     tokens_R: Tensor  # which tokens of the call its input's first rows are, in their order; other rows are filling
 
 
@@ -152,10 +150,7 @@ class Experts(nn.Module):
 
 
 def separate(module: nn.Module, names: tuple[str, ...]) -> None:
-    """Put an `Experts` in the place of every fused one below `module`, on the meta device.
-
-    `names` are those of the gate, up and down matrices in the checkpoint.
-    """
+    """Replace fused experts below `module`, on meta; `names`: the checkpoint's gate, up and down matrices."""
     for child_name, child in list(module.named_children()):
         weight = getattr(child, "gate_up_proj", None)
         if isinstance(weight, nn.Parameter) and weight.ndim == 3:

@@ -103,7 +103,6 @@ class Decoder:
         }
 
     def tensor_name(self, layer: int, parameter: str) -> str:
-        """The checkpoint's name of a parameter of a layer."""
         for own, theirs in self._architecture.renamed.items():
             if parameter.startswith(own):
                 parameter = theirs + parameter.removeprefix(own)
@@ -142,7 +141,6 @@ class Decoder:
             linear.forget()
 
     def release(self, index: int) -> None:
-        """Free one layer's tensors."""
         self.layers[index].to("meta")
         for linear in self.linears(index).values():
             if isinstance(linear, onednn.Linear):
@@ -153,10 +151,7 @@ class Decoder:
             memory.give_back()
 
     def open_skeleton(self, ids: Tensor) -> None:
-        """Prepare `embed` and `keywords` for all the token ids that will be used; only their embeddings are read.
-
-        Raises InputError for an id beyond the vocabulary.
-        """
+        """Prepare for all token ids to come; only their embeddings are read. Raises InputError for one too large."""
         from transformers import AutoModel
 
         vocabulary = int(self._model.embed_tokens.num_embeddings)

@@ -17,11 +17,7 @@ _LARGEST = 32 << 20  # bytes that glibc takes from its heap at most
 
 @contextmanager
 def kept_when_freed() -> Iterator[None]:
-    """Within, glibc keeps freed memory for the next allocation until `give_back` is called.
-
-    A layer allocates and frees the same few megabytes for every batch; left to itself, glibc returns them to the
-    system each time, which then clears them page by page: a tenth of a job's processor time.
-    """
+    """Within, glibc keeps freed memory for the next batch: clearing returned pages was a tenth of a job's time."""
     before = 2 * _LARGEST  # where glibc's own adjustment ends
     _set_thresholds(1 << 30)
     try:
@@ -38,11 +34,7 @@ def _set_thresholds(trim: int) -> None:
 
 
 def give_back() -> None:
-    """Return freed memory to the system.
-
-    glibc keeps freed blocks below a threshold that grows to 32 MiB, and a layer's matrices fragment it: without this
-    a job's resident memory grew by about one layer for every two that it pruned.
-    """
+    """Return memory that glibc keeps in fragments: else a job grew by one layer for every two that it pruned."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 

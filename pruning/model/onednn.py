@@ -45,10 +45,7 @@ def times_transposed(left_MK: Tensor, right_NK: Tensor) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """An nn.Linear whose forward pass is oneDNN's where its bits equal torch's. No gradients.
-
-    Call `forget` after the weight has changed: oneDNN keeps its own layout from the first pass on.
-    """
+    """oneDNN's forward pass where its bits equal torch's; no gradients. Call `forget` after changing the weight."""
 
     def __init__(self, linear: nn.Linear) -> None:
         """Takes the place of `linear` and has its parameters."""

@@ -53,10 +53,7 @@ def _as_batch(whole_1HTW: Tensor, count: int) -> Tensor:
 
 
 def register(config: Any) -> None:
-    """Make the layers built from a transformers configuration attend by segments.
-
-    `config` is the object that they hold. Only its scaled-dot-product attention is replaced.
-    """
+    """Make layers that hold `config` attend by segments: replaces only its scaled-dot-product attention."""
     from transformers import AttentionInterface
 
     assert config._attn_implementation == "sdpa", config._attn_implementation

@@ -189,10 +189,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
-    """A directory beside `out` to write into; it is removed if the block ends by an exception.
-
-    Raises InputError if the disk fills up or another process is writing to the same `out`.
-    """
+    """A directory beside `out`, gone if the block fails. Raises InputError if the disk is full or `out` is written."""
     partial = out.parent / f"{out.name}{_SUFFIX}-{secrets.token_hex(6)}"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

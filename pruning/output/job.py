@@ -33,31 +33,21 @@ class Job(Generic[ConfigT]):
         sources: Mapping[str, PassageSource] | None,
         held_out: Mapping[str, str] | None,
     ) -> None:
-        """Raises InputError for a checkpoint that cannot be read.
-
-        `sources` are named passages that calibration may take; `held_out` are the digests of texts that no passage may
-        be, each with what it is.
-        """
+        """`sources`: named passages; `held_out`: digests of texts that none may be, with names. Raises InputError."""
         self.config = config
         self.out = out
         self.sources, self.held_out = sources or {}, held_out or {}
         self.checkpoint = Checkpoint(config.source)
 
     def finished(self, read: Callable[[Path], ManifestT | None]) -> ManifestT | None:
-        """The manifest of `out` if this very job has made it; None if nothing is there.
-
-        Raises InputError if it is another job's, or damaged, or saw a text that is held out.
-        """
+        """`out`'s manifest, or None. Raises InputError if another job's, damaged, or made with a text now held out."""
         manifest = read(self.out)
         if manifest is not None:
             check_made(manifest, self.config, self.out, self.held_out, self.checkpoint)
         return manifest
 
     def tokenizer(self) -> Any:
-        """The tokenizer if the job has a calibration, else None. Reads passages: one, of a source on the network.
-
-        Raises InputError for a source that is unknown, out of reach or too short, or holds one of `held_out`.
-        """
+        """A calibration's tokenizer, or None. Raises InputError for a bad source; reads one passage of a remote one."""
         calibration = self.config.calibration
         if calibration is None:
             return None
@@ -79,10 +69,7 @@ class Job(Generic[ConfigT]):
 def check_made(
     manifest: JobManifest, config: JobConfig, out: Path, held_out: Mapping[str, str], source: Checkpoint | None = None
 ) -> None:
-    """Raises InputError unless a job with these settings has made `out`, and its files are there.
-
-    `source`: the checkpoint that it must have been made from.
-    """
+    """Raises InputError unless such a job has made `out`, from `source` if given, and its files are there."""
     differing = None
     if source is not None and manifest.source_files != export.source_files(source, digest_once):
         differing = "field source differs"

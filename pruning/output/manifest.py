@@ -100,5 +100,4 @@ def read_manifest(directory: Path) -> PruneManifest | None:
 
 
 def to_json(manifest: BaseModel) -> str:
-    """The text of a manifest's file."""
     return manifest.model_dump_json(indent=2, by_alias=True) + "\n"

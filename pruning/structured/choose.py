@@ -18,11 +18,7 @@ from pruning.structured.write import check_built
 
 
 def choose(config: PruneConfig, decoder: Decoder, flow: Flow | None, progress: Callable[[int, int], None]) -> Cut:
-    """The parts that a job takes out. `flow`: None for a method without calibration.
-
-    `progress` is called with (layers done, layers). Raises InputError as `check` does, and JobError if activations
-    are not finite.
-    """
+    """The parts to take out; `flow`: calibration, or None. Raises InputError as `check`, JobError if not finite."""
     if flow is None:
         return first_cut(decoder, config.removed)
     count = len(first_cut(decoder, config.removed).gone[0])

@@ -38,8 +38,6 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What stays of a tensor."""
-
     name: str  # in the smaller checkpoint
     shape: tuple[int, ...]
     rows: Tensor | None = None  # that stay; None: all
@@ -47,10 +45,7 @@ class Slice:
 
 
 def first_cut(decoder: Decoder, removed: Removed) -> Cut:
-    """A cut of the sizes that a job's will have: the parts of a list, or the first ones.
-
-    Raises InputError if no part goes, and for a list that is not of the model's layers.
-    """
+    """A cut of a job's sizes: listed parts, or the first. Raises InputError for no part and another model's list."""
     directory = decoder.checkpoint.directory
     if isinstance(removed, Listed):
         count = len(decoder)
@@ -77,10 +72,7 @@ def _step(parts: int) -> int:
 
 
 def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
-    """What stays of every tensor of the checkpoint; None: nothing.
-
-    Raises InputError for a tensor of a layer that config.json does not count.
-    """
+    """What stays of every tensor; None: nothing. Raises InputError for a layer that config.json does not count."""
     of_layers = cut.unit == "layers"
     new = {layer: number for number, layer in enumerate(cut.kept())}
     rows, columns = ({}, {}) if of_layers else (rows_of(decoder, cut.unit), columns_of(decoder, cut.unit))

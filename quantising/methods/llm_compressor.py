@@ -36,10 +36,7 @@ _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")  # in the na
 
 
 def environment() -> Path:
-    """The interpreter of llm-compressor's environment, made if it is not there.
-
-    Raises InputError, in one line, if it cannot be made: its packages may have to be fetched.
-    """
+    """The interpreter, in an environment made if absent. Raises InputError, in one line, if it cannot be."""
     python = interpreter()
     if isinstance(python, str):
         raise InputError(f"compress: {NAME}: {python}; method rtn needs no environment")
@@ -103,8 +100,6 @@ def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
 
 
 class Recipe(Method):
-    """A recipe file of the user's."""
-
     name = "recipe"
     help = "a recipe file for llm-compressor (recipe: FILE), run in an environment of its own"
     schemes = tuple(SCHEMES)

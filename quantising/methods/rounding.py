@@ -22,10 +22,7 @@ from quantising.schemes import SCHEMES, preset, quantization_config
 
 
 def matrices(checkpoint: Checkpoint, scheme: str, group_size: int | None, ignore: Sequence[str]) -> list[str]:
-    """The tensor names of the matrices that are quantised, layer by layer; no weights are read.
-
-    Raises InputError for a model of another kind, for a group that does not divide a row, and where nothing is left.
-    """
+    """The matrices to quantise, by layer. Raises InputError for another kind, a group that leaves a rest, or none."""
     architecture, file = recognise(checkpoint), checkpoint.directory / "config.json"
     if architecture.text_config:
         raise InputError(f"{file}: one of several towers: rounding quantises models of text alone")
@@ -56,10 +53,7 @@ def ignored(module: str, patterns: Iterable[str]) -> bool:
 
 
 def write(checkpoint: Checkpoint, folder: Path, scheme: str, group_size: int | None, ignore: Sequence[str]) -> None:
-    """Fill `folder` with shards, their index, config.json and a recipe.yaml that names the algorithm.
-
-    Memory holds one shard of the result. Raises InputError as `matrices` does.
-    """
+    """Fill `folder`, one shard in memory; recipe.yaml names the algorithm. Raises InputError as `matrices` does."""
     from safetensors import safe_open
     from safetensors.torch import save_file
 
