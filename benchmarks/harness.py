@@ -36,10 +36,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def module_command(module: str, *arguments: object) -> list[str]:
-    """The command that runs a module; to be started in `environment()`, in which it is found.
-
-    `-P`: the working directory is no place to look for modules.
-    """
+    """The command for `environment()`. `-P`: the working directory is no place to look for modules."""
     return [sys.executable, "-P", "-m", module, *map(str, arguments)]
 
 
@@ -91,10 +88,7 @@ def run_main(main: Callable[[], None]) -> None:
 def answer_of(
     name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> dict[str, Any]:
-    """Run a process to its end; its last line is the answer. errors call it `name`.
-
-    Raises SystemExit with the last line of its stderr if it fails.
-    """
+    """The last line of a process that errors call `name`. Raises SystemExit with stderr's last line if it fails."""
     done = subprocess.run(
         command, env=environment() if env is None else env, cwd=cwd, capture_output=True, text=True, check=False
     )
@@ -146,7 +140,6 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -227,10 +220,7 @@ def compare(
     facts: Callable[[], Mapping[str, Any]] = dict,
     peer: Peer | None = None,
 ) -> None:
-    """Time both sides, and a peer if there is one; print the table and the JSON line. `facts` adds to the latter.
-
-    Raises SystemExit with code 1 if any side disagrees with ours.
-    """
+    """Time the sides, print table and JSON with `facts`. Raises SystemExit with code 1 if any disagrees with ours."""
     sides = {"ours": ours, "theirs": theirs}
     if peer is not None:
         sides |= {"peer": peer.side} | ({} if peer.ours is None else {"ours_for_peer": peer.ours})

@@ -123,10 +123,7 @@ def share_of_wall(needed: dict[str, float], machine: dict[str, float], seconds: 
 
 
 def share_at_batch(batch: dict[str, float], *, forwards: int, distributions: int, seconds: float) -> dict[str, float]:
-    """The same for products as small as the engine's own: what batches of `rows` tokens leave within reach.
-
-    A bound above the time in which the work was done was measured too high, by a busy machine. It is cut to that time.
-    """
+    """The same for products as small as the engine's own batches; a bound above the time, by a busy machine, is cut."""
     products = forwards * batch["seconds_per_forward"] + distributions * batch["seconds_per_distribution"]
     bound = min(products, seconds)
     return {"batch_rows": batch["rows"], "batch_bound_s": bound, "share_at_this_batch": bound / seconds}
@@ -163,10 +160,7 @@ def _best(action: Callable[[], Any]) -> float:
 
 
 def _on_the_gpu(action: Callable[[], Any]) -> float:
-    """The GPU's own seconds for one of `_LAUNCHED` in a row, with one synchronisation at their end.
-
-    The GPU sleeps until all products are launched: the launch of a small product takes longer than the product.
-    """
+    """GPU seconds for one of `_LAUNCHED` in a row; it sleeps until all are launched, which takes longer."""
     import torch
 
     cuda: Any = torch.cuda  # which has no types

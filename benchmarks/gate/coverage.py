@@ -26,8 +26,6 @@ _POPULATION = 400_000  # items that the truth is computed from, where it has no 
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of run."""
-
     contexts: int
     items: int
     accuracy: float

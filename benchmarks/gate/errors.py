@@ -41,8 +41,6 @@ Chances = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The items and the base."""
-
     items: int
     languages: int = 1
     cluster: int = 1  # items of a context
@@ -96,7 +94,6 @@ def harmless(world: World, mc_only: float, lost: float) -> Plan:
 
 
 def draw(world: World, plan: Plan, rng: np.random.Generator) -> Paired:
-    """One run of the checkpoint."""
     contexts, languages = _places(world, rng)
     size = int(np.bincount(contexts).max())
     within = np.arange(len(contexts)) - np.searchsorted(contexts, contexts)
@@ -227,7 +224,6 @@ class Rate:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The exact two-sided 99 % interval."""
         mean = Mean((np.arange(self.runs) < self.count).astype(np.float64), np.arange(self.runs))
         return mean.lower(_SURE / 2), mean.upper(_SURE / 2)
 
@@ -237,10 +233,7 @@ class Rate:
 
 
 def worlds(languages: Sequence[int] = (1,)) -> Iterator[World]:
-    """The grid: contexts of one item, and of five that have little, some or everything in common.
-
-    Then contexts of unequal sizes, and contexts that all languages share.
-    """
+    """Contexts of one item; of five, from little to all in common; of unequal sizes; shared by all languages."""
     contexts = ((1, 0.0), (5, 0.0), (5, 0.3), (5, 1.0))
     for items, count, (cluster, correlation), accuracy in product(SIZES, languages, contexts, ACCURACIES):
         yield World(items=items, languages=count, cluster=cluster, correlation=correlation, accuracy=accuracy)

@@ -116,7 +116,6 @@ def _watched(step: Step, out: Path) -> Iterator[None]:
 
 
 def _result(lines: Sequence[str]) -> dict[str, Any] | None:
-    """The last line of JSON among them."""
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
             if line.startswith("{"):
@@ -126,10 +125,7 @@ def _result(lines: Sequence[str]) -> dict[str, Any] | None:
 
 
 def chosen(listed: Sequence[Step], only: Collection[str], passed: Collection[str]) -> list[Step]:
-    """The steps of `only`, or all, without those that have `passed`; and the model, where a step needs it.
-
-    Raises InputError for an unknown step.
-    """
+    """The steps, `only` these, not yet `passed`, and the model if needed. Raises InputError for an unknown step."""
     names = {step.name for step in listed}
     for name in only:
         if name not in names:

@@ -49,13 +49,11 @@ class Case:
 
 
 def _status(field: str) -> int:
-    """A field of /proc/self/status, bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: int, threads: int) -> dict[str, Any]:
-    """One pruning in this process."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM  # noqa: F401
     from transformers.utils import logging

@@ -22,8 +22,6 @@ WORDS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A Qwen3 model."""
-
     hidden: int
     intermediate: int
     layers: int

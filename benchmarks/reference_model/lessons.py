@@ -205,10 +205,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
 
 
 def lesson_losses(model: Qwen3ForCausalLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean cross-entropy (nats per token) of answers and of questions; the output layer runs at those positions only.
-
-    The questions repeat names of the passage, and so teach to find a name again long before answers do.
-    """
+    """Mean cross-entropy (nats per token) of answers and of questions, which teach to find names long before."""
     hidden_BLD = model.model(
         input_ids=batch.ids_BL, attention_mask=batch.mask_B1LL, position_ids=batch.positions_BL, use_cache=False
     ).last_hidden_state

@@ -199,7 +199,6 @@ def save(
 
 
 def restore(folder: Path, model: Qwen3ForCausalLM, optimizers: Sequence[torch.optim.Optimizer]) -> Progress:
-    """Load the checkpoint if there is one, else start at step 0."""
     path = folder / "checkpoint.pt"
     if not path.exists():
         return Progress()

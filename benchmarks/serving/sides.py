@@ -51,8 +51,6 @@ def scored_pairs(item: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
 
 
 class Ours:
-    """Resurface's engine and drivers."""
-
     def __init__(self, workload: Mapping[str, Any]) -> None:
         from evaluator.engine.config import EngineConfig
         from evaluator.engine.vllm.engine import VLLMEngine
@@ -252,7 +250,6 @@ class Theirs:
         self._items: list[dict[str, Any]] = workload["items"]
 
     def score(self) -> dict[str, Any]:
-        """Every item's options."""
         from vllm import SamplingParams
 
         pairs = [pair for item in self._items for pair in scored_pairs(item)]

@@ -56,8 +56,6 @@ Answered = tuple[Sequence[int], Sequence[int], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fewest:
-    """What any engine must compute."""
-
     forwards: int
     distributions: int
     steps: int  # one after the other: the tokens of the longest answer
@@ -88,10 +86,7 @@ def fewest(answers: Iterable[Answered]) -> Fewest:
 
 
 def answers_of(records: Iterable[Record], plans: Mapping[tuple[str, str], Plan]) -> Iterator[Answered]:
-    """Each record's prompt and answer; `plans` is by language and item id. Records without an answer have none.
-
-    Where the tokenizer merged prompt and option, the option stands after fewer of the prompt's ids.
-    """
+    """Each record's prompt and answer, if any; a tokenizer may merge a prompt's end into the option."""
     for record in records:
         if record.token_ids:
             prompt = plans[record.language, record.item_id].prompts[record.format]
@@ -167,10 +162,7 @@ def facts(options: argparse.Namespace, path: Path) -> dict[str, Any]:
 
 @contextmanager
 def written(options: argparse.Namespace) -> Iterator[Path]:
-    """The workload of `options` as a JSON file, until the context ends.
-
-    Raises InputError for a model or task that cannot be read, and for a task without a usable item.
-    """
+    """The workload as a JSON file within. Raises InputError for an unreadable model or task, or one without items."""
     document = _document(options)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "workload.json"
@@ -222,10 +214,7 @@ def _item(question: Question, read: Questions) -> dict[str, Any] | None:
 
 
 def model_directory(name: str) -> Path:
-    """Where the model of `--model` lies; a random one is removed when the process ends.
-
-    Raises InputError for a model that is not there and for an unknown shape.
-    """
+    """The model's place, gone at exit if random. Raises InputError if not there and for an unknown shape."""
     kind, _, shape = name.partition(":")
     if kind != "random":
         return resolve_model(name).absolute()  # a peer runs in a folder of its own
