@@ -235,11 +235,7 @@ def load(
     sources: Mapping[str, PassageSource],
     held_out: Mapping[str, str] | None = None,
 ) -> Calibration:
-    """Read and encode the calibration passages; `held_out`: forbidden texts (see `check_disjoint`).
-
-    Raises InputError for whatever is wrong with the source (see `iterate`, `take_passages`) and for a
-    passage that gives no token.
-    """
+    """Read and encode passages, none in `held_out`. Raises InputError for a bad source and one without a token."""
     if config.source == "c4:windows" and config.source not in sources:
         drawn = list(_windows(config, tokenizer, seed))
     else:

@@ -48,11 +48,7 @@ def beside(
     *,
     generate: bool,
 ) -> Peer | None:
-    """lm-eval as the peer of a comparison, kept until `stack` closes; None unless `--peer` names it.
-
-    The workload is respelled. `agree` compares scores, and greedy answers where `generate` asks for them.
-    Raises SystemExit if lm-eval cannot be installed or does not start.
-    """
+    """lm-eval as the peer, if `--peer` names it, until `stack` closes. Raises SystemExit if it cannot start."""
     if options.peer is None:
         return None
     if not _LOCK.is_file():

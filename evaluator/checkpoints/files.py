@@ -162,11 +162,7 @@ _SHARE = 0.5  # of the available memory: reading ahead must not evict used pages
 
 
 def read_ahead(checkpoint: Path) -> threading.Thread | None:
-    """Begin to read the safetensors of `checkpoint` in the background.
-
-    Returns the thread that reads. Returns None if there are no such files, if they are larger than half of the
-    available memory, or without posix_fadvise. A missing file is skipped; loading will report it.
-    """
+    """Read safetensors in a background thread; None if absent, above half of memory, or without posix_fadvise."""
     files = sorted(checkpoint.glob("*.safetensors"))
     if not files or not hasattr(os, "posix_fadvise"):
         return None

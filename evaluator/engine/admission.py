@@ -64,11 +64,7 @@ def refuse(request: Request, reason: str) -> Response:
 
 
 class SharedScores:
-    """Answers a Score request from another one whose computation contains it.
-
-    A continuation's score contains the scores of all its beginnings after the same prompt, and of equal continuations.
-    This saves work: options of one question often begin alike, and several probes score the gold answer.
-    """
+    """Answers a Score from a longer or equal continuation's after the same prompt, which contains it."""
 
     def __init__(self) -> None:
         self._riders: dict[str, list[Score]] = {}

@@ -23,12 +23,7 @@ from evaluator.engine.distributions import referred, unusable
 
 
 class FakeEngine:
-    """An engine whose answers are scripted.
-
-    With `reorder_seed` it answers the requests in flight in a seeded random order instead of first in, first out.
-    After `fail_after` responses it raises EngineError, as a dying engine would. `room` is how many requests it keeps in
-    flight. A streamed request is handed out token by token.
-    """
+    """Scripted answers: random order by `reorder_seed`, EngineError after `fail_after` responses, `room` in flight."""
 
     name = "fake"
     version = "1"

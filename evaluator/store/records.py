@@ -59,11 +59,7 @@ class RecordStore:
         self._kept: dict[tuple[str, str], int] = {}
 
     def append(self, checkpoint: str, task: str, shard: str, part: pa.Table | bytes) -> Path:
-        """Write one finished shard, given as a table or as the bytes of its file. Many threads can write at once, as
-        a sync to a shared file system is slow.
-
-        Raises InputError if the disk is full (no half-written file stays), ResurfaceError after `close`.
-        """
+        """Write a finished shard; thread-safe. Raises InputError if the disk is full, ResurfaceError after `close`."""
         path = self.root / checkpoint / task / f"{shard}.parquet"
         content = part if isinstance(part, bytes) else parquet_bytes(part)
         with self._changed:

@@ -85,13 +85,7 @@ def _arranged(item: Item, distractors: Sequence[str], pool: Sequence[Item], rng:
 
 
 def unrelated_candidates(item: Item, pools: Mapping[str, Sequence[Item]], seed: int) -> tuple[str, ...]:
-    """Four answers of other languages' items. Every answer of every other language is equally likely.
-
-    `pools` holds every language of the task, so that the candidates do not depend on the evaluated languages. Gives
-    fewer when the other languages hold fewer.
-
-    Raises InputError without a single answer.
-    """
+    """Four answers, or fewer, of all other languages in `pools`, equally likely. Raises InputError without any."""
     rng = random.Random(f"{seed}:{item.item_id}")
     others = [pool for language, pool in pools.items() if language != item.language]
     found = _distinct(_drawn(others, rng), item, UNRELATED)

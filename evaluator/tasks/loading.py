@@ -43,11 +43,9 @@ class TaskData:
 def load_task(
     spec: str, languages: Sequence[str] | None, name: str | None = None, said: Source | None = None
 ) -> TaskData:
-    """The items of `TASK` or `TASK:PATH` in `languages` (None: all that it has), or the text of a text task.
+    """The items of `TASK` or `TASK:PATH` in `languages`, names or codes (None: all), or a text task's text.
 
-    Languages are names or codes ("swahili", "sw"); the pools have the data's spelling. `name` is the task's name in
-    records. `said` holds the user's settings for a data set. Raises InputError for an unknown task or language, and for
-    missing or unreadable data.
+    `name` is the task's in records; `said`: the user's settings. Raises InputError for what is unknown or unreadable.
     """
     parsed = TaskSpec.parse(spec)
     name = task_name(spec, name)

@@ -41,12 +41,7 @@ _NAMED = 3  # checkpoints
 
 
 def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> None:
-    """Run the missing part of `config` in `out`, then rebuild the report there.
-
-    `track`: the experiment tracker that receives each finished checkpoint.
-
-    Raises InputError for bad input, ResurfaceError if the run failed, typer.Exit with code 3 if a part failed.
-    """
+    """Run what is missing, then report. Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
     tracker = None
     if track is not None:
         from launch.trackers.tracking import tracker_of

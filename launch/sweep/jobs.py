@@ -54,11 +54,7 @@ class CheckpointJob:
 def expand(
     config: SweepConfig, run_dir: Path, resolve: Callable[[str], Path] = resolve_model
 ) -> tuple[CheckpointJob, ...]:
-    """Every checkpoint of a sweep: each model, then its pruned versions.
-
-    `resolve` finds a model's directory. `only` leaves other models out and changes no name. Raises InputError for a bad
-    setting, and if joined sweeps contradict each other.
-    """
+    """Each model, of `only` if given, and its pruned versions. Raises InputError, also if joined sweeps disagree."""
     grids = list(_grids(config))
     sources = {name: resolve(value) for name, value in _wanted(config, grids).items()}
     options = _options_of(run_dir)

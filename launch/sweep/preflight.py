@@ -88,9 +88,7 @@ class Prepared:
 class Inspections:
     """Inspects several checkpoints at a time in the background, in order. The end of its block starts no more.
 
-    One thread digests at most a few GB a second. With a hundred checkpoints of 16 GB, every GPU would wait for half an
-    hour at each start. The threads are daemons, so a process that must stop does not wait for them. It would wait for a
-    pool's threads.
+    One thread digests a few GB a second, too few for a hundred checkpoints. Daemons: a stopping process does not wait.
     """
 
     def __init__(self, jobs: Sequence[CheckpointJob] = (), *, trust: bool) -> None:

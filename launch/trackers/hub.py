@@ -48,11 +48,7 @@ def open_repository(name: str, *, public: bool) -> None:
 
 
 def push(name: str, directory: Path, manifest: PruneManifest, *, base: str | None, fates: Sequence[Row]) -> str:
-    """Upload a checked checkpoint (`whole`) to an open repository; returns its address.
-
-    The upload is one commit: the repository receives everything or nothing. `base`: the dense model's hub id, if it
-    has one. `fates`: this checkpoint's rows of a run's table. Raises InputError if the upload fails.
-    """
+    """Upload a checkpoint (`whole`) in one commit; returns its address. Raises InputError if that fails."""
     card = model_card(name, manifest, base, fates)
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 

@@ -88,11 +88,7 @@ def prune_layers(
     write: Writer,
     progress: Callable[[int, int], None],
 ) -> list[MatrixRecord]:
-    """Prune every layer by its pattern; returns a record of each matrix.
-
-    `flow` may be None for a method that looks at the weights alone. `progress` is called with (layers done, layers).
-    Raises JobError if a matrix is not as sparse as requested or activations are not finite.
-    """
+    """Prune every layer; returns records of matrices. Raises JobError if not as sparse as requested, or not finite."""
     own = _method(config).statistic
     statistics = [] if own is None else [own]
     if config.repair != "none" and own is not Statistic.HESSIAN:

@@ -50,11 +50,7 @@ def interpreter() -> Path | str:
 
 
 def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Sequence[int]]) -> dict[str, str]:
-    """Write `source` to `folder` as a recipe (YAML) makes it; `sequences`: token ids that it may look at.
-
-    Returns the versions of what did the work. Raises JobError with the last line that it wrote if it fails, and
-    InputError if there is no environment.
-    """
+    """Write `source` as a recipe makes it; returns versions. Raises JobError with its last line, or InputError."""
     python = environment()
     with tempfile.TemporaryDirectory(prefix="resurface-llm-compressor-") as scratch:
         request, answer, log = (Path(scratch) / name for name in ("request.json", "answer.json", "log"))

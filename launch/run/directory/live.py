@@ -80,11 +80,7 @@ class LiveState:
                         self._errors.append(one_line(f"engine {event.engine} died ({event.text})"))
 
     def look(self, stats: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Write the file, unless the last write was a few seconds ago. `stats`: rows of `engine_stats`.
-
-        Raises ResurfaceError if another driver has taken over the directory. Another failure to write does not end the
-        run, because a write that matters more will then report it.
-        """
+        """Write every few seconds. Raises ResurfaceError if another driver took over; other errors wait for more."""
         if self._written is not None and self._clock() - self._written < _EVERY_SECONDS:
             return
         self._written = self._clock()

@@ -272,11 +272,7 @@ def _locked(file: IO[str]) -> bool | None:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Remove a folder into which another process may still write.
-
-    The folder is renamed first, so that its old path is invalid. A network file system may remember the old path;
-    there, writes fail only after the folder is removed.
-    """
+    """Rename, then remove a folder in which others may write: their old path, even on a network, then fails."""
     aside = folder.with_name(f".{folder.name.lstrip('.')}")
     with contextlib.suppress(FileNotFoundError):
         folder.replace(aside)

@@ -76,11 +76,9 @@ def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirect
 def run_sweep(
     prepared: Prepared, directory: RunDirectory, progress: Progress, listeners: Sequence[Listener] = ()
 ) -> Outcome:
-    """Do all work of the sweep that its directory does not hold yet; the caller writes the report.
+    """Do all that the directory lacks; `listeners` receive every event, in the thread that causes it.
 
-    The terminal, `live.json` and `listeners` receive every event, in the thread that causes it.
-    Raises InputError if the user can correct the cause, and ResurfaceError if the work itself failed. Raises LeaseLost
-    if another driver has taken over the directory.
+    Raises InputError if the user can correct the cause, ResurfaceError if the work failed, LeaseLost to another driver.
     """
     run_dir = directory.path
     store = RecordStore(run_dir)
