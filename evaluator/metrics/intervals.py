@@ -45,7 +45,7 @@ ALPHA = 0.05
 UNDEFINED: Interval = (None, None)
 
 FEWEST = 3  # contexts that an interval needs
-_UNIT = np.linspace(0.0, 1.0, 128)  # the integral's nodes
+_UNIT = np.linspace(0.0, 1.0, 256)  # the integral's nodes
 _NEGLIGIBLE = 30.0  # -log of the part that the integral leaves out
 _CLOSE = 1e-4  # standard errors: after a Newton step this small the error is 1e-8
 _STEPS = 100
