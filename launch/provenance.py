@@ -33,7 +33,7 @@ def machine() -> dict[str, object]:
     """This process's machine, with only the GPUs that it may use."""
     return {
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
         "device": _gpus() or "cpu",
     }
@@ -42,7 +42,7 @@ def machine() -> dict[str, object]:
 @cache
 def device() -> str:
     """The names of this process's GPUs; without GPUs, its processor."""
-    return _gpus() or _processor() or "cpu"
+    return _gpus() or processor() or "cpu"
 
 
 def _git(*arguments: str) -> str | None:
@@ -89,7 +89,7 @@ def _gpu_names() -> list[str]:
     return [name for name in map(str.strip, listing.split("\n")) if name]
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's model. psutil does not report it, and `platform` does so on few systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -62,8 +62,10 @@ def said(card: Card, cards: Mapping[str, Card]) -> str:
         return f"{times}, {ratio}{_beside_default(card, cards)}; {found['agreement']}"
     if found.get("benchmark") == "prune":
         return "; ".join("{method} {seconds:.1f} s, peak {peak_gib:.1f} GiB".format(**row) for row in found["rows"])
-    if "waited_share" in found:
-        return "{waited_share:.1%} of the steps waited; {handling_ms:.2f} ms of processor time a step".format(**found)
+    if "idle_share" in found:
+        return "the device idles {idle_share:.1%} of the time; {host_ms_a_step:.2f} ms of the host a step".format(
+            **found
+        )
     return str(found.get("verdict") or (card.last_lines[-1] if card.last_lines else ""))
 
 
@@ -152,7 +154,7 @@ def steps(out: Path, *, shape: str, tiny: bool, gpu: bool) -> list[Step]:
         Step("imports", 60, imports),
         *(Step(name, 120, module_command("tests.gpu", one_test(test)), ("gpu",)) for name, test in TESTS.items()),
         Step("doctor", 420, module_command("launch.commands.cli", "doctor", "--json", "--out", out / "doctor.md")),
-        Step("pace", 120, module_command("benchmarks.driver", "--pace", 4, *pace)),
+        Step("host", 120, module_command("benchmarks.host", "--pace", 4, *pace)),
         Step("model", 300, module_command("benchmarks.pruning.synthetic", shape, model)),
         *passes[:-1],
         Step("prune", 180, prune, ("model",)),

@@ -40,7 +40,7 @@ BENCHMARKS = Registry(
         Benchmark(
             "pass", "serving.checkpoint_pass", "all probes of a checkpoint as one stream, against a call per probe"
         ),
-        Benchmark("driver", "driver", "requests per second of driver, records and Parquet; the engine costs nothing"),
+        Benchmark("host", "host", "driver and vLLM's engine core against a device of a fixed pace, and vLLM alone"),
         Benchmark("gate", "gate.run", "the gate's error rates and power on made-up checkpoints with known losses"),
         Benchmark("prune", "pruning.prune", "Wanda and SparseGPT, against the published recipe"),
     ),

@@ -14,7 +14,7 @@ from tests.support.engines import needs_vllm
 
 pytestmark = [*needs_vllm, pytest.mark.more]
 NEED_A_GPU = {*TESTS, *list(VARIANTS)[1:], "tests"}
-MEASURED = {"doctor", "pace", "pass", "prune", "score", "swap"}
+MEASURED = {"doctor", "host", "pass", "prune", "score", "swap"}
 
 
 @pytest.fixture

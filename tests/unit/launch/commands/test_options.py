@@ -66,7 +66,8 @@ def test_benchmarks_need_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "arguments", "refusal"),
     [
-        ("driver", ["--bogus"], "error: unrecognized arguments: --bogus"),
+        ("host", ["--bogus"], "error: unrecognized arguments: --bogus"),
+        ("host", ["--pace", "0"], "error: --pace 0: must be above 0 and at most 1000 milliseconds"),
         ("all", ["--items", "-1"], "error: argument --items: '-1' is not a count of at least 1"),
         ("prune", ["--model", "nowhere"], "error: --model: nowhere: no such directory"),
     ],
