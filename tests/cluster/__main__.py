@@ -50,9 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--pace", type=float, help="items per second of each engine (default: no engine takes time)")
     parser.add_argument("--report", action="store_true", help="build the report too")
     parser.add_argument("--report-of", type=Path, help=argparse.SUPPRESS)  # in a process of its own
-    parser.add_argument(
-        "--work", type=Path, help="where the run is written for a while (default: the temporary folder)"
-    )
+    parser.add_argument("--work", type=Path, help="where the run is for a while (default: the temporary folder)")
     options = parser.parse_args()
     if options.pace is not None and not 0 < options.pace <= 1e6:
         raise InputError(f"--pace {options.pace:g}: must be above 0 items per second, and at most a million")
@@ -91,11 +89,8 @@ def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
 def _told(cost: Cost, size: Size, ray: PretendedRay) -> dict[str, Any]:
     items, share = cost.outcome.items, cost.share_of_a_core(size.engines, _PACE)
     print(f"{size.engines} engines, {size.checkpoints} checkpoints of {size.items} items; {dict(ray.died)} died")
-    print(
-        f"{items} items in {cost.wall_seconds:.1f} s; driver: {cost.processor_seconds:.2f} s of processor time, ",
-        end="",
-    )
-    print(f"{1000 * cost.processor_seconds / items:.3f} ms an item")
+    print(f"{items} items in {cost.wall_seconds:.1f} s")
+    print(f"driver: {cost.processor_seconds:.2f} s of a core, {1000 * cost.processor_seconds / items:.3f} ms an item")
     print(f"{share:.1%} of one core at {size.engines} engines of {_PACE:g} items/s")
     print(f"memory: {cost.megabytes_before:.0f} MiB before, {cost.megabytes:.0f} MiB at most")
     print(f"given up: {[failure.checkpoint + ': ' + failure.reason for failure in cost.outcome.failures][:5]}")

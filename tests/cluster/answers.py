@@ -17,14 +17,9 @@ from evaluator.core.records import Origin, Record
 from evaluator.store.records import to_table
 
 _WAYS = 6
-_NOBODY: dict[str, Any] = {
-    **dict.fromkeys(Origin.__struct_fields__),
-    "checkpoint": "",
-    "weights_digest": "",
-    "engine": "fake",
-    "engine_version": "0",
-    "dtype": "float32",
-}
+_NOBODY: dict[str, Any] = {**dict.fromkeys(Origin.__struct_fields__), "checkpoint": "", "weights_digest": ""}
+_NOBODY |= {"engine": "fake", "engine_version": "0", "dtype": "float32"}
+_NOBODY |= {"format": "open", "seed": 0, "status": "ok", "truncated": False}
 
 
 class Answers:
@@ -65,14 +60,7 @@ def _records(question: Question, way: int, others: Sequence[str]) -> Iterator[Re
     item = question.item
     rng = random.Random(f"{item.language} {item.item_id} {way}")
     words = item.context.split()
-    common = _NOBODY | {
-        "task": item.task,
-        "language": item.language,
-        "item_id": item.item_id,
-        "seed": 0,
-        "status": "ok",
-    }
-    common |= {"format": "open", "truncated": False}
+    common = _NOBODY | {"task": item.task, "language": item.language, "item_id": item.item_id}
     kept = rng.random() > way / _WAYS  # the answer still comes first
 
     def generated(probe: str, index: int, hit: bool) -> Record:

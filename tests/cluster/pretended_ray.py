@@ -158,7 +158,8 @@ class _Stream:
             self._over = True
             return None
         actor.ray.begun(actor)
-        return _Pending(actor, lambda: self._result(shard), actor.ray.seconds_of(len(shard.questions)))
+        pace = actor.ray.pace
+        return _Pending(actor, lambda: self._result(shard), 0.0 if pace is None else len(shard.questions) / pace)
 
     def _result(self, shard: Shard) -> ShardResult:
         actor = self.actor
@@ -239,11 +240,11 @@ class PretendedRay:
         load_seconds: float = 0.0,
     ) -> None:
         """`pace`: items that an engine does in a second; None: as many as are fetched."""
-        self.answers, self.load_seconds = answers, load_seconds
+        self.answers, self.pace, self.load_seconds = answers, pace, load_seconds
         self.died: Counter[str] = Counter()
         # Of its own: each of a hundred threads would keep some memory of Arrow's, which is not the driver's.
         self._maker = ThreadPoolExecutor(1, "pretended")
-        self._pace, self._deaths = pace, deaths
+        self._deaths = deaths
         self._rejoin = max(1, deaths.within // 20)  # so many shards and loads after a node has died
         self._joins: deque[int] = deque()
         self._numbers = itertools.count(nodes)
@@ -335,10 +336,6 @@ class PretendedRay:
         with self._changed:
             return self._changed.wait_for(lambda: actor.node is not None or actor.dead.is_set(), timeout)
 
-    def seconds_of(self, items: int) -> float:
-        """How long an engine takes for some items."""
-        return 0.0 if self._pace is None else items / self._pace
-
     def made(self, assignment: Assignment, shard: Shard) -> ShardResult:
         """What an engine's process sends."""
 
@@ -361,18 +358,15 @@ class PretendedRay:
             if dies is None or actor.node is None:
                 return
             if dies == "node" and actor.node is not self._nodes[0]:
-                self._lose(actor.node)
+                self.died["nodes"] += 1
+                actor.node.alive = False
+                for each in [each for each in self._actors if each.node is actor.node]:
+                    self.died["actors of nodes"] += 1
+                    self._end(each)
                 self._joins.append(number + self._rejoin)
             else:
                 self.died["actors"] += 1
                 self._end(actor)
-
-    def _lose(self, node: _Node) -> None:
-        self.died["nodes"] += 1
-        node.alive = False
-        for each in [each for each in self._actors if each.node is node]:
-            self.died["actors of nodes"] += 1
-            self._end(each)
 
     def _end(self, actor: _Actor) -> None:
         with self._changed:

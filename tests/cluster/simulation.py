@@ -51,7 +51,8 @@ class Size:
 def made_up(size: Size) -> Prepared:
     """Raises InputError for more items than the task has."""
     config = EvalConfig(task=TASK, items=-(-size.items // _LANGUAGES))
-    whole = _asked(config)
+    base = CheckpointJob(name=BASE, path=Path(BASE), model=BASE, base=None, tasks={TASK: config})
+    (whole,) = TaskPreparation(_POSITIONS, {}).tasks_of(base)
     if size.items > len(whole.questions):
         raise InputError(f"--items {size.items}: task {TASK} has {len(whole.questions)}")
     task = PreparedTask(name=whole.name, key=whole.key, config=config, questions=whole.questions[: size.items])
@@ -84,11 +85,6 @@ def made_up(size: Size) -> Prepared:
 def questions_of(prepared: Prepared) -> tuple[Question, ...]:
     """What every checkpoint is asked."""
     return tuple(each for each in prepared.tasks[0].questions if isinstance(each, Question))
-
-
-def _asked(config: EvalConfig) -> PreparedTask:
-    job = CheckpointJob(name=BASE, path=Path(BASE), model=BASE, base=None, tasks={TASK: config})
-    return TaskPreparation(_POSITIONS, {}).tasks_of(job)[0]
 
 
 def _info(number: int) -> CheckpointInfo:
