@@ -45,7 +45,6 @@ def engine_of(judge: Callable[[str, str], bool]) -> FakeEngine:
 
     def answer(request: Request) -> Response:
         found = _QUOTED.search(tokenizer.decode(request.prompt_ids))
-        assert found is not None
         says_yes = judge(*map(json.loads, found.groups()))
         return Response(
             request_id=request.request_id, logprobs=(-1.0 if says_yes == request.request_id.endswith("/yes") else -3.0,)

@@ -5,6 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,10 +45,7 @@ def test_watching_ends_with_the_run_or_in_order_by_ctrl_c(tmp_path, monkeypatch,
     run = write(tmp_path / "run", "running")
     held = RunLock(run)
 
-    def press(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("launch.commands.status.time.sleep", press)
+    monkeypatch.setattr("launch.commands.status.time.sleep", Mock(side_effect=KeyboardInterrupt))
     assert typed(monkeypatch, "status", run, "--watch") == 0
     assert capsys.readouterr().err == ""
 

@@ -71,9 +71,7 @@ def test_the_share_of_weights_that_one_side_pruned(tmp_path):
     ("method", "allowed"),
     [("wanda", checks.ROUNDED_MASKS["half"]), pytest.param("sparsegpt", checks.SOLVED["half"], marks=pytest.mark.long)],
 )
-def test_what_is_computed_as_a_gpu_would_passes_and_what_is_pruned_otherwise_does_not(
-    method: str, allowed: checks.Tolerance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_computed_as_on_a_gpu_passes_and_what_is_pruned_otherwise_fails(method, allowed, tmp_path, monkeypatch):
     """A GPU computes in the checkpoint's bfloat16, the CPU beside it in float32."""
     exact = masks_of(_prune(BUNDLED_MODEL, tmp_path / "float32", method, "cpu"))
     other = masks_of(_prune(BUNDLED_MODEL, tmp_path / "magnitude", "magnitude", "cpu"))

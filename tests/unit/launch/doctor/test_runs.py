@@ -33,21 +33,17 @@ runs.main()
 
 
 @pytest.fixture
-def logs(tmp_path_factory):
-    return tmp_path_factory.mktemp("card.logs")
-
-
-@pytest.fixture
-def run_apart(monkeypatch, tmp_path, logs):
+def run_apart(monkeypatch, tmp_path):
     """Executes a run of PROGRAM."""
     monkeypatch.setenv("MARK", "in ")
+    (tmp_path / "logs").mkdir()
     popen = subprocess.Popen
     monkeypatch.setattr(
         subprocess, "Popen", lambda command, **more: popen([sys.executable, "-c", PROGRAM, *command[4:]], **more)
     )
 
     def named(name: str) -> RunResult | str:
-        inputs = Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=logs, dtype="float32")
+        inputs = Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path / "logs", dtype="float32")
         return runs.run_apart(Run(name=name, what=""), inputs)
 
     return named
@@ -70,15 +66,13 @@ def test_one_that_hangs_is_ended(run_apart, monkeypatch):
     assert run_apart("answered") == "its process has no result after 0.01 s"
 
 
-def test_a_result_is_read_and_what_a_run_writes_is_kept_in_a_log_of_its_own(run_apart, logs):
+def test_a_result_is_read_and_what_a_run_writes_is_kept_in_a_log_of_its_own(run_apart, tmp_path):
     run_apart("leaves")
     answered = run_apart("answered")
     assert isinstance(answered, RunResult)
     assert answered.dtype == "in float32"
-    assert {log.name: log.read_text() for log in logs.iterdir()} == {
-        "leaves.log": "the last word\n",
-        "answered.log": "",
-    }
+    found = {log.name: log.read_text() for log in (tmp_path / "logs").iterdir()}
+    assert found == {"leaves.log": "the last word\n", "answered.log": ""}
 
 
 @pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("ERROR", "ERROR")])

@@ -107,7 +107,6 @@ def test_settings_that_are_wrong_or_make_one_checkpoint_are_refused(settings, me
 
 def test_a_name_that_occurs_twice_or_that_no_directory_can_have_is_an_error():
     """Else the run would end at its first record, or log."""
-    assert "'wanda-0.5' occurs twice" in refused(jobs, {**MAIN, "prune": 2 * MAIN["prune"]})
     assert "'wanda-0.5' occurs twice" in refused(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
     assert len(max(jobs({**MAIN, "models": {"a" * 190: "x", "b": "y"}}), key=len)) == 200
     message = refused(jobs, {**MAIN, "models": {"a" * 191: "x", "b": "y"}})

@@ -186,14 +186,15 @@ def _two(*names: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _lost(*names: str) -> list[dict[str, Any]]:
-    return [{"checkpoint": name, "stage": "load", "reason": "broken"} for name in names]
+def _without_a(path: Path) -> None:
+    """A call in which `a` cannot be used, nor what is pruned of it."""
+    lost = ("a", "a-wanda")
+    with RunDirectory(path, _two("b"), {}, 0, unusable=lost) as directory:
+        directory.mark("finished_with_failures", failures=[FAILED | {"checkpoint": name} for name in lost])
 
 
 def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there(tmp_path: Path) -> None:
-    lost = ("a", "a-wanda")
-    with RunDirectory(tmp_path, _two("b"), {}, 0, unusable=lost) as directory:
-        directory.mark("finished_with_failures", failures=_lost(*lost))
+    _without_a(tmp_path)
     for _ in range(2):  # the second time, nobody has failed any more
         with RunDirectory(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False) as directory:
             directory.mark("finished", failures=[])
@@ -204,8 +205,7 @@ def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there(tmp_path: Pa
 def test_one_that_was_measured_and_cannot_be_used_now_stays_known(tmp_path: Path) -> None:
     with RunDirectory(tmp_path, _two("a", "b"), {}, 0) as directory:
         directory.mark("finished")
-    with RunDirectory(tmp_path, _two("b"), {}, 0, unusable=("a", "a-wanda")) as directory:
-        directory.mark("finished_with_failures", failures=_lost("a", "a-wanda"))
+    _without_a(tmp_path)
     other = _two("a", "b") | {"models": {"a": "1111", "b": "9f3c"}}
     told = refused(RunDirectory, tmp_path, other, {}, 0, measured=lambda name: True)
     assert 'models.a is "9f3c" there, "1111" here' in told

@@ -49,20 +49,22 @@ def test_plain_lines_away_from_a_terminal() -> None:
     ]
 
 
-def test_a_live_line_on_a_terminal() -> None:
+def test_a_live_line_on_a_terminal_in_which_names_are_no_markup() -> None:
     written = io.StringIO()
     console = Console(file=written, width=100, force_terminal=True)
     with Progress(console) as progress:
-        progress.on(Event(kind="loading", engine=0, checkpoint="dense"))
+        progress.on(Event(kind="loading", engine=0, checkpoint="[bold]dense"))
         progress._bars.refresh()
-        progress.on(Event(kind="loaded", engine=0, checkpoint="dense", swapped=False, seconds=1.0))
-        progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))
+        progress.on(Event(kind="loaded", engine=0, checkpoint="[bold]dense", swapped=False, seconds=1.0))
+        progress.on(Event(kind="began", engine=0, checkpoint="[bold]dense", task="gazetteer", items=40))
         progress.on(Event(kind="advanced", engine=0, items=20))
         progress._bars.refresh()
+        progress.on(Event(kind="died", engine=0, text="[/red]"))
         progress.on(Event(kind="ended", engine=0))
     text = written.getvalue()
-    assert "dense: loading" in text
-    assert "dense gazetteer" in text
+    assert "[bold]dense: loading" in text
+    assert "[bold]dense gazetteer" in text
+    assert "engine 0 died ([/red])" in text
     assert "20/40" in text
     assert re.search(r"[\d.]+ items/s, 0:00:0\d left", text)
 
@@ -75,17 +77,6 @@ def test_nothing_is_said_after_the_end() -> None:
     progress.on(Event(kind="ended", engine=0))
     progress.on(Event(kind="died", engine=0, text="ActorDiedError"))
     assert written.getvalue() == ""
-
-
-def test_names_are_not_taken_for_markup() -> None:
-    written = io.StringIO()
-    with Progress(Console(file=written, width=100, force_terminal=True)) as progress:
-        progress.on(Event(kind="began", engine=0, checkpoint="[bold]dense", task="gazetteer", items=40))
-        progress._bars.refresh()
-        progress.on(Event(kind="died", engine=0, text="[/red]"))
-        progress.on(Event(kind="ended", engine=0))
-    assert "[bold]dense" in written.getvalue()
-    assert "engine 0 died ([/red])" in written.getvalue()
 
 
 def test_what_libraries_write_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

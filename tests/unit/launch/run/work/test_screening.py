@@ -162,19 +162,15 @@ def test_what_is_set_aside_is_not_waited_for(tmp_path):
     run = Run(tmp_path)
     run.add(*TRUTH)
     run.screening.look()
-    run.board.setbacks.append(_does_not_load("copy"))
+    run.board.setbacks.append(Setback(checkpoint="copy", stage="load", reason="it does not load"))
     run.go()
     assert run.counts() == DECIDED | {"copy": 40}  # the first look, which the board had
     assert run.board.over
 
 
-def _does_not_load(name: str) -> Setback:
-    return Setback(checkpoint=name, stage="load", reason="it does not load")
-
-
 def test_without_a_base_everything_is_evaluated(tmp_path):
     run = Run(tmp_path)
-    run.board.setbacks.append(_does_not_load("dense"))
+    run.board.setbacks.append(Setback(checkpoint="dense", stage="load", reason="it does not load"))
     run.add("copy", "bad")
     run.board.abandon(Setback(checkpoint="near", stage="prune", reason="no memory", attempts=3))
     run.go()

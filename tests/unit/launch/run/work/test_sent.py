@@ -36,17 +36,14 @@ class Sent:
 
 def _paths(value: object) -> Iterator[Path]:
     """Every path in what is sent, at any depth."""
+    if isinstance(value, BaseModel):
+        value = [*(getattr(value, name) for name in type(value).model_fields), *getattr(value, "files", ())]
+    elif dataclasses.is_dataclass(value):
+        value = [getattr(value, each.name) for each in dataclasses.fields(value)]
+    elif isinstance(value, dict):
+        value = list(value.values())
     if isinstance(value, Path):
         yield value
-    elif isinstance(value, BaseModel):
-        for field in type(value).model_fields:
-            yield from _paths(getattr(value, field))
-        yield from _paths([place for _, place in getattr(value, "files", ())])
-    elif dataclasses.is_dataclass(value):
-        for each in dataclasses.fields(value):
-            yield from _paths(getattr(value, each.name))
-    elif isinstance(value, dict):
-        yield from _paths(list(value.values()))
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _paths(part)

@@ -62,11 +62,16 @@ def _worker(board, told, log=Path("log"), config=None, gpus=2) -> EngineWorker:
     return EngineWorker(1, setup, board=board, store=None, questions={}, report=told.append, resources=Resources())
 
 
-def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, monkeypatch) -> None:
+@pytest.fixture
+def board() -> Board:
+    made = Board()
+    made.add([make_assignment("dense", 3)])
+    return made
+
+
+def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(board, told, monkeypatch) -> None:
     ray = Ray(lambda: False)
     monkeypatch.setattr(workers, "ray", ray)
-    board = Board()
-    board.add([make_assignment("dense", 3)])
     worker = _worker(board, told)
     worker.start()
     while not told:
@@ -82,11 +87,9 @@ def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, mon
     assert ray.killed == 1  # Ray would start it when GPUs are free
 
 
-def test_a_place_that_is_found_late_is_taken(told, monkeypatch) -> None:
+def test_a_place_that_is_found_late_is_taken(board, told, monkeypatch) -> None:
     freed = threading.Event()
     monkeypatch.setattr(workers, "ray", Ray(freed.is_set))
-    board = Board()
-    board.add([make_assignment("dense", 3)])
     worker = _worker(board, told)
     served = []
     monkeypatch.setattr(worker, "_serve", lambda each: (served.append(each), board.stop()))
@@ -100,7 +103,7 @@ def test_a_place_that_is_found_late_is_taken(told, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_gone(told, monkeypatch, lives) -> None:
+def test_what_an_engine_has_not_finished_is_there_for_others_without_its_node(board, told, monkeypatch, lives) -> None:
     """Whether Ray says so of the engine or not; one that Ray has put on another node does what it has."""
     ray = Ray(lambda: True)
     at_it, ended = threading.Event(), threading.Event()
@@ -119,8 +122,6 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
         where=SimpleNamespace(remote=lambda: "place"), load=SimpleNamespace(remote=lambda path: "load")
     )
     monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
-    board = Board()
-    board.add([make_assignment("dense", 3)])
     worker = _worker(board, told)
     where, report = ray.get("place"), LoadReport(checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0)
     monkeypatch.setattr(ray, "get", lambda pending: where if pending == "place" else report)
@@ -148,9 +149,8 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
         ([None, None], False, False),  # it answers, or nobody knows
     ],
 )
-def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates, gone, blamed) -> None:
-    board, at_once = Board(), []
-    board.add([make_assignment("dense", 3)])
+def test_who_is_at_fault_when_an_engine_is_out_of_reach(board, told, monkeypatch, fates, gone, blamed) -> None:
+    at_once = []
     worker = _worker(board, told)
     monkeypatch.setattr(workers, "lives", lambda node_id: True)
 
@@ -191,14 +191,12 @@ def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> Non
     ("gpus", "swap", "processes"),
     [(1, True, 1), (1, False, 2), (0, False, 1)],  # without a GPU the engine itself starts another in its process
 )
-def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swap, processes) -> None:
+def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(board, monkeypatch, gpus, swap, processes) -> None:
     ray = Ray(lambda: True)
     monkeypatch.setattr(workers, "ray", ray)
     started = []
     actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
     monkeypatch.setattr(workers, "start_actor", lambda *_, **__: started.append(actor) or actor)
-    board = Board()
-    board.add([make_assignment("dense", 3)])  # else the run is over
     worker = _worker(board, [], config=EngineConfig(swap=swap), gpus=gpus)
 
     def hold(info) -> None:
