@@ -25,7 +25,7 @@ def check(
     held_out: Mapping[str, str] | None = None,
     source_to_come: bool = False,
 ) -> None:
-    """Raises InputError, before heavy work, writes nothing. `source_to_come`: a stand-in of that architecture."""
+    """Look for bad input before heavy work. Raises InputError; writes nothing. `source_to_come`: it is a stand-in."""
     made = read_manifest(out)
     if made is not None and source_to_come:
         check_made(made, config, out, held_out or {})

@@ -167,7 +167,7 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
 
 
 def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Answers with plain measures where the other side's are: a single filter often only strips white space."""
+    """Measures without their filter ("exact_match,remove_whitespace"), if the other side names them so."""
     names, others = set(own["measure"]), set(other["measure"])
     plain = {name: str(name).partition(",")[0] for name in names - others if "," in str(name)}
     several = {bare for bare in plain.values() if list(plain.values()).count(bare) > 1}

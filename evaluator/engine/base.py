@@ -155,7 +155,11 @@ class EngineStats:
 
 class RequestSource(Protocol):
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        """At most `limit` ready requests, maybe none yet. Ready Cancels come first, in any number: they make room."""
+        """At most `limit` requests that are ready now; empty if none is ready, even if responses may bring more.
+
+        Every Cancel that is ready comes with them, before them, however small the limit: it makes room. It names a
+        request that was given before.
+        """
         ...
 
 
@@ -167,7 +171,11 @@ class Engine(Protocol):
     dtype: str  # of its computations: "float32", "bfloat16", ...
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Raises InputError for other shapes than the first checkpoint's, EngineError if weights differ from files."""
+        """Serve `checkpoint` from now on.
+
+        Raises InputError if the shapes or the architecture differ from the engine's first checkpoint. Raises
+        EngineError if the loaded weights differ from the files.
+        """
         ...
 
     def run(self, source: RequestSource) -> Iterator[Response]:

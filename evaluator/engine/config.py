@@ -84,7 +84,7 @@ def engines_help() -> str:
 
 
 def check_served(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
-    """How an engine, on this machine if `here`, serves checkpoints: notes. Raises InputError if it cannot."""
+    """Notes on how an engine serves checkpoints, on this machine if `here`. Raises InputError if it cannot."""
     check = ENGINES[config.kind].check_checkpoints
     return () if check is None else check(config, checkpoints, here=here)
 

@@ -150,7 +150,7 @@ def _rest(logprobs_TV: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
 
 
 def _ordered(values_TV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row's `count` highest values and their ids, descending, ties by id (but arbitrary at the very end)."""
+    """The ids of each row's `count` highest values, and these, descending; equal ones by id, but for the last."""
     highest_TK, ids_TK = values_TV.topk(min(count, values_TV.shape[1]), 1)
     ids_TK, by_id = ids_TK.sort(1)
     ordered_TK, order = highest_TK.gather(1, by_id).sort(dim=1, descending=True, stable=True)

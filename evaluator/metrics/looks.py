@@ -28,7 +28,7 @@ _FAR = 8.0  # standard deviations: the probability beyond is negligible
 
 
 def in_order(contexts: ItemNumbers, languages: npt.NDArray[np.object_], rng: np.random.Generator) -> ItemNumbers:
-    """Places in random order: contexts whole, in their first item's language; each initial part holds all languages."""
+    """Places in random order: contexts whole, by their first item's language; every start has each language's share."""
     _, first, place = np.unique(contexts, return_index=True, return_inverse=True)
     when = np.empty(len(first))
     for language in sorted(set(languages[first])):

@@ -249,7 +249,11 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class FilledTable:
-    """A table's numbers in a run; `note` and `lacks` name what to run if all or some are missing."""
+    """A table's numbers in one run.
+
+    If nothing could be computed, `note` names what to run. `lacks` names what to run for missing parts. Both are empty
+    for a complete table.
+    """
 
     table: Table
     frame: pd.DataFrame

@@ -95,7 +95,10 @@ class Probe(ABC):
 
     @abstractmethod
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        """`<name>_status` and `columns`, null if unmeasured, by `reducing.KEY`; `asked`: whole items' records."""
+        """One row for each item: `<name>_status` and `columns`, null where the probe was not measured.
+
+        `asked` holds this probe's records, always all of an item. The result's index is `reducing.KEY`.
+        """
 
 
 class ItemProbe(Probe):
@@ -146,7 +149,10 @@ _log = logging.getLogger(__name__)
 
 
 def blame(probe: str, item: Item, error: Exception) -> Exception:
-    """A ResurfaceError that names probe and item, its traceback logged; one that is clear already is unchanged."""
+    """What to raise for an error of `probe` on `item`: a ResurfaceError that names both. The log gets the traceback.
+
+    A ResurfaceError is returned unchanged: it is clear by itself.
+    """
     if isinstance(error, ResurfaceError):
         return error
     line = (

@@ -160,7 +160,7 @@ class ItemRun:
         )
 
     def record(self, probe: str, format: Format = "open", **columns: Any) -> Record:
-        """A record with `columns` and the prompt's length and cut; else index 0, the run's seed and status `ok`."""
+        """A record of the measured `columns`, and the prompt's length and cut; index 0, own seed, `ok` by default."""
         filled = {**self._columns, "probe": probe, "format": format}
         prompt = self.prompts.get(format)
         if prompt is not None:

@@ -51,7 +51,7 @@ class Answered:
 
 
 def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict[Part, list[Answered]]:
-    """Responses to judge, all with `everything`, no thinking spans. Raises InputError if RUN/items lacks an item."""
+    """The responses to judge, thinking removed; `everything`: right ones too. Raises InputError for a missing item."""
     found: dict[Part, list[Answered]] = {}
     asked: dict[str, dict[tuple[str, str], Item]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():

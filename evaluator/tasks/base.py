@@ -108,7 +108,10 @@ class TaskSpec:
 
     @classmethod
     def parse(cls, spec: str) -> "TaskSpec":
-        """Raises InputError for an unknown task and a path that does not exist or is out of place; reads no content."""
+        """Read a specification; the path must exist, its content is not looked at.
+
+        Raises InputError for an unknown task, and for a path that is missing or out of place.
+        """
         name, colon, rest = spec.partition(":")
         task = TASKS[name]
         argument = task.argument

@@ -83,7 +83,7 @@ def load_task(
 
 
 def items_by_language(spec: str, languages: Sequence[str] | None, said: Source | None = None) -> Mapping[str, int]:
-    """Items by language, without the network: else `UNKNOWN_SIZE` of a data set. Raises InputError as `load_task`."""
+    """How many items by language, without the network (or `UNKNOWN_SIZE`). Raises InputError as `load_task` does."""
     parsed = TaskSpec.parse(spec)
     sizes = parsed.task.sizes
     usual = None if parsed.task.data is None else parsed.task.data.usual(parsed.path)

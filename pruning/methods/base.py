@@ -66,7 +66,11 @@ class Method(_Named):
     def prune(
         self, weights_OI: Iterable[Tensor], statistic: Tensor | None, pattern: Pattern, group: Group, where: str
     ) -> Iterator[Pruned]:
-        """Prune matrices of one input; its `statistic`, if needed, may be overwritten. Raises JobError at `where`."""
+        """Prune matrices that read the same input, in their order.
+
+        `statistic` is that of their input, or None for a method that needs none; it may be overwritten. Raises
+        JobError naming `where` if it cannot be used.
+        """
 
 
 class ScoringMethod(Method):

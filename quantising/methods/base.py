@@ -74,4 +74,7 @@ class Method(ABC):
     def write(
         self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
     ) -> dict[str, str]:
-        """Fill `folder`: config.json, safetensors, index, recipe.yaml; `sequences`: token ids. Returns the versions."""
+        """Fill `folder` with config.json, weights as safetensors, their index if there are several, and recipe.yaml.
+
+        `sequences`: token ids, empty for a method that needs none. Returns the versions of what did the work.
+        """

@@ -80,7 +80,7 @@ class LiveState:
                         self._errors.append(one_line(f"engine {event.engine} died ({event.text})"))
 
     def look(self, stats: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Write every few seconds. Raises ResurfaceError if another driver took over; other errors wait for more."""
+        """Write, at most every few seconds. Raises ResurfaceError if another driver took over, but no disk's error."""
         if self._written is not None and self._clock() - self._written < _EVERY_SECONDS:
             return
         self._written = self._clock()

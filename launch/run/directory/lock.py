@@ -272,7 +272,7 @@ def _locked(file: IO[str]) -> bool | None:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Rename, then remove a folder in which others may write: their old path, even on a network, then fails."""
+    """Rename, then remove, a folder in which others may still write: their path becomes invalid at once."""
     aside = folder.with_name(f".{folder.name.lstrip('.')}")
     with contextlib.suppress(FileNotFoundError):
         folder.replace(aside)
