@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 
-def _status(field: str) -> int:
+def process_status(field: str) -> int:
     """A field of /proc/self/status, bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
@@ -28,7 +28,7 @@ def _job(method: str, source: str, passages: str, out: str, tokens: int, threads
 
     torch.set_num_threads(threads)
     texts = Path(passages).read_text().splitlines()
-    base = _status("VmRSS")
+    base = process_status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     started, cpu = time.perf_counter(), time.process_time()
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -50,7 +50,7 @@ def _job(method: str, source: str, passages: str, out: str, tokens: int, threads
     return {
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - cpu,
-        "peak_gib": (_status("VmHWM") - base) / 2**30,
+        "peak_gib": (process_status("VmHWM") - base) / 2**30,
     }
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks import roofline
 from benchmarks.harness import Options, answer_of, count, module_command, run_main
+from benchmarks.pruning.llm_compressor_job import process_status
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
 from launch.sweep.models import BUNDLED_MODEL
 from quantising.methods import llm_compressor
@@ -48,11 +49,6 @@ class Case:
     tokens: int  # a passage is cut to so many
 
 
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
-
-
 def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: int, threads: int) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM  # noqa: F401
@@ -63,7 +59,7 @@ def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: 
     logging.disable_progress_bar()
     torch.set_num_threads(threads)
     texts = passages.read_text().splitlines()
-    base = _status("VmRSS")
+    base = process_status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts here
     started, cpu = time.perf_counter(), time.process_time()
     peak: int | None = None
@@ -82,7 +78,7 @@ def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: 
     return {
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - cpu,
-        "peak_gib": (_status("VmHWM") - base if peak is None else peak) / 2**30,
+        "peak_gib": (process_status("VmHWM") - base if peak is None else peak) / 2**30,
     }
 
 

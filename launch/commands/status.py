@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from launch.commands.terminal import console, empty_table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
     from launch.status import RunStatus
 
 _LOOK_SECONDS = 2.0
@@ -59,8 +58,6 @@ def status(
 
 
 def _page(found: RunStatus) -> RenderableType:
-    from rich.console import Group
-
     page: list[RenderableType] = [_plain(line) for line in _summary(found)]
     parts = list(found.parts)
     if len(parts) > _ROWS:
@@ -118,6 +115,4 @@ def _summary(found: RunStatus) -> Iterator[str]:
 
 def _plain(text: str) -> Text:
     """A text without markup and control characters: its file may be anybody's."""
-    from rich.text import Text
-
     return Text("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))
