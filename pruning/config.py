@@ -131,12 +131,10 @@ class PruneConfig(JobConfig):
 
     @property
     def weights_pattern(self) -> Pattern:
-        """Which weights of a matrix may go."""
         return parse(self.pattern, self.sparsity)
 
     @property
     def removed(self) -> Removed:
-        """Which parts go, if whole parts are taken out."""
         method = METHODS[self.method]
         assert isinstance(method, Removal)
         return method.removed(self.pattern, self.sparsity)

@@ -50,7 +50,6 @@ class QuantiseConfig(JobConfig):
 
     @property
     def wanted(self) -> Wanted:
-        """The settings for the method."""
         return Wanted(scheme=self.scheme, group_size=self.group_size, ignore=self.ignore, recipe=self.recipe)
 
 

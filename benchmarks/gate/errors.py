@@ -213,8 +213,6 @@ class Cell:
 
 @dataclass(frozen=True)
 class Rate:
-    """How many of the runs it was."""
-
     count: int
     runs: int
 

@@ -181,7 +181,6 @@ def load_or_train_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """A freshly initialised model, float32."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=192,

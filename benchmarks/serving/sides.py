@@ -67,7 +67,6 @@ class Ours:
         self._engine.load(self._model)
 
     def score(self) -> dict[str, Any]:
-        """Every option after its prompt, by forced decoding."""
         from evaluator.engine.base import FixedSource, Score
 
         requests: list[Score] = []

@@ -99,8 +99,6 @@ PROBES = ("greedy", "beam", "sample", "choice", "rank")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """The first questions of a task, and what plans them."""
-
     config: EvalConfig
     prompter: Prompter
     questions: list[Question]

@@ -26,8 +26,6 @@ TEXT_LANGUAGE = "text"  # the language of every window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One item as it will be asked."""
-
     item: Item
     excluded: bool = False  # no gold answer that grading could find: recorded, never sent
     deep: bool = False  # among the first 100 of its language, which some probes are limited to
@@ -71,7 +69,6 @@ class Window:
 
     @classmethod
     def of(cls, task: str, number: int, token_ids: array[int]) -> Window:
-        """The window of this number of the text of a task."""
         name = f"window-{number:06d}"
         item = Item(task=task, language=TEXT_LANGUAGE, item_id=name, context="", question="", answers=(), cluster=name)
         return cls(item=item, number=number, token_ids=token_ids)

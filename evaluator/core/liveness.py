@@ -34,8 +34,6 @@ Decision = Literal["take", "refuse", "watch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A process, by what no other one in the cluster has."""
-
     host: str
     machine: str  # one start of one machine, and the processes that see each other's ids there
     pid: int
@@ -76,8 +74,6 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseClaim:
-    """One driver's claim to a run directory."""
-
     number: int
     token: str  # no other claim has it: two that were made at the same moment are told apart
     owner: Owner | None  # None: the file could not be read

@@ -59,12 +59,10 @@ class Check:
 
     @cached_property
     def low(self) -> float | None:
-        """The lower bound that the decision used."""
         return None if self.evidence is None else self.evidence.lower(self.levels[not self.criterion.least])
 
     @cached_property
     def high(self) -> float | None:
-        """The upper bound that the decision used."""
         return None if self.evidence is None else self.evidence.upper(self.levels[self.criterion.least])
 
     @property
@@ -89,8 +87,6 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One checkpoint on one task."""
-
     task: str
     checkpoint: str
     base: str

@@ -59,7 +59,6 @@ def why_left_out(items: pd.DataFrame, *columns: str) -> str | None:
 
 
 def joined_reasons(*reasons: str | None) -> str | None:
-    """Several reasons as one text, each once; None without any."""
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or None
 
 

@@ -118,7 +118,6 @@ class Unbounded:
 
     @classmethod
     def mean(cls, parts: "Sequence[Unbounded]") -> "Unbounded":
-        """The mean of several, whose contexts share one numbering."""
         moves = np.concatenate([each.moves for each in parts]) / len(parts)
         value = float(np.mean([each.value for each in parts]))
         return cls(value, moves, np.concatenate([each.contexts for each in parts]))

@@ -227,7 +227,6 @@ class Table:
         return row | {"reason": joined_reasons(notes, row.get("reason"), *bare)} if notes or bare else row
 
     def fill(self, inputs: Inputs) -> "FilledTable":
-        """The numbers, with notes on missing parts."""
         frame = self.frame(inputs)
         if frame.empty:
             return FilledTable(self, frame, "" if self.silent else f"No records for this table: it needs {self.needs}.")
@@ -263,5 +262,4 @@ class FilledTable:
 
     @property
     def shown(self) -> pd.DataFrame:
-        """The rows that the page shows, in its order."""
         return self.frame if self.table.page is None or self.frame.empty else self.table.page(self.frame)

@@ -77,7 +77,6 @@ class EvalConfig(Settings, Source):
 
     @property
     def said(self) -> Source | None:
-        """The user's settings for the data set; None without any."""
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:

@@ -78,7 +78,6 @@ class ItemView:
             self.where.setdefault(checkpoint, {}).setdefault(task, {})[str(language)] = name
 
     def _keep(self, chunk: str) -> str:
-        """Store a chunk; returns its id."""
         name = f"chunk-{len(self.chunks)}"
         self.chunks[name] = chunk
         return name
@@ -127,7 +126,6 @@ class ItemView:
         return questions
 
     def chunks_of(self, checkpoints: Collection[str]) -> dict[str, str]:
-        """The chunks of some checkpoints, and the contexts."""
         trees = [tree for name, tree in self.where.items() if not name or name in checkpoints]
         return {each: self.chunks[each] for tree in trees for by in tree.values() for each in by.values()}
 

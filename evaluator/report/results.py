@@ -111,7 +111,6 @@ def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
 
 
 def part_of(results: Results, checkpoints: Collection[str]) -> Results:
-    """The results on a page of some checkpoints."""
     return Results(
         tables={name: replace(each, frame=_rows_of(each.frame, checkpoints)) for name, each in results.tables.items()},
         headline=_rows_of(results.headline, checkpoints),

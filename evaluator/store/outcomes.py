@@ -119,7 +119,6 @@ class Outcomes:
         return set().union(*self._formats.values())
 
     def formats_of(self, pair: Pair) -> Set[str]:
-        """The prompt formats of one checkpoint on one task."""
         return self._formats.get(pair, set())
 
     @property

@@ -26,7 +26,6 @@ class Cases:
 
     @property
     def exact(self) -> tuple[Score | Generate, ...]:
-        """The requests without random draws."""
         return (*self.scores, *self.greedy)
 
 

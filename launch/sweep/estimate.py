@@ -61,8 +61,6 @@ _PARAMETERS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The load that some jobs put on engines."""
-
     items: int = 0
     requests: int = 0
     prompt_tokens: int = 0  # without those in the prefix cache

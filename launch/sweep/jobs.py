@@ -47,7 +47,6 @@ class CheckpointJob:
 
     @property
     def is_made(self) -> bool:
-        """Whether the run makes the checkpoint."""
         return self.prune is not None or self.quantise is not None
 
 

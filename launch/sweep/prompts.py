@@ -57,7 +57,6 @@ def misfit(formats: Sequence[Format], template: PromptTemplate) -> str | None:
 
 
 def names_for(task: EvalConfig, prompts: Mapping[str, str]) -> tuple[str, ...]:
-    """The prompts that pose a task."""
     if task.is_text:
         return (PAPER,)
     return (PAPER, *prompts) if task.prompts is None else task.prompts

@@ -156,8 +156,6 @@ def _letters(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """One checkpoint, with the values that a tracker needs."""
-
     name: str
     base: str | None
     parameters: Parameters
@@ -197,7 +195,6 @@ class Tracking:
         self._thread.join()
 
     def on(self, event: Event) -> None:
-        """Receives the events of a run. Returns at once."""
         if event.kind == "ended":
             self._looks.put(True)
 

@@ -134,7 +134,6 @@ class Decoder:
         return layer.requires_grad_(False)
 
     def replace(self, index: int, module: str, weight_OI: Tensor) -> None:
-        """Give a module of a loaded layer another weight."""
         linear = cast("nn.Linear", self.layers[index].get_submodule(module))
         linear.weight.data = weight_OI.to(linear.weight.dtype)
         if isinstance(linear, onednn.Linear):
@@ -182,7 +181,6 @@ class Decoder:
         return torch.cat([self._run(ids)[0] for ids in pieces], dim=1)
 
     def keywords(self, layer: int, batch: Batch) -> dict[str, Any]:
-        """The keywords that the model passes to a layer for this batch."""
         of_each = [self._keywords_of(ids)[layer] for ids in batch.sequences]
         return dict(of_each[0]) if self.recurrent else pack(of_each, batch.lengths)
 

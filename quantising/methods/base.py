@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Modifier:
-    """One of llm-compressor's modifiers."""
-
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     quantises: bool = False  # it takes the scheme and what is ignored

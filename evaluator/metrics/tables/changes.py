@@ -268,7 +268,6 @@ def _recovered(inputs: Inputs, comparison: Comparison, probe: str, language: str
 
 
 def _mean_recovered(inputs: Inputs, comparison: Comparison, probe: str, by_language: Sequence[Row]) -> Row:
-    """The mean over the languages with a defined recovery."""
     defined = [row for row in by_language if row.get("recovery") is not None]
     reason = f"unweighted mean over {len(defined)} of {len(by_language)} languages"
     mean: Row = {**comparison.subject.row, "probe": probe, "language": MEAN, "reason": reason}

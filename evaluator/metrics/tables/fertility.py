@@ -70,7 +70,6 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _fertility(inputs: Inputs, subject: Subject, items: pd.DataFrame, language: str) -> tuple[Row, Unbounded | None]:
-    """One language's row, and its fertility."""
     done, counts = measured(items, "choice", nothing="no option was scored")
     done = done[done["option_tokens"].notna()]
     unit = "character" if without_spaces(language) else "word"
@@ -106,7 +105,6 @@ _DRAWN = 4  # checkpoints
 
 
 def _largest_drops(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the checkpoints with the largest drops."""
     frame = frame[frame["open_drop"].notna() & frame["fertility"].notna() & (frame["language"] != MEAN)]
     drops = frame.groupby(["task", "checkpoint"], sort=False)["open_drop"].mean()
     chosen = drops.sort_values(ascending=False, kind="stable").index[:_DRAWN]

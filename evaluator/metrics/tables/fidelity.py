@@ -247,7 +247,6 @@ def first_readings(inputs: Inputs) -> dict[str, Row]:
 
 
 def _readings(inputs: Inputs) -> Iterator[_Reading]:
-    """The readers with the probe perplexity."""
     for subject in inputs.readers:
         windows = _windows(inputs, subject.checkpoint, subject.task)
         if windows.empty:

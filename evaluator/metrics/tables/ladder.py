@@ -52,7 +52,6 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _rung_rows(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, probe: str) -> list[Row]:
-    """The pooled row and the mean over languages of one rung."""
     row: Row = {**comparison.subject.row, "n": len(items), "languages": int(items["language"].nunique())}
     if items.empty:
         return [row | {"language": ALL, "reason": comparison.reason or "no item is measured in every rung"}]

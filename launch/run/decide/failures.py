@@ -105,8 +105,6 @@ class Devices:
 
 @dataclass(slots=True)
 class Ledger:
-    """The counts, and the decisions from them."""
-
     attempts: int = 3
     known: CheckpointInfo | None = None  # a checkpoint that has loaded
     devices: Devices = field(default_factory=Devices)

@@ -187,7 +187,6 @@ class EngineActor:
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def pulse(self) -> tuple[int, ...]:
-        """Numbers that change while items are being evaluated."""
         stats = None if self._engine is None else self._engine.stats()
         counted = () if stats is None else (stats.steps, stats.requests, stats.generated_tokens)
         return self._items, *counted

@@ -69,8 +69,6 @@ class TaskWatch:
 
 @dataclass(slots=True)
 class _Task:
-    """A job that was submitted to Ray."""
-
     job: CheckpointJob
     node_id: str | None  # the node of its GPU
     log: Path
