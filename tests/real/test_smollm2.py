@@ -14,10 +14,11 @@ import pytest
 
 from evaluator.engine.base import Generate
 from evaluator.engine.config import EngineConfig
-from tests.support.engines import assert_beams_of_transformers, greedy_tokens
+from tests.support.engines import answers, assert_beams_of_transformers, greedy_tokens
+from tests.support.models import load_model
 from tests.support.rounding import rank_bounds
 from tests.support.runs import resurface
-from tests.support.smollm2 import CALIBRATION, MARKS, MODEL, ask, candidates, full_pass, items, prompter
+from tests.support.smollm2 import CALIBRATION, MARKS, MODEL, candidates, full_pass, items, prompter
 
 pytestmark = MARKS
 SAMPLES, WINDOW = 8, 96  # of the pruning
@@ -65,12 +66,9 @@ def engine() -> Iterator[Any]:
 @pytest.fixture(scope="module", params=["dense", "pruned"])
 def served(request: pytest.FixtureRequest, engine: Any, pruned: Path) -> Served:
     """The dense model, and then the pruned one, which is swapped into the same engine."""
-    from transformers import AutoModelForCausalLM
-
     checkpoint = MODEL if request.param == "dense" else pruned
     report = engine.load(checkpoint)
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
-    return Served(checkpoint, engine, model, report.swapped)
+    return Served(checkpoint, engine, load_model(checkpoint), report.swapped)
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["raw", "chat"])
@@ -80,9 +78,9 @@ def test_greedy_tokens_equal_transformers(served, tokenizer, chat):
         Generate(request_id=item.item_id, prompt_ids=ours.build(item, "open").token_ids, max_tokens=24)
         for item in items()
     ]
-    answers = ask(served.engine, asked)
+    found = answers(served.engine, asked)
     for request in asked:
-        assert answers[request.request_id].token_ids == greedy_tokens(served.model, request.prompt_ids, 24)
+        assert found[request.request_id].token_ids == greedy_tokens(served.model, request.prompt_ids, 24)
 
 
 def test_the_pruned_model_was_swapped_in(served):
@@ -91,9 +89,9 @@ def test_the_pruned_model_was_swapped_in(served):
 
 def test_candidates_and_ranks_equal_a_full_forward_pass(served, tokenizer):
     asked = candidates(tokenizer)
-    answers = ask(served.engine, asked)
+    found = answers(served.engine, asked)
     for request in asked:
-        answer = answers[request.request_id]
+        answer = found[request.request_id]
         assert answer.logprobs == pytest.approx(full_pass(served.model, request), abs=TOLERANCE)
         lowest, highest = rank_bounds(served.model, request)
         assert all(low <= rank <= high for low, rank, high in zip(lowest, answer.ranks, highest, strict=True))

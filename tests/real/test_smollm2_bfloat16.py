@@ -3,7 +3,9 @@
 import pytest
 
 from evaluator.engine.config import EngineConfig
-from tests.support.smollm2 import MARKS, MODEL, ask, candidates, full_pass, items
+from tests.support.engines import answers
+from tests.support.models import load_model
+from tests.support.smollm2 import MARKS, MODEL, candidates, full_pass, items
 
 pytestmark = MARKS
 # Per candidate, nats: eight bits of mantissa through thirty layers. float32 keeps to 1e-4 a token.
@@ -11,17 +13,17 @@ NEAR = 1.0
 
 
 def test_candidates_are_near_those_of_float32_and_the_same_one_wins():
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from evaluator.engine.vllm.engine import VLLMEngine
 
     asked = candidates(AutoTokenizer.from_pretrained(MODEL))
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype="float32").eval()
+    model = load_model(MODEL)
     exact = {request.request_id: sum(full_pass(model, request)) for request in asked}
     engine = VLLMEngine(EngineConfig(dtype="bfloat16", max_model_len=640, max_num_seqs=16))
     try:
         engine.load(MODEL)
-        rounded = {key: sum(answer.logprobs) for key, answer in ask(engine, asked).items()}
+        rounded = {key: sum(answer.logprobs) for key, answer in answers(engine, asked).items()}
     finally:
         engine.close()
     assert rounded == pytest.approx(exact, abs=NEAR)

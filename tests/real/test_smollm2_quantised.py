@@ -11,10 +11,13 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+import torch
 
 from evaluator.engine.config import EngineConfig
+from tests.support.engines import answers
+from tests.support.models import load_model
 from tests.support.quantised import quantise, rounding_inputs
-from tests.support.smollm2 import MARKS, MODEL, ask, candidates, full_pass
+from tests.support.smollm2 import MARKS, MODEL, candidates, full_pass
 
 pytestmark = MARKS
 NUDGE = 1e-7  # relative; float32 keeps 6e-8
@@ -43,7 +46,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     requests = candidates(AutoTokenizer.from_pretrained(MODEL))
     engine = VLLMEngine(EngineConfig(dtype="float32", max_model_len=640, max_num_seqs=16))
     assert engine.load(checkpoint).notes == ()
-    found = ask(engine, requests)
+    found = answers(engine, requests)
     engine.close()
 
     def nats(model: Any) -> list[float]:
@@ -58,10 +61,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 
 def twin(folder: Path, nudge: float = 0.0) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder / "twin", dtype="float32").eval()
+    model = load_model(folder / "twin")
     embedding = model.get_input_embeddings()
     head = model.get_output_embeddings()
     noise = torch.randn(embedding.weight.shape, generator=torch.Generator().manual_seed(1))

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.support.models import load_model
+
 LEFT_DENSE = ("in_proj_a", "in_proj_b")  # of linear attention: one number for each head, as a router has
 # Where a layer's experts are in the files, and what their gate, up and down matrices are called there.
 _EXPERTS = {
@@ -63,9 +65,7 @@ def prune(
 
     `statistic` is summed over sequences and divided by their number; `apply(weight, statistic)` is the new weight.
     """
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    model = load_model(directory)
     prefix = _prefix(directory)
     pruned: dict[str, Tensor] = {}
     for index, layer in enumerate(model.model.layers):

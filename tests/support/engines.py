@@ -1,7 +1,4 @@
-"""What tests of a real vLLM engine share: marks, requests, and how answers are compared.
-
-vLLM itself takes seconds to import: tests import it when they run.
-"""
+"""What tests of a real vLLM engine share. vLLM takes seconds to import: tests import it when they run."""
 
 import itertools
 import os
@@ -11,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
 from evaluator.engine.base import Cancel, Engine, FixedSource, Request, Response
 from evaluator.engine.beam import BeamSearch
@@ -80,8 +78,6 @@ def assert_alike(found: Mapping[str, Response], expected: Mapping[str, Response]
 
 def greedy_tokens(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
     """The greedy answer of a model of transformers."""
-    import torch
-
     output = model.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False)
     return tuple(output[0, len(prompt) :].tolist())
 
@@ -100,8 +96,6 @@ def assert_beams_of_transformers(
 
     Returns the answers to the requests that they ran among.
     """
-    import torch
-
     eos = model.generation_config.eos_token_id
     eos_ids = frozenset(eos if isinstance(eos, list) else [eos])
     searches = [

@@ -120,31 +120,28 @@ class _Handler(BaseHTTPRequestHandler):
         if path.endswith("/auth-check/write"):
             allowed = not self.hub.refuses and self.headers.get("Authorization") == f"Bearer {TOKEN}"
             self._json({} if allowed else {"error": "no right to write"}, 200 if allowed else 403)
-            return
-        if path.startswith("/api/models/org/name/tree/"):
+        elif path.startswith("/api/models/org/name/tree/"):
             entries = [
                 {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
                 for name, content in self.hub.files.items()
             ]
             self._json(entries)
-            return
-        if path.startswith("/api/models/org/name"):
-            revision = path.partition("/revision/")[2] or "main"
-            if revision not in ("main", "v1", self.hub.sha):
-                self._json({"error": "Revision Not Found"}, 404, {"X-Error-Code": "RevisionNotFound"})
-                return
+        elif not path.startswith("/api/models/org/name"):
+            self._file(path.partition(f"/resolve/{self.hub.sha}/")[2])
+        elif (path.partition("/revision/")[2] or "main") in ("main", "v1", self.hub.sha):
             names = [{"rfilename": name} for name in self.hub.files]
             self._json({"id": "org/name", "modelId": "org/name", "sha": self.hub.sha, "siblings": names, "tags": []})
-            return
-        name = path.partition(f"/resolve/{self.hub.sha}/")[2]
-        content = self.hub.files.get(name)
-        if content is None:
-            self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
-            return
-        etag = hashlib.sha1(content).hexdigest()
-        self._answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": self.hub.sha})
+        else:
+            self._json({"error": "Revision Not Found"}, 404, {"X-Error-Code": "RevisionNotFound"})
 
     do_HEAD = do_GET
+
+    def _file(self, name: str) -> None:
+        if (content := self.hub.files.get(name)) is None:
+            self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
+        else:
+            etag = hashlib.sha1(content).hexdigest()
+            self._answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": self.hub.sha})
 
     def _body(self) -> bytes:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

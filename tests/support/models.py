@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from safetensors.torch import load_file, save_file
+
 Architecture = Literal["qwen3", "qwen3_untied", "mistral", "phi3"]
 
 VOCABULARY = 384
@@ -36,7 +39,6 @@ def save_tiny_model(
     `seed` changes the weights and nothing else; `eos_ids` is what generation_config.json says ends an answer (the
     tokenizer's own EOS is id 0). A smaller `vocabulary` is the model's, not the tokenizer's.
     """
-    import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
@@ -54,8 +56,6 @@ def save_tiny_model(
 
 def draw_weights(model: Any, seed: int, *, spread: float, table_spread: float) -> None:
     """Normal weights with a standard deviation of `spread`, `table_spread` in embedding and head; norms near one."""
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -97,12 +97,16 @@ def byte_level_tokenizer(texts: Iterable[str], *, vocabulary: int, eos: str, pad
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, pad_token=pad)
 
 
-def collapse(model: Path) -> Path:
-    """Make every logit of a saved model NaN."""
-    import torch
-    from safetensors.torch import load_file, save_file
+def load_model(directory: Path) -> Any:
+    """transformers' own model, in float32."""
+    from transformers import AutoModelForCausalLM
 
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+
+def collapse(model: Path, norm: float = float("nan")) -> Path:
+    """Make every logit of a saved model NaN: its last norm is this number, of which 3e38 is a finite one."""
     weights = load_file(model / "model.safetensors")
-    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], float("nan"))
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], norm)
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     return model

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from pruning.config import CalibrationConfig, PruneConfig
 from tests.support.models import byte_level_tokenizer, draw_weights
 
 WORDS = 100
 VOCABULARY = 400
+LENGTH = 32  # tokens of a calibration passage
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "bos_token_id": None,
@@ -100,6 +102,22 @@ def lines(count: int, seed: int = 0, shortest: int = 9, longest: int = 24) -> li
     """Passages of differing length."""
     draw = random.Random(seed)
     return [" ".join(f"w{draw.randrange(WORDS)}" for _ in range(draw.randint(shortest, longest))) for _ in range(count)]
+
+
+def job(source: Path, texts: Path | str | None, method: str = "wanda", samples: int = 12, **fields: Any) -> PruneConfig:
+    """By half unless a pattern is given. `texts`: a file of lines, another source, or None for no calibration."""
+    calibration = None
+    if texts is not None:
+        named = texts if isinstance(texts, str) else f"text:{texts}"
+        calibration = CalibrationConfig(source=named, samples=samples, sequence_length=LENGTH)
+    half = {} if "pattern" in fields else {"sparsity": 0.5}
+    common: dict[str, Any] = {"source": source, "method": method, "calibration": calibration, "device": "cpu"}
+    return PruneConfig(**{**common, **half, **fields})
+
+
+def magnitude(source: Path, **fields: Any) -> PruneConfig:
+    """The job that needs no text."""
+    return job(source, None, "magnitude", **fields)
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
+
 WEIGHTS = "model.safetensors"
 GROUP = 32
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of 8 neighbouring columns lies in which 4 bits of an int32
@@ -39,8 +42,6 @@ def quantise(
 
     `twin`: where the dense checkpoint of the same values is written. `config` replaces fields of quantization_config.
     """
-    from safetensors.torch import load_file, save_file
-
     chosen = LAYOUTS[layout]
     stored: dict[str, Any] = {}
     values: dict[str, Any] = {}
@@ -96,8 +97,6 @@ def floats(strategy: str, *, dynamic: bool = False, **more: Any) -> dict[str, An
 
 def _nearest(weight_OI: Any, bits: int, group: int) -> tuple[Any, Any]:
     """Integers around 0 [O, I] and their scales [O, I / group]; the scales are those of bfloat16."""
-    import torch
-
     out, inputs = weight_OI.shape
     grouped = weight_OI.reshape(out, inputs // group, group)
     most = 2 ** (bits - 1) - 1
@@ -113,7 +112,6 @@ def _values(whole_OI: Any, scales_OG: Any) -> Any:
 
 def _packed(bits: int, group: int | None) -> Callable[[Any], Quantised]:
     def store(weight_OI: Any) -> Quantised:
-        import torch
         from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
         whole, scales = _nearest(weight_OI, bits, group or weight_OI.shape[1])
@@ -124,16 +122,12 @@ def _packed(bits: int, group: int | None) -> Callable[[Any], Quantised]:
 
 
 def _int8(weight_OI: Any) -> Quantised:
-    import torch
-
     whole, scales = _nearest(weight_OI, 8, weight_OI.shape[1])
     return Quantised({"weight": whole.to(torch.int8), "weight_scale": scales.bfloat16()}, _values(whole, scales))
 
 
 def _fp8(scale_name: str, *, per: str, input_scale: float | None = None) -> Callable[[Any], Quantised]:
     def store(weight_OI: Any) -> Quantised:
-        import torch
-
         out, inputs = weight_OI.shape
         rows, columns = {"channel": (1, inputs), "tensor": (out, inputs), "block": (128, 128)}[per]
         down, across = -(-out // rows), -(-inputs // columns)
@@ -152,8 +146,6 @@ def _fp8(scale_name: str, *, per: str, input_scale: float | None = None) -> Call
 
 
 def _gptq(weight_OI: Any) -> Quantised:
-    import torch
-
     whole, scales = _nearest(weight_OI, 4, GROUP)
     columns_IO = (whole + 8).T.to(torch.int64)
     shifts = torch.arange(0, 32, 4)
@@ -166,8 +158,6 @@ def _gptq(weight_OI: Any) -> Quantised:
 
 
 def _awq(weight_OI: Any) -> Quantised:
-    import torch
-
     out, inputs = weight_OI.shape
     grouped = weight_OI.reshape(out, inputs // GROUP, GROUP)
     low, high = grouped.amin(-1, keepdim=True), grouped.amax(-1, keepdim=True)
@@ -180,15 +170,11 @@ def _awq(weight_OI: Any) -> Quantised:
 
 
 def _awq_packed(whole_NO: Any) -> Any:
-    import torch
-
     eights = whole_NO.to(torch.int64).reshape(whole_NO.shape[0], -1, 8)[:, :, list(_AWQ_ORDER)]
     return _as_int32((eights << torch.arange(0, 32, 4)).sum(-1))
 
 
 def _as_int32(whole: Any) -> Any:
-    import torch
-
     return torch.where(whole >= 2**31, whole - 2**32, whole).to(torch.int32)
 
 
@@ -222,8 +208,6 @@ LAYOUTS: Mapping[str, Layout] = {
 def rounding_inputs(model: Any, layout: str) -> Any:
     """A transformers model of a layout's twin, whose matrices see inputs that are rounded for each token as the layout
     says: int8 or float8, scaled to the token's largest value."""
-    import torch
-
     inputs = LAYOUTS[layout].config["config_groups"]["group_0"]["input_activations"]
     assert inputs is None or inputs["dynamic"]
     most = {None: None, "int": 127.0, "float": 448.0}[inputs and inputs["type"]]

@@ -2,18 +2,15 @@
 
 from typing import Any
 
+import torch
+
 from evaluator.engine.base import Score
 
 ROUNDING = 2e-5  # nats
 
 
 def rank_bounds(model: Any, request: Score) -> tuple[list[int], list[int]]:
-    """The ranks that each token may have if its neighbours were computed with other roundings; mostly both are equal.
-
-    `model` is transformers' own.
-    """
-    import torch
-
+    """The ranks that each token may have if transformers' `model` rounded otherwise; mostly both are equal."""
     ids = request.prompt_ids + request.continuation_ids
     with torch.no_grad():
         rows = model(torch.tensor([ids])).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)

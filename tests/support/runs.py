@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -21,7 +21,6 @@ from launch.sweep.plugins import VARIABLE as PLUGINS
 from tests.support.guard import GUARD, UNSTARTED
 
 KEY = ["checkpoint", "task", "language", "item_id", "format", "probe", "seed", "index"]
-
 SECRET = "hf_" + "t0ps3cr3t" * 3  # no run may tell it anybody
 
 
@@ -55,9 +54,19 @@ def resurface(
         return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), _text(out), _text(err))
 
 
-def resurface_apart(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end in a process of its own."""
-    return subprocess.run(command(*arguments), env=environment(), cwd=cwd, capture_output=True, text=True, check=False)
+def finish(*arguments: str | Path, code: int = 0, **where: Any) -> subprocess.CompletedProcess[str]:
+    """The same, which must end with this exit code."""
+    done = resurface(*arguments, **where)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def resurface_apart(
+    *arguments: str | Path, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end in a process of its own; `variables` are added to its environment."""
+    own = environment() | variables
+    return subprocess.run(command(*arguments), env=own, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 @contextlib.contextmanager

@@ -1,15 +1,15 @@
 """The real model of `make example`, and a few of the example's questions for it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from evaluator.asking.prompts import Prompter
 from evaluator.core.records import Item
-from evaluator.engine.base import FixedSource, Request, Response, Score
+from evaluator.engine.base import Score
 from tests.support.engines import needs_vllm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,14 +55,8 @@ def candidates(tokenizer: Any) -> list[Score]:
 
 def full_pass(model: Any, request: Score) -> list[float]:
     """The log-probability (nats) of each token of the continuation, by one forward pass of transformers' `model`."""
-    import torch
-
     ids = torch.tensor([request.prompt_ids + request.continuation_ids])
     with torch.no_grad():
         rows = model(ids).logits[0, len(request.prompt_ids) - 1 : -1].float().log_softmax(-1)
     logprobs: list[float] = rows.gather(1, torch.tensor(request.continuation_ids)[:, None])[:, 0].tolist()
     return logprobs
-
-
-def ask(engine: Any, requests: Sequence[Request]) -> dict[str, Response]:
-    return {response.request_id: response for response in engine.run(FixedSource(requests))}

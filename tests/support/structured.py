@@ -4,17 +4,10 @@ What smaller checkpoints are compared with. Nothing of `pruning` is used: one se
 """
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-
-def load(directory: Path) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
 def layers_of(model: Any) -> Any:

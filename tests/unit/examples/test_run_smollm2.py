@@ -19,9 +19,12 @@ def out(tmp_path):
     return tmp_path / "runs" / "smollm2"
 
 
-def begin(out):
+def begun(out, *asked, **how):
+    """The sweep file of a run that has begun."""
+    file = run_smollm2._write_sweep(out, *asked, **how)
     out.mkdir(parents=True)
     (out / "run.json").write_text("{}")
+    return file
 
 
 def test_every_answer_stands_once_in_its_passage_and_in_no_question():
@@ -54,9 +57,8 @@ def test_it_asks_english_xquad_and_without_the_hub_its_own_questions(out, monkey
 
 def test_a_run_that_has_begun_keeps_its_task_and_refuses_another(out, monkeypatch):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
-    file = run_smollm2._write_sweep(out, None, 5)
+    file = begun(out, None, 5)
     before = file.read_bytes()
-    begin(out)
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: True)  # the network is back
     assert run_smollm2._write_sweep(out, None, None) == file
     assert run_smollm2._write_sweep(out, None, 5).read_bytes() == before
@@ -80,12 +82,9 @@ def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(out, monkeypatch
 
 
 def test_chat_is_a_run_of_its_own(out, monkeypatch, tmp_path):
-    (asked,) = load_sweep(run_smollm2._write_sweep(out, f"xquad:{tmp_path}", 4, chat=True)).tasks
-    assert asked.chat
-    begin(out)
+    assert load_sweep(begun(out, f"xquad:{tmp_path}", 4, chat=True)).tasks[0].chat
     assert load_sweep(run_smollm2._write_sweep(out, None, None)).tasks[0].chat  # as it began
     raw = out.with_name("raw")
-    run_smollm2._write_sweep(raw, f"xquad:{tmp_path}", 4)
-    begin(raw)
+    begun(raw, f"xquad:{tmp_path}", 4)
     with pytest.raises(ExampleError, match="no chat prompts"):
         run_smollm2._write_sweep(raw, None, None, chat=True)

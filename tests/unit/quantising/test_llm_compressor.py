@@ -54,18 +54,15 @@ def job(tmp_path, monkeypatch):
     return give
 
 
-def gptq(source, **changes):
-    settings = {"source": source, "method": "gptq", "scheme": "W4A16", "calibration": CALIBRATION, **changes}
-    return QuantiseConfig(**settings)
+def gptq(source):
+    return QuantiseConfig(source=source, method="gptq", scheme="W4A16", calibration=CALIBRATION)
 
 
 def test_it_is_given_token_ids_and_a_recipe_and_told_to_stay_offline(source, tmp_path, job):
     job(COPY)
     out = tmp_path / "run" / "out"
     manifest = quantise(gptq(source), out, sources=TEXTS)
-    assert manifest.versions == {"llmcompressor": "1"}
-    assert manifest.calibration is not None
-    assert manifest.calibration.samples == 4
+    assert (manifest.versions, manifest.calibration.samples) == ({"llmcompressor": "1"}, 4)
     info = inspect_checkpoint(out)
     assert (info.method, info.pattern, info.calibration) == ("gptq", "W4A16 (gptq, group 128)", "mine")
     assert not (out / "oneshot.log").exists()
@@ -114,14 +111,14 @@ def test_it_gets_on_while_its_log_or_what_it_writes_grows(tmp_path, monkeypatch)
 )
 def test_a_recipe_is_llm_compressors(method, modifiers):
     scheme = METHODS[method].schemes[0]
-    wanted = Wanted(scheme=scheme, group_size=None, ignore=("lm_head",))
-    (stage,) = yaml.safe_load(recipe_of(METHODS[method].modifiers, wanted)).values()
-    stated = stage["quant_modifiers"]
-    assert list(stated) == modifiers
-    last = stated[modifiers[-1]]
+
+    def last_of(wanted):
+        (stage,) = yaml.safe_load(recipe_of(METHODS[method].modifiers, wanted)).values()
+        assert list(stage["quant_modifiers"]) == modifiers
+        return stage["quant_modifiers"][modifiers[-1]]
+
+    last = last_of(Wanted(scheme=scheme, group_size=None, ignore=("lm_head",)))
     assert (last["scheme"], last["targets"], last["ignore"]) == (scheme, ["Linear"], ["lm_head"])
-    own = Wanted(scheme="W4A16", group_size=64, ignore=())  # a group size of one's own is spelled out
-    (stage,) = yaml.safe_load(recipe_of(METHODS[method].modifiers, own)).values()
-    last = stage["quant_modifiers"][modifiers[-1]]
+    last = last_of(Wanted(scheme="W4A16", group_size=64, ignore=()))  # a group size of one's own is spelled out
     assert last["config_groups"]["group_0"]["weights"]["group_size"] == 64
     assert "scheme" not in last

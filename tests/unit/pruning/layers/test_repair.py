@@ -33,8 +33,7 @@ def best(inputs_TI: torch.Tensor, dense_OI: torch.Tensor, mask_OI: torch.Tensor)
     design = torch.cat([inputs, ridge * torch.eye(COLUMNS, dtype=torch.float64)])
     found = torch.zeros_like(dense)
     for row, kept in enumerate(~mask_OI):
-        solution = torch.linalg.lstsq(design[:, kept], (design @ dense[row])[:, None]).solution
-        found[row, kept] = solution[:, 0]
+        found[row, kept] = torch.linalg.lstsq(design[:, kept], (design @ dense[row])[:, None]).solution[:, 0]
     return found
 
 

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from evaluator.core.errors import InputError
-from pruning.config import CalibrationConfig, PruneConfig
 from pruning.layers import sequential
 from pruning.layers.sequential import owl, portions
 from pruning.methods.base import Statistic
@@ -52,8 +51,7 @@ def test_where_memory_is_short_some_experts_come_first_and_the_rest_last():
 
 def test_the_outcome_is_that_of_one_pass(checkpoints, passages, tmp_path, monkeypatch):
     source = checkpoints("qwen3_moe", torch.float32, num_hidden_layers=1, mlp_only_layers=[])
-    calibration = CalibrationConfig(source=f"text:{passages}", samples=12, sequence_length=32)
-    job = PruneConfig(source=source, method="sparsegpt", sparsity=0.5, calibration=calibration, device="cpu")
+    job = tiny.job(source, passages, "sparsegpt")
     prune(job, tmp_path / "one")
     monkeypatch.setattr(sequential, "portions", functools.partial(portions, limit=50_000))
     prune(job, tmp_path / "some")

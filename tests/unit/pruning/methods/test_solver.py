@@ -52,12 +52,10 @@ def test_dead_columns_become_zero_and_are_counted():
 
 
 def test_the_ladder_is_climbed_and_recorded():
-    # A negative direction that only ten times the usual damping outweighs.
     hessian = torch.eye(4)
-    hessian[0, 0] = -0.03
+    hessian[0, 0] = -0.03  # a negative direction that only ten times the usual damping outweighs
     factor = solver.factorise(hessian, "w")
-    assert factor.damping == pytest.approx(0.1)
-    assert factor.dtype == "float32"
+    assert (factor.damping, factor.dtype) == (pytest.approx(0.1), "float32")
 
 
 @pytest.mark.parametrize(("value", "message"), [(float("nan"), "not finite"), (-50.0, "not positive definite")])

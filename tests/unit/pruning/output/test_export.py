@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core import liveness
 from evaluator.core.errors import InputError, JobError
-from pruning.config import PruneConfig
 from pruning.output import export
 from pruning.output.manifest import MANIFEST_NAME, to_json
 from pruning.run import prune
 from pruning.verify import examine
+from tests.support.pruning import magnitude
 
 _KILLED = textwrap.dedent(
     """
@@ -44,10 +44,6 @@ _KILLED = textwrap.dedent(
     prune(PruneConfig(source=Path(source), method="magnitude", sparsity=0.5), Path(out), progress=progress)
     """
 )
-
-
-def magnitude(source: Path) -> PruneConfig:
-    return PruneConfig(source=source, method="magnitude", sparsity=0.5, device="cpu")
 
 
 @pytest.mark.parametrize("step", ["copy", "1", "manifest"])
@@ -105,9 +101,8 @@ def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
     with liveness.owned_directory(partial):
         if where == "another node":
             monkeypatch.setattr(liveness, "_machine", lambda: "another")
-        with pytest.raises(
-            InputError, match=rf"being written by another process: process {os.getpid()} on .*{partial.name}"
-        ):
+        writer = rf"being written by another process: process {os.getpid()} on .*{partial.name}"
+        with pytest.raises(InputError, match=writer):
             prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
         assert partial.exists()
     monkeypatch.setattr(liveness, "_SILENCE_SECONDS", 0.05)
@@ -144,13 +139,12 @@ def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatc
 
 def test_verify_sees_every_kind_of_damage(checkpoints, tmp_path):
     out = tmp_path / "out"
-    prune(PruneConfig(source=checkpoints("qwen3"), method="magnitude", pattern="2:4"), out)
+    prune(magnitude(checkpoints("qwen3"), pattern="2:4"), out)
     assert examine(out).problems == []
     weights = out / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-4000] + b"\x01" * 4000)
-    problems = "\n".join(examine(out).problems)
-    assert "sha256" in problems
+    assert "sha256" in "\n".join(examine(out).problems)
     weights.write_bytes(whole)
     (out / "extra.bin").write_text("x")
     assert "extra.bin: not in the manifest" in "\n".join(examine(out).problems)
@@ -166,7 +160,7 @@ def test_verify_sees_every_kind_of_damage(checkpoints, tmp_path):
 def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
     """A file whose digest was forged along is still found out by its zeros."""
     out = tmp_path / "out"
-    manifest = prune(PruneConfig(source=checkpoints("qwen3"), method="magnitude", pattern="2:4"), out)
+    manifest = prune(magnitude(checkpoints("qwen3"), pattern="2:4"), out)
     tensors = load_file(out / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
     row = tensors[name][0]

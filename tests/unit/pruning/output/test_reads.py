@@ -13,10 +13,10 @@ from evaluator.checkpoints import tensors
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import WRITTEN, inspect_checkpoint
 from evaluator.core.errors import InputError
-from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from quantising.config import QuantiseConfig
 from quantising.run import quantise
+from tests.support import pruning as tiny
 
 SMALL = 600  # bytes; the models are tiny
 
@@ -70,12 +70,10 @@ def source(request, checkpoints, tmp_path) -> Path:
 
 
 def _make(name: str, source: Path, passages: Path, out: Path) -> dict[str, str]:
-    text = CalibrationConfig(source=f"text:{passages}", samples=4, sequence_length=16)
     if name in ("W4A16_ASYM", "W8A8"):
         group_size = 32 if name == "W4A16_ASYM" else None
         return quantise(QuantiseConfig(source=source, method="rtn", scheme=name, group_size=group_size), out).files
-    config = {"source": source, "device": "cpu", "sparsity": 0.5, "calibration": None if name == "magnitude" else text}
-    return prune(PruneConfig(method=name, **config), out).files
+    return prune(tiny.job(source, None if name == "magnitude" else passages, name, 4), out).files
 
 
 @pytest.mark.parametrize("name", ["magnitude", "wanda", "heads", "W4A16_ASYM", "W8A8"])

@@ -10,17 +10,16 @@ import torch
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
-from pruning.config import CalibrationConfig, PruneConfig
 from pruning.methods.patterns import read_numbers
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
-from pruning.output.manifest import PruneManifest, RemovedParts
+from pruning.output.manifest import PruneManifest
 from pruning.run import check, prune
 from pruning.verify import examine
 from tests.support import brute_force, structured
 from tests.support import pruning as tiny
+from tests.support.models import load_model
 
-LENGTH = 32
 SAMPLES = 6
 
 
@@ -30,18 +29,16 @@ def architectures(*always: str, without: Iterable[str] = ()) -> list:
     return [pytest.param(name, marks=() if name in always else pytest.mark.long) for name in names]
 
 
-def config(source: Path, passages: Path, method: str, **fields) -> PruneConfig:
-    calibration = CalibrationConfig(source=f"text:{passages}", samples=SAMPLES, sequence_length=LENGTH)
-    return PruneConfig(source=source, method=method, device="cpu", calibration=calibration, **fields)
+def config(source: Path, passages: Path, method: str, **fields):
+    return tiny.job(source, passages, method, SAMPLES, **fields)
+
+
+def drop(source: Path, layers: str):
+    return tiny.job(source, None, "drop", pattern=layers)
 
 
 def sequences(source: Path) -> list[torch.Tensor]:
-    return brute_force.sequences_of(source, tiny.lines(40)[:SAMPLES], LENGTH)
-
-
-def removed_of(manifest: PruneManifest) -> RemovedParts:
-    assert manifest.removed is not None
-    return manifest.removed
+    return brute_force.sequences_of(source, tiny.lines(40)[:SAMPLES], tiny.LENGTH)
 
 
 def weights_of(source: Path, layer: int | None = None) -> int:
@@ -53,17 +50,16 @@ def weights_of(source: Path, layer: int | None = None) -> int:
 
 def assert_dropped(source: Path, out: Path, layers: tuple[int, ...]) -> PruneManifest:
     """`drop` gives the logits of the source without these layers."""
-    pattern = ",".join(map(str, layers))
-    manifest = prune(PruneConfig(source=source, method="drop", pattern=pattern, device="cpu"), out)
+    manifest = prune(drop(source, ",".join(map(str, layers))), out)
     texts = sequences(source)
-    assert_answers(out, structured.logits(structured.without_layers(structured.load(source), layers), texts), texts)
+    assert_answers(out, structured.logits(structured.without_layers(load_model(source), layers), texts), texts)
     assert examine(out).problems == []
     return manifest
 
 
 def assert_answers(out: Path, expected: list[torch.Tensor], texts: list[torch.Tensor]) -> None:
     """The checkpoint's logits are these, bit for bit."""
-    found = structured.logits(structured.load(out), texts)
+    found = structured.logits(load_model(out), texts)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
@@ -72,12 +68,12 @@ def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
     texts = sequences(source)
     manifest = prune(config(source, passages, "layers", sparsity=0.4), out)  # 1.2 of 3 layers
-    distances = structured.distances(structured.load(source), texts, 1)
-    removed = removed_of(manifest)
+    distances = structured.distances(load_model(source), texts, 1)
+    removed = manifest.removed
     assert removed.distances == pytest.approx(distances, abs=1e-5)
     gone = distances.index(min(distances))
     assert (removed.unit, removed.of, removed.gone) == ("layers", 3, (str(gone),))
-    assert_answers(out, structured.logits(structured.without_layers(structured.load(source), (gone,)), texts), texts)
+    assert_answers(out, structured.logits(structured.without_layers(load_model(source), (gone,)), texts), texts)
     assert examine(out).problems == []
     assert manifest.measured_sparsity == pytest.approx(weights_of(source, gone) / weights_of(source))
     assert manifest.layer_sparsity == tuple(float(layer == gone) for layer in range(3))
@@ -99,16 +95,14 @@ def test_the_weakest_heads_and_channels_go(unit, name, checkpoints, passages, tm
     texts = sequences(source)
     sparsity, of, count = {"heads": (0.5, 2, 1), "channels": (0.26, 96, 24)}[unit]  # 24.96 channels: in steps of 2
     manifest = prune(config(source, passages, unit, sparsity=sparsity), out)
-    gone = structured.lowest(structured.load(source), texts, unit, count)
-    removed = removed_of(manifest)
+    gone = structured.lowest(load_model(source), texts, unit, count)
+    removed = manifest.removed
     assert (removed.unit, removed.of) == (unit, of)
     assert [read_numbers(text) for text in removed.gone] == gone
-    changed = {"heads": {"num_attention_heads": 2, "num_key_value_heads": 1}, "channels": {"intermediate_size": 72}}[
-        unit
-    ]
-    assert changed.items() <= json.loads((out / "config.json").read_text()).items()
+    left = {"num_attention_heads": 2, "num_key_value_heads": 1} if unit == "heads" else {"intermediate_size": 72}
+    assert left.items() <= json.loads((out / "config.json").read_text()).items()
     without = structured.without_heads if unit == "heads" else structured.without_channels
-    assert_answers(out, structured.logits(without(structured.load(source), gone), texts), texts)
+    assert_answers(out, structured.logits(without(load_model(source), gone), texts), texts)
     assert examine(out).problems == []
     assert (manifest.sparsity, inspect_checkpoint(out).pattern) == (sparsity, unit)
 
@@ -117,7 +111,7 @@ def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
     """Of shards, one loses all that it held; the index and the numbers of the others are new."""
     source, out = checkpoints("mistral", num_hidden_layers=5, max_shard_size="70KB"), tmp_path / "out"
     manifest = assert_dropped(source, out, (3, 1, 2))
-    assert (manifest.pattern, manifest.sparsity, removed_of(manifest).gone) == ("1-3", 0.6, ("1-3",))
+    assert (manifest.pattern, manifest.sparsity, manifest.removed.gone) == ("1-3", 0.6, ("1-3",))
     shards = sorted(out.glob("*.safetensors"))
     assert 1 < len(shards) < len(list(source.glob("*.safetensors")))
     assert [file.name for file in shards] == [
@@ -132,12 +126,10 @@ def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
 @pytest.mark.parametrize("gone", [0, 2])
 def test_what_a_configuration_says_of_each_layer_follows_it(gone, checkpoints, tmp_path):
     """Full attention in the first layer and a window in the others, which Qwen2 says by counting from below."""
-    source = checkpoints(
-        "qwen2", torch.float32, use_sliding_window=True, sliding_window=4, max_window_layers=1, layer_types=None
-    )
-    settings = json.loads((source / "config.json").read_text())
+    window = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "layer_types": None}
+    copy = shutil.copytree(checkpoints("qwen2", torch.float32, **window), tmp_path / "copy")
+    settings = json.loads((copy / "config.json").read_text())
     del settings["layer_types"]
-    copy = shutil.copytree(source, tmp_path / "copy")
     (copy / "config.json").write_text(json.dumps(settings))
     out = tmp_path / "out"
     assert_dropped(copy, out, (gone,))
@@ -153,13 +145,13 @@ def test_a_gemma_4_keeps_full_attention_in_its_last_layer(checkpoints, tmp_path)
     assert_dropped(source, out, (0,))
     assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {"1"}
     with pytest.raises(InputError, match=r"layer 1 would be of another kind: .*'full_attention'"):
-        check(PruneConfig(source=source, method="drop", pattern="2", device="cpu"), tmp_path / "other")
+        check(drop(source, "2"), tmp_path / "other")
 
 
 def test_checkpoints_without_as_many_layers_share_an_engine(checkpoints, tmp_path):
     source = checkpoints("llama")
     for layer in ("0", "1"):
-        prune(PruneConfig(source=source, method="drop", pattern=layer, device="cpu"), tmp_path / layer)
+        prune(drop(source, layer), tmp_path / layer)
     one, other = (inspect_checkpoint(tmp_path / layer) for layer in ("0", "1"))
     assert one.weights_digest != other.weights_digest
     assert one.architecture == other.architecture != inspect_checkpoint(source).architecture
@@ -221,4 +213,4 @@ def test_a_layer_that_the_configuration_does_not_count_is_refused(checkpoints, t
     settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
     (copy / "config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match=r"model.layers.2.* is of a layer beyond the 2 of config.json"):
-        check(PruneConfig(source=copy, method="drop", pattern="0", device="cpu"), tmp_path / "out")
+        check(drop(copy, "0"), tmp_path / "out")
