@@ -8,22 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.gate import sequential
-from benchmarks.gate.errors import (
-    JUDGED,
-    KINDS,
-    Cell,
-    Rate,
-    World,
-    at_tolerance,
-    draw,
-    harmless,
-    outcomes,
-    planted,
-    rate,
-    without_loss,
-    worst,
-)
+from benchmarks.gate import errors, sequential
+from benchmarks.gate.errors import JUDGED, KINDS, Cell, World, draw, harmless, planted, rate, worst
 from evaluator.deciding.criteria import CRITERIA
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
 
@@ -35,7 +21,7 @@ _CORNERS = (
 )
 
 
-def above(found: Rate, bound: float, what: object) -> list[str]:
+def above(found, bound, what):
     """What breaks the bound, in words; empty where nothing does."""
     return [f"{found} of runs, at most {100 * bound:g} % may: {what}"] if found.ends[0] > bound else []
 
@@ -61,10 +47,10 @@ def test_without_a_loss_a_block_is_rare():
 
 def test_a_large_run_decides():
     world = World(items=5000, languages=3, cluster=5, correlation=0.1)
-    assert outcomes(world, harmless(world, 0.01, 0.0), 30, (3,))["PASS"] >= 0.9
+    assert errors.outcomes(world, harmless(world, 0.01, 0.0), 30, (3,))["PASS"] >= 0.9
     for kind in KINDS:
         plan = planted(kind, world, 3 * JUDGED[kind].tolerance, 0.01)
-        assert outcomes(world, plan, 30, (4,))["BLOCK"] >= 0.9
+        assert errors.outcomes(world, plan, 30, (4,))["BLOCK"] >= 0.9
 
 
 def test_looks_at_growing_data_err_no_more_often():
@@ -76,13 +62,13 @@ def test_looks_at_growing_data_err_no_more_often():
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_cell_of_the_grid_passes_a_loss_too_often(kind):
-    for cell, found in worst(at_tolerance((kind,)), rate, runs=200, again=4000, seed=7, kept=5):
+    for cell, found in worst(errors.at_tolerance((kind,)), rate, runs=200, again=4000, seed=7, kept=5):
         assert not above(found, PASS_LEVEL, cell)
 
 
 @pytest.mark.long
 def test_no_cell_of_the_grid_is_blocked_without_a_loss():
-    for cell, found in worst(without_loss(), rate, runs=200, again=4000, seed=8, kept=5):
+    for cell, found in worst(errors.without_loss(), rate, runs=200, again=4000, seed=8, kept=5):
         assert not above(found, BLOCK_LEVEL, cell)
 
 
@@ -102,19 +88,16 @@ def test_where_the_truth_is_clear_looks_cost_no_more_than_a_fixed_sample():
         assert fixed is None or found.median <= fixed or "0 % flips" in case.what, case
 
 
-_MEASURE = {each.name: each.measure for each in CRITERIA}
-_LARGE = World(items=200_000, languages=4)
-
-
 def measured(name, paired):
-    return _MEASURE[name](paired, "left out").evidence.value
+    (criterion,) = (each for each in CRITERIA if each.name == name)
+    return criterion.measure(paired, "left out").evidence.value
 
 
 @pytest.mark.parametrize("flips", [0.0, 0.01])
 @pytest.mark.parametrize(("accuracy", "loss"), [(0.05, 0.02), (0.8, 0.02), (0.99, 0.05)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_true_loss_is_the_one_that_was_planted(kind, accuracy, loss, flips):
-    world = replace(_LARGE, accuracy=accuracy)
+    world = World(items=200_000, languages=4, accuracy=accuracy)
     plan = planted(kind, world, loss, flips)
     assert plan is not None
     paired = draw(world, plan, np.random.default_rng(1))

@@ -45,8 +45,7 @@ def test_a_file_that_is_no_card_counts_as_none(tmp_path):
     assert read(tmp_path, ["pass", "score", "swap", "prune", "absent"]) == {"pass": card}
 
 
-OUT = Path("/nowhere")
-ON_A_GPU = steps(OUT, shape="0.6b", tiny=False, gpu=True)
+ON_A_GPU = steps(Path("/nowhere"), shape="0.6b", tiny=False, gpu=True)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from benchmarks.pruning import recipe, synthetic
 from benchmarks.pruning.synthetic import SHAPES, Shape, tensors_of, write_checkpoint, write_passages
 from evaluator.checkpoints.info import inspect_checkpoint
-from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from tests.support import pruning as tiny
 
@@ -28,11 +27,8 @@ def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recipe.run(source, tmp_path / "recipe", "wanda", 0.5, texts, 32)
-    calibration = CalibrationConfig(source=f"text:{passages}", samples=8, sequence_length=32)
-    job = PruneConfig(source=source, method="wanda", sparsity=0.5, calibration=calibration, device="cpu")
-    manifest = prune(job, tmp_path / "ours")
-    assert manifest.calibration is not None
-    assert manifest.calibration.tokens == 8 * 32
+    manifest = prune(tiny.job(source, passages, samples=8), tmp_path / "ours")
+    assert manifest.calibration.tokens == 8 * tiny.LENGTH
     ours, theirs = tiny.weights(tmp_path / "ours"), tiny.weights(tmp_path / "recipe")
     for matrix in manifest.matrices:
         assert torch.equal(ours[matrix.name], theirs[matrix.name])
@@ -45,10 +41,6 @@ def test_the_recipe_s_sparsegpt_leaves_kept_weights_alone_for_a_diagonal_hessian
     torch.testing.assert_close(pruned[pruned != 0], weight[pruned != 0])
 
 
-def parameters(shape):
-    return sum(math.prod(dimensions) for _, dimensions in tensors_of(shape))
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_random_checkpoint_is_a_whole_one(tmp_path, monkeypatch, tied):
     shape = dataclasses.replace(SHAPES["tiny"], tied=tied)
@@ -57,7 +49,8 @@ def test_a_random_checkpoint_is_a_whole_one(tmp_path, monkeypatch, tied):
     synthetic.main()
     model = tmp_path / "model"
     tensors = load_file(model / "model.safetensors")
-    assert sum(tensor.numel() for tensor in tensors.values()) == parameters(shape)
+    parameters = sum(math.prod(dimensions) for _, dimensions in tensors_of(shape))
+    assert sum(tensor.numel() for tensor in tensors.values()) == parameters
     assert ("lm_head.weight" in tensors) != tied
     assert json.loads((model / "config.json").read_text())["tie_word_embeddings"] is tied
     assert torch.isfinite(tensors["model.embed_tokens.weight"].float()).all()

@@ -1,32 +1,23 @@
 """Packed training sequences compute what plain prompts do, and a killed training run goes on as if never stopped."""
 
 import argparse
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
 
+from benchmarks.reference_model import lessons
 from benchmarks.reference_model import train as program
-from benchmarks.reference_model.lessons import (
-    IGNORED,
-    LessonStream,
-    build_model,
-    collate,
-    pack,
-    question_block,
-    train_tokenizer,
-)
+from benchmarks.reference_model.lessons import IGNORED, LessonStream, build_model, collate, pack, train_tokenizer
 from evaluator.tasks.gazetteer import LANGUAGES, build_passage
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer():
     return train_tokenizer(vocabulary=800, passages=40)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_packed_blocks_equal_plain_prompts(tokenizer: PreTrainedTokenizerFast, language: str) -> None:
+def test_packed_blocks_equal_plain_prompts(tokenizer, language):
     model = build_model(tokenizer, seed=1).eval()
     passage = build_passage(language, "training", 3)
     neighbour = build_passage(language, "training", 4, (6, 6))  # longer: the passage under test is padded
@@ -40,7 +31,7 @@ def test_packed_blocks_equal_plain_prompts(tokenizer: PreTrainedTokenizerFast, l
         labels_N = batch.labels_BL[0][supervised_L].tolist()
         done = 0
         for fact in passage.facts:
-            prompt = f"Context: {passage.text}{question_block(fact.question)}"
+            prompt = f"Context: {passage.text}{lessons.question_block(fact.question)}"
             prompt_ids = tokenizer(prompt)["input_ids"]
             ids = [*tokenizer(f"{prompt} {fact.answer}")["input_ids"], tokenizer.eos_token_id]
             assert ids[: len(prompt_ids)] == prompt_ids
@@ -52,7 +43,7 @@ def test_packed_blocks_equal_plain_prompts(tokenizer: PreTrainedTokenizerFast, l
     assert done == len(labels_N)
 
 
-def test_batches_depend_on_their_number_only(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_batches_depend_on_their_number_only(tokenizer):
     first = LessonStream(tokenizer, seed=0, batch_size=2)
     second = LessonStream(tokenizer, seed=0, batch_size=2)
     first.batch(0, (1, 1))
@@ -60,15 +51,14 @@ def test_batches_depend_on_their_number_only(tokenizer: PreTrainedTokenizerFast)
     assert second.batch(40, (1, 1)).ids_BL.shape[1] < second.batch(40, (3, 6)).ids_BL.shape[1]
 
 
-def options(out: Path, steps: int) -> argparse.Namespace:
-    return argparse.Namespace(
-        out=out, steps=steps, decay=0, batch=2, rate=2e-3, seed=0, threads=1, save_every=2, check_every=1000
-    )
+def options(out, steps):
+    fixed = {"decay": 0, "batch": 2, "rate": 2e-3, "seed": 0, "threads": 1, "save_every": 2, "check_every": 1000}
+    return argparse.Namespace(out=out, steps=steps, **fixed)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_equals_uninterrupted_run(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "open_hits", lambda *_: {"english": [True]})
     monkeypatch.setattr(program, "LOG_EVERY", 2)
     monkeypatch.setattr(program, "CURRICULUM", (((1, 1), 0.0, 4), ((1, 3), 0.0, 100)))

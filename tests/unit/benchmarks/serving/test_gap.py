@@ -39,13 +39,12 @@ def test_the_parts_sum_to_the_wall_time_and_none_is_negative(wall, busy, rooflin
     assert sum(spent.shares().values()) == pytest.approx(1, abs=2.1e-4)  # each is rounded
 
 
-@pytest.fixture
-def told(tmp_path):
+def test_the_wall_time_has_shares_where_the_engine_knows_its_time(tmp_path, capsys):
     workload = tmp_path / "workload.json"
     workload.write_text(json.dumps({"model": str(save_tiny_model(tmp_path / "tiny", "qwen3")), "items": []}))
     options = argparse.Namespace(model="tiny", task="toy", items=0)
 
-    def made(busy):
+    def told(busy):
         result = {
             "seconds": 2.0,
             "split": {},
@@ -59,10 +58,6 @@ def told(tmp_path):
         }
         return facts(options, workload, [result, result])
 
-    return made
-
-
-def test_the_wall_time_has_shares_where_the_engine_knows_its_time(told, capsys):
     found = told(1.23456)
     assert (found["busy_seconds"], found["above_roofline"]) == (1.2346, False)
     assert sum(found["wall_shares"].values()) == pytest.approx(1, abs=1e-3)

@@ -24,14 +24,8 @@ def document(model, task, items):
 def squad(folder, language, answers):
     """A SQuAD file whose item ids are the same in every language, as XQuAD's are."""
     context = " ".join(answers)
-    questions = [
-        {
-            "id": f"q{number}",
-            "question": f"Which is number {number}?",
-            "answers": [{"text": text, "answer_start": context.index(text)}],
-        }
-        for number, text in enumerate(answers)
-    ]
+    places = [{"text": text, "answer_start": context.index(text)} for text in answers]
+    questions = [{"id": f"q{n}", "question": f"Which is {n}?", "answers": [each]} for n, each in enumerate(places)]
     article = {"title": "t", "paragraphs": [{"context": context, "qas": questions}]}
     (folder / f"xquad.{language}.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
 
@@ -85,12 +79,8 @@ def test_a_model_has_a_relative_path_or_a_known_shape(model, monkeypatch):
     ],
 )
 def test_a_bad_option_is_one_line(arguments, said, capsys):
-    def write():
-        options = workload.parser("About.", task="gazetteer", items=3, rounds=2).parse_args(arguments)
-        with workload.written(options):
-            pass
-
-    with pytest.raises(InputError, match=said) as caught:
-        write()
+    parser = workload.parser("About.", task="gazetteer", items=3, rounds=2)
+    with pytest.raises(InputError, match=said) as caught, workload.written(parser.parse_args(arguments)):
+        pass
     assert "\n" not in str(caught.value)
     assert capsys.readouterr() == ("", "")  # no usage
