@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from benchmarks.gpu import night as module
-from benchmarks.gpu.night import check_model, night, run
+from benchmarks.gpu.night import check_model, night, run, variables
 from benchmarks.gpu.steps import Step, read
 from benchmarks.harness import environment, run_main
 from evaluator.core.errors import InputError
@@ -158,3 +158,13 @@ def test_the_gpu_is_watched_beside_each_pass(tmp_path, monkeypatch):
     assert (tmp_path / "pass-decode.dmon.log").read_text() == "asked: dmon -s u\n"
     run(shell("score", "true"), tmp_path)
     assert not (tmp_path / "score.dmon.log").exists()
+
+
+@pytest.mark.parametrize("kept", ["", "/kept"])
+def test_a_step_writes_below_the_folder_and_kernels_where_they_are_kept(tmp_path, monkeypatch, kept):
+    monkeypatch.setenv("TRITON_CACHE_DIR", kept)
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    own = variables(tmp_path)
+    assert own["TRITON_CACHE_DIR"] == (kept or str(tmp_path / "triton"))
+    assert own["TMPDIR"] == own["XDG_CACHE_HOME"] == str(tmp_path / "night.tmp")
+    assert (own["PYTHONPATH"].split(os.pathsep)[-1], own["HF_HUB_OFFLINE"]) == ("/mine", "1")

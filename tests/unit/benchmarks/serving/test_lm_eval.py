@@ -1,6 +1,10 @@
 """What lm-eval is given to do: the benchmark's items as texts, in the ids that lm-eval makes of them."""
 
+import json
+from pathlib import Path
+
 import pytest
+import yaml
 
 from benchmarks.serving import lm_eval
 from tests.support.models import save_tiny_model
@@ -42,3 +46,20 @@ def test_random_items_become_words_of_about_their_length(tokenizer):
         assert len(item["options"]) == len(options)
         for text, ids in zip(item["option_texts"], item["options"], strict=True):
             assert encode_as_lm_eval(tokenizer, item["text"], text) == (item["prompt"], ids)
+
+
+def test_tasks_are_files_that_lm_eval_reads(tmp_path):
+    items = [{"text": text, "option_texts": [" b", " c"], "deep": deep} for text, deep in (("a:", True), ("d:", False))]
+    lm_eval.write_tasks({"items": items}, tmp_path, generate=True)
+    tasks = {path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.glob("*.yaml")}
+    files = {name: task["dataset_kwargs"]["data_files"]["test"] for name, task in tasks.items()}
+    assert files == {name: str(tmp_path / f"{name}.jsonl") for name in ("candidates", "greedy", "samples")}
+    rows = {name: [json.loads(line) for line in Path(file).read_text().splitlines()] for name, file in files.items()}
+    whole = [{"text": text, "options": [" b", " c"], "gold": 0} for text in ("a:", "d:")]
+    assert rows == {"candidates": whole, "greedy": whole, "samples": whole[:1]}
+    assert (tasks["candidates"]["output_type"], tasks["candidates"]["target_delimiter"]) == ("multiple_choice", "")
+    assert tasks["greedy"]["generation_kwargs"] == {"until": [], "max_gen_toks": 32, "do_sample": False}
+    assert (tasks["samples"]["repeats"], tasks["samples"]["generation_kwargs"]["top_p"]) == (10, 0.9)
+    (tmp_path / "scored").mkdir()
+    lm_eval.write_tasks({"items": items}, tmp_path / "scored", generate=False)
+    assert [path.name for path in (tmp_path / "scored").glob("*.yaml")] == ["candidates.yaml"]
