@@ -2,17 +2,16 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from evaluator.engine.base import FixedSource, Generate, Score
-from evaluator.engine.config import EngineConfig, Graphs
+from evaluator.engine.base import Generate, Score
+from evaluator.engine.config import EngineConfig
 from evaluator.engine.self_check import TOLERANCES
-from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
+from tests.support.engines import answers, oracle_of
 from tests.support.models import save_tiny_model
 
 pytestmark = [
@@ -33,21 +32,19 @@ ASKED = [
     ("dtype", "graphs"), [("float32", "full"), ("bfloat16", "full"), ("bfloat16", "piecewise"), ("bfloat16", False)]
 )
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen3_untied", "mistral", "phi3"])
-def test_scores_and_swaps_agree_with_the_oracle(architecture: str, dtype: str, graphs: Graphs, tmp_path: Path) -> None:
+def test_scores_and_swaps_agree_with_the_oracle(architecture, dtype, graphs, tmp_path):
     if graphs == "piecewise":
         _skip_unless_first(BREAKABLE)
     one = save_tiny_model(tmp_path / "one", architecture, 0, dtype=dtype)
     other = save_tiny_model(tmp_path / "other", architecture, 1, dtype=dtype)
     config = EngineConfig(max_model_len=256, max_num_seqs=16, gpu_memory_utilization=0.2, cuda_graphs=graphs)
-    engine, oracle = VLLMEngine(config), TorchEngine(config)
+    engine = VLLMEngine(config)
     tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_TOLERANCE
     for number, checkpoint in enumerate((one, other, one)):
         assert engine.load(checkpoint).swapped == (number > 0)
         assert engine.dtype == dtype
         assert engine._started.dialect.v2
-        oracle.load(checkpoint)
-        ours = {r.request_id: r for r in engine.run(FixedSource(ASKED))}
-        theirs = {r.request_id: r for r in oracle.run(FixedSource(ASKED))}
+        ours, theirs = answers(engine, ASKED), answers(oracle_of(checkpoint, config), ASKED)
         for request in ASKED:
             answer, expected = ours[request.request_id], theirs[request.request_id]
             if isinstance(request, Score):
@@ -60,36 +57,34 @@ def test_scores_and_swaps_agree_with_the_oracle(architecture: str, dtype: str, g
     engine.close()
 
 
-def test_two_runs_of_the_same_requests_do_not_mix(tmp_path: Path) -> None:
+def test_two_runs_of_the_same_requests_do_not_mix(tmp_path):
     """A step is scheduled ahead when the first run ends: what it computed must not reach the second."""
     engine = VLLMEngine(EngineConfig(max_model_len=256, max_num_seqs=16, gpu_memory_utilization=0.2))
     early = tuple(range(0, 384, 8))  # an eighth of the vocabulary ends an answer
     engine.load(save_tiny_model(tmp_path / "one", "qwen3", eos_ids=early))
     asked = [Generate(request_id=str(n), prompt_ids=(20 + n,) * 5, max_tokens=16) for n in range(8)]
-    runs = [{r.request_id: r.token_ids for r in engine.run(FixedSource(asked))} for _ in range(3)]
+    runs = [{name: each.token_ids for name, each in answers(engine, asked).items()} for _ in range(3)]
     engine.close()
     assert runs[0] == runs[1] == runs[2]
 
 
-def test_a_deterministic_engine_does_not_depend_on_the_batch(tmp_path: Path) -> None:
+def test_a_deterministic_engine_does_not_depend_on_the_batch(tmp_path):
     _skip_unless_first(BATCH_INVARIANT)
     config = EngineConfig(max_model_len=256, max_num_seqs=32, gpu_memory_utilization=0.2, deterministic=True)
     engine = VLLMEngine(config)
     engine.load(save_tiny_model(tmp_path / "one", "qwen3", dtype="bfloat16"))
-    asked = [
-        *(
-            Generate(request_id=str(n), prompt_ids=(20,) * (5 + n % 3), max_tokens=8, temperature=1.0, seed=n)
-            for n in range(24)
-        ),
-        *(request for request in ASKED if isinstance(request, Score)),
-    ]
-    whole = {r.request_id: (r.token_ids, r.logprobs) for r in engine.run(FixedSource(asked))}
-    alone = {r.request_id: (r.token_ids, r.logprobs) for request in asked for r in engine.run(FixedSource([request]))}
+    drawn = {"max_tokens": 8, "temperature": 1.0}
+    asked = [Generate(request_id=str(n), prompt_ids=(20,) * (5 + n % 3), seed=n, **drawn) for n in range(24)]
+    asked += [request for request in ASKED if isinstance(request, Score)]
+    whole = answers(engine, asked)
+    alone = {name: each for request in asked for name, each in answers(engine, [request]).items()}
     engine.close()
-    assert whole == alone
+    assert whole.keys() == alone.keys()
+    for name, each in whole.items():
+        assert (each.token_ids, each.logprobs) == (alone[name].token_ids, alone[name].logprobs), name
 
 
-def _skip_unless_first(variable: str) -> None:
+def _skip_unless_first(variable):
     """vLLM reads some variables when it is imported."""
     if "vllm" in sys.modules and os.environ.get(variable) != "1":
         pytest.skip("vLLM runs in this process without it: python -m tests.gpu")

@@ -1,11 +1,8 @@
 """Pruning on a GPU: counts are exact, and masks are the CPU's but for scores that differ by rounding alone."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from pruning.config import CalibrationConfig, PruneConfig
 from pruning.methods.patterns import read_numbers
 from pruning.run import prune
 from pruning.verify import examine
@@ -15,24 +12,24 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 @pytest.fixture(scope="module")
-def source(request, tmp_path_factory) -> Path:
+def source(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
     tiny.build(request.param, directory, torch.float32)
     return directory
 
 
 @pytest.fixture
-def calibration(tmp_path) -> CalibrationConfig:
-    passages = tmp_path / "passages.txt"
-    passages.write_text("\n".join(tiny.lines(40)), encoding="utf-8")
-    return CalibrationConfig(source=f"text:{passages}", samples=40, sequence_length=32)
+def passages(tmp_path):
+    file = tmp_path / "passages.txt"
+    file.write_text("\n".join(tiny.lines(40)), encoding="utf-8")
+    return file
 
 
 @pytest.mark.parametrize("source", tiny.ARCHITECTURES, indirect=True)
 @pytest.mark.parametrize("method", ["magnitude", "wanda", "ria", "sparsegpt"])
 @pytest.mark.parametrize("fields", [{"sparsity": 0.5}, {"pattern": "2:4"}], ids=["half", "2of4"])
-def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, calibration, tmp_path):
-    job = PruneConfig(source=source, method=method, calibration=calibration, device="cpu", **fields)
+def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, passages, tmp_path):
+    job = tiny.job(source, passages, method, 40, **fields)
     prune(job, tmp_path / "cpu")
     manifest = prune(job.model_copy(update={"device": "cuda"}), tmp_path / "cuda")
     assert examine(tmp_path / "cuda").problems == []
@@ -45,20 +42,20 @@ def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, calibration, tmp_pat
         assert agree >= least, matrix.name
 
 
-def test_memory_does_not_grow_with_the_number_of_layers(calibration, tmp_path):
+def test_memory_does_not_grow_with_the_number_of_layers(passages, tmp_path):
     peaks = []
     for layers in (2, 8):
         directory = tmp_path / f"dense-{layers}"
         tiny.build("qwen3", directory, num_hidden_layers=layers, hidden_size=256, intermediate_size=1024)
-        job = PruneConfig(source=directory, method="sparsegpt", sparsity=0.5, calibration=calibration, device="cuda")
+        job = tiny.job(directory, passages, "sparsegpt", 40, device="cuda")
         peaks.append(prune(job, tmp_path / f"out-{layers}").peak_memory_bytes)
     assert peaks[1] < 1.1 * peaks[0]
 
 
 @pytest.mark.parametrize("source", ["qwen3", "phi3", "gemma3_text"], indirect=True)
 @pytest.mark.parametrize("method", ["layers", "heads", "channels"])
-def test_a_gpu_takes_out_what_a_cpu_does(source, method, calibration, tmp_path):
-    job = PruneConfig(source=source, method=method, sparsity=0.5, calibration=calibration, device="cpu")
+def test_a_gpu_takes_out_what_a_cpu_does(source, method, passages, tmp_path):
+    job = tiny.job(source, passages, method, 40)
     one = prune(job, tmp_path / "cpu").removed
     other = prune(job.model_copy(update={"device": "cuda"}), tmp_path / "cuda").removed
     assert examine(tmp_path / "cuda").problems == []

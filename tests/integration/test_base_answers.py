@@ -1,12 +1,8 @@
-"""Probes that need the base's answers, through a whole sweep on the bundled model, against transformers' own numbers.
-
-The aligned rank and both fidelities share the sweep. `make test-long` repeats it with a kill in the middle.
-"""
+"""Probes that need the base's answers, in one sweep on the bundled model, against transformers' own numbers."""
 
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,8 +20,9 @@ from evaluator.tasks import load_task
 from launch.run.decide.assignments import NO_BASE
 from tests.support.engines import TOLERANCE, needs_vllm, oracle_of
 from tests.support.kills import parts, when
+from tests.support.models import load_model
 from tests.support.rounding import rank_bounds
-from tests.support.runs import records, resurface, start
+from tests.support.runs import finish, records, start
 
 pytestmark = needs_vllm
 
@@ -36,15 +33,15 @@ ITEMS = 6
 
 
 @pytest.fixture(scope="module")
-def prompter() -> Prompter:
+def prompter():
     return Prompter(load_tokenizer(BUNDLED), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
 
 
 @pytest.fixture(scope="module")
-def questions(tmp_path_factory: pytest.TempPathFactory, prompter: Prompter) -> Path:
+def questions(tmp_path_factory, prompter):
     """Questions whose gold answer is the last word of what the dense model says; but for one, a word it does not."""
     engine = oracle_of(BUNDLED, PLAIN)
-    lines: list[dict[str, Any]] = []
+    lines = []
     for language in ("english", "swahili"):
         pool = load_task("gazetteer", (language,), "gazetteer").pools[language]
         for item in pool[:60]:
@@ -82,7 +79,7 @@ def _sweep(folder: Path, questions: Path, *, shard_items: int) -> Path:
 
 
 @pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["whole", "resumed"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, questions: Path) -> Path:
+def run(request, tmp_path_factory, questions):
     """A sweep; one that is killed once some of its records are there, and resumed."""
     folder = tmp_path_factory.mktemp("runs")
     made, log = folder / "run", folder / "log"
@@ -91,8 +88,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         when(driver, lambda: parts(made), log)
         driver.kill()
         assert driver.wait() == -signal.SIGKILL
-    done = resurface("sweep", _sweep(folder, questions, shard_items=3), "--out", made)
-    assert done.returncode == 0, done.stderr
+    finish("sweep", _sweep(folder, questions, shard_items=3), "--out", made)
     return made
 
 
@@ -102,16 +98,13 @@ def _probe(found: pd.DataFrame, checkpoint: str, probe: str, task: str = "lastwo
 
 
 def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(run, questions, prompter):
-    from transformers import AutoModelForCausalLM
-
     found = records(run)
     items = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()]
     dense_said = _probe(found, "dense", "greedy")
     for checkpoint, path in (("dense", BUNDLED), (PRUNED, run / "checkpoints" / PRUNED)):
         aligned = _probe(found, checkpoint, "aligned_rank")
         assert len(aligned) == len(items)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype="float32").eval()
-        oracle = oracle_of(path, PLAIN)
+        model, oracle = load_model(path), oracle_of(path, PLAIN)
         for line in items:
             row, said = aligned.loc[line["id"]], dense_said.loc[line["id"]]
             if line["answers"][0] == "Nowhere":
@@ -149,16 +142,11 @@ def test_the_rank_table_and_the_page_show_aligned_ranks(run):
 
 
 def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
-    from transformers import AutoModelForCausalLM
-
     found = records(run)
     mine = found[found["probe"] == "fidelity"].set_index(["checkpoint", "item_id", "index"]).sort_index()
     assert len(mine) == 2 * 2 * ITEMS
     assert set(mine["status"]) == {"ok"}
-    models = [
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-        for path in (BUNDLED, run / "checkpoints" / PRUNED)
-    ]
+    models = [load_model(path) for path in (BUNDLED, run / "checkpoints" / PRUNED)]
     near = {"abs": 2 * TOLERANCE}
     pool = {item.item_id: item for item in load_task("gazetteer", ("english",), "gazetteer").pools["english"]}
     for (name, item_id, index), record in mine.iterrows():
@@ -199,8 +187,7 @@ def test_the_fidelity_table_has_the_floor_and_the_distributions_are_gone(run):
 
 
 def test_a_dry_run_says_how_much_is_kept(questions, tmp_path):
-    done = resurface("sweep", _sweep(tmp_path, questions, shard_items=3), "--dry-run")
-    assert done.returncode == 0, done.stderr
+    done = finish("sweep", _sweep(tmp_path, questions, shard_items=3), "--dry-run")
     assert "distributions of bases in RUN/references" in done.stdout
 
 
@@ -208,19 +195,14 @@ def test_a_dry_run_says_how_much_is_kept(questions, tmp_path):
 def test_without_its_base_it_is_excluded_and_with_it_the_same(run, questions, tmp_path):
     pruned, task = run / "checkpoints" / PRUNED, f"jsonl:{questions}"
     asked = ("--task", task, "--items", "0", "--probes", "greedy,aligned_rank", "--engine", "torch")
-    done = resurface("eval", pruned, *asked, "--out", tmp_path / "alone")
-    assert done.returncode == 0, done.stderr
+    done = finish("eval", pruned, *asked, "--out", tmp_path / "alone")
     alone = _probe(records(tmp_path / "alone"), PRUNED, "aligned_rank")
     assert set(zip(alone["status"], alone["text"], strict=True)) == {("excluded", NO_BASE)}
     assert NO_BASE in done.stdout + done.stderr
-    done = resurface("eval", pruned, BUNDLED, "--base", BUNDLED, *asked, "--out", tmp_path / "both")
-    assert done.returncode == 0, done.stderr
+    finish("eval", pruned, BUNDLED, "--base", BUNDLED, *asked, "--out", tmp_path / "both")
     both = _probe(records(tmp_path / "both"), PRUNED, "aligned_rank")
     swept = _probe(records(run), PRUNED, "aligned_rank")
     assert both["status"].tolist() == swept["status"].tolist()
-    assert both["token_ids"].map(_ids).tolist() == swept["token_ids"].map(_ids).tolist()
+    ids, others = ([each if each is None else list(each) for each in found["token_ids"]] for found in (both, swept))
+    assert ids == others
     pd.testing.assert_series_equal(both["logprob"], swept["logprob"], rtol=0, atol=TOLERANCE)
-
-
-def _ids(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else tuple(value)

@@ -1,19 +1,18 @@
 """The commands on tiny models, from the command line to the report."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from tests.support.models import save_tiny_model
-from tests.support.runs import SECRET, records, resurface
+from tests.support.runs import SECRET, finish, records
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory):
     directory = tmp_path_factory.mktemp("models with spaces é")
     save_tiny_model(directory / "small", "qwen3")
     save_tiny_model(directory / "other", "mistral")
@@ -21,7 +20,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(models: Path) -> Path:
+def run(models):
     """Two architectures, asked six questions of the user's own, one of which nobody could answer right."""
     items = models / "my items.jsonl"
     asked = {"language": "swahili", "question": "Watu wangapi?"}
@@ -31,26 +30,18 @@ def run(models: Path) -> Path:
     ]
     items.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     out = models / "run"
-    done = resurface(
-        *("eval", models / "small", models / "other", "--task", f"jsonl:{items}"),
-        *("--items", "0", "--shard-items", "2", "--out", out),
-    )
-    assert done.returncode == 0, done.stderr
+    asked = ("--task", f"jsonl:{items}", "--items", "0", "--shard-items", "2")
+    done = finish("eval", models / "small", models / "other", *asked, "--out", out)
     assert done.stderr == ""
     assert "other: engine started" in done.stdout
     return out
 
 
-def test_another_architecture_is_served_by_a_new_engine(run: Path) -> None:
+def test_another_architecture_is_served_by_a_new_engine_and_an_empty_answer_is_excluded_and_counted(run):
     found = records(run)
-    assert set(found["checkpoint"]) == {"small", "other"}
     assert set(found["status"]) == {"ok", "excluded"}
-    per_checkpoint = [len(frame) for _, frame in found.groupby("checkpoint")]
-    assert per_checkpoint[0] == per_checkpoint[1]
-
-
-def test_an_empty_answer_is_excluded_and_counted(run: Path) -> None:
-    found = records(run)
+    one, other = found["checkpoint"].value_counts()[["small", "other"]]
+    assert one == other == len(found) / 2
     excluded = found[found["item_id"] == "q0"]
     assert set(excluded["status"]) == {"excluded"}
     assert set(excluded["text"]) == {"no gold answer that could be found in an output"}
@@ -60,18 +51,17 @@ def test_an_empty_answer_is_excluded_and_counted(run: Path) -> None:
     assert set(greedy["n"]) == {5}
 
 
-def test_no_file_of_a_run_tells_a_token_of_the_environment(run: Path) -> None:
+def test_no_file_of_a_run_tells_a_token_of_the_environment(run):
     files = [path for path in run.rglob("*") if path.is_file()]
     assert {path.relative_to(run).parts[0] for path in files} >= {"logs", "run.json", "records", "report"}
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
-def test_report_is_rebuilt_from_records_alone(run: Path, tmp_path: Path) -> None:
+def test_report_is_rebuilt_from_records_alone(run):
     before = {path.name: path.read_bytes() for path in (run / "tables").iterdir()}
     for path in (run / "tables").iterdir():
         path.unlink()
     (run / "report" / "index.html").unlink()
-    done = resurface("report", run)
-    assert done.returncode == 0, done.stderr
+    finish("report", run)
     assert {path.name: path.read_bytes() for path in (run / "tables").iterdir()} == before
     assert (run / "report" / "index.html").is_file()

@@ -9,7 +9,7 @@ import yaml
 
 from evaluator.checkpoints.quantisation import ONLINE_SCHEMES
 from tests.support.engines import needs_vllm
-from tests.support.runs import records, resurface
+from tests.support.runs import finish, records
 
 pytestmark = needs_vllm
 TASK = {"task": "gazetteer", "languages": ["english"], "items": 4, "probes": ["greedy", "choice"]}
@@ -35,9 +35,8 @@ def sweep(folder: Path, **changes: object) -> Path:
 
 @pytest.mark.more
 def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
-    file, run = sweep(tmp_path), tmp_path / "run"
-    done = resurface("sweep", file, "--out", run)
-    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    done = finish("sweep", sweep(tmp_path), "--out", run)
     assert "wanda-0.5-rtn-fp8_dynamic: FP8 (rtn, per channel), computed in bfloat16 by " in done.stdout
     first = records(run)
     columns = first.groupby("checkpoint")[["base", "method", "pattern", "sparsity", "calibration"]].first()
@@ -58,20 +57,17 @@ def test_what_is_half_done_is_done_again_and_is_alike(tmp_path: Path) -> None:
     """A checkpoint that was not finished; and one by its path, in a run of its own."""
     rtn = {"method": "rtn", "scheme": "FP8_DYNAMIC", "after": ["dense", "wanda-0.5"]}
     file, run = sweep(tmp_path, compress=[rtn]), tmp_path / "run"
-    done = resurface("sweep", file, "--out", run)
-    assert done.returncode == 0, done.stderr
+    finish("sweep", file, "--out", run)
     first = records(run)
     shutil.rmtree(run / "checkpoints" / "wanda-0.5-rtn-fp8_dynamic")
     shutil.rmtree(run / "records" / "wanda-0.5-rtn-fp8_dynamic")
     kept = (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat()
-    done = resurface("sweep", file, "--out", run)
-    assert done.returncode == 0, done.stderr
+    finish("sweep", file, "--out", run)
     pd.testing.assert_frame_equal(records(run), first)
     assert (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat() == kept
     given = tmp_path / "given"
     asked = ("--task", "gazetteer", "--languages", "english", "--items", "4", "--probes", "greedy,choice")
-    done = resurface("eval", run / "checkpoints" / "rtn-fp8_dynamic", *asked, "--dtype", "bfloat16", "--out", given)
-    assert done.returncode == 0, done.stderr
+    finish("eval", run / "checkpoints" / "rtn-fp8_dynamic", *asked, "--dtype", "bfloat16", "--out", given)
     ours = first[first["checkpoint"] == "rtn-fp8_dynamic"].reset_index(drop=True).drop(columns="base")
     pd.testing.assert_frame_equal(records(given).drop(columns="base"), ours)
 
@@ -81,8 +77,7 @@ def test_what_is_not_served_in_the_runs_dtype_is_refused_before_it_is_quantised(
     """vLLM's online schemes want bfloat16."""
     online = {"method": "online", "scheme": "fp8_per_channel"}
     file = sweep(tmp_path, compress=[online], engine={"dtype": "float32"})
-    done = resurface("sweep", file, "--out", tmp_path / "run")
-    assert done.returncode == 2
+    done = finish("sweep", file, "--out", tmp_path / "run", code=2)
     assert done.stderr.startswith("error: compress: online-fp8_per_channel: FP8 (online, per channel) in float32: ")
     assert done.stderr.count("\n") == 1
     assert "; set --dtype bfloat16 (engine.dtype in a sweep file)" in done.stderr

@@ -5,13 +5,12 @@ import json
 import pytest
 
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.torch_engine import TorchEngine
 from launch.doctor.cases import cases_for
 from launch.doctor.results import RunResult, of_scores
 from launch.doctor.runs import DIVIDED, Inputs, run_apart
 from launch.sweep.models import BUNDLED_MODEL
-from tests.support.engines import needs_vllm
-from tests.support.runs import resurface
+from tests.support.engines import needs_vllm, oracle_of
+from tests.support.runs import finish
 
 pytestmark = needs_vllm
 
@@ -19,15 +18,12 @@ pytestmark = needs_vllm
 @pytest.mark.more
 def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
     card = tmp_path / "card.md"
-    done = resurface("doctor", "--json", "--out", card)
-    assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads(done.stdout)
+    document = json.loads(finish("doctor", "--json", "--out", card).stdout)
     assert document["passed"]
     assert {"served", "by_prompt", "transformers", "pruning"} <= set(document["seconds"])
     measured = {row["check"]: row for row in document["checks"] if row["status"] == "pass"}
-    assert {"scores", "ranks, ties", "greedy", "beams", "samples", "swap", "swap back", "two runs", "masks"} <= set(
-        measured
-    )
+    checks = {"scores", "ranks, ties", "greedy", "beams", "samples", "swap", "swap back", "two runs", "masks"}
+    assert checks <= set(measured)
     assert all(row["compared"] > 0 for row in measured.values())
     text = card.read_text(encoding="utf-8")
     assert f"# doctor: {document['verdict']}" in text
@@ -45,8 +41,7 @@ def test_two_workers_on_a_cpu_score_the_bundled_model_as_transformers_does(tmp_p
     result = run_apart(DIVIDED, Inputs(dense=BUNDLED_MODEL, scratch=tmp_path, logs=tmp_path, dtype="float32"))
     assert isinstance(result, RunResult), result
     assert (result.scoring, result.notes) == ("forced", ())  # every matrix of both workers was compared
-    oracle, asked = TorchEngine(EngineConfig()), cases_for(BUNDLED_MODEL).scores
-    oracle.load(BUNDLED_MODEL)
+    oracle, asked = oracle_of(BUNDLED_MODEL, EngineConfig()), cases_for(BUNDLED_MODEL).scores
     expected = {request.request_id: oracle.answer(request) for request in asked}
     ours = {name: answer for name, answer in result.answers["dense"].items() if name in expected}
     assert max(of_scores(ours, expected)) < 1e-3

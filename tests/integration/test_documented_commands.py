@@ -15,7 +15,7 @@ import pytest
 from launch.commands import cli
 from tests.support.documents import DOCS, PAGES, ROOT, blocks, commands
 from tests.support.models import save_tiny_model
-from tests.support.runs import resurface
+from tests.support.runs import finish, resurface
 
 README = ROOT / "README.md"
 READING = [  # the first makes runs/grid
@@ -37,7 +37,7 @@ ELSEWHERE = {
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory):
     """Where the reader works: what the pages call files, and what the README's commands make."""
     path = tmp_path_factory.mktemp("reader")
     save_tiny_model(path / "models" / "mine", "qwen3")
@@ -50,8 +50,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     questions = [line.replace("q1", f"q{n}").replace("1701", str(1701 + n)) for n in range(4)]
     (path / "questions.jsonl").write_text("\n".join(questions), encoding="utf-8")
     for words in here(README):
-        done = resurface(*words, cwd=path)
-        assert done.returncode == 0, (words, done.stderr)
+        finish(*words, cwd=path)
     for copy in ("before", "after"):
         shutil.copytree(path / "runs" / "mine", path / "runs" / copy)
     return path
@@ -63,7 +62,7 @@ def here(page: Path) -> list[list[str]]:
     return [words for words in found if not ELSEWHERE.keys() & set(words)]
 
 
-def test_the_readme_prunes_evaluates_and_judges(directory: Path) -> None:
+def test_the_readme_prunes_evaluates_and_judges(directory):
     assert [words[0] for words in here(README)] == ["prune", "eval", "gate"]
     assert (directory / "pruned" / "wanda-0.5" / "prune_manifest.json").is_file()
     assert (directory / "runs" / "mine" / "report" / "index.html").is_file()
@@ -71,9 +70,7 @@ def test_the_readme_prunes_evaluates_and_judges(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("page", READING)
-def test_the_commands_of_a_page_run(
-    page: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_of_a_page_run(page, directory, monkeypatch, capsys):
     monkeypatch.chdir(directory)
     for words in here(page):
         if words[0] in ("eval", "prune") or (words[0] == "sweep" and "--dry-run" not in words):
@@ -87,16 +84,14 @@ def test_the_commands_of_a_page_run(
         assert code in ({0, 4} if words[0] == "gate" else {0}), (words, output)
 
 
-def test_the_python_of_the_pages_runs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_pages_runs(directory, monkeypatch):
     monkeypatch.chdir(directory)
     for block in (each for page in DOCS for each in blocks(page) if each.language == "python" and not each.file):
         exec(compile(block.text.replace("RUN/", "runs/mine/"), block.page, "exec"), {})
 
 
-def test_the_plugin_of_the_pages_is_found(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plugin_of_the_pages_is_found(directory, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("RESURFACE_PLUGINS", "riddles")
     (directory / "my.txt").write_text("Who barks?\tdog\nWho purrs?\tcat\n", encoding="utf-8")
-    done = resurface("show-prompt", "riddles:my.txt", "--model", "bundled", cwd=directory)
-    assert done.returncode == 0, done.stderr
-    assert "Who barks?" in done.stdout
+    assert "Who barks?" in finish("show-prompt", "riddles:my.txt", "--model", "bundled", cwd=directory).stdout

@@ -1,15 +1,14 @@
 """vLLM serves what pruning leaves as transformers computes it: sparse weights, experts, smaller models."""
 
 import random
-from pathlib import Path
 
 import pytest
+import torch
 
-from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import on_workers
-from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from pruning.verify import examine
 from tests.support import pruning as tiny
@@ -52,26 +51,23 @@ def transformers_as_it_was(monkeypatch):
                 setattr(cls, name, value)
 
 
-def pruned_by(method: str, dense: Path, target: Path) -> Path:
+def pruned_by(method, dense, target):
     """The same checkpoint, pruned by half."""
     passages = target.with_suffix(".txt")
     passages.write_text("\n".join(tiny.lines(12)) + "\n", encoding="utf-8")
-    calibration = CalibrationConfig(source=f"text:{passages}", samples=12, sequence_length=32)
-    prune(PruneConfig(source=dense, method=method, sparsity=0.5, calibration=calibration, device="cpu"), target)
+    prune(tiny.job(dense, passages, method), target)
     return target
 
 
-def build(name: str, folder: Path) -> tuple[Path, Path]:
+def build(name, folder):
     """A random checkpoint and the same pruned by half."""
-    import torch
-
     tiny.build(name, folder / "dense", torch.float32, **HEADS, **CHANGES.get(name, {}))
     return folder / "dense", pruned_by("wanda", folder / "dense", folder / "pruned")
 
 
-def questions() -> list[Request]:
+def questions():
     draw = random.Random(0)
-    asked: list[Request] = []
+    asked = []
     for number, length in enumerate((1, 5, 17, 33, 64, 90)):
         prompt, *options = (random_tokens(draw, n, tiny.VOCABULARY) for n in (length, 1, 2, 4))
         asked.append(Generate(request_id=f"greedy {number}", prompt_ids=prompt, max_tokens=12))
@@ -79,7 +75,7 @@ def questions() -> list[Request]:
     return asked
 
 
-def by_transformers(checkpoint: Path) -> dict[str, Response]:
+def by_transformers(checkpoint):
     """Asked before vLLM starts: it makes classes of transformers its own that it has no code for."""
     return answers(oracle_of(checkpoint, CONFIG), questions())
 
@@ -92,9 +88,8 @@ def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path)
     assert engine.load(pruned).notes == ()  # every matrix was compared
     assert_alike(answers(engine, questions()), expected)
     started, experts = engine._started, [f"the experts of model.layers.{n}.mlp.experts.routed_experts" for n in (0, 2)]
-    assert started is not None
 
-    def differing(checkpoint: Path) -> list[str]:
+    def differing(checkpoint):
         ((_, found, passed_over),) = on_workers(started.llm, "compare_weights", [str(checkpoint / "model.safetensors")])
         assert passed_over == []
         return [name for name in found if "experts" in name]
@@ -136,8 +131,6 @@ def test_a_pruned_checkpoint_is_swapped_in_or_gets_an_engine(name, tmp_path):
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_a_model_without_some_of_its_layers_heads_and_channels_is_served(name, methods, tmp_path):
-    import torch
-
     tiny.build(name, tmp_path / "dense", torch.float32, **OWN_HEAD_SIZE.get(name, {"head_dim": 32}))
     checkpoint = tmp_path / "dense"
     for method in methods:

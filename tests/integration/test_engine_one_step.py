@@ -1,14 +1,12 @@
 """Scoring in one step on the real vLLM, against the plain torch engine: whatever the cache holds of a continuation."""
 
+import json
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, both_runners, fewer, oracle_of
 from tests.support.engines import random_tokens as tokens
@@ -22,12 +20,12 @@ CONFIG = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("one_step") / "model", "qwen3", 0, eos_ids=(0,))
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoint: Path) -> Iterator[VLLMEngine]:
+def engine(checkpoint):
     made = VLLMEngine(CONFIG)
     assert made.load(checkpoint).scoring == "forced"  # else wrong scores would be replaced
     yield made
@@ -35,11 +33,11 @@ def engine(checkpoint: Path) -> Iterator[VLLMEngine]:
 
 
 @pytest.fixture(scope="module")
-def oracle(checkpoint: Path) -> TorchEngine:
+def oracle(checkpoint):
     return oracle_of(checkpoint, CONFIG)
 
 
-def check(engine: VLLMEngine, oracle: TorchEngine, asked: list[Score]) -> None:
+def check(engine, oracle, asked):
     found = answers(engine, asked)
     for request in asked:
         answer, expected = found[request.request_id], oracle.answer(request)
@@ -80,7 +78,7 @@ def test_more_rows_than_go_through_the_head_at_once(engine, oracle):
 def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path):
     broken = collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,)))
     made = VLLMEngine(CONFIG)
-    made._verify = lambda *_: ()  # type: ignore[method-assign]  # NaN is not equal to itself
+    made._verify = lambda *_: ()  # NaN is not equal to itself
     made.load(broken)
     asked = [
         Score(request_id="one", prompt_ids=(9, 10, 11), continuation_ids=(12,)),
@@ -93,22 +91,14 @@ def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path
     assert all(each.status == "engine_error" and "NaN" in (each.error or "") for each in found.values())
 
 
-def one_step(engine: VLLMEngine) -> bool:
-    assert engine._started is not None
-    return engine._started.dialect.one_step
-
-
 def test_a_sliding_window_is_scored_by_forced_decoding(engine, tmp_path):
     """Its cached blocks end where the hit does, and cannot be cut short."""
-    import json
-
     windowed = save_tiny_model(tmp_path / "windowed", "mistral", 0, eos_ids=(0,))
     config = json.loads((windowed / "config.json").read_text())
     (windowed / "config.json").write_text(json.dumps(config | {"sliding_window": 64}))
     made, oracle = VLLMEngine(CONFIG), oracle_of(windowed, CONFIG)
     assert made.load(windowed).scoring == "forced"
-    assert one_step(engine)
-    assert not one_step(made)
+    assert [each._started.dialect.one_step for each in (engine, made)] == [True, False]
     draw = random.Random(3)
     asked = [Score(request_id="0", prompt_ids=tokens(draw, 150), continuation_ids=tokens(draw, 60))]
     check(made, oracle, asked)

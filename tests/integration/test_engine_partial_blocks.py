@@ -2,12 +2,11 @@
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import Waiting, answers, assert_alike, needs_vllm, oracle_of, random_tokens
@@ -20,13 +19,13 @@ BLOCK = 32
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def checkpoints(tmp_path_factory):
     folder = tmp_path_factory.mktemp("partial")
-    return tuple(save_tiny_model(folder / str(seed), "qwen3", seed, eos_ids=(0,)) for seed in (0, 1))  # type: ignore[return-value]
+    return tuple(save_tiny_model(folder / str(seed), "qwen3", seed, eos_ids=(0,)) for seed in (0, 1))
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[VLLMEngine]:
+def engine():
     """With 16 blocks of 32 tokens: 12 requests of up to 150 tokens do not fit, and some are preempted."""
     import vllm
 
@@ -40,27 +39,23 @@ def engine() -> Iterator[VLLMEngine]:
 class Cutting(Waiting):
     """Gives requests in order, and cancels every third streamed one at its second piece."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests):
         super().__init__(requests)
-        self._pieces: dict[str, int] = {}
-        self.cancelled: set[str] = set()
+        self._pieces, self.cancelled = Counter(), set()
 
-    def handle(self, response: Response) -> None:
+    def handle(self, response):
         name = response.request_id
-        if response.final:
-            return
-        self._pieces[name] = self._pieces.get(name, 0) + 1
-        if self._pieces[name] == 2 and int(name.split("/")[1]) % 3 == 0:
+        self._pieces[name] += not response.final
+        if not response.final and self._pieces[name] == 2 and int(name.split("/")[1]) % 3 == 0:
             self.cancelled.add(name)
             self.requests.insert(0, Cancel(request_id=name))
 
 
-def family(draw: random.Random, number: int) -> list[Request]:
+def family(draw, number):
     """Requests that share more or less of one prompt, as the probes of an item do."""
     prompt = random_tokens(draw, draw.choice([3, 15, 17, 31, 32, 33, 50, 64, 90, 127]))
-    made: list[Request] = [
-        Generate(request_id=f"{number}/0", prompt_ids=prompt, max_tokens=24, top_logprobs=3, stream=True)
-    ]
+    streamed = {"top_logprobs": 3, "stream": True}
+    made = [Generate(request_id=f"{number}/0", prompt_ids=prompt, max_tokens=24, **streamed)]
     for index in range(1, 9):
         if index % 2:
             options = random_tokens(draw, draw.randrange(1, 6))
@@ -68,9 +63,7 @@ def family(draw: random.Random, number: int) -> list[Request]:
         else:
             branch = prompt[: draw.randrange(1, len(prompt) + 1)]
             branch += random_tokens(draw, draw.randrange(0, 40))
-            made.append(
-                Generate(request_id=f"{number}/{index}", prompt_ids=branch, max_tokens=20, top_logprobs=3, stream=True)
-            )
+            made.append(Generate(request_id=f"{number}/{index}", prompt_ids=branch, max_tokens=20, **streamed))
     return made
 
 
@@ -94,12 +87,8 @@ def test_answers_are_the_oracles_while_blocks_are_scarce_reused_and_swapped(engi
 def test_a_shared_prompt_is_computed_once_and_then_its_last_token_only(engine, checkpoints, length):
     engine.load(checkpoints[0])
     prompt = tuple(range(8, 8 + 60)) + tuple(range(8, 8 + 60))
-    asked = [
-        Generate(
-            request_id=str(n), prompt_ids=prompt[:length], max_tokens=4, temperature=1.0, top_p=0.9, seed=n,
-        )
-        for n in range(6)
-    ]  # fmt: skip
+    drawn = {"max_tokens": 4, "temperature": 1.0, "top_p": 0.9}
+    asked = [Generate(request_id=str(n), prompt_ids=prompt[:length], seed=n, **drawn) for n in range(6)]
     assert len(answers(engine, asked)) == 6
     partial = (length - 1) % BLOCK  # the tokens before the last one that no whole block holds
     again = 0 if partial >= 8 else partial  # too few to wait a step for

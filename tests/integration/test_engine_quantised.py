@@ -1,26 +1,24 @@
 """Quantised checkpoints in a real engine: what it computes is what transformers computes with the dequantised weights.
 
-Which layouts are served depends on the machine, so each is rehearsed first: where it cannot be served the test checks
-that this is said in one line, and is skipped.
+Each layout is rehearsed first. Where the machine cannot serve it, one line says so, and the test is skipped.
 """
 
 import json
 import random
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaluator.engine.base import FixedSource, Score
+from evaluator.engine.base import Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.verify.rehearsal import rehearse
-from tests.support.engines import both_runners
-from tests.support.models import VOCABULARY, save_tiny_model
+from tests.support.engines import answers, both_runners
+from tests.support.models import VOCABULARY, load_model, save_tiny_model
 from tests.support.quantised import LAYOUTS, quantise, rounding_inputs
 from tests.support.smollm2 import full_pass
 
@@ -48,7 +46,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dense(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16")
 
 
@@ -66,9 +64,7 @@ def _case(layout: str, dtype: str, *marks: pytest.MarkDecorator) -> Any:
         *[_case(layout, "bfloat16", pytest.mark.long) for layout in ("w4a16", "w4a16-channel", "gptq", "awq")],
     ],
 )
-def served(request: pytest.FixtureRequest, dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    from transformers import AutoModelForCausalLM
-
+def served(request, dense, tmp_path_factory):
     layout, dtype = request.param
     folder = tmp_path_factory.mktemp(layout)
     checkpoint = quantise(dense, folder / "quantised", layout, twin=folder / "twin")
@@ -78,34 +74,34 @@ def served(request: pytest.FixtureRequest, dense: Path, tmp_path_factory: pytest
         assert "\n" not in found.reason
         pytest.skip(f"not served here: {found.reason}")
     assert found.kernels, "the layers that multiply quantised matrices are vLLM's own"
-    model = AutoModelForCausalLM.from_pretrained(folder / "twin", dtype="float32").eval()
+    model = load_model(folder / "twin")
     if layout not in NO_ROUNDED_INPUTS:
         rounding_inputs(model, layout)
     engine = VLLMEngine(config)
-    report = engine.load(checkpoint)
-    assert report.notes == ()  # every matrix was compared with the files
+    assert engine.load(checkpoint).notes == ()  # every matrix was compared with the files
     yield Served(layout, checkpoint, dtype, engine, model)
     engine.close()
 
 
-def scores(count: int) -> list[Score]:
+def scores(count):
     draw = random.Random(1)
-    return [
-        Score(
-            request_id=f"s{number}",
-            prompt_ids=tuple(draw.randrange(VOCABULARY) for _ in range(10 + 7 * number)),
-            continuation_ids=tuple(draw.randrange(VOCABULARY) for _ in range(4)),
-        )
-        for number in range(count)
-    ]
+
+    def drawn(length):
+        return tuple(draw.randrange(VOCABULARY) for _ in range(length))
+
+    return [Score(request_id=f"s{n}", prompt_ids=drawn(10 + 7 * n), continuation_ids=drawn(4)) for n in range(count)]
 
 
-def test_scores_are_those_of_the_dequantised_weights(served: Served) -> None:
-    asked = {request.request_id: request for request in scores(6)}
-    off: list[float] = []
-    for response in served.engine.run(FixedSource(list(asked.values()))):
-        expected = full_pass(served.model, asked[response.request_id])
-        off += [abs(ours - theirs) for ours, theirs in zip(response.logprobs, expected, strict=True)]
+def logprobs(engine, asked):
+    return {name: answer.logprobs for name, answer in answers(engine, asked).items()}
+
+
+def test_scores_are_those_of_the_dequantised_weights(served):
+    asked, off = scores(6), []
+    found = logprobs(served.engine, asked)
+    for request in asked:
+        expected = full_pass(served.model, request)
+        off += [abs(ours - theirs) for ours, theirs in zip(found[request.request_id], expected, strict=True)]
     print(served.layout, served.dtype, f"max {max(off):.2g} mean {sum(off) / len(off):.2g}")
     assert len(off) == 24
     assert max(off) <= TOLERANCE[served.dtype]
@@ -113,31 +109,26 @@ def test_scores_are_those_of_the_dequantised_weights(served: Served) -> None:
     assert statistics.median(off) <= MEDIAN_TOLERANCE[served.dtype]
 
 
-def test_another_one_gets_an_engine_of_its_own_with_its_own_weights(
-    served: Served, dense: Path, tmp_path: Path
-) -> None:
+def test_another_one_gets_an_engine_of_its_own_with_its_own_weights(served, tmp_path):
     """Same scheme and shapes, other weights; and with a sparsity_config that vLLM itself refuses."""
     if (served.layout, served.dtype) != ("fp8", "bfloat16"):
         pytest.skip("once is enough")
     asked = scores(2)
-    before = {each.request_id: each.logprobs for each in served.engine.run(FixedSource(asked))}
+    before = logprobs(served.engine, asked)
     other = save_tiny_model(tmp_path / "other", "qwen3_untied", 1, dtype="bfloat16")
     dense_zeros = {"sparsity_config": {"format": "dense", "targets": ["Linear"], "sparsity_structure": "2:4"}}
-    report = served.engine.load(quantise(other, tmp_path / "q", served.layout, config=dense_zeros))
-    assert not report.swapped
-    between = {each.request_id: each.logprobs for each in served.engine.run(FixedSource(asked))}
-    assert between != before
+    assert not served.engine.load(quantise(other, tmp_path / "q", served.layout, config=dense_zeros)).swapped
+    assert logprobs(served.engine, asked) != before
     assert "sparsity_config" in json.loads((tmp_path / "q" / "config.json").read_text())["quantization_config"]
     assert not served.engine.load(served.checkpoint).swapped
-    after = {each.request_id: each.logprobs for each in served.engine.run(FixedSource(asked))}
-    assert after == before
+    assert logprobs(served.engine, asked) == before
 
 
 @pytest.mark.long
 @pytest.mark.skipif(
     bool({"avx512_vnni", "avx_vnni", "amx_int8"} & set(instruction_sets())), reason="int8 products are exact here"
 )
-def test_int8_products_that_overflow_are_noticed(dense: Path, tmp_path: Path) -> None:
+def test_int8_products_that_overflow_are_noticed(dense, tmp_path):
     found = rehearse(quantise(dense, tmp_path / "q", "w8a8"), EngineConfig(dtype="bfloat16"))
     assert found.reason is not None
     assert "the product of model.layers.0.self_attn.qkv_proj in the engine is not that of the files" in found.reason
@@ -146,7 +137,7 @@ def test_int8_products_that_overflow_are_noticed(dense: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "layout", [pytest.param("gptq", marks=pytest.mark.long), pytest.param("fp8-block", marks=pytest.mark.more)]
 )
-def test_what_cannot_be_served_is_said_with_vllms_own_reason(dense: Path, tmp_path: Path, layout: str) -> None:
+def test_what_cannot_be_served_is_said_with_vllms_own_reason(dense, tmp_path, layout):
     config = {"desc_act": True} if layout == "gptq" else {"weight_block_size": [64, 64]}
     checkpoint = quantise(dense, tmp_path / "q", layout, config={**LAYOUTS[layout].config, **config})
     found = rehearse(checkpoint, EngineConfig(dtype="bfloat16"))

@@ -2,17 +2,16 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 import torch
 
-from evaluator.engine.base import Generate, Reference, Response, Score
+from evaluator.engine.base import Generate, Reference, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, both_runners
 from tests.support.engines import random_tokens as tokens
-from tests.support.models import save_tiny_model
+from tests.support.models import load_model, save_tiny_model
 
 pytestmark = both_runners
 
@@ -20,7 +19,7 @@ TOLERANCE = 2e-4  # nats; shares and probabilities
 CONFIG = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
 
 
-def passages() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def passages():
     """Prompts and continuations of one token to 64, some of which share their prompt or begin alike."""
     draw = random.Random(1)
     shared = tokens(draw, 70)
@@ -30,7 +29,7 @@ def passages() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return found
 
 
-def requests(folder: Path, *, keep: bool, top: int = 0) -> list[Score]:
+def requests(folder, *, keep, top=0):
     return [
         Score(
             request_id=f"{number}",
@@ -42,7 +41,7 @@ def requests(folder: Path, *, keep: bool, top: int = 0) -> list[Score]:
     ]
 
 
-def answered(engine: VLLMEngine, asked: list[Score]) -> list[Response]:
+def answered(engine, asked):
     """What the engine answers, among other requests."""
     others = [
         *(Generate(request_id=f"g{n}", prompt_ids=prompt, max_tokens=6) for n, (prompt, _) in enumerate(passages())),
@@ -58,11 +57,9 @@ def answered(engine: VLLMEngine, asked: list[Score]) -> list[Response]:
     return [found[request.request_id] for request in asked]
 
 
-def distributions(checkpoint: Path) -> list[torch.Tensor]:
+def distributions(checkpoint):
     """transformers' log-probabilities of every passage."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    model = load_model(checkpoint)
     with torch.no_grad():
         return [
             model(torch.tensor([prompt + continuation])).logits[0, len(prompt) - 1 : -1].double().log_softmax(1)
@@ -70,7 +67,7 @@ def distributions(checkpoint: Path) -> list[torch.Tensor]:
         ]
 
 
-def check(response: Response, p_TV: torch.Tensor, q_TV: torch.Tensor, *, bound: bool = False) -> None:
+def check(response, p_TV, q_TV, *, bound=False):
     assert response.status == "ok", response.error
     assert len(response.divergences) == len(response.token_ids) == len(p_TV)
     kld, reverse = (p_TV.exp() * (p_TV - q_TV)).sum(1), (q_TV.exp() * (q_TV - p_TV)).sum(1)
@@ -123,11 +120,7 @@ def test_where_the_cache_cannot_be_cut_short_the_prompt_is_computed(tmp_path):
     engine.load(base)
     answered(engine, requests(tmp_path / "kept", keep=True))
     engine.load(other)
-    for response, p_TV, q_TV in zip(
-        answered(engine, requests(tmp_path / "kept", keep=False)),
-        distributions(base),
-        distributions(other),
-        strict=True,
-    ):
+    found = answered(engine, requests(tmp_path / "kept", keep=False))
+    for response, p_TV, q_TV in zip(found, distributions(base), distributions(other), strict=True):
         check(response, p_TV, q_TV)
     engine.close()

@@ -5,16 +5,13 @@ import contextlib
 import dataclasses
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import Waiting, answers, assert_alike, only_v2, oracle_of, random_tokens
 from tests.support.models import save_tiny_model
@@ -40,17 +37,16 @@ class Schedule:
         return sum(sum(step.values()) for step in self.steps)
 
 
-def scheduler_of(engine: VLLMEngine) -> Any:
-    assert engine._started is not None
+def scheduler_of(engine):
     return engine._started.llm.engine_core.engine_core.scheduler
 
 
 @contextlib.contextmanager
-def watch(engine: VLLMEngine) -> Iterator[Schedule]:
+def watch(engine):
     scheduler, seen = scheduler_of(engine), Schedule()
     own = scheduler.schedule
 
-    def schedule(*arguments: Any, **named: Any) -> Any:
+    def schedule(*arguments, **named):
         output = own(*arguments, **named)
         if output.num_scheduled_tokens:
             seen.steps.append(dict(output.num_scheduled_tokens))
@@ -63,18 +59,17 @@ def watch(engine: VLLMEngine) -> Iterator[Schedule]:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("schedules") / "model", "qwen3", 0, eos_ids=(0,))
 
 
 @contextlib.contextmanager
-def serving(checkpoint: Path, **arguments: Any) -> Iterator[VLLMEngine]:
+def serving(checkpoint, **arguments):
     """An engine with further fields of vLLM's EngineArgs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V2_ARGS", json.dumps(arguments))
         engine = VLLMEngine(CONFIG)
         assert engine.load(checkpoint).scoring == "forced"  # else wrong scores would be replaced
-        assert engine._started is not None
         assert (engine._started.dialect.v2, engine._started.dialect.one_step) == (True, True)
         assert type(scheduler_of(engine)).__name__ == "AsyncScheduler"
         yield engine
@@ -82,28 +77,24 @@ def serving(checkpoint: Path, **arguments: Any) -> Iterator[VLLMEngine]:
 
 
 @pytest.fixture(scope="module")
-def oracle(checkpoint: Path) -> TorchEngine:
+def oracle(checkpoint):
     return oracle_of(checkpoint, CONFIG)
 
 
-def tokens(draw: random.Random, count: int) -> tuple[int, ...]:
+def tokens(draw, count):
     return random_tokens(draw, count, VOCABULARY)
 
 
-def mixed() -> list[Request]:
+def mixed():
     """Greedy, streamed, sampled and scored requests, several to a prompt, in random order."""
     draw = random.Random(0)
-    asked: list[Request] = []
+    asked = []
+    drawn = {"max_tokens": 6, "temperature": 1.0, "top_p": 0.9}
     for number, length in enumerate((20, 65, 90, 120)):
         prompt, option = tokens(draw, length), tokens(draw, 40)
         asked += [
             Generate(request_id=f"g{number}", prompt_ids=prompt, max_tokens=10, top_logprobs=3, stream=number % 2 > 0),
-            *(
-                Generate(
-                    request_id=f"n{number}.{n}", prompt_ids=prompt, max_tokens=6, temperature=1.0, top_p=0.9, seed=n
-                )
-                for n in range(2)
-            ),
+            *(Generate(request_id=f"n{number}.{n}", prompt_ids=prompt, seed=n, **drawn) for n in range(2)),
             *(Score(request_id=f"s{number}.{n}", prompt_ids=prompt, continuation_ids=option[n:]) for n in (0, 3, 37)),
         ]
     draw.shuffle(asked)
@@ -111,20 +102,18 @@ def mixed() -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Path, oracle: TorchEngine) -> dict[str, Response]:
+def expected(checkpoint, oracle):
     """Greedy answers and scores are transformers'; samples are those of a plain engine. Its cache changes nothing."""
     with serving(checkpoint) as engine:
         found, warm = answers(engine, mixed()), answers(engine, mixed())
     check(warm, found)
     assert all((warm[name].cached_tokens or 0) >= 3 * BLOCK for name in warm if name[1] == "3")
-    for request in mixed():
-        if not request.request_id.startswith("n"):
-            theirs = oracle.answer(request)
-            check({request.request_id: found[request.request_id]}, {request.request_id: theirs})
+    theirs = {each.request_id: oracle.answer(each) for each in mixed() if not each.request_id.startswith("n")}
+    check({name: found[name] for name in theirs}, theirs)
     return found
 
 
-def check(found: dict[str, Response], expected: dict[str, Response]) -> None:
+def check(found, expected):
     assert_alike(found, expected)
     assert {name: each.ranks for name, each in found.items()} == {name: each.ranks for name, each in expected.items()}
 
@@ -144,7 +133,7 @@ def test_requests_that_are_preempted_and_computed_again(checkpoint, oracle, argu
     scores = [
         Score(request_id=f"s{n}", prompt_ids=tokens(draw, 40), continuation_ids=tokens(draw, 30)) for n in range(3)
     ]
-    asked: list[Request] = [each for pair in zip(growing, scores, strict=False) for each in pair] + growing[3:]
+    asked = [each for pair in zip(growing, scores, strict=False) for each in pair] + growing[3:]
     with serving(checkpoint, **arguments) as engine, watch(engine) as seen:
         check(answers(engine, asked), {each.request_id: oracle.answer(each) for each in asked})
     assert seen.preempted
@@ -158,13 +147,13 @@ def test_without_a_prefix_cache(checkpoint, expected):
 
 
 @pytest.fixture(scope="module")
-def plain(checkpoint: Path) -> Iterator[VLLMEngine]:
+def plain(checkpoint):
     """The engine of the tests from here on: a process holds one at a time."""
     with serving(checkpoint) as engine:
         yield engine
 
 
-def options(draw: random.Random, prompt: tuple[int, ...]) -> list[Request]:
+def options(draw, prompt):
     beginning = tokens(draw, 2)
     return [
         Score(request_id=str(n), prompt_ids=prompt, continuation_ids=(*beginning, *tokens(draw, n)))
@@ -194,10 +183,9 @@ def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, orac
         assert seen.rows == len(context) + 5 + own  # the greedy answer's own rows
 
 
-def after_one_step(engine: VLLMEngine, first: Request, then: list[Request]) -> dict[str, Response]:
+def after_one_step(engine, first, then):
     """`then` begin while `first`, whose prompt has been computed, goes on."""
-    source = Waiting([dataclasses.replace(first, stream=True)])  # type: ignore[arg-type]
-    found: dict[str, Response] = {}
+    source, found = Waiting([dataclasses.replace(first, stream=True)]), {}
     for response in engine.run(source):
         if response.final:
             found[response.request_id] = response
@@ -211,7 +199,7 @@ def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
     """Everything in the cache but the context is overwritten when the scores are admitted."""
     draw = random.Random(5)
     context, beginning = tokens(draw, BLOCK + 9), tokens(draw, 2 * BLOCK)
-    asked: list[Request] = [
+    asked = [
         Score(request_id=str(n), prompt_ids=context, continuation_ids=(*beginning, *tokens(draw, 3))) for n in range(4)
     ]
     answers(plain, asked)  # now whole blocks of context and continuation are cached
@@ -219,7 +207,7 @@ def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
     (caches,) = plain._started.llm.collective_rpc(lambda worker: worker.model_runner.kv_caches)
     own, used = manager.get_computed_blocks, []
 
-    def overwriting(request: Any, *limit: Any) -> Any:
+    def overwriting(request, *limit):
         found = own(request, *limit)
         used.append(found[1])
         keep = {block.block_id for block in found[0].blocks[0]}

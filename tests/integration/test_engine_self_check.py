@@ -1,16 +1,13 @@
 """A real engine checks its forced scores when it starts: wrong ones are replaced, right ones are remembered."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from evaluator.core.errors import EngineError
 from evaluator.engine import self_check
-from evaluator.engine.base import Generate, LoadReport, Response, Score
+from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import answers, both_runners, oracle_of, runs_v2
@@ -28,15 +25,14 @@ ASKED = [
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "resurface" / "self-check"
 
 
-def served(checkpoint: Path, config: EngineConfig = CONFIG) -> tuple[LoadReport, LoadReport, dict[str, Response]]:
+def served(checkpoint, config=CONFIG):
     """The reports of a start and of a swap, and what was answered after both."""
-    engine = VLLMEngine(config)
-    try:
+    with contextlib.closing(VLLMEngine(config)) as engine:
         reports = engine.load(checkpoint), engine.load(checkpoint)
         assert engine.stats().requests == 0  # the check's own are not counted
         found, again = answers(engine, ASKED), answers(engine, ASKED)
@@ -45,21 +41,19 @@ def served(checkpoint: Path, config: EngineConfig = CONFIG) -> tuple[LoadReport,
             assert answer.logprobs == pytest.approx(found[name].logprobs, abs=1e-4)
             assert not answer.cached_tokens or answer.request_id == "greedy" or reports[0].scoring == "forced"
         return *reports, found
-    finally:
-        engine.close()
 
 
-def count_ties(patch: pytest.MonkeyPatch) -> None:
+def count_ties(patch):
     """Rank as vLLM does."""
 
-    def counted(scores: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def counted(scores, values):
         return (scores >= values).sum(-1)
 
     class Kernel:
-        def __getitem__(self, grid: Any) -> Any:
+        def __getitem__(self, grid):
             return self.launch
 
-        def launch(self, output: Any, logits: Any, _stride: int, tokens: Any, *_: Any, **__: Any) -> None:
+        def launch(self, output, logits, _stride, tokens, *_, **__):
             output.copy_(counted(logits, logits.gather(1, tokens.clamp(0, logits.shape[1] - 1).long()[:, None])))
 
     if runs_v2():
@@ -75,7 +69,7 @@ def count_ties(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(sampler, "_strict_ranks", counted)
 
 
-def score_other_tokens(patch: pytest.MonkeyPatch) -> None:
+def score_other_tokens(patch):
     """Report the scores of the tokens beside those that are requested."""
     if runs_v2():
         from evaluator.engine.vllm.v2 import scores
@@ -89,15 +83,13 @@ def score_other_tokens(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(one_step, "_tables", lambda raw, tokens: tables(raw, [(token + 1) % 384 for token in tokens]))
 
 
-def change_ranks(
-    patch: pytest.MonkeyPatch, change: Callable[[tuple[int, ...]], tuple[int, ...]], *, forced: bool
-) -> None:
+def change_ranks(patch, change, *, forced):
     """Report other ranks of the scores in one step, or of those by prompt log-probabilities."""
     from evaluator.engine.vllm.requests import InFlight
 
     right = InFlight.response
 
-    def changed(self: InFlight, *, final: bool = True) -> Response:
+    def changed(self, *, final=True):
         answer = right(self, final=final)
         concerned = self.report_from is not None and self.generates == forced
         return dataclasses.replace(answer, ranks=change(answer.ranks)) if concerned else answer
@@ -105,11 +97,11 @@ def change_ranks(
     patch.setattr(InFlight, "response", changed)
 
 
-def unwritten(ranks: tuple[int, ...]) -> tuple[int, ...]:
+def unwritten(ranks):
     return (0,) * len(ranks)
 
 
-def turned(ranks: tuple[int, ...]) -> tuple[int, ...]:
+def turned(ranks):
     """Each is right where it is counted, and is reported for another token."""
     return (*ranks[1:], *ranks[:1])
 
@@ -172,7 +164,7 @@ def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, mo
     assert len(list(cache.iterdir())) == 1
     assert found["many"].ranks == expected["many"].ranks
 
-    def asks_again(*_: object) -> None:
+    def asks_again(*_):
         raise AssertionError("a combination that has passed is asked again")
 
     monkeypatch.setattr(self_check, "questions", asks_again)

@@ -1,11 +1,10 @@
 """VLLMEngine on streamed and cancelled requests."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 
 import pytest
 
-from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response
+from evaluator.engine.base import Cancel, FixedSource, Generate
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import Waiting, answers, both_runners
@@ -15,29 +14,21 @@ pytestmark = both_runners
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMEngine]:
+def engine(tmp_path_factory):
     made = VLLMEngine(EngineConfig(max_model_len=400, max_num_seqs=8))
     made.load(save_tiny_model(tmp_path_factory.mktemp("streaming") / "one", "qwen3", 0, eos_ids=(0,)))
     yield made
     made.close()
 
 
-def asked(stream: bool, count: int = 4, max_tokens: int = 12) -> list[Generate]:
-    return [
-        Generate(
-            request_id=str(number),
-            prompt_ids=tuple(range(5, 40 + number)),
-            max_tokens=max_tokens,
-            top_logprobs=3,
-            stream=stream,
-        )
-        for number in range(count)
-    ]
+def asked(stream, count=4):
+    how = {"max_tokens": 12, "top_logprobs": 3, "stream": stream}
+    return [Generate(request_id=str(n), prompt_ids=tuple(range(5, 40 + n)), **how) for n in range(count)]
 
 
 def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(engine):
     whole = answers(engine, asked(stream=False))
-    pieces: dict[str, list[Response]] = defaultdict(list)
+    pieces = defaultdict(list)
     for response in engine.run(FixedSource(asked(stream=True))):
         pieces[response.request_id].append(response)
     assert set(pieces) == set(whole)
@@ -53,32 +44,18 @@ def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(engine):
         assert len(early) == len(last.token_ids) - 1
 
 
-class Cancelling(Waiting):
-    """Gives requests, and cancels one when its third piece has come."""
-
-    def __init__(self, requests: Sequence[Request], cancelled: str) -> None:
-        super().__init__(requests)
-        self._cancelled = cancelled
-        self.pieces = 0
-
-    def handle(self, response: Response) -> None:
-        if response.request_id == self._cancelled:
-            self.pieces += 1
-            if self.pieces == 3:
-                self.requests.append(Cancel(request_id=self._cancelled))
-
-
 def test_a_cancelled_request_ends_and_the_others_are_as_without_it(engine):
     alone = {name: r.token_ids for name, r in answers(engine, asked(stream=False)).items()}
     before = engine.stats()
-    source = Cancelling(asked(stream=True), cancelled="2")
-    finals = {}
+    source, finals, pieces = Waiting(asked(stream=True)), {}, 0
     for response in engine.run(source):
-        source.handle(response)
         if response.final:
             finals[response.request_id] = response.token_ids
+        pieces += response.request_id == "2"
+        if response.request_id == "2" and pieces == 3:
+            source.requests.append(Cancel(request_id="2"))
     assert finals == {name: ids for name, ids in alone.items() if name != "2"}
-    assert source.pieces == 3
+    assert pieces == 3
     after = engine.stats()
     assert after.requests - before.requests == 4
     assert after.generated_tokens - before.generated_tokens == sum(map(len, finals.values())) + 3
@@ -102,7 +79,6 @@ def test_a_request_that_is_cancelled_before_its_first_step_is_not_counted(engine
 
 def test_cancels_alone_neither_end_nor_hold_a_run(engine):
     requests = [Cancel(request_id="never asked"), *asked(stream=False, count=1)]
-    answers = list(engine.run(FixedSource(requests)))  # type: ignore[arg-type]
-    assert [r.request_id for r in answers] == ["0"]
+    assert [r.request_id for r in engine.run(FixedSource(requests))] == ["0"]
     source = Waiting([*(Cancel(request_id=str(n)) for n in range(40)), *asked(stream=False, count=2)])
     assert {r.request_id for r in engine.run(source)} == {"0", "1"}

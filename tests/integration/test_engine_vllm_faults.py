@@ -1,9 +1,7 @@
 """VLLMEngine and checkpoints that it must not serve, ties, and steps that fail."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
+from safetensors.torch import load_file, save_file
 
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import FixedSource, Generate, Score
@@ -18,12 +16,12 @@ CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("one") / "model", "qwen3_untied")
 
 
 @pytest.fixture(scope="module")
-def running(checkpoint: Path) -> Iterator[VLLMEngine]:
+def running(checkpoint):
     engine = VLLMEngine(CONFIG)
     engine.load(checkpoint)
     yield engine
@@ -31,14 +29,12 @@ def running(checkpoint: Path) -> Iterator[VLLMEngine]:
 
 
 @pytest.fixture
-def engine(running: VLLMEngine, checkpoint: Path) -> VLLMEngine:
+def engine(running, checkpoint):
     running.load(checkpoint)
     return running
 
 
 def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
-    from safetensors.torch import load_file, save_file
-
     tied = save_tiny_model(tmp_path / "tied", "qwen3_untied", 3)
     tensors = load_file(tied / "model.safetensors")
     tensors["lm_head.weight"][100:200] = tensors["lm_head.weight"][50]
@@ -69,7 +65,8 @@ def test_weights_that_did_not_arrive_are_noticed(engine, checkpoint, tmp_path, m
     from evaluator.engine.vllm.verify import weights
 
     other = save_tiny_model(tmp_path / "other", "qwen3_untied", 5)
-    monkeypatch.setattr(weights, "_read", lambda files: list(_read_other(checkpoint)))
+    old = list(load_file(checkpoint / "model.safetensors").items())
+    monkeypatch.setattr(weights, "_read", lambda files: old)
     with pytest.raises(EngineError, match=r"after loading, model.* in the engine is not that of the files"):
         engine.load(other)
     with pytest.raises(EngineError, match="before a checkpoint was loaded, or after it failed"):
@@ -78,14 +75,8 @@ def test_weights_that_did_not_arrive_are_noticed(engine, checkpoint, tmp_path, m
     assert not engine.load(checkpoint).swapped
 
 
-def _read_other(checkpoint: Path):
-    from safetensors.torch import load_file
-
-    return load_file(checkpoint / "model.safetensors").items()
-
-
 def test_a_step_that_fails_ends_the_engine_with_one_line(engine, checkpoint, monkeypatch):
-    def broken() -> None:
+    def broken():
         raise RuntimeError("the device is gone\nwith details")
 
     monkeypatch.setattr(engine._started.llm.engine_core, "get_output", broken)

@@ -7,7 +7,6 @@ registries. Nothing else of the tree knows these names.
 import json
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from evaluator.probes.reducing import KEY, where_measured
 from evaluator.tasks import TASKS, Task
 from pruning.methods import METHODS
 from pruning.methods.base import ScoringMethod
-from tests.support.runs import command, environment, records
+from tests.support.runs import environment, records, resurface_apart
 
 ITEMS = 6
 VOCABULARY = 3072  # of the bundled model
@@ -130,49 +129,44 @@ engine: {kind: toy}
 
 
 @pytest.fixture(scope="module")
-def sweep_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("sweep") / "sweep.yaml"
     path.write_text(SWEEP, encoding="utf-8")
     return path
 
 
-def run(*arguments: str | Path, plugins: bool = True) -> subprocess.CompletedProcess[str]:
+def run(*arguments, code=0, plugins=__name__):
     """The command line, with this file as its only plugin."""
-    root = str(Path(__file__).resolve().parents[2])
-    own = environment()
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, [own.get("PYTHONPATH"), root]))
-    if plugins:
-        own["RESURFACE_PLUGINS"] = __name__
-    return subprocess.run(command(*arguments), env=own, capture_output=True, text=True, check=False)
+    path = [environment().get("PYTHONPATH"), str(Path(__file__).resolve().parents[2])]
+    named = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "RESURFACE_PLUGINS": plugins}
+    done = resurface_apart(*arguments, **named)
+    assert done.returncode == code, done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
-def finished(sweep_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(sweep_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "toys"
-    done = run("sweep", sweep_file, "--out", out)
-    assert done.returncode == 0, done.stderr
+    run("sweep", sweep_file, "--out", out)
     return out
 
 
-def test_a_dry_run_counts_the_toy_probe(sweep_file: Path) -> None:
+def test_a_dry_run_counts_the_toy_probe(sweep_file):
     done = run("sweep", sweep_file, "--dry-run")
-    assert done.returncode == 0, done.stderr
     assert "contrary-0.5" in done.stdout
     assert "towns: greedy of open, choice, first" in " ".join(done.stdout.split())
     # Two checkpoints, six items: greedy, four options and the toy's own request.
     assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in done.stdout
 
 
-def test_help_names_the_toys_and_without_the_plugin_they_are_unknown(sweep_file: Path, tmp_path: Path) -> None:
+def test_help_names_the_toys_and_without_the_plugin_they_are_unknown(sweep_file, tmp_path):
     told = run("eval", "--help").stdout
     assert all(re.search(rf"\b{name}\b", told) for name in ("first", "towns", "toy"))
-    done = run("sweep", sweep_file, "--out", tmp_path / "out", plugins=False)
-    assert done.returncode == 2
-    assert "unknown" in done.stderr
+    assert "unknown" in run("sweep", sweep_file, "--out", tmp_path / "out", code=2, plugins="").stderr
 
 
 @pytest.mark.slow
-def test_records_checkpoint_table_and_page_hold_the_toys(finished: Path) -> None:
+def test_records_checkpoint_table_and_page_hold_the_toys(finished):
     found = records(finished)
     assert set(found["probe"]) == {"greedy", "choice", "first"}
     assert set(found["method"].dropna()) == {"contrary"}
@@ -184,8 +178,7 @@ def test_records_checkpoint_table_and_page_hold_the_toys(finished: Path) -> None
     manifest = json.loads((finished / "checkpoints" / "contrary-0.5" / "prune_manifest.json").read_text())
     assert manifest["method"] == "contrary"
     assert manifest["measured_sparsity"] == pytest.approx(0.5, abs=1e-3)
-    done = run("report", finished)
-    assert done.returncode == 0, done.stderr
+    run("report", finished)
     table = pd.read_csv(finished / "tables" / "sure.csv")
     assert table["checkpoint"].tolist() == ["dense", "contrary-0.5"]
     assert table["n"].tolist() == [ITEMS, ITEMS]
@@ -198,13 +191,10 @@ def test_records_checkpoint_table_and_page_hold_the_toys(finished: Path) -> None
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_probe_that_raises_ends_the_run_and_no_engine_is_started_again(
-    sweep_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_probe_that_raises_ends_the_run_and_no_engine_is_started_again(sweep_file, tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_FAILS_ON", "t3")
-    done = run("sweep", sweep_file, "--out", tmp_path / "out")
+    done = run("sweep", sweep_file, "--out", tmp_path / "out", code=1)
     line = "probe 'first' failed on item 't3' (english) of task 'towns': ZeroDivisionError: one two"
-    assert done.returncode == 1
     assert done.stderr == f"error: {line}\n"
     assert "starting it again" not in done.stdout + done.stderr
     logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "out" / "logs").glob("*.log"))

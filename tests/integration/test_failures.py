@@ -1,16 +1,10 @@
-"""What fails costs what failed: bad checkpoints, an item that kills its engine, an engine or a prune task that hangs.
-
-Real processes and tiny models. What is good has the records of an undisturbed run; what is not is named with its
-reason, and is done by the same command once it has been mended.
-"""
+"""What fails costs what failed, is named with its reason, and is done by the same command once it has been mended."""
 
 import contextlib
 import json
 import os
 import shutil
 import time
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import psutil
@@ -19,8 +13,8 @@ import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from tests.support.kills import ENGINE, family, gone, parts, when
-from tests.support.models import save_tiny_model
-from tests.support.runs import assert_alike, records, resurface, start
+from tests.support.models import collapse, save_tiny_model
+from tests.support.runs import assert_alike, finish, records, start
 
 pytestmark = pytest.mark.slow
 
@@ -61,15 +55,7 @@ TorchEngine.run = lambda self, source: run(self, Watched(source))
 '''
 
 
-def _sweep(
-    directory: Path,
-    models: list[str],
-    *,
-    kind: str = "vllm",
-    items: int = ITEMS,
-    sections: dict[str, Any] | None = None,
-    **resources: Any,
-) -> Path:
+def _sweep(directory, models, *, kind="torch", items=ITEMS, sections=None, **resources):
     """A sweep file; `sections`: more of it, or in place of what is here."""
     file = directory / "questions.jsonl"
     rows = [
@@ -90,37 +76,25 @@ def _sweep(
     return file
 
 
-def _state(run: Path) -> str:
-    return str(json.loads((run / "run.json").read_text())["state"])
+def _state(run):
+    return json.loads((run / "run.json").read_text())["state"]
 
 
-def _failures(run: Path) -> pd.DataFrame:
+def _failures(run):
     return pd.read_csv(run / "tables" / "failures.csv", keep_default_na=False, dtype={"engine": str})
 
 
-def _overflowing(model: Path) -> Path:
-    """Finite weights, and logits that are not numbers."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(model / "model.safetensors")
-    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], 3e38)
-    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    return model
-
-
 @pytest.mark.more
-def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: Path) -> None:
+def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path):
     for seed, name in enumerate(("good", "broken", "nan")):
         save_tiny_model(tmp_path / name, seed=seed)
     config = tmp_path / "broken" / "config.json"
     sound = json.loads(config.read_text())
     config.write_text(json.dumps(sound | {"num_attention_heads": 4, "head_dim": 16}))  # as many rows, other heads
-    _overflowing(tmp_path / "nan")
+    collapse(tmp_path / "nan", 3e38)
 
-    sweep, run = _sweep(tmp_path, ["good", "broken", "nan"]), tmp_path / "run"
-    done = resurface("sweep", sweep, "--out", run)
-    assert done.returncode == 3, done.stdout + done.stderr
+    sweep, run = _sweep(tmp_path, ["good", "broken", "nan"], kind="vllm"), tmp_path / "run"
+    done = finish("sweep", sweep, "--out", run, code=3)
     assert done.stderr.startswith("not done: 2 checkpoints, wholly or in part: ")
     assert done.stderr.endswith("the same command repeats only these\n")
     assert done.stderr.count("\n") == 1
@@ -139,8 +113,7 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
     good = {path: path.stat().st_mtime_ns for path in run.glob("records/good/*/*")}
     config.write_text(json.dumps(sound))
     save_tiny_model(tmp_path / "nan", seed=0)  # what `good` is, which was asked among failures
-    done = resurface("sweep", sweep, "--out", run)
-    assert done.returncode == 0, done.stdout + done.stderr
+    finish("sweep", sweep, "--out", run)
     assert _state(run) == "finished"
     assert not (run / "tables" / "failures.csv").exists()
     everything = records(run)
@@ -153,25 +126,24 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
 
 
 @pytest.mark.more
-def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path) -> None:
+def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path):
     """It and what would be made of it are set aside. So is what is found damaged when the run goes on."""
     files = {"cut": "model.safetensors", "mute": "tokenizer.json"}
     for seed, name in enumerate(("good", *files)):
         save_tiny_model(tmp_path / name, seed=seed)
     whole = {name: (tmp_path / name / file).read_bytes() for name, file in files.items()}
 
-    def write(**contents: bytes) -> None:
+    def write(**contents):
         for name, content in contents.items():
             (tmp_path / name / files[name]).write_bytes(content)
 
-    def reasons(code: int) -> dict[str, str]:
+    def reasons(code):
         """Why checkpoints are not done, by name, after a run with this exit code."""
-        done = resurface("sweep", sweep, "--out", run)
-        assert done.returncode == code, done.stdout + done.stderr
+        finish("sweep", sweep, "--out", run, code=code)
         return _failures(run).set_index("checkpoint")["reason"].to_dict() if code else {}
 
     pruned = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
-    sweep, run = _sweep(tmp_path, ["good", *files], kind="torch", sections=pruned), tmp_path / "run"
+    sweep, run = _sweep(tmp_path, ["good", *files], sections=pruned), tmp_path / "run"
     write(cut=whole["cut"][:-99], mute=b"{")
     found = reasons(3)
     stages = {"cut": "load", "cut-magnitude-0.5": "prune", "mute": "load", "mute-magnitude-0.5": "prune"}
@@ -205,27 +177,27 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path)
     assert_alike(before, expected.sort_values(keys))
 
 
-def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path: Path) -> None:
+def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path):
     """Nothing can be compared without it. A sweep with no other checkpoint has nothing to do."""
     for name in ("good", "cut"):
         save_tiny_model(tmp_path / name)
     (tmp_path / "cut" / "model.safetensors").write_bytes(b"")
     given = {"compress": [{"checkpoint": str(tmp_path / "good"), "base": "cut", "label": "given"}]}
     for sections, models in ((given, ["good", "cut"]), (None, ["cut"])):
-        refused = resurface("sweep", _sweep(tmp_path, models, sections=sections), "--out", tmp_path / "refused")
-        assert refused.returncode == 2, refused.stdout + refused.stderr
+        sweep = _sweep(tmp_path, models, kind="vllm", sections=sections)
+        refused = finish("sweep", sweep, "--out", tmp_path / "refused", code=2)
         assert refused.stderr.count("\n") == 1
         assert "cut" in refused.stderr
         assert not (tmp_path / "refused").exists()
 
 
-def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_what_it_was(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_what_it_was(tmp_path):
     """One by another's weights, one cut off in the middle, one by a copy of itself, before they are loaded."""
     for seed, name in enumerate(("first", "other", "cut", "copied", "replacement")):
         save_tiny_model(tmp_path / name, seed=seed)
     weights = {name: tmp_path / name / "model.safetensors" for name in ("other", "cut", "copied", "replacement")}
     whole = weights["cut"].read_bytes()
-    sweep, run = _sweep(tmp_path, ["first", "other", "cut", "copied"], kind="torch"), tmp_path / "run"
+    sweep, run = _sweep(tmp_path, ["first", "other", "cut", "copied"]), tmp_path / "run"
     log = tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
     when(driver, lambda: family(driver, ENGINE), log)
@@ -241,8 +213,7 @@ def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_w
     assert set(records(run)["checkpoint"]) == {"first", "copied"}
 
     weights["cut"].write_bytes(whole)
-    done = resurface("sweep", sweep, "--out", run)
-    assert done.returncode == 0, done.stdout + done.stderr
+    finish("sweep", sweep, "--out", run)
     digests = records(run).groupby("checkpoint")["weights_digest"].agg(set).to_dict()
     assert digests == {
         name: {inspect_checkpoint(tmp_path / name).weights_digest} for name in ("first", "other", "cut", "copied")
@@ -251,18 +222,15 @@ def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_w
 
 
 @pytest.mark.long
-def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(tmp_path, monkeypatch):
     save_tiny_model(tmp_path / "model")
-    sweep, run = _sweep(tmp_path, ["model"], kind="torch"), tmp_path / "run"
+    sweep, run = _sweep(tmp_path, ["model"]), tmp_path / "run"
     (tmp_path / "killer.py").write_text(KILLER, encoding="utf-8")
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
         patched.setenv("RESURFACE_PLUGINS", "killer")
         patched.setenv("DEADLY", "q3")
-        done = resurface("sweep", sweep, "--out", run)
-    assert done.returncode == 3, done.stdout + done.stderr
+        finish("sweep", sweep, "--out", run, code=3)
     (failure,) = _failures(run).to_dict("records")
     assert (failure["checkpoint"], failure["stage"], failure["task"]) == ("model", "item", "lakes")
     assert (failure["language"], failure["item"]) == ("english", "q3")
@@ -274,8 +242,7 @@ def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
     assert set(lost["probe"]) == set(PROBES)
     assert set(first[first["item_id"] != "q3"]["status"]) == {"ok"}
 
-    done = resurface("sweep", sweep, "--out", run)  # with an engine that survives it
-    assert done.returncode == 0, done.stdout + done.stderr
+    finish("sweep", sweep, "--out", run)  # with an engine that survives it
     again = records(run)
     assert len(again) == ITEMS * len(PROBES)
     assert set(again["status"]) == {"ok"}
@@ -284,9 +251,9 @@ def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
 
 
 @pytest.mark.long
-def test_an_engine_that_hangs_is_replaced(tmp_path: Path) -> None:
+def test_an_engine_that_hangs_is_replaced(tmp_path):
     save_tiny_model(tmp_path / "model")
-    sweep, run = _sweep(tmp_path, ["model"], kind="torch", load_seconds=15), tmp_path / "run"
+    sweep, run = _sweep(tmp_path, ["model"], load_seconds=15), tmp_path / "run"
     log = tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
     stopped = when(driver, lambda: family(driver, f"{ENGINE}.load"), log)
@@ -298,7 +265,7 @@ def test_an_engine_that_hangs_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_set_aside(tmp_path: Path) -> None:
+def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_set_aside(tmp_path):
     save_tiny_model(tmp_path / "model")
     texts, calibration = tmp_path / "texts.txt", "\n".join(f"The town of Karo lies on river {n}." for n in range(8))
     texts.write_text(calibration, encoding="utf-8")
@@ -306,7 +273,7 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
         "prune": [{"method": "magnitude", "sparsity": 0.5}, {"method": "wanda", "sparsity": 0.5}],
         "calibration": {"source": f"text:{texts}", "samples": 8, "sequence_length": 16},
     }
-    sweep = _sweep(tmp_path, ["model"], kind="torch", sections=pruned, attempts=3, load_seconds=20)
+    sweep = _sweep(tmp_path, ["model"], sections=pruned, attempts=3, load_seconds=20)
     run, log = tmp_path / "run", tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
     when(driver, lambda: list(run.glob("run.json")), log)  # until then it looks whether everything is there
@@ -331,8 +298,7 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
     assert set(first["status"]) == {"ok"}
 
     texts.write_text(calibration, encoding="utf-8")
-    done = resurface("sweep", sweep, "--out", run)
-    assert done.returncode == 0, done.stdout + done.stderr
+    finish("sweep", sweep, "--out", run)
     assert (_state(run), (run / "tables" / "failures.csv").exists()) == ("finished", False)
     everything = records(run)
     assert set(everything["status"]) == {"ok"}
@@ -344,7 +310,7 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
 
 
 @pytest.mark.long
-def test_one_of_two_workers_of_an_engine_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_workers_of_an_engine_is_killed(tmp_path, monkeypatch):
     """The engine ends with it and is replaced; records are those of a run in which nothing dies."""
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers
     save_tiny_model(tmp_path / "model")
@@ -360,12 +326,11 @@ def test_one_of_two_workers_of_an_engine_is_killed(tmp_path: Path, monkeypatch: 
     assert len(parts(run)) < 300
     assert driver.wait() == 0, log.read_text()
     assert gone([actor, *workers])
-    done = resurface("sweep", sweep, "--out", tmp_path / "undisturbed")
-    assert done.returncode == 0, done.stdout + done.stderr
+    finish("sweep", sweep, "--out", tmp_path / "undisturbed")
     assert_alike(records(run), records(tmp_path / "undisturbed"))
 
 
-def _works(process: psutil.Process) -> bool:
+def _works(process):
     """Whether it is one of vLLM's workers."""
     with contextlib.suppress(psutil.Error):  # what ends while it is looked at
         return any(part in " ".join(process.cmdline()) for part in ("Worker", "spawn_main"))

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -10,13 +9,13 @@ import pytest
 
 from evaluator.store.schema import VERDICTS
 from launch.sweep.models import BUNDLED_MODEL
-from tests.support.runs import records, resurface
+from tests.support.runs import finish, records
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("match")
     lines = [
         {"id": f"q{number}", "language": ("english", "swahili")[number % 2], "question": "How many people?",
@@ -26,24 +25,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]  # fmt: skip
     items = directory / "items.jsonl"
     items.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    done = resurface(
-        *("eval", "bundled", "--task", f"jsonl:{items}", "--items", "0", "--probes", "greedy", "--engine", "torch"),
-        *("--out", directory / "run"),
-    )
-    assert done.returncode == 0, done.stderr
+    asked = ("--task", f"jsonl:{items}", "--items", "0", "--probes", "greedy", "--engine", "torch")
+    finish("eval", "bundled", *asked, "--out", directory / "run")
     return directory / "run"
 
 
 @pytest.fixture(scope="module")
-def judged(run: Path) -> Path:
+def judged(run):
     """The run with the verdicts of a matcher that vLLM serves."""
-    done = resurface("match", run, "--matcher", "bundled", "--all", "--engine", "vllm")
-    assert done.returncode == 0, done.stderr
+    done = finish("match", run, "--matcher", "bundled", "--all", "--engine", "vllm")
     assert "bundled: control pairs of items: accepts " in done.stdout
     return run
 
 
-def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(judged: Path, tmp_path: Path) -> None:
+def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(judged, tmp_path):
     run = shutil.copytree(judged, tmp_path / "run")
     greedy = records(run)
     verdicts = pq.read_table(run / "verdicts" / "bundled" / "bundled" / "items.parquet")
@@ -55,12 +50,10 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(judged: Pat
     assert ((found["probability"] > 0.5) == found["verdict"]).all()
     controls = pq.read_table(run / "controls" / "bundled" / "items.parquet").to_pandas()
     assert controls.groupby("control").size().to_dict() == {"other": 8, "paraphrase": 2, "same": 8}
-    again = resurface("match", run, "--matcher", "bundled", "--all")
-    assert again.returncode == 0, again.stderr
+    again = finish("match", run, "--matcher", "bundled", "--all")
     assert "0 pairs of item and response judged now" in again.stdout
     assert "starting" not in again.stdout
-    with_torch = resurface("match", run, "--matcher", str(BUNDLED_MODEL), "--all", "--engine", "torch")
-    assert with_torch.returncode == 0, with_torch.stderr
+    finish("match", run, "--matcher", str(BUNDLED_MODEL), "--all", "--engine", "torch")
     same = pq.read_table(run / "verdicts" / BUNDLED_MODEL.name / "bundled" / "items.parquet").to_pandas()
     assert same["verdict"].tolist() == found["verdict"].tolist()
     assert same["probability"].tolist() == pytest.approx(found["probability"].tolist(), abs=1e-3)
@@ -75,20 +68,17 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(judged: Pat
     assert (between["agreement"] == 1.0).all()
 
 
-def test_damaged_verdicts_are_made_again(judged: Path, tmp_path: Path) -> None:
+def test_damaged_verdicts_are_made_again(judged, tmp_path):
     """The report refuses them, in one line that says how."""
     run = shutil.copytree(judged, tmp_path / "run")
     path = run / "verdicts" / "bundled" / "bundled" / "items.parquet"
     before = pq.read_table(path).num_rows
     path.write_bytes(path.read_bytes()[:-20])
     (run / "controls" / "panel.json").write_bytes(b"{")
-    reported = resurface("report", run)
-    assert reported.returncode == 2
-    said = " ".join(reported.stderr.split())
+    said = " ".join(finish("report", run, code=2).stderr.split())
     assert said.startswith(f"error: {path}: cannot be read as Parquet: ")
     assert said.endswith("; the command that wrote it makes it again")
-    again = resurface("match", run, "--matcher", "bundled", "--all", "--engine", "torch")
-    assert again.returncode == 0, again.stderr
+    again = finish("match", run, "--matcher", "bundled", "--all", "--engine", "torch")
     assert f"warning: {path} is damaged (" in again.stdout
     assert again.stdout.count("moved to ") == 1
     assert (run / "damaged" / path.relative_to(run)).is_file()

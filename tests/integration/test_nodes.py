@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import ray
@@ -19,12 +17,12 @@ from tests.support import pruning as tiny
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
 from tests.support.models import save_tiny_model
 from tests.support.ray_nodes import ray_cluster, ray_nodes
-from tests.support.runs import records, resurface
+from tests.support.runs import finish, records
 
 pytestmark = pytest.mark.slow
 
 
-def _write_sweep(directory: Path, **more: object) -> None:
+def _write_sweep(directory, **more):
     """A sweep in which everything is named relative to `directory`."""
     save_tiny_model(directory / "model")
     (directory / "text.txt").write_text("\n".join(tiny.lines(8)), encoding="utf-8")
@@ -39,20 +37,18 @@ def _write_sweep(directory: Path, **more: object) -> None:
 
 
 @pytest.mark.long
-def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path: Path) -> None:
+def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path):
     """The head has no GPU, so that the prune task and the engine run on the other node."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     _write_sweep(here)
     with ray_nodes([(here, {"num_cpus": 1}), (there, {"num_cpus": 1, "num_gpus": 1})]) as address:
-        done = resurface("sweep", "sweep.yaml", "--out", "run", cwd=here, cluster=address)
-    assert done.returncode == 0, done.stdout + done.stderr
+        finish("sweep", "sweep.yaml", "--out", "run", cwd=here, cluster=address)
     found = records(here / "run")
     assert set(found["checkpoint"]) == {"dense", "wanda-0.5"}
     assert set(found["status"]) == {"ok"}
     assert set(found[found["checkpoint"] == "wanda-0.5"]["calibration"]) == {"text:text.txt"}
     manifest = read_manifest(here / "run" / "checkpoints" / "wanda-0.5")
-    assert manifest is not None
     assert manifest.config["calibration"]["source"] == "text:text.txt"
     assert not list(there.iterdir())
     identity = json.loads((here / "run" / "run.json").read_text())["identity"]
@@ -61,13 +57,13 @@ def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path:
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[None]:
+def _connected(address):
     ray.init(address=address, log_to_driver=False)
     yield
     ray.shutdown()
 
 
-def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path: Path) -> None:
+def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
     """The third one stands on the first node again, where there would be room for all."""
     with (
         ray_nodes([(tmp_path, {"num_cpus": 4}), (tmp_path, {"num_cpus": 1})]) as address,
@@ -84,7 +80,7 @@ def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_run_outlives_one_of_its_nodes(tmp_path: Path) -> None:
+def test_a_run_outlives_one_of_its_nodes(tmp_path):
     """An engine on each node; the second node is killed while its engine answers."""
     desk, run = Desk(tmp_path), tmp_path / "run"
     desk.finish(desk.sweep(), tmp_path / "undisturbed")
@@ -103,7 +99,7 @@ def test_a_run_outlives_one_of_its_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_node_that_joins_a_run_gets_an_engine(tmp_path: Path) -> None:
+def test_a_node_that_joins_a_run_gets_an_engine(tmp_path):
     """The first node's engine is paused until the second has a process, since it might be done before that."""
     desk, run = Desk(tmp_path), tmp_path / "run"
     desk.finish(desk.sweep(), tmp_path / "undisturbed")
@@ -125,7 +121,7 @@ def test_a_node_that_joins_a_run_gets_an_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_gpus_that_others_hold(tmp_path: Path) -> None:
+def test_gpus_that_others_hold(tmp_path):
     """More engines than fit are refused; one that finds no GPU is done without; a run without any ends by itself."""
     _write_sweep(tmp_path, prune=[])
     document = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
@@ -139,18 +135,16 @@ def test_gpus_that_others_hold(tmp_path: Path) -> None:
 
     holder = ray.remote(num_gpus=1, num_cpus=0)(Holder)
     with ray_nodes([(tmp_path, {"num_cpus": 1}), (tmp_path, {"num_cpus": 1, "num_gpus": 2})]) as address:
-        refused = resurface("sweep", "three.yaml", "--out", "three", cwd=tmp_path, cluster=address)
+        where = {"cwd": tmp_path, "cluster": address}
+        refused = finish("sweep", "three.yaml", "--out", "three", code=2, **where)
         with _connected(address):
             held = [holder.remote()]
             ray.get(held[0].ready.remote())
-            done = resurface("sweep", "sweep.yaml", "--out", "run", cwd=tmp_path, cluster=address)
+            finish("sweep", "sweep.yaml", "--out", "run", **where)
             held.append(holder.remote())
             ray.get(held[1].ready.remote())
-            without = resurface("sweep", "short.yaml", "--out", "short", cwd=tmp_path, cluster=address)
-    assert refused.returncode == 2, refused.stdout + refused.stderr
+            without = finish("sweep", "short.yaml", "--out", "short", code=1, **where)
     assert "error: resources.engines: 3: 2 fit: 0 in 0 GPUs on " in refused.stderr.replace("\n", " ")
-    assert done.returncode == 0, done.stdout + done.stderr
     engines = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
     assert len({each["engine"] for each in engines}) == 1
-    assert without.returncode == 1, without.stdout + without.stderr
     assert "no engine has found 1 free GPU on one node for" in without.stderr.replace("\n", " ")

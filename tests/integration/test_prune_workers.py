@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def one_gpu() -> Iterator[None]:
+def one_gpu():
     with gpus_by_name(1):
         ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
         yield
         ray.shutdown()
 
 
-def _of_this_process() -> tuple[int, str]:
+def _of_this_process():
     return os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
 
 

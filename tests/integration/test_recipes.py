@@ -4,19 +4,17 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES
-from tests.support.runs import records, resurface
+from tests.support.runs import KEY, finish, records
 
 
 @pytest.mark.slow
 @pytest.mark.long  # nine recipes and a judge
 def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     run = tmp_path / "paper"
-    done = resurface("sweep", "small/paper", "--out", run)
-    assert done.returncode == 0, done.stderr
+    finish("sweep", "small/paper", "--out", run)
     found = records(run)
     assert set(found["status"]) == {"ok"}
-    keys = ["checkpoint", "task", "language", "item_id", "format", "probe", "index", "seed"]
-    assert not found.duplicated(keys).any()
+    assert not found.duplicated(KEY).any()
     # the dense baseline of seven recipes was asked once, everything
     dense = found[(found["checkpoint"] == "dense") & (found["task"] == "gazetteer")]
     assert dense[dense["probe"] == "greedy"].groupby("format").size().to_dict() == dict.fromkeys(
@@ -28,8 +26,7 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     swahili = found[found["checkpoint"] == "dense-wanda-0.7-gazetteer_swahili"]
     assert set(swahili["probe"]) == {"greedy", "choice"}
     # what a matcher model decides comes afterwards
-    judged = resurface("match", run, "--matcher", "bundled")
-    assert judged.returncode == 0, judged.stderr
+    finish("match", run, "--matcher", "bundled")
     # the paper compares no distributions and no prompts, and screens nothing; of so few questions no kind has enough
     tables = {name: pd.read_csv(run / "tables" / f"{name}.csv") for name in TABLES.names}
     empty = {"fidelity", "prompt_order", "prompts", "screening", "weak"}

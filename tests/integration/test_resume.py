@@ -1,22 +1,17 @@
 """Whatever is killed, and whenever: the same command ends with exactly the records of an undisturbed run.
 
-Real processes, the real engine, a tiny model. The runs here differ in shard size and number of engines as well, which
-must not show in the records either.
+The runs differ in shard size and number of engines as well, which must not show in the records either.
 """
 
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.support.kills import CHECKPOINTS, ENGINE, PRUNING, Desk, check_same, family, gone, of_ray, parts, when
-from tests.support.runs import records, resurface
+from tests.support.runs import finish, records, resurface
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +57,7 @@ main()
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(tmp_path_factory):
     made = Desk(tmp_path_factory.mktemp("desk"))
     yield made
     for process in made.started:
@@ -72,16 +67,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(desk: Desk) -> pd.DataFrame:
+def undisturbed(desk):
     run = desk.directory / "undisturbed"
     desk.finish(desk.sweep(), run, "--track", "mlflow")
     return records(run)
 
 
 @pytest.mark.more
-def test_a_driver_that_is_killed_again_and_again(
-    desk: Desk, undisturbed: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_is_killed_again_and_again(desk, undisturbed, monkeypatch):
     """Interrupted while it prunes, stopped while an engine starts, killed in the middle of the records; then other
     shards, other engines."""
     run = desk.directory / "driver"
@@ -120,7 +113,7 @@ def test_a_driver_that_is_killed_again_and_again(
     assert {part: part.read_bytes() for part in kept} == kept
 
 
-def test_a_driver_that_is_stopped_while_ray_starts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_is_stopped_while_ray_starts(desk, monkeypatch):
     run = desk.directory / "starting"
     monkeypatch.setattr(desk, "program", [sys.executable, "-c", STOPPED_IN_RAY])
     driver = desk.start(desk.sweep(), run)
@@ -130,7 +123,7 @@ def test_a_driver_that_is_stopped_while_ray_starts(desk: Desk, monkeypatch: pyte
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
 
 
-def _without(driver: subprocess.Popen[bytes], program: str, how: str, run: Path, log: Path) -> None:
+def _without(driver, program, how, run, log):
     """A program of Ray's dies while an engine is there: the driver ends, and says why."""
     (process,) = when(driver, lambda: of_ray(driver, program) if family(driver, ENGINE) else [], log)
     process.kill()
@@ -143,7 +136,7 @@ def _without(driver: subprocess.Popen[bytes], program: str, how: str, run: Path,
 
 
 @pytest.mark.more
-def test_workers_are_stopped_and_killed_and_then_ray_itself(desk: Desk, undisturbed: pd.DataFrame) -> None:
+def test_workers_are_stopped_and_killed_and_then_ray_itself(desk, undisturbed):
     """A prune task dies, an engine stops and its successor dies, and the driver goes on by itself.
 
     Without Ray's control service it cannot, nor without its raylet. Then parts are damaged, which the report refuses.
@@ -173,9 +166,8 @@ def test_workers_are_stopped_and_killed_and_then_ray_itself(desk: Desk, undistur
     damaged = sorted(parts(run))[:2]
     for part, size in zip(damaged, (0, damaged[1].stat().st_size // 2), strict=True):
         os.truncate(part, size)
-    reported = resurface("report", run)
-    assert reported.returncode == 2, reported.stdout
-    assert f"{damaged[0]}: cannot be read as Parquet: " in " ".join(reported.stderr.split())
+    reported = " ".join(finish("report", run, code=2).stderr.split())
+    assert f"{damaged[0]}: cannot be read as Parquet: " in reported
     desk.finish(sweep, run)
     assert f"2 parts are damaged, and moved to {run / 'damaged'}: {damaged[0]}" in " ".join(log.read_text().split())
     assert sorted(path.name for path in (run / "damaged").rglob("*.parquet")) == sorted(part.name for part in damaged)
@@ -183,9 +175,7 @@ def test_workers_are_stopped_and_killed_and_then_ray_itself(desk: Desk, undistur
 
 
 @pytest.mark.long
-def test_a_driver_that_was_paused_finds_its_run_taken_over(
-    desk: Desk, undisturbed: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_was_paused_finds_its_run_taken_over(desk, undisturbed, monkeypatch):
     """In the middle of its records. Another one goes on; woken up, the first stops and has written nothing."""
     monkeypatch.setattr(desk, "program", [sys.executable, "-c", HASTY])
     run, sweep = desk.directory / "paused", desk.sweep()
@@ -203,7 +193,11 @@ def test_a_driver_that_was_paused_finds_its_run_taken_over(
     assert f"process {driver.pid} on" in log.read_text()
     assert "is stopped: looking for a sign of life" in log.read_text()
     check_same(run, undisturbed)
-    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
+
+    def written():
+        return {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
+
+    before = written()
     driver.send_signal(signal.SIGCONT)
     assert driver.wait() == 1
     (error,) = [line for line in paused.read_text().splitlines() if line.startswith("error: ")]
@@ -211,13 +205,12 @@ def test_a_driver_that_was_paused_finds_its_run_taken_over(
     assert "has taken over" in error
     assert "writes nothing more there" in error
     assert "Traceback" not in paused.read_text()
-    after = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
-    assert after == before
+    assert written() == before
     assert json.loads(resurface("status", run, "--json").stdout)["state"] == "finished"
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk: Desk) -> None:
+def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk):
     run = desk.directory / "undisturbed"
     heard = [json.loads(line) for line in desk.tracked.read_text().splitlines()]
     begun = {each["run_name"]: each for each in heard if each["call"] == "create_run"}
@@ -232,7 +225,7 @@ def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk: Desk) -> Non
     assert set(json.loads((run / "tracking.json").read_text())["mlflow"]["checkpoints"]) == CHECKPOINTS
 
 
-def test_a_finished_run_has_nothing_left_to_do(desk: Desk, undisturbed: pd.DataFrame) -> None:
+def test_a_finished_run_has_nothing_left_to_do(desk, undisturbed):
     run = desk.directory / "undisturbed"
     before = {part: part.stat().st_mtime_ns for part in parts(run)}
     told = len(desk.tracked.read_text().splitlines())

@@ -1,16 +1,13 @@
 """A whole `resurface eval` on the GPU's model runner gives the records that the CPU's gives."""
 
 import json
-import subprocess
-from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.support import v2
 from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
-from tests.support.runs import assert_alike, command, environment, records
+from tests.support.runs import assert_alike, records, resurface_apart
 
 pytestmark = [*needs_vllm, pytest.mark.more, pytest.mark.skipif(v2.missing() is not None, reason=str(v2.missing()))]
 
@@ -20,7 +17,7 @@ TIGHT = {"max_model_len": 768, "num_gpu_blocks_override": 26, "max_num_batched_t
 SAMPLED = ["text", "token_ids", "contains", "exact_match", "token_f1", "status", "truncated"]
 
 
-def evaluate(out: Path, checkpoints: list[Path], **more: str) -> pd.DataFrame:
+def evaluate(out, checkpoints, **more):
     questions = out.parent / "questions.jsonl"
     items = [
         {"id": str(n), "language": "english", "context": f"The town of {name} was founded in {1700 + n}.",
@@ -29,18 +26,12 @@ def evaluate(out: Path, checkpoints: list[Path], **more: str) -> pd.DataFrame:
     ]  # fmt: skip
     questions.write_text("\n".join(map(json.dumps, items)), encoding="utf-8")
     asked = ("--base", checkpoints[0], "--task", f"jsonl:{questions}", "--probes", PROBES, "--formats", "open")
-    done = subprocess.run(
-        command("eval", *checkpoints, *asked, "--out", out),
-        env=environment() | {"OMP_NUM_THREADS": "1"} | more,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = resurface_apart("eval", *checkpoints, *asked, "--out", out, OMP_NUM_THREADS="1", **more)
     assert done.returncode == 0, done.stderr
     return records(out)
 
 
-def runners(run: Path) -> set[str]:
+def runners(run):
     return {each["setup"]["runner"] for each in json.loads((run / "run.json").read_text())["engine_stats"]}
 
 

@@ -6,36 +6,34 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
 
 from tests.support.kills import Desk, check_same, parts
 from tests.support.models import save_tiny_model
-from tests.support.runs import records, resurface
-from tests.support.slurm import Slurm, lacking, slurm
+from tests.support.runs import finish, records
+from tests.support.slurm import lacking, slurm
 
 _LACKING = lacking()
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.skipif(_LACKING is not None, reason=str(_LACKING))]
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def desk(tmp_path_factory):
     return Desk(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(desk: Desk) -> pd.DataFrame:
+def undisturbed(desk):
     run = desk.directory / "undisturbed"
     desk.finish(desk.sweep(shard_items=1), run)
     return records(run)
 
 
 @pytest.fixture(scope="module")
-def nodes(desk: Desk) -> Iterator[Slurm]:
+def nodes(desk):
     with slurm(desk.directory / "slurm") as made:
         yield made
 
@@ -46,8 +44,7 @@ def _rendered(sweep: Path, run: Path, *more: str) -> Path:
     ours = Path(__file__).parents[2]
     setup = f"export HF_HUB_OFFLINE=1 PATH={shlex.quote(path)} PYTHONPATH={shlex.quote(str(ours))}"
     folder = run.with_suffix(".cluster")
-    written = resurface("render", "slurm", sweep, "--out", run, "--to", folder, "--setup", setup, "--cpus", "2", *more)
-    assert written.returncode == 0, written.stderr
+    finish("render", "slurm", sweep, "--out", run, "--to", folder, "--setup", setup, "--cpus", "2", *more)
     return folder
 
 
@@ -56,7 +53,7 @@ def _said(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("mode", ["symmetric", "start"])
-def test_a_sweep_has_the_gpus_that_slurm_gives(desk: Desk, nodes: Slurm, mode: str) -> None:
+def test_a_sweep_has_the_gpus_that_slurm_gives(desk, nodes, mode):
     """GPUs by name: the engines take one each, and compute on the CPU. What is pruned is pruned where there is one."""
     sweep, run = desk.directory / "gpus.yaml", desk.directory / f"gpus-{mode}"
     document = {
@@ -77,7 +74,7 @@ def test_a_sweep_has_the_gpus_that_slurm_gives(desk: Desk, nodes: Slurm, mode: s
 
 
 @pytest.mark.parametrize(("mode", "lost"), [("symmetric", "n2"), ("symmetric", "n1"), ("start", "n1")])
-def test_a_node_goes_down(desk: Desk, nodes: Slurm, undisturbed: pd.DataFrame, mode: str, lost: str) -> None:
+def test_a_node_goes_down(desk, nodes, undisturbed, mode, lost):
     """Without its first node a job begins again; without another it goes on until Slurm has it begin again."""
     run = desk.directory / f"{mode}-without-{lost}"
     folder = _rendered(desk.sweep(shard_items=1, engines=None), run, "--nodes", "2", "--mode", mode)
@@ -96,7 +93,7 @@ def test_a_node_goes_down(desk: Desk, nodes: Slurm, undisturbed: pd.DataFrame, m
     nodes.wait_for_nodes()
 
 
-def test_an_array_is_joined_to_one_report(desk: Desk, nodes: Slurm) -> None:
+def test_an_array_is_joined_to_one_report(desk, nodes):
     save_tiny_model(desk.directory / "other", seed=1)
     sweep, run = desk.directory / "array.yaml", desk.directory / "array"
     document = {
@@ -115,9 +112,8 @@ def test_an_array_is_joined_to_one_report(desk: Desk, nodes: Slurm) -> None:
     assert all(name in page for name in names)
 
 
-def test_a_sweep_that_is_refused_ends_its_job_with_2(desk: Desk, nodes: Slurm) -> None:
-    run = desk.directory / "refused"
-    sweep = desk.directory / "refused.yaml"
+def test_a_sweep_that_is_refused_ends_its_job_with_2(desk, nodes):
+    run, sweep = desk.directory / "refused", desk.directory / "refused.yaml"
     shutil.copyfile(desk.sweep(), sweep)
     folder = _rendered(sweep, run, "--nodes", "2")
     sweep.write_text(sweep.read_text().replace("items: 4", "items: -4"))

@@ -1,14 +1,13 @@
 """Items and texts of the user's own, through the real command line: distractors that they bring, and perplexity."""
 
 import json
-import math
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
-from tests.support.models import save_tiny_model
-from tests.support.runs import records, resurface
+from tests.support.models import load_model, save_tiny_model
+from tests.support.runs import finish, records
 
 LINES = [
     {"id": "own", "answers": ["48 kilometres"], "options": ["4 kilometres", "84 kilometres", "48 kilometres", "8 m"]},
@@ -30,7 +29,7 @@ def _check_templated(tiny, common, found):
     options = found[(found["item_id"] == "own") & (found["probe"] == "choice")].sort_values("index")
     listed = " or ".join(options["option_text"])
     prompt = f"{common['context']}\n{common['question']} {listed}?"
-    tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModelForCausalLM.from_pretrained(tiny).eval()
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny), load_model(tiny)
     gold = options[options["is_gold"].astype(bool)].iloc[0]
     prompt_ids, ids = (tokenizer(text)["input_ids"] for text in (prompt, f"{prompt} 48 kilometres"))
     assert gold["prompt_tokens"] == len(prompt_ids)
@@ -50,12 +49,9 @@ def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
     prompts = tmp_path / "prompts.json"
     prompts.write_text(json.dumps({"listed": "{{ context }}\n{{ question }} {{ options | join(' or ') }}?"}))
     run = tmp_path / "run"
-    done = resurface(
-        *("eval", tiny, "--task", f"jsonl:{file}", "--items", "0", "--engine", "torch", "--out", run),
-        *("--probes", "greedy,choice,hard_choice,rank", "--formats", "open,shown,distractors_only"),
-        *("--prompts", prompts),
-    )
-    assert done.returncode == 0, done.stderr
+    probes = ("--probes", "greedy,choice,hard_choice,rank", "--formats", "open,shown,distractors_only")
+    asked = ("--task", f"jsonl:{file}", "--items", "0", "--prompts", prompts, *probes)
+    finish("eval", tiny, *asked, "--engine", "torch", "--out", run)
     every = records(run)
     assert set(every["task"]) == {"bench", "bench+listed"}
     found = every[every["task"] == "bench"]
@@ -86,12 +82,11 @@ def test_perplexity_of_a_text_as_in_transformers(tiny, tmp_path):
     text = "The town of Karo lies on the river Belu.\n" * 30 + "Onti"
     (tmp_path / "book.txt").write_text(text, encoding="utf-8")
     run = tmp_path / "run"
-    done = resurface("eval", tiny, "--task", f"text:{tmp_path / 'book.txt'}", "--probes", "perplexity", "--out", run)
-    assert done.returncode == 0, done.stderr
+    finish("eval", tiny, "--task", f"text:{tmp_path / 'book.txt'}", "--probes", "perplexity", "--out", run)
     found = records(run)
     ids = AutoTokenizer.from_pretrained(tiny)(text, return_tensors="pt")["input_ids"]
     window = 2048  # the tiny model's positions, and the default
-    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+    model = load_model(tiny)
     total = predicted = 0
     for start in range(0, ids.shape[1], window):
         part = ids[:, start : start + window]
@@ -101,6 +96,3 @@ def test_perplexity_of_a_text_as_in_transformers(tiny, tmp_path):
         predicted += part.shape[1] - 1
     assert found["prompt_tokens"].sum() == predicted
     assert abs(found["logprob"].sum() - total) <= 1e-4 * predicted
-    assert math.exp(-found["logprob"].sum() / found["prompt_tokens"].sum()) == pytest.approx(
-        math.exp(-total / predicted), rel=1e-4
-    )
