@@ -73,6 +73,7 @@ def test_what_reads_the_answers_of_a_base_that_was_set_aside_goes_with_it_and_th
     )
     assert _take(board).checkpoint.name == "dense"
     board.failed(0, LOAD)
+    assert len(board.setbacks) == 3
     board.add([make_assignment("late", 1, base="dense"), make_assignment("late", 1, task="xquad")], expected=1)
     told = [(each.checkpoint, each.stage, each.task, each.reason) for each in board.setbacks]
     assert told == [
