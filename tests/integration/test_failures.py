@@ -191,6 +191,7 @@ def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path):
         assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.more
 def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_what_it_was(tmp_path):
     """One by another's weights, one cut off in the middle, one by a copy of itself, before they are loaded."""
     for seed, name in enumerate(("first", "other", "cut", "copied", "replacement")):

@@ -97,7 +97,8 @@ def test_model_output_stays_text(opened):
 
 
 @pytest.mark.parametrize(  # known: a few, shown as counts; many, as percentages
-    ("tasks", "per_language"), [(("gazetteer", "tydiqa-passages-of-a-long-name"), 6), (("gazetteer",), 40)]
+    ("tasks", "per_language"),
+    [(("gazetteer", "tydiqa-passages-of-a-long-name"), 6), pytest.param(("gazetteer",), 40, marks=pytest.mark.more)],
 )
 def test_the_headline_fits_a_page_of_1280_pixels_and_a_narrow_page_scrolls_its_tables_alone(
     tmp_path, tasks, per_language

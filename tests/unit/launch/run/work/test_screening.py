@@ -123,7 +123,9 @@ def whole(tmp_path_factory) -> Run:
     return run.go()
 
 
-@pytest.mark.parametrize("killed_after", [3, 25, 40])
+@pytest.mark.parametrize(
+    "killed_after", [pytest.param(3, marks=pytest.mark.more), 25, pytest.param(40, marks=pytest.mark.more)]
+)
 def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
     broken = Run(tmp_path / "broken")
     broken.add(*TRUTH)
