@@ -34,13 +34,16 @@ from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
     from evaluator.store.run_json import Failure
+    from launch.run.decide.assignments import Listener
     from launch.sweep.estimate import JobEstimate, Work
 
 WITH_FAILURES = 3  # exit code
 _NAMED = 3  # checkpoints
 
 
-def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> None:
+def run_and_report(
+    config: SweepConfig, out: Path, track: str | None = None, listeners: Sequence[Listener] = ()
+) -> None:
     """Run what is missing, then report. Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
     tracker = None
     if track is not None:
@@ -75,7 +78,9 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
 
                 document = flattened(config.model_dump(mode="json", exclude_defaults=True))
                 tracking = held.enter_context(Tracking(tracker, out, tracked(prepared), document, warn))
-            outcome = run_sweep(prepared, directory, progress, () if tracking is None else (tracking.on,))
+            outcome = run_sweep(
+                prepared, directory, progress, (*listeners, *(() if tracking is None else (tracking.on,)))
+            )
         finish(console, out, outcome)
         if tracking is not None:
             tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
