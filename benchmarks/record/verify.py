@@ -74,8 +74,8 @@ def verify(folder: Path, model: str | None, seed: int | None, share: float) -> s
     slow, chosen = _Slow(path, found), _chosen(found.rows, seed, share)
     for fault, rows in ((partial(_fault, found), found.rows), (slow.fault, chosen)):
         for row in rows:
-            if why := fault(row):
-                raise Refused(f"{row['language']}/{row['item_id']}, {row['probe']} {row['index']}: {why}")
+            if wrong := fault(row):
+                raise Refused(f"{row['language']}/{row['item_id']}, {row['probe']} {row['index']}: {wrong}")
     said = f"division {division.name}, {len(found.plans)} items, {len(found.rows)} records"
     return f"{said}, of which {len(chosen)} were recomputed (seed {seed})"
 
