@@ -21,7 +21,7 @@ bound.
 
 The weighted mean exceeds a margin if sum_j G_j a_j > 0, with G_j ~ Gamma(number of contexts alike). That probability is
 an integral of the moment generating function along a line through its saddle point (H. Daniels, Annals of Mathematical
-Statistics 25, 1954). The trapezoidal rule computes it with a relative error of a thousandth or less.
+Statistics 25, 1954). The trapezoidal rule computes it with a relative error of two thousandths or less.
 
 Tests of paired outcomes are here too: McNemar (exact) and Holm take a few lines each. Unit tests compare them with
 statsmodels, which takes a hundred times as long per call. Statistics other than means: `draws`.
@@ -47,7 +47,7 @@ UNDEFINED: Interval = (None, None)
 FEWEST = 3  # contexts that an interval needs
 _UNIT, _FINE = np.linspace(0.0, 1.0, 128), np.linspace(0.0, 1.0, 256)  # the integral's nodes
 # A longer integral needs the fine nodes where it is small: its error was .7 % at 7. Bounds do not need them.
-_LONG, _SMALL = 6.25, 1e-3
+_LONG, _SMALL = 6.25, 0.01
 _NEGLIGIBLE = 30.0  # -log of the part that the integral leaves out
 _CLOSE = 1e-4  # standard errors: after a Newton step this small the error is 1e-8
 _STEPS = 100
