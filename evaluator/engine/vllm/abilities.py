@@ -1,5 +1,8 @@
 """The names that each model runner needs of the installed vLLM. A missing one is an error before an engine starts.
 
+Names are classes, functions, and the methods that this folder replaces. Attributes of vLLM's objects are not checked:
+they exist only in a running engine.
+
 vLLM 0.30 to 0.33 are supported. The check looks at modules and classes; the version is compared only to refuse older
 ones, whose names would not be found either.
 """
@@ -8,6 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +19,13 @@ from evaluator.core.errors import InputError, one_line
 
 _OLDEST = (0, 30)
 _ADVICE = "versions 0.30 to 0.33 are supported"
-# What this folder imports from vLLM, at the top of its modules or inside functions.
+# What this folder imports from vLLM, at the top of its modules or inside functions, and the methods that it replaces.
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "vllm": ("EngineArgs", "SamplingParams"),
     "vllm.model_executor.layers.vocab_parallel_embedding": ("ParallelLMHead",),
     "vllm.platforms": ("current_platform",),
     "vllm.sampling_params": ("RequestOutputKind",),
+    "vllm.v1.core.kv_cache_manager": ("KVCacheManager.get_computed_blocks", "KVCacheManager.create_kv_cache_blocks"),
     "vllm.v1.engine": ("EngineCoreRequest",),
     "vllm.v1.engine.llm_engine": ("LLMEngine",),
     "vllm.v1.kv_cache_interface": ("FullAttentionSpec",),
@@ -37,9 +42,22 @@ _NEEDED_BY_V1: Mapping[str, tuple[str, ...]] = {
     "vllm.v1.sample.logits_processor": ("BatchUpdate", "LogitsProcessor"),
     "vllm.v1.sample.logits_processor.interface": ("MoveDirectionality",),
     "vllm.v1.sample.sampler": ("Sampler", "batched_count_greater_than"),
+    "vllm.v1.worker.gpu_model_runner": ("GPUModelRunner._get_prompt_logprobs_dict",),
 }
 _NEEDED_BY_V2: Mapping[str, tuple[str, ...]] = {
-    "vllm.v1.worker.gpu.sample.prompt_logprob": ("PromptLogprobsWorker", "compute_topk_scores")
+    "vllm.v1.core.block_pool": ("BlockPool.get_new_blocks",),
+    "vllm.v1.core.kv_cache_manager": (
+        "KVCacheManager.allocate_slots",
+        "KVCacheManager.get_block_ids",
+        "KVCacheManager.reset_prefix_cache",
+        "KVCacheManager.take_kv_cache_block_copies",
+    ),
+    "vllm.v1.worker.gpu.sample.prompt_logprob": (
+        "PromptLogprobsWorker.add_request",
+        "PromptLogprobsWorker.compute_prompt_logprobs",
+        "PromptLogprobsWorker.remove_request",
+        "compute_topk_scores",
+    ),
 }
 _SAMPLING = ("detokenize", "extra_args", "flat_logprobs", "ignore_eos", "output_kind", "prompt_logprobs", "skip_clone",
              "skip_reading_prefix_cache", "stop_token_ids")  # fmt: skip
@@ -93,8 +111,10 @@ def _check_names(version: str, needed: Mapping[str, tuple[str, ...]]) -> None:
     for module, names in needed.items():
         found = _imported(module, version)
         for name in names:
-            if not hasattr(found, name):
-                raise _lacks(version, f"{module}.{name}")
+            try:
+                attrgetter(name)(found)
+            except AttributeError:
+                raise _lacks(version, f"{module}.{name}") from None
 
 
 def _imported(module: str, version: str) -> ModuleType:

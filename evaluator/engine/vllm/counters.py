@@ -1,4 +1,8 @@
-"""What one engine has done since its last load, and how the time of its runs was spent."""
+"""What one engine has done since its last load, and how the time of its runs was spent.
+
+Replaces `sample_tokens` of a model runner, and `forward_start` of its `step_timing` or else its `execute_model`, with
+functions that record a GPU event and call the original. Reads `LLMEngine.engine_core`.
+"""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def vllm(monkeypatch):
     for needed in (module._NEEDED, module._NEEDED_BY_V1, module._NEEDED_BY_V2):
         for name, wanted in needed.items():
             made.setdefault(name, ModuleType(name))
-            for each in wanted:
-                setattr(made[name], each, object())
+            for owner, _, method in (each.partition(".") for each in wanted):
+                setattr(vars(made[name]).setdefault(owner, SimpleNamespace()), method or "its", None)
             monkeypatch.setitem(sys.modules, name, made[name])
     made[module._V2_LOGPROB] = ModuleType(module._V2_LOGPROB)
     made[module._V2_LOGPROB]._ranks_kernel = KERNEL
@@ -77,6 +77,13 @@ def test_a_name_or_a_module_that_moved_is_one_line(vllm, monkeypatch):
     sys.modules["vllm"].__path__ = []  # a package that holds no such module
     monkeypatch.delitem(sys.modules, "vllm.v1", raising=False)
     assert "lacks vllm.v1.moved_away;" in refused(check_vllm, "0.40.0")
+
+
+@pytest.mark.parametrize(("v2", "method"), [(False, "get_computed_blocks"), (True, "take_kv_cache_block_copies")])
+def test_a_method_that_moved_is_one_line(vllm, v2, method):
+    delattr(vllm["vllm.v1.core.kv_cache_manager"].KVCacheManager, method)
+    told = refused(check_runner if v2 else check_vllm, "0.40.0", **({"v2": True} if v2 else {}))
+    assert f"vLLM 0.40.0 lacks vllm.v1.core.kv_cache_manager.KVCacheManager.{method}; versions" in told
 
 
 def test_parameters_that_moved_or_are_new_are_one_line(vllm):
