@@ -46,12 +46,12 @@ class Item:
     item_id: Annotated[str, Meaning("unique within its task; never changes between versions")]
     context: Annotated[str, Meaning("the passage that the question is about")]
     question: Annotated[str, Meaning("the question")]
-    answers: Annotated[tuple[str, ...], Meaning("gold answers; the first is the gold option")]
-    cluster: Annotated[str, Meaning("questions about one context share it; intervals resample clusters")]
+    answers: Annotated[tuple[str, ...], Meaning("gold answers: each counts as right; the first is the gold option")]
+    cluster: Annotated[str, Meaning("the group that intervals resample as one; by default the items of one context")]
     options: Annotated[
         tuple[str, ...],
         Meaning(
-            "on disk: the options of `choice` in order, gold included; in memory: the task's own distractors",
+            "the options of `choice` in order, with the gold answer (in memory: the task's own wrong options)",
             reported=False,
         ),
     ] = ()
@@ -97,7 +97,7 @@ class Record(Origin, frozen=True, kw_only=True):
     language: Annotated[str, Meaning("as the task spells it; `text` for a task of text", key=True)]
     item_id: Annotated[str, Meaning("unique within its task; `window-000017` for a window of a task of text", key=True)]
     format: Annotated[Format, Meaning("the form of the question", key=True)]
-    probe: Annotated[str, Meaning("how an answer was looked for", key=True)]
+    probe: Annotated[str, Meaning("the way to look for the answer, such as `greedy` or `choice`", key=True)]
     index: Annotated[
         int,
         Meaning(
@@ -116,16 +116,20 @@ class Record(Origin, frozen=True, kw_only=True):
     ]
     text: Annotated[
         str | None,
-        Meaning("the decoded response; `aligned_rank`: the lead-in; `excluded` and `engine_error`: the reason"),
+        Meaning(
+            "the decoded response; `aligned_rank`: the lead-in, which is what the base writes before its answer; "
+            "`excluded` and `engine_error`: the reason"
+        ),
     ] = None
     token_ids: Annotated[
-        tuple[int, ...] | None, Meaning("generated ids with EOS, or the scored continuation; null for running text")
+        tuple[int, ...] | None,
+        Meaning("ids of the generated tokens with EOS, or of the scored text; null for running text"),
     ] = None
     logprob: Annotated[
         float | None,
         Meaning(
-            "log-probability summed over `token_ids` or over the window: perplexity is exp(-sum(logprob) / "
-            "sum(prompt_tokens))",
+            "log-probability, summed over `token_ids` or over the window of a text. Perplexity is "
+            "exp(-sum(logprob) / sum(prompt_tokens))",
             unit="nats",
         ),
     ] = None
@@ -150,7 +154,7 @@ class Record(Origin, frozen=True, kw_only=True):
         int | None,
         Meaning(
             "length of the prompt; `aligned_rank`: with the lead-in; running text: the number of predicted tokens. "
-            "A scored option may have fewer, where the tokenizer merges prompt and answer",
+            "It is shorter for an option whose first token also covers the prompt's end",
             unit="tokens",
         ),
     ] = None
@@ -167,15 +171,21 @@ class Record(Origin, frozen=True, kw_only=True):
     kld: Annotated[
         tuple[float, ...] | None,
         Meaning(
-            "`fidelity` and `text_fidelity`, like all following columns: one value per token. sum P (ln P - ln Q), "
-            "with the base's distribution P and this checkpoint's Q",
+            "KL divergence, sum P (ln P - ln Q): P is the base's distribution over the next token, Q this "
+            "checkpoint's. Only `fidelity` and `text_fidelity` fill this column and those up to `base_confidence`: a "
+            "value for each token",
             unit="nats",
             later=True,
         ),
     ] = None
     kld_reverse: Annotated[tuple[float, ...] | None, Meaning("sum Q (ln Q - ln P)", unit="nats", later=True)] = None
     acceptance: Annotated[
-        tuple[float, ...] | None, Meaning("expected acceptance rate: sum min(P, Q)", unit="0 to 1", later=True)
+        tuple[float, ...] | None,
+        Meaning(
+            "expected acceptance rate (EAR), sum min(P, Q): the overlap of both distributions",
+            unit="0 to 1",
+            later=True,
+        ),
     ] = None
     same_top: Annotated[tuple[bool, ...] | None, Meaning("whether both have the same likeliest token", later=True)] = (
         None
@@ -199,11 +209,19 @@ class VerdictRow:
     matcher_digest: Annotated[str, Meaning("digest of the matcher's weights, as `weights_digest`", reported=False)]
     verdict: Annotated[bool | None, Meaning("whether the response means the same as a gold answer; null: not measured")]
     probability: Annotated[
-        float | None, Meaning("of yes, against no; null: not measured", unit="0 to 1", reported=False)
+        float | None,
+        Meaning(
+            "the matcher's probability of yes, where yes and no add up to 1; null: not measured",
+            unit="0 to 1",
+            reported=False,
+        ),
     ]
     status: Annotated[
         Status,
-        Meaning("`truncated`: the response was cut to fit the matcher's prompt; `excluded`: no room even without it"),
+        Meaning(
+            "`ok`; `truncated`: the response was cut to fit the matcher's prompt; `excluded`: the prompt is too long "
+            "without a response too; `engine_error`: the engine failed"
+        ),
     ]
 
 

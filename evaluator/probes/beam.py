@@ -22,7 +22,7 @@ class Beam(ItemProbe):
     """`beam_width` answers to the open prompt, best first."""
 
     name = "beam"
-    help = "the best hypotheses of a beam search"
+    help = "the most likely answers that a beam search finds"
     evidence = "reachable"
     deep = True
     gathers = True

@@ -28,7 +28,7 @@ class Choice(ItemProbe):
     """The gold answer among distractors; one record for each option, in the item's own order."""
 
     name = "choice"
-    help = "whether the gold answer is the likeliest of its options"
+    help = "whether the gold answer is likelier than the wrong options"
     evidence = "recognised"
     view = "options"
     title = "choice: log-likelihood of each option"
@@ -113,7 +113,7 @@ class HardChoice(Choice):
     """`choice` with the distractors most like the gold answer."""
 
     name = "hard_choice"
-    help = "choice among the distractors most like the gold answer"
+    help = "choice with the wrong options that are most like the gold answer"
     title = "choice among hard distractors"
     options = "hard"
     columns: Mapping[str, str] = {"hard_recognised": "boolean"}

@@ -84,7 +84,7 @@ class AlignedRank(ItemProbe):
     """The rank of the aligned answer's first token, its margin, and the log-likelihood of the whole aligned answer."""
 
     name = "aligned_rank"
-    help = "the rank of the answer's first token after the base's own lead-in"
+    help = "the same rank after the base's lead-in: the words that the base writes before its answer"
     evidence = "reachable"
     view = "aligned"
     title = "first token of the answer, after the base's words before it"

@@ -19,7 +19,7 @@ class Sample(ItemProbe):
     """`samples` answers to the open prompt under each of the sample seeds."""
 
     name = "sample"
-    help = "answers drawn by nucleus sampling"
+    help = "random answers, drawn from the likeliest tokens (top-p)"
     evidence = "reachable"
     deep = True
     view = "answers"

@@ -158,8 +158,8 @@ def preset_task(path: Path) -> Task:
 HF = Task(
     name="hf",
     help=(
-        "any data set of the hub, or in Parquet, JSON or CSV files; a sweep file or FILE.yaml maps its "
-        "columns (docs/your-data.md)"
+        "any data set of the hub, or in Parquet, JSON or CSV files; a sweep file, or hf:FILE.yaml, names its "
+        "columns under `fields:`"
     ),
     argument=Argument("ORG/NAME", required=True),
     named_after="file",

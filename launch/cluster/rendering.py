@@ -270,25 +270,27 @@ FORMATS: Mapping[str, Format] = {
     for each in (
         Format(
             name="slurm",
-            help="a batch script: --mode symmetric (whole nodes), start (shared nodes) or array (a job per model)",
+            help="a batch script: --mode symmetric (whole nodes), start (shared nodes) or array (a job per model); "
+            "give start and array --cpus and --memory",
             render=_slurm,
             uses=_MACHINES | {"time", "partition", "account", "setup", "mode"},
         ),
         Format(
             name="kuberay",
-            help="a RayJob for KubeRay (ray.io/v1), under Kueue with --queue",
+            help="a RayJob for KubeRay (ray.io/v1), under Kueue with --queue; needs --image and --claim",
             render=_kuberay,
             uses=_MACHINES | {"time", "image", "claim", "mount", "namespace", "queue", "tries", "ray_version"},
         ),
         Format(
             name="job",
-            help="a script that submits a job to a Ray cluster that is running",
+            help="a script that submits a job to a running Ray cluster; needs --address",
             render=_job,
             uses=frozenset({"address"}),
         ),
         Format(
             name="up",
-            help="a configuration for `ray up` on machines that ssh reaches, and a script that runs the sweep there",
+            help="a configuration for `ray up` on machines that ssh reaches, and a script that runs the sweep there; "
+            "needs --head and --user",
             render=_up,
             uses=frozenset({"name", "gpus", "cpus", "setup", "head", "workers", "user"}),
         ),

@@ -41,9 +41,9 @@ BENCHMARKS = Registry(
         Benchmark(
             "pass", "serving.checkpoint_pass", "all probes of a checkpoint as one stream, against a call per probe"
         ),
-        Benchmark("host", "host", "driver and vLLM's engine core against a device of a fixed pace, and vLLM alone"),
+        Benchmark("host", "host", "what the CPU adds to each step of a simulated GPU: Resurface, and vLLM alone"),
         Benchmark("record", "record.run", "a fixed division through the whole product: its card, and its verification"),
-        Benchmark("gate", "gate.run", "the gate's error rates and power on made-up checkpoints with known losses"),
+        Benchmark("gate", "gate.run", "how often the gate errs, on made-up checkpoints with known losses"),
         Benchmark("prune", "pruning.prune", "Wanda and SparseGPT, against the published recipe"),
     ),
 )
@@ -55,7 +55,7 @@ def bench(
         str, typer.Argument(metavar="NAME", help=f"{described(BENCHMARKS)}\n\n{ALL}: one benchmark after another")
     ],
 ) -> None:
-    """Run a benchmark, with all further options. Needs a checkout of Resurface."""
+    """Run a benchmark. It gets all further options. Needs a checkout of Resurface."""
     # A benchmark that refuses its arguments prints one line; the command then exits with code 2.
     names = (*BENCHMARKS.names, ALL)
     if name not in names:

@@ -32,7 +32,8 @@ app = typer.Typer(
     name="resurface",
     help="Shows whether a compressed language model has lost an answer, or only stopped saying it.",
     epilog="With any command, --debug shows the traceback of an error. Exit codes: 0 done; 1 failed; 2 bad input; "
-    "3 finished without what RUN/tables/failures.csv names; 4 the gate blocks; 130 interrupted; 143 SIGTERM.",
+    "3 finished without some checkpoints (RUN/tables/failures.csv names them); "
+    "4 the gate blocks; 130 interrupted; 143 SIGTERM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -41,9 +41,9 @@ def compare(
 ) -> None:
     """Compare two runs item by item: what moved, and is it more than noise?
 
-    Items pair by language and id. McNemar's exact test compares scores of 0 or 1; a paired t-test that is robust to
-    shared contexts compares other numbers. Holm's correction covers all comparisons of two models. Also lists settings
-    that differ. Exit code 0 whatever it finds.
+    Items pair by language and id. McNemar's exact test compares scores of 0 or 1; a paired t-test compares other
+    numbers, and counts the items of one context as a group. The p values of two models' comparisons are corrected for
+    their number (Holm). Also lists settings that differ. Exit code 0 whatever it finds.
     """
     for path in (run_a, run_b):
         if not path.exists():

@@ -36,7 +36,7 @@ _LEGEND = (
 
 def _option(model: type[BaseModel], name: str) -> Any:
     field = model.model_fields[name]
-    default = "not judged" if field.default is None else f"default {field.default:g}"
+    default = "default: not judged" if field.default is None else f"default: {field.default:g}"
     return typer.Option(help=f"{field.description} ({default})")
 
 
@@ -52,7 +52,7 @@ def gate(
     max_kld: Annotated[float | None, _option(Thresholds, "max_kld")] = None,
     min_ear: Annotated[float | None, _option(Thresholds, "min_ear")] = None,
     languages: Annotated[
-        bool | None, typer.Option("--languages/--no-languages", help="judge each language too")
+        bool | None, typer.Option("--languages/--no-languages", help="judge each language too (default: yes)")
     ] = None,
 ) -> None:
     """Judge each compressed checkpoint against its base. Exit code 4 if one is BLOCK, else 0.
@@ -135,7 +135,7 @@ def screen(
     repeats: Annotated[int, typer.Option(min=1, max=_MOST_REPEATS, help="how many times the run is resampled")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """Show what `screen:` would have saved on a finished run, and its verdicts.
+    """Show on a finished run how many items `screen:` would have saved, and which verdicts it would have given.
 
     Resamples the run's contexts in random order and stops when the gate is sure. Starts no engine and writes nothing.
     Settings come from the options, then from `screen:` of the run's sweep file.

@@ -19,7 +19,7 @@ def match(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
     matcher: Annotated[list[str], typer.Option(help="a checkpoint that judges; several make a panel")],
     everything: Annotated[
-        bool, typer.Option("--all", help="judge all responses, not only the misses; agreement needs it")
+        bool, typer.Option("--all", help="judge right responses too; the report then shows how far graders agree")
     ] = False,
     probes: Annotated[
         str, typer.Option(help=f"{', '.join(answering_probes())}: whose responses are judged, in all formats")
@@ -32,7 +32,7 @@ def match(
     dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; as in eval")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="run the matcher's own code; off by default")] = False,
 ) -> None:
-    """Let matcher models judge whether responses mean the reference answer. The same command resumes.
+    """Let other models judge whether a response means the same as the gold answer. The same command resumes.
 
     Runs one engine at a time: each matcher judges the whole run. Each first judges control pairs with a known result;
     a judge that fails them is named as unfit.

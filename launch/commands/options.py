@@ -19,15 +19,28 @@ from pruning.methods import METHODS
 from pruning.methods.patterns import Group
 
 Out = Annotated[Path, typer.Option("--out", help="The run directory; the same command resumes there.")]
-Seed = Annotated[int, typer.Option(help="the seed of distractors, samples and pruning")]
 Track = Annotated[
     str | None,
     typer.Option("--track", metavar="mlflow|wandb", help="send each finished checkpoint to an experiment tracker"),
 ]
 Prompts = Annotated[
     Path | None,
-    typer.Option("--prompts", metavar="FILE", help="YAML, name: template; poses the task in these words too"),
+    typer.Option(
+        "--prompts", metavar="FILE", help="YAML, NAME: TEMPLATE; each template poses the task again, in other words"
+    ),
 ]
+# Each format, as help texts explain it.
+FORMATS_HELP = """open: the context and the question
+
+shown: also the gold answer and wrong options
+
+distractors_only: also wrong options, without the gold answer
+
+unrelated: also four answers of other languages
+
+one_shot: a solved example before the question
+
+open_capped: open, with a context as short as in one_shot"""
 DTYPES: tuple[str, ...] = get_args(DType)
 
 

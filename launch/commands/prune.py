@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from evaluator.core.errors import InputError
-from launch.commands.options import PRUNE_DEFAULTS, Seed, described, prune_request
+from launch.commands.options import PRUNE_DEFAULTS, described, prune_request
 from launch.commands.terminal import console, errors
 from launch.sweep.compress import KINDS, SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
@@ -28,10 +28,12 @@ _LINES = 10  # of progress, about, where there is no terminal
 
 def prune(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help=f"dense: a directory, a hub id, or '{BUNDLED}'")
+        str | None, typer.Argument(metavar="MODEL", help=f"required to prune: a directory, a hub id, or '{BUNDLED}'")
     ] = None,
-    method: Annotated[str | None, typer.Option(help=described(METHODS))] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="the pruned checkpoint's directory")] = None,
+    method: Annotated[str | None, typer.Option(help=f"required to prune. {described(METHODS)}")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="required, except with --verify: the pruned checkpoint's directory")
+    ] = None,
     sparsity: Annotated[
         float | None, typer.Option(help="share of zeros, or of removed layers, heads or channels, e.g. 0.5")
     ] = None,
@@ -39,28 +41,30 @@ def prune(
         str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28")
     ] = None,
     allocation: Annotated[
-        str, typer.Option(help=f"how the sparsity varies over layers: {', '.join(get_args(Allocation))}")
+        str, typer.Option(help=f"{', '.join(get_args(Allocation))}; owl keeps more in layers with many outliers")
     ] = _USUAL["allocation"],
     group: Annotated[
-        str | None, typer.Option(help=f"where scores are compared: {', '.join(get_args(Group))}; default the method's")
+        str | None, typer.Option(help=f"remove the least of each: {', '.join(get_args(Group))}; default: the method's")
     ] = None,
     repair: Annotated[
         str, typer.Option(help=f"fit the remaining weights to the calibration text: {', '.join(get_args(Repair))}")
     ] = _USUAL["repair"],
-    calibration: Annotated[str | None, typer.Option(help=", ".join(KINDS))] = None,
+    calibration: Annotated[
+        str | None, typer.Option(help=f"calibration text: c4 (default), {', '.join(KINDS[1:])}")
+    ] = None,
     samples: Annotated[int, typer.Option(help="calibration passages")] = _USUAL["samples"],
     sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = _USUAL["sequence_length"],
-    seed: Seed = _USUAL["seed"],
+    seed: Annotated[int, typer.Option(help="the seed of the calibration passages")] = _USUAL["seed"],
     push: Annotated[
         str | None, typer.Option(metavar="ORG/NAME", help="upload to the hub; without MODEL, the checkpoint in --out")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="with --push: a run that evaluated it; the card shows its fates")
+        Path | None, typer.Option("--run", help="with --push: a run that evaluated it, whose results the card shows")
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="with --push: make a new repository public")] = False,
     verify: Annotated[Path | None, typer.Option(help="compare a pruned checkpoint with its manifest")] = None,
 ) -> None:
-    """Prune a checkpoint; any server of safetensors loads the result. --verify checks one, --push uploads one."""
+    """Prune a checkpoint. vLLM, transformers and others load the result. --verify checks one, --push uploads one."""
     options = {name: value for name, value in locals().items() if name in PRUNE_DEFAULTS}
     changed = [f"--{name.replace('_', '-')}" for name, value in options.items() if value != PRUNE_DEFAULTS[name]]
     if push is None and (run is not None or public):

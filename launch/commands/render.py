@@ -23,7 +23,7 @@ def render_files(
     out: Annotated[Path, typer.Option("--out", help="the run directory, on a file system that all nodes share")],
     to: Annotated[Path, typer.Option("--to", help="the folder that the files are written to")] = Path("cluster"),
     sweep_path: Annotated[
-        str | None, typer.Option(help="the sweep file's path on the cluster; default: its path here")
+        str | None, typer.Option(help="the sweep file's path on the cluster; default: its path on this machine")
     ] = None,
     name: Annotated[str, typer.Option(help="the job's name")] = "resurface",
     nodes: Annotated[int, typer.Option(help="number of machines")] = 1,
@@ -38,11 +38,13 @@ def render_files(
     ] = None,
     mode: Annotated[str, typer.Option(help="slurm: symmetric, start or array")] = "symmetric",
     image: Annotated[str | None, typer.Option(help="kuberay: the image of all pods")] = None,
-    claim: Annotated[str | None, typer.Option(help="kuberay: the PersistentVolumeClaim with all files")] = None,
-    mount: Annotated[str, typer.Option(help="kuberay: where pods see the claim")] = "/shared",
+    claim: Annotated[
+        str | None, typer.Option(help="kuberay: the PersistentVolumeClaim of run directory and models")
+    ] = None,
+    mount: Annotated[str, typer.Option(help="kuberay: the path at which pods mount this volume")] = "/shared",
     namespace: Annotated[str | None, typer.Option(help="kuberay: the namespace")] = None,
     queue: Annotated[str | None, typer.Option(help="kuberay: Kueue's local queue")] = None,
-    tries: Annotated[int, typer.Option(help="kuberay: how many clusters to try")] = 3,
+    tries: Annotated[int, typer.Option(help="kuberay: how often to start, each time on a new Ray cluster")] = 3,
     ray_version: Annotated[
         str | None, typer.Option(help="kuberay: the image's Ray version; default: the one here")
     ] = None,

@@ -33,11 +33,11 @@ def need_records(run: Path) -> None:
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
     lm_eval: Annotated[
-        bool, typer.Option("--lm-eval", help="results_*.json and samples_*.jsonl as lm-eval 0.4 writes them")
+        bool, typer.Option("--lm-eval", help="required: results_*.json and samples_*.jsonl as lm-eval 0.4 writes them")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="a folder (default: RUN/lm-eval)")] = None,
 ) -> None:
-    """Write a run's answers in another tool's format."""
+    """Write a run's answers as files of lm-eval. --lm-eval is the only format, and required."""
     if not lm_eval:
         raise InputError("Missing option '--lm-eval': the format to write")
     need_records(run)

@@ -15,13 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from evaluator.core.errors import InputError, one_line
-from evaluator.core.records import FORMATS
 from evaluator.engine.config import ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import tasks_help
-from launch.commands.options import DTYPES, Out, Prompts, Seed, Track, described, eval_sweep, listed
+from launch.commands.options import DTYPES, FORMATS_HELP, Out, Prompts, Track, described, eval_sweep, listed
 from launch.commands.report import finish
 from launch.commands.terminal import console, empty_table, errors, warn
 from launch.process import stop_in_order
@@ -112,27 +111,36 @@ def evaluate(
     out: Out,
     languages: Annotated[str | None, typer.Option(help="comma-separated, names or codes; all by default")] = None,
     items: Annotated[int, typer.Option(help="per language; 0 = all")] = 200,
-    formats: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
-    probes: Annotated[str, typer.Option(help=described(PROBES))] = PROBES_BY_DEFAULT,
+    formats: Annotated[str, typer.Option(help=f"what the prompt shows, comma-separated. {FORMATS_HELP}")] = "open",
+    probes: Annotated[
+        str, typer.Option(help=f"ways to look for an answer, comma-separated. {described(PROBES)}")
+    ] = PROBES_BY_DEFAULT,
     base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
     engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
     dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; auto: float32 on a CPU, its own on a GPU")] = "auto",
     mixed_dtypes: Annotated[
         bool, typer.Option(help="permit another dtype than the base's; every table names it")
     ] = False,
-    scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vLLM's own way, slow, as a check")] = "forced",
-    seed: Seed = 0,
+    scoring: Annotated[
+        str, typer.Option(help="how options are scored: forced, or vLLM's slow prompt_logprobs, as a check")
+    ] = "forced",
+    seed: Annotated[int, typer.Option(help="the seed of distractors and samples")] = 0,
     options: Annotated[
         str | None, typer.Option(help="how distractors are drawn: alike (default), any (the paper's way)")
     ] = None,
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     prompts: Prompts = None,
     engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
-    shard_items: Annotated[int, typer.Option(help="items per Parquet part: what a crash can lose")] = 20,
+    shard_items: Annotated[
+        int, typer.Option(help="items per Parquet file; a crash loses at most a file per engine")
+    ] = 20,
     trust_remote_code: Annotated[bool, typer.Option(help="run the checkpoint's own code; off by default")] = False,
     track: Track = None,
 ) -> None:
-    """Evaluate checkpoints with every question and every probe. The same command resumes."""
+    """Pose questions to checkpoints, compare them with their base, and write tables and page.
+
+    The same command resumes.
+    """
     config = eval_sweep(
         checkpoints,
         base=base,
@@ -150,9 +158,9 @@ def sweep(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help=f"a YAML file, or a bundled recipe: {', '.join(bundled_recipes())}")
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="the run directory; not needed for a dry run")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the run directory; required without --dry-run")] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="MODEL,...", help="only these models and their compressed versions")
+        str | None, typer.Option(metavar="MODEL,...", help="evaluate only these models and their compressed versions")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="estimate time and disk; start nothing")] = False,
     track: Track = None,

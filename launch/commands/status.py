@@ -31,8 +31,8 @@ def status(
 ) -> None:
     """Show what is done, running and failed, the time left, the engines and the last errors.
 
-    Reads files alone, on any machine that sees them, also while the run works. "stale" means that the run did not end
-    and its driver is gone: the same command resumes it.
+    Only reads the run's files, on any machine that sees them, also while the run works. "stale" means that the run did
+    not end and its driver is gone: the same command resumes it.
     """
     from rich.live import Live
 

@@ -14,7 +14,7 @@ from evaluator.core.records import FORMATS, Format, Item
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task, tasks_help
 from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import DrawnOptions, choose_options
-from launch.commands.options import Prompts
+from launch.commands.options import FORMATS_HELP, Prompts
 from launch.commands.terminal import printed
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def tasks(
 ) -> None:
     """List the tasks, each with a sample item and its prompts. Needs no network.
 
-    Samples are our own. `resurface show-prompt` shows an item of the data itself, in a model's tokens.
+    The samples were made for this list. `resurface show-prompt` shows an item of the data itself, in a model's tokens.
     """
     for each in TASKS if task is None else (TASKS[task],):
         printed("\n".join([*_described(each), ""]))
@@ -75,7 +75,7 @@ def show_prompt(
         str | None, typer.Option(help="an item's id, or 'sample': the task's own sample; default: the first item")
     ] = None,
     language: Annotated[str | None, typer.Option(help="name or code; for an id that several languages have")] = None,
-    format: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
+    format: Annotated[str, typer.Option(help=f"what the prompt shows. {FORMATS_HELP}")] = "open",
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     items: Annotated[
         int, typer.Option(min=0, help="per language, as in eval; it decides the example of one_shot")

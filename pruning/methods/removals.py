@@ -16,7 +16,7 @@ class Layers(Removal):
     """
 
     name = "layers"
-    help = "removes the consecutive layers that turn the residual stream least (angular distance)"
+    help = "removes the consecutive layers that change the hidden states least (angular distance)"
     unit = "layers"
     passes = 1
 
@@ -34,7 +34,7 @@ class Heads(Removal):
     """Query heads, with the key and value that they share (Wanda-sp)."""
 
     name = "heads"
-    help = "removes attention heads with their key and value, by Wanda scores in o_proj (Wanda-sp)"
+    help = "removes key-value heads, with their queries, by Wanda scores in o_proj (Wanda-sp)"
     unit = "heads"
     passes = 2
 

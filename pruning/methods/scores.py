@@ -30,7 +30,7 @@ class Wanda(ScoringMethod):
     """|W| * ||x||, compared within a row, as published."""
 
     name = "wanda"
-    help = "removes weights by weight times the norm of the input, within each row"
+    help = "removes, in each row, the weights whose size times the norm of their input is smallest"
     statistic = Statistic.COLUMN_NORMS
     group = "row"
     passes = 2
@@ -44,7 +44,7 @@ class RIA(ScoringMethod):
     """(|W| / column sum + |W| / row sum) * ||x||^POWER; an all-zero row or column has importance 0, not 0 / 0."""
 
     name = "ria"
-    help = "removes weights relative to their row and column sums, times the root of the input norm"
+    help = "removes the smallest weights relative to their row and column sums, times the root of the input's norm"
     statistic = Statistic.COLUMN_NORMS
     passes = 2
 

@@ -18,7 +18,7 @@ class SparseGPT(Method):
     """Column by column, with the remaining weights updated to make up for those that went."""
 
     name = "sparsegpt"
-    help = "column by column; updates the remaining weights for the removed ones"
+    help = "removes weights column by column, and changes the remaining weights to make up for them"
     statistic = Statistic.HESSIAN
     takes_group = False  # always the rows and columns of one block
     passes = 4
