@@ -59,8 +59,10 @@ def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path)
 @contextlib.contextmanager
 def _connected(address):
     ray.init(address=address, log_to_driver=False)
-    yield
-    ray.shutdown()
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
