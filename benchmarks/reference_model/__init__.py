@@ -1,1 +1,0 @@
-"""How the bundled reference model was made: tokenizer, lessons, training, export, evaluation."""
