@@ -16,7 +16,7 @@ from typing import Any
 from evaluator.checkpoints.files import FileStates, changed_file, check_files, check_no_code, file_states, is_inside
 from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
-from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
+from evaluator.checkpoints.tensors import Tensor, count_weights, identity, read_tensors
 from evaluator.core.errors import InputError, field, of_kind, parse
 
 MANIFEST = "prune_manifest.json"
@@ -48,6 +48,8 @@ class CheckpointInfo:
     calibration: str | None
     requested_sparsity: float | None = None
     quantisation: Quantisation | None = None
+    disk_bytes: int | None = None  # of the files that hold the tensors
+    parameters: int | None = None  # weights, unpacked; a tied output head counts once, as it is stored
     files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
 
 
@@ -112,6 +114,8 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         requested_sparsity=pruning.get("requested_sparsity"),
         calibration=_joined(pruning.get("calibration"), None if quantisation is None else quantisation.calibration),
         quantisation=quantisation,
+        disk_bytes=sum(files[name][0] for name in {tensor.file.name for tensor in tensors}),
+        parameters=count_weights(tensors, None if quantisation is None else quantisation.scheme),
         files=files,
     )
 

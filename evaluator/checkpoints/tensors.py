@@ -7,6 +7,7 @@ The format: the header's length in 8 bytes, little-endian; the header as JSON; t
 import hashlib
 import json
 import math
+import re
 import struct
 import sys
 from collections import deque
@@ -173,6 +174,34 @@ def _tensor(file: Path, name: str, entry: Any, data_start: int) -> Tensor:
     if (end - start) * 8 != math.prod(shape) * _BITS[dtype]:
         raise InputError(f"{place}: {end - start} bytes do not hold shape {shape} of {dtype}")
     return Tensor(name=name, file=file, dtype=dtype, shape=tuple(shape), start=data_start + start, size=end - start)
+
+
+# What quantised matrices have beside their values: scales, zero points, orders, shapes.
+_BESIDE = re.compile(r"(scales?|_scale_inv|_scale_2|zero_point|qzeros|g_idx|_shape|\.SCB|_format|\.weight\.\w.*)$")
+
+
+def count_weights(tensors: Iterable[Tensor], scheme: str | None) -> int:
+    """The weights in a checkpoint's tensors. Quantised ones (`scheme`: "W4A16") are counted as if unpacked, without
+    scales and zero points; the padding of a packed row counts if no shape is stored."""
+    if scheme is None:
+        return sum(math.prod(tensor.shape) for tensor in tensors)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    known = re.match(r"W(\d+)A", scheme)
+    found = 0
+    for name, tensor in by_name.items():
+        stated = by_name.get(f"{name.removesuffix('_packed')}_shape")
+        if _BESIDE.search(name):
+            continue
+        if stated is not None:
+            kind = f"<i{stated.size // math.prod(stated.shape)}"
+            found += math.prod(np.frombuffer(b"".join(stated.chunks()), kind).tolist())
+        elif tensor.dtype == "U8":  # FP4, NF4, MXFP4: two in a byte
+            found += 2 * tensor.size
+        elif tensor.dtype == "I32" and known is not None:
+            found += 8 * tensor.size // int(known[1])
+        else:
+            found += math.prod(tensor.shape)
+    return found
 
 
 def identity(tensor: Tensor) -> bytes:

@@ -11,9 +11,9 @@ responses (the next step of a beam search) join the running batch without a barr
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +134,9 @@ class EngineStats:
     device computed: the processor in each step, or a GPU as its own clock tells. In `waiting_seconds` the engine held
     requests and computed nothing: its driver handled responses, or its scheduler and its launches kept a GPU waiting.
     In `idle_seconds` it held no request. None: the engine does not measure them.
+
+    `peak_memory`: bytes since the process began, summed over the engine's workers. Of a GPU, torch's peak of reserved
+    memory; on a CPU, the peak of the process's resident memory.
     """
 
     requests: int = 0
@@ -144,6 +147,21 @@ class EngineStats:
     busy_seconds: float | None = None
     waiting_seconds: float | None = None
     idle_seconds: float | None = None
+    peak_memory: int | None = None
+
+    def plus(self, other: "EngineStats") -> "EngineStats":
+        """Both together: sums, and the higher peak. None only if neither measured it."""
+        found: dict[str, Any] = {}
+        for name in (each.name for each in fields(self)):
+            known = [value for value in (getattr(self, name), getattr(other, name)) if value is not None]
+            found[name] = None if not known else max(known) if name == "peak_memory" else sum(known)
+        return EngineStats(**found)
+
+    def since(self, earlier: "EngineStats") -> "EngineStats":
+        """What was counted after `earlier`, of the same load."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        counted = [name for name, value in found.items() if value is not None and name != "peak_memory"]
+        return EngineStats(**found | {name: found[name] - (getattr(earlier, name) or 0) for name in counted})
 
     def shares(self) -> dict[str, float | None]:
         """`idle_share`, `waiting_share`: their shares of the time, from 0 to 1; None if the engine does not measure."""

@@ -1,15 +1,13 @@
-"""Memory of this process: its peak, and returning free memory.
-
-The peak is read from /proc: psutil knows the current resident size, but not its high-water mark on Linux.
-"""
+"""Memory of this process: its peak, and returning free memory."""
 
 import ctypes
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+
+from evaluator.core.memory import peak_resident
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 _LARGEST = 32 << 20  # bytes that glibc takes from its heap at most
@@ -54,8 +52,4 @@ def peak(device: torch.device) -> int:
     """Bytes: of the GPU's memory, or resident in the whole process, interpreter and libraries included."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_resident()

@@ -35,6 +35,7 @@ class Counters:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     cached_tokens: int = 0
+    peak_memory: int | None = None
     _in_steps: float = field(default=0.0, init=False)
     _between: float = field(default=0.0, init=False)  # steps, with requests
     _idle: float = field(default=0.0, init=False)
@@ -90,6 +91,7 @@ class Counters:
             busy_seconds=busy,
             waiting_seconds=waiting,
             idle_seconds=idle,
+            peak_memory=self.peak_memory,
         )
 
 

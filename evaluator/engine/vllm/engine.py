@@ -87,7 +87,7 @@ class VLLMEngine:
         self._first = self._first or checkpoint
         if not swapped:
             self._started = self._checked(self._started, blueprint)
-        self._counters = Counters(self._started.clock)
+        self._counters = Counters(self._started.clock, peak_memory=self._peak_memory(self._started))
         return LoadReport(
             checkpoint=checkpoint,
             swapped=swapped,
@@ -128,6 +128,7 @@ class VLLMEngine:
                             outputs = self._step(core)
                         batch.receive(outputs)
                     elif not given and not batch.ready:
+                        counters.peak_memory = self._peak_memory(self._started)
                         return
                     while batch.ready:
                         yield batch.ready.popleft()
@@ -150,6 +151,11 @@ class VLLMEngine:
             started.llm.engine_core.shutdown()
             del started
             gc.collect()
+
+    def _peak_memory(self, started: Started) -> int | None:
+        """Only between runs: the answers of separate workers would mix with those of a step."""
+        found = on_workers(started.llm, "peak_memory")
+        return None if None in found else sum(found)
 
     def _swap(self, started: Started, checkpoint: Path, files: list[str]) -> None:
         try:

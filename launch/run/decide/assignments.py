@@ -24,6 +24,7 @@ from launch.run.decide.nodes import Place
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from evaluator.engine.base import EngineStats
     from launch.sweep.tasks import PreparedTask
 
 Part = tuple[str, str]  # checkpoint, task
@@ -103,6 +104,7 @@ class ShardResult:
     shard: Shard
     part: bytes
     failed: str | None  # the error, if every answer failed (`failed_throughout`)
+    stats: EngineStats | None = None  # of the engine then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

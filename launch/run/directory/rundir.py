@@ -95,6 +95,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         except BaseException:
             self._lock.release()
             raise
+        self._stats: Sequence[Mapping[str, Any]] = ()  # of this call
         self._earlier = [] if before is None else rows_at(before, "engine_stats")
         self.earlier_failures = [] if before is None else failures_of(before)
         self.was_ended = before is not None and before["state"] == "finished_with_failures"
@@ -106,14 +107,16 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def mark(self, state: State, *, engine_stats: Sequence[Mapping[str, Any]] = (), **more: Any) -> None:
-        """Write run.json with this state and `more` fields; `engine_stats` follow those of earlier calls."""
+    def mark(self, state: State, *, engine_stats: Sequence[Mapping[str, Any]] | None = None, **more: Any) -> None:
+        """Write run.json with this state and `more` fields; `engine_stats` follow those of earlier calls, and stay
+        until this call gives others."""
 
         def plain(value: Any) -> Any:
             return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
         told = {name: redacted(value) if isinstance(value, str) else value for name, value in more.items()}
-        self._document |= {"state": state, "engine_stats": [*self._earlier, *engine_stats]} | told
+        self._stats = self._stats if engine_stats is None else engine_stats
+        self._document |= {"state": state, "engine_stats": [*self._earlier, *self._stats]} | told
         write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=plain).encode())
 
     def check(self) -> None:

@@ -130,7 +130,8 @@ class EngineActor:
             if complete is not None:
                 shard, of_shard = complete
                 table = to_table(of_shard)
-                yield ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
+                part, failed = parquet_bytes(table), failed_throughout(table)
+                yield ShardResult(shard=shard, part=part, failed=failed, stats=engine.stats())
 
     def _need_one_thread(self) -> None:
         """Raises EngineError on another thread than before: vLLM's CUDA stream belongs to a thread."""

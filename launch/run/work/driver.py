@@ -50,6 +50,7 @@ from quantising.config import read_manifest as read_quantise_manifest
 
 _LOOK_SECONDS = 0.2  # between two checks for ended jobs
 _NODES_SECONDS = 1.0  # between two checks of the nodes
+_REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
 
 def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirectory:
@@ -93,16 +94,16 @@ def run_sweep(
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
-            directory.mark("interrupted", engine_stats=run.engine_stats, failures=log.failures)
+            run.remember("interrupted", failures=log.failures)
             raise
         except LeaseLost:
             raise
         except BaseException as error:
             said = str(error) or type(error).__name__
-            directory.mark("failed", error=said, engine_stats=run.engine_stats, failures=log.failures)
+            run.remember("failed", failures=log.failures, error=said)
             raise
         state: State = "finished_with_failures" if outcome.failures else "finished"
-        directory.mark(state, checkpoints=run.infos, engine_stats=run.engine_stats, failures=log.failures)
+        run.remember(state, failures=log.failures)
         if not outcome.failures and not prepared.config.resources.keep_references:
             drop_references(run_dir)
         return outcome
@@ -168,6 +169,10 @@ class _Run:
         items = self._items + self._screening.items
         return Outcome(items=items, seconds=time.monotonic() - started, failures=self._log.failures)
 
+    def remember(self, state: State, **more: Any) -> None:
+        """Write run.json with the checkpoints and what the engines have counted so far."""
+        self._directory.mark(state, checkpoints=self.infos, engine_stats=self.engine_stats, **more)
+
     def _on(self, machines: Cluster, to_make: Sequence[CheckpointJob], inspected: Inspections) -> None:
         """Make and evaluate checkpoints until nothing is left."""
         resources, questions = self._resources, {task.key: ray.put(task.questions) for task in self._prepared.tasks}
@@ -187,7 +192,7 @@ class _Run:
             resources=resources,
             warn=lambda text: self._report(Event(kind="warned", text=text)),
         )
-        looked = time.monotonic()
+        looked = remembered = time.monotonic()
         try:
             self._report(Event(kind="made", total=len(to_make)))
             while pruning.left or fleet.working or not self._board.over:
@@ -211,6 +216,10 @@ class _Run:
                 machines.check()
                 busy = bool(pruning.running)
                 fleet.check(resources.placement_seconds, pruning=busy, short=pruning.short and not busy)
+                if time.monotonic() - remembered > _REMEMBER_SECONDS:
+                    remembered, before, self.engine_stats = time.monotonic(), self.engine_stats, _stats(fleet.workers)
+                    if self.engine_stats != before:  # a killed call must not take its measurements with it
+                        self.remember("running")
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
                     for node in fleet.follow(machines.nodes()):
@@ -303,12 +312,13 @@ def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dic
             **stats.shares(),
             **{name: getattr(where, name) for name in ("node", "node_id", "device")},
             **dataclasses.asdict(stats),
+            "items": items,
             "scoring": worker.reports[load].scoring,
             "notes": list(worker.reports[load].notes),
             "setup": dict(worker.reports[load].setup),
         }
         for worker in workers
-        for (load, name), (where, stats) in list(worker.stats.items())[-1 if latest else 0 :]
+        for (load, name), (where, stats, items) in list(worker.stats.items())[-1 if latest else 0 :]
     ]
 
 

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -46,6 +46,14 @@ _TELL_SECONDS = 60.0  # without a place, until the user is informed
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
+class Served(NamedTuple):
+    """What one load of an engine did for one checkpoint: loads of equal weights share their counters."""
+
+    where: Where
+    stats: EngineStats
+    items: int = 0  # whose records were stored in that time
+
+
 class EngineWorker(Worker):
     """Evaluates assignments from the board until none are left."""
 
@@ -73,7 +81,8 @@ class EngineWorker(Worker):
         self._log_start = 0  # the byte of the log at which this actor's output begins
         self._loading = HangWatch(resources.load_seconds)
         self._working = HangWatch(resources.stall_seconds)
-        self.stats: dict[tuple[int, str], tuple[Where, EngineStats]] = {}  # by load and checkpoint
+        self.stats: dict[tuple[int, str], Served] = {}  # by load and checkpoint
+        self._counted = EngineStats()  # of the present load, as last noted
         self.reports: dict[int, LoadReport] = {}  # by load
         self._stage: Literal["load", "evaluate"] = "load"
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
@@ -238,7 +247,7 @@ class EngineWorker(Worker):
         finally:
             self._loading.end()
         self._loaded, self._architecture = info.weights_digest, info.architecture
-        self._loads += 1
+        self._loads, self._counted = self._loads + 1, EngineStats()
         swapped, seconds = report.swapped, report.seconds
         self._report(Event(kind="loaded", engine=self.number, checkpoint=info.name, swapped=swapped, seconds=seconds))
         for note in report.notes:
@@ -303,14 +312,21 @@ class EngineWorker(Worker):
                 assignment, self._questions[assignment.task_key], answers
             )
             for result in self._results(stream):
-                if self._keep(assignment, result):
+                kept = self._keep(assignment, result)
+                self._note(name, result.stats, len(result.shard.questions) if kept else 0)
+                if kept:
                     self._report(Event(kind="advanced", engine=self.number, items=len(result.shard.questions)))
                     self._read_ahead()  # the next checkpoint may only just have been pruned
-            stats: EngineStats | None = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
-            if stats is not None and self.where is not None:
-                self.stats[self._loads, name] = self.where, stats
+            self._note(name, ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS))
         finally:
             self._report(Event(kind="ended", engine=self.number))
+
+    def _note(self, name: str, stats: EngineStats | None, items: int = 0) -> None:
+        """Add what the engine counted since the last note. A death or an interruption loses only what follows."""
+        if stats is not None and self.where is not None:
+            before = self.stats.get((self._loads, name), Served(self.where, EngineStats()))
+            more, self._counted = stats.since(self._counted), stats
+            self.stats[self._loads, name] = Served(self.where, before.stats.plus(more), before.items + items)
 
     def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
         """Write a shard's records, unless every answer failed and another engine can try first."""

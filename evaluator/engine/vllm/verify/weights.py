@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from evaluator.core.memory import peak_resident
 from evaluator.engine.vllm.verify.dequantised import Tensors, computes_with, computes_with_experts, quantised_sources
 from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
 
@@ -117,6 +118,11 @@ class WorkerExtension:
                 held: Iterable[Any] = vars(holder).values() if hasattr(holder, "__dict__") else ()
                 found |= {type(each).__name__ for each in held if type(each).__name__.endswith("Kernel")}
         return sorted(found)
+
+    def peak_memory(self) -> int:
+        """Bytes: torch's peak of reserved memory on this worker's GPU, or the peak of its resident memory."""
+        device = self.model_runner.device
+        return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_resident()
 
     def end_with_parent(self) -> None:
         """From now on this worker's process ends when the engine's process ends, even in the middle of a step.

@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.checkpoints.tensors import _CHUNK, INDEX, SINGLE, read_tensors
+from evaluator.checkpoints.quantisation import read_quantisation
+from evaluator.checkpoints.tensors import _CHUNK, INDEX, SINGLE, count_weights, read_tensors
 from tests.support.checkpoint_files import only_error, tensors, write, write_sharded
+from tests.support.quantised import LAYOUTS
 
 
 @pytest.fixture
@@ -153,3 +155,28 @@ def test_tensors_lie_where_safetensors_puts_them(checkpoint):
         content = b"".join(bytes(chunk) for chunk in tensor.chunks())
         assert content == expected[tensor.name].view(torch.uint8).numpy().tobytes()
         assert tensor.shape == tuple(expected[tensor.name].shape)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_quantised_weights_are_counted_as_if_unpacked(tmp_path, layout):
+    columns = 60 if layout == "w4a16-channel" else 128  # the last int32 of a row is padded
+    parts = LAYOUTS[layout].store(torch.randn(64, columns)).tensors
+    weights = {f"model.q.{name}": tensor.contiguous() for name, tensor in parts.items()}
+    save_file(weights | {"model.embed.weight": torch.zeros(7, 3)}, tmp_path / SINGLE)
+    quantisation = read_quantisation(tmp_path, {"quantization_config": LAYOUTS[layout].config})
+    assert count_weights(read_tensors(tmp_path), quantisation.scheme) == 64 * columns + 21
+
+
+@pytest.mark.parametrize(
+    ("scheme", "names", "weights"),
+    [
+        (None, {"q.weight": (4, 6), "q.weight_scale": (4,)}, 28),  # dense: a name means nothing
+        ("NVFP4", {"q.weight_packed": (4, 3), "q.weight_scale": (4, 1), "q.weight_global_scale": (1,)}, 24),
+        ("NF4", {"q.weight": (12, 1), "q.weight.absmax": (1,), "q.weight.quant_state.bitsandbytes__nf4": (9,)}, 24),
+        ("MXFP4", {"experts.down_proj_blocks": (2, 6), "experts.down_proj_scales": (2,)}, 24),
+    ],
+)
+def test_two_weights_lie_in_a_byte(tmp_path, scheme, names, weights):
+    dtype = torch.float32 if scheme is None else torch.uint8
+    save_file({name: torch.zeros(shape, dtype=dtype) for name, shape in names.items()}, tmp_path / SINGLE)
+    assert count_weights(read_tensors(tmp_path), scheme) == weights

@@ -55,6 +55,7 @@ def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> Non
             directory.mark("running")
             assert _document(tmp_path)["engine_stats"] == [each for each in told if each not in said]
             directory.mark(state, engine_stats=said)
+            directory.mark(state)  # which forgets nothing
         assert _document(tmp_path)["engine_stats"] == told
 
 

@@ -221,7 +221,7 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeyp
     for name, report in (("dense", fallen), ("wanda-0.5", sound)):
         worker._actor = SimpleNamespace(load=SimpleNamespace(remote=lambda _, report=report: report))
         worker._hold(make_assignment(name, 1).checkpoint)
-        worker.stats[worker._loads, name] = worker.where, EngineStats(requests=7)
+        worker.stats[worker._loads, name] = worker.where, EngineStats(requests=7), 2
     with RunDirectory(tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0) as directory:
         directory.mark("finished", engine_stats=driver._stats([worker]))
     rows = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]

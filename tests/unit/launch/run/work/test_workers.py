@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from evaluator.engine.base import LoadReport
+from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
@@ -218,3 +218,30 @@ def test_while_an_engine_is_waited_for_its_log_is_kept_short(tmp_path: Path, mon
     worker._check(worker._working)
     assert log.stat().st_size < 10**5
     assert worker._log_start == 0
+
+
+def test_what_an_engine_counted_is_each_checkpoints_own(board, told) -> None:
+    """Shards are noted as they come. A checkpoint with equal weights is not loaded again, but counted apart."""
+    worker = _worker(board, told)
+    worker._note("dense", EngineStats(requests=1), 20)  # no process, so nothing to note
+    worker.where, worker._loads = Where(node="a", node_id="a", device="cpu"), 1
+
+    def engine(requests: int, busy: float | None, peak: int | None = None) -> EngineStats:
+        return EngineStats(requests=requests, busy_seconds=busy, peak_memory=peak)
+
+    for name, stats, items in (
+        ("dense", engine(3, 1.0), 20),
+        ("dense", engine(5, 1.5), 0),
+        ("again", engine(9, 2.0, 700), 20),
+        ("dense", engine(10, 4.0, 800), 7),
+        ("dense", None, 0),
+    ):
+        worker._note(name, stats, items)
+    worker._loads, worker._counted = 2, EngineStats()
+    worker._note("dense", engine(2, None, 300), 4)
+    found = {key: (each.stats, each.items) for key, each in worker.stats.items()}
+    assert found == {
+        (1, "dense"): (engine(6, 3.5, 800), 27),
+        (1, "again"): (engine(4, 0.5, 700), 20),
+        (2, "dense"): (engine(2, None, 300), 4),
+    }
