@@ -79,6 +79,7 @@ class Column:
     - `title`: its heading on the page.
     - `short`: its heading on the terminal, which shows only columns that have one. `meaning` explains it there.
     - `csv_only`: neither page nor terminal shows it.
+    - `figure_only`: only the table's figure reads it. CSV and page show rows that differ in nothing else once.
     - `of`: the column that counts the total of a share.
     - `requested`: the column of the requested value, which is shown beside this one if they differ.
     - `interval`: the columns `<name>_low` and `<name>_high` follow. `alone` leaves out the value.
@@ -92,6 +93,7 @@ class Column:
     short: str = ""
     meaning: str = ""
     csv_only: bool = False
+    figure_only: bool = False
     of: str = ""
     requested: str = ""
 

@@ -162,6 +162,7 @@ class Table:
     - `page`: picks the rows for the page, because a table may have thousands. The CSV has all rows.
     - `plotted`: picks the rows that are drawn in `figure`, and may rename their checkpoints.
     - `corrections` are computed over all rows, after the rows.
+    - `apart`: a figure for each combination of values of these columns; without a value there, a row is not drawn.
     - `any_of`: if no row has a value in this column, the table has no rows.
     """
 
@@ -179,6 +180,7 @@ class Table:
     silent: bool = False
     page: Callable[[pd.DataFrame], pd.DataFrame] | None = None
     corrections: tuple[Holm, ...] = ()
+    apart: tuple[str, ...] = ()
     any_of: str = ""
 
     def __post_init__(self) -> None:
@@ -259,6 +261,11 @@ class FilledTable:
     note: str
     lacks: str = ""
     failed: bool = False  # `note` gives the error
+
+    def told(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Rows as CSV and page show them, without the columns of the figure alone."""
+        drawn = names_of(column for column in self.table.columns if column.figure_only)
+        return frame.drop(columns=drawn).drop_duplicates(ignore_index=True) if drawn else frame
 
     @property
     def shown(self) -> pd.DataFrame:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from evaluator.metrics import Inputs, Outcomes, reduce_records
 from evaluator.report.embed import ItemView
-from evaluator.report.figures import draw
+from evaluator.report.figures import draw_each
 from evaluator.report.page import render_page, standalone
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.files import csv_bytes, need_unfenced, write_atomically
@@ -93,9 +93,9 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     for name, frame in results.files.items():
         write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
     for name, table in results.tables.items():
-        figure = None if table.note else draw(table.table, table.shown)
-        if figure is not None:
-            write_atomically(folder / "figures" / f"{name}.svg", standalone(figure).encode())
+        for number, figure in enumerate([] if table.note else draw_each(table.table, table.shown)):
+            file = f"{name}-{number}.svg" if number else f"{name}.svg"
+            write_atomically(folder / "figures" / file, standalone(figure).encode())
     return results
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
@@ -12,13 +13,21 @@ from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Tabl
 from evaluator.report import theme
 
 _SCATTER_ROWS = 7  # the height of a scatter
+_NAME_SHARE = 0.055  # the height of a dot's name, of its panel
 _TITLE_CHARACTERS = 96  # of all panels, side by side
 Numbers = list[float | None]
 Axes = Any  # matplotlib is untyped here
 
 
-def draw(table: Table, frame: pd.DataFrame) -> str | None:
-    """The figure of a table as inline SVG; None if the table has no figure or the frame no values."""
+def draw_each(table: Table, frame: pd.DataFrame) -> list[str]:
+    """The figures of a table as inline SVG: one, or one for each part that the table keeps `apart`."""
+    parts = [part for _, part in frame.groupby(list(table.apart), sort=False)] if table.apart else [frame]
+    found = (draw(table, part, f"-{number}" if number else "") for number, part in enumerate(parts))
+    return [figure for figure in found if figure is not None]
+
+
+def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
+    """The figure of a table as inline SVG, `suffix` for its name; None if there is no figure or no value."""
     if not table.figure or frame.empty:
         return None
     with mpl.rc_context(theme.STYLE), warnings.catch_warnings():
@@ -27,7 +36,7 @@ def draw(table: Table, frame: pd.DataFrame) -> str | None:
         made = _painted(table.figure, table.plotted(frame))
         if made is None:
             return None
-        return theme.to_svg(made, f"figure-{table.name.replace('_', '-')}", f"Figure of table {table.name}")
+        return theme.to_svg(made, f"figure-{table.name.replace('_', '-')}{suffix}", f"Figure of table {table.name}")
 
 
 def _painted(figure: Sequence[Panel], frame: pd.DataFrame) -> Any:
@@ -142,7 +151,9 @@ def _heat(axes: Axes, panel: Heat, rows: _Rows) -> None:
 def _scatters(panels: Sequence[Scatter], rows: _Rows) -> Any:
     """A panel for each scatter, or for each checkpoint and task of one scatter."""
     frame = rows.frame
-    parts = [(panel, _written(panel.title, frame), frame[frame[panel.y].notna()]) for panel in panels]
+    parts = [
+        (panel, _written(panel.title, frame), frame[frame[[panel.x, panel.y]].notna().all(axis=1)]) for panel in panels
+    ]
     if panels[0].each:
         parts = [
             (panels[0], label, frame[(frame["task"] == task) & (frame["checkpoint"] == checkpoint)])
@@ -166,15 +177,17 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows) -> Any:
         at.grid(axis="y", color=theme.COLOURS["grid"], linewidth=0.7)
         at.set_xlabel(_written(panel.x_title, part))
         at.margins(x=0.15 if panel.each else 0.2)
-        spots = part[panel.x].tolist(), part[panel.y].tolist()
         if panel.each:
-            theme.name_points(at, *spots, part[panel.name].tolist())
+            theme.name_points(at, *(part[name].tolist() for name in (panel.x, panel.y, panel.name)))
         else:
-            for x, y, task, name in zip(*spots, part["task"], part[panel.name], strict=True):
-                at.annotate(
-                    theme.in_two_lines(rows.label(task, name)), (x, y), xytext=(5, 0), textcoords="offset points",
-                    va="center", fontsize=7.3, color=theme.COLOURS["muted"],
-                )  # fmt: skip
+            high_of_name = _NAME_SHARE * float(np.ptp(at.get_ylim()))
+            for x, dots in part.sort_values(panel.y, kind="stable").groupby(panel.x):
+                places = theme.spread(dots[panel.y].tolist(), [high_of_name] * len(dots))
+                for y, task, name in zip(places, dots["task"], dots[panel.name], strict=True):
+                    at.annotate(
+                        theme.in_two_lines(rows.label(task, name)), (x, y), xytext=(5, 0), textcoords="offset points",
+                        va="center", fontsize=7.3, color=theme.COLOURS["muted"], annotation_clip=False,
+                    )  # fmt: skip
             at.tick_params(labelleft=True)
         at.set_title(theme.in_two_lines(title, _TITLE_CHARACTERS // len(parts)))
     axes[0].set_ylabel(panels[0].y_title)

@@ -28,7 +28,7 @@ from evaluator.metrics.columns import COUNT, FEW, TEXT, Column, names_of, rows_o
 from evaluator.metrics.counting import COLUMNS as LEFT_OUT
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ALL, MEAN
-from evaluator.report.figures import draw
+from evaluator.report.figures import draw_each
 from evaluator.report.results import Page, Results
 from evaluator.store.run_json import failures_of
 
@@ -121,8 +121,8 @@ def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
         "lacks": filled.lacks,
         "more": f"{len(frame):,} of {rows:,} rows; all are in tables/{table.name}.csv." if len(frame) < rows else "",
         "paper": None if beside.empty else published_grid(beside),
-        "figure": Markup("" if filled.note else draw(table, frame) or ""),
-        "grid": None if frame.empty else grid(frame, table.columns),
+        "figure": Markup("" if filled.note else "".join(draw_each(table, frame))),
+        "grid": None if frame.empty else grid(filled.told(frame), table.columns),
     }
 
 
@@ -149,8 +149,9 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
     unknown = set(frame) - set(names_of(columns))
     if unknown:
         raise ValueError(f"no kind is declared for {', '.join(sorted(map(str, unknown)))}")
-    shown = [column for column in columns if not column.csv_only and frame[column.names[0]].notna().any()]
-    if frame["task"].nunique() == 1 and len(shown) > 1:
+    shown = [column for column in columns if not (column.csv_only or column.figure_only)]
+    shown = [column for column in shown if frame[column.names[0]].notna().any()]
+    if "task" in frame and frame["task"].nunique() == 1 and len(shown) > 1:
         shown = [column for column in shown if column.name != "task"]
     headings = tuple(column.heading for column in shown)
     rows: dict[bool, list[tuple[Cell, ...]]] = {True: [], False: []}

@@ -56,7 +56,7 @@ class Results:
     @property
     def files(self) -> dict[str, pd.DataFrame]:
         found = {"headline": self.headline}
-        found |= {name: table.frame for name, table in self.tables.items() if not table.failed}
+        found |= {name: table.told(table.frame) for name, table in self.tables.items() if not table.failed}
         if len(self.left_out):
             found["left_out"] = self.left_out
         return found if self.paper.empty else found | {"reference": self.paper}

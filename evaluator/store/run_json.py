@@ -1,4 +1,5 @@
-"""Rows of run.json: the failures of a run, and when the gate stopped evaluating each checkpoint of a screened sweep.
+"""Rows of run.json: the failures of a run, when the gate stopped evaluating each checkpoint of a screened sweep, the
+checkpoints' sizes and the engines' counters.
 
 A checkpoint, one of its tasks or one item can fail. Each failure stays listed, in `failures` and in
 tables/failures.csv, until the same command succeeds with it.
@@ -7,16 +8,18 @@ tables/failures.csv, until the same command succeeds with it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from evaluator.core.errors import rows_at
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Row = TypeVar("Row")
 Stage = Literal["prune", "load", "evaluate", "item"]
 
 
@@ -79,15 +82,50 @@ class Screened:
         return self.asked < self.items
 
 
-_ROW = TypeAdapter(Screened)
-
-
 def screened_of(run: Mapping[str, Any]) -> list[Screened]:
     """The rows of a run.json; the function skips rows that it cannot read."""
+    return _readable(run, "screening", TypeAdapter(Screened))
+
+
+Amount = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A checkpoint's size. Runs of earlier versions lack the last two."""
+
+    name: str
+    bytes: Amount  # of all tensors
+    disk_bytes: Amount | None = None  # of the files that hold them
+    parameters: Amount | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What one engine did for one checkpoint in one call (`EngineStats`); None: not measured."""
+
+    checkpoint: str
+    device: str
+    prompt_tokens: Amount = 0  # computed, the cached ones not counted
+    generated_tokens: Amount = 0
+    busy_seconds: Seconds | None = None
+    waiting_seconds: Seconds | None = None
+    peak_memory: Amount | None = None  # bytes
+    items: Amount | None = None
+
+
+def sizes_of(run: Mapping[str, Any]) -> dict[str, Size]:
+    return {each.name: each for each in _readable(run, "checkpoints", TypeAdapter(Size))}
+
+
+def served_of(run: Mapping[str, Any]) -> list[Served]:
+    return _readable(run, "engine_stats", TypeAdapter(Served))
+
+
+def _readable(run: Mapping[str, Any], key: str, kind: TypeAdapter[Row]) -> list[Row]:
     found = []
-    for row in rows_at(run, "screening"):
-        try:
-            found.append(_ROW.validate_python(dict(row)))
-        except ValidationError:
-            continue
+    for row in rows_at(run, key):
+        with suppress(ValidationError):
+            found.append(kind.validate_python(dict(row)))
     return found

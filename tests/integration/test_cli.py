@@ -49,6 +49,8 @@ def test_another_architecture_is_served_by_a_new_engine_and_an_empty_answer_is_e
     greedy = accuracy[accuracy["probe"] == "greedy"]
     assert set(greedy["excluded"]) == {1}
     assert set(greedy["n"]) == {5}
+    price = pd.read_csv(run / "tables" / "price.csv").set_index("checkpoint")
+    assert (price.drop(columns="machine").loc[["small", "other"]] > 0).all(axis=None)
 
 
 def test_no_file_of_a_run_tells_a_token_of_the_environment(run):

@@ -32,7 +32,7 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     empty = {"fidelity", "prompt_order", "prompts", "screening", "weak"}
     assert {name for name, table in tables.items() if table.empty} == empty
     for name, table in tables.items():
-        counts = [column for column in ("n", "n_max", "items", "seeds") if column in table]
+        counts = [column for column in ("n", "n_max", "items", "seeds", "parameters") if column in table]
         assert counts, (name, list(table.columns))
         assert table.empty or (table[counts].fillna(0).max(axis=1) > 0).any(), name
     page = (run / "report" / "index.html").read_text(encoding="utf-8")

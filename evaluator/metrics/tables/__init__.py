@@ -15,6 +15,7 @@ from evaluator.metrics.tables import (
     ladder,
     matching,
     overlap,
+    price,
     prompt_order,
     prompts,
     rank,
@@ -52,6 +53,7 @@ TABLES: Registry[Table] = Registry(
         weak.TABLE,
         vote.TABLE,
         overlap.TABLE,
+        price.TABLE,
         accuracy.SCREENING,
     ),
 )

@@ -39,9 +39,9 @@ def test_every_table_has_counts_and_a_reason_column(tables):
     for name, frame in tables.items():
         assert "reason" in frame, name
         # Of what several prompts (`dropped`) or both sides of a comparison (`anchors`) measured, all others are out.
-        if name not in ("prompt_order", "screening"):
+        if name not in ("price", "prompt_order", "screening"):
             assert {"excluded", "engine_error"} <= set(frame), name
-        assert "n" in frame or name in ("recovery_seeds", "screening"), name
+        assert "n" in frame or name in ("price", "recovery_seeds", "screening"), name
 
 
 def test_rates_lie_within_their_intervals(tables):

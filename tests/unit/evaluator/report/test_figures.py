@@ -37,7 +37,11 @@ def inputs():
             verdicts.append(judged(matcher, name, {key: i % period == 0 for i, key in enumerate(ITEMS)}))
     pairs = [{"item_id": str(i), "control": ("same", "other")[i % 2], "verdict": i % 3 == 0} for i in range(30)]
     controls = pd.DataFrame(pairs).assign(task="t", matcher="a", language="english", response="x", status="ok")
-    return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts), controls=controls)
+    spent = {"device": "<H100>", "generated_tokens": 9, "busy_seconds": 1.0, "waiting_seconds": 0.5}
+    names = ("dense", "<p> & q")
+    run = {"checkpoints": [{"name": name, "bytes": 9} for name in names]}
+    run |= {"engine_stats": [{"checkpoint": name, **spent} for name in names]}
+    return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts), run=run, controls=controls)
 
 
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.figure])

@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
     (run / "report" / "pages" / "009.html").write_text("of a run that had more checkpoints")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results, "MOST", 2)
-        patched.setattr(page, "draw", lambda *_: None)
+        patched.setattr(page, "draw_each", lambda *_: [])
         return write_report(run).page.parent
 
 

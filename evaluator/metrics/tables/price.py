@@ -1,0 +1,133 @@
+"""Table `price`: what a checkpoint costs, beside how many answers it keeps.
+
+One row per checkpoint and machine: a time or a memory of one machine says nothing about another's. All calls of a run
+are added up, and all of its engines of one device. A cell is empty where the run did not measure it.
+
+    bytes               of the files that hold the weights
+    bits_a_weight       8 x bytes of the tensors / parameters, so scales and zero points count
+    parameters          weights, zeros included, as if unpacked
+    peak_memory         bytes, the highest of any engine's process: a GPU's reserved memory, or resident memory on a CPU
+    tokens_per_second   (computed prompt tokens + generated tokens) / seconds
+    seconds_per_item    seconds / items whose records were stored
+
+The seconds are an engine's own: busy, or waiting with requests at hand (`EngineStats`). Tokens from the prefix cache
+are not computed. With two engines the run is faster than this price of one.
+
+The figure has the share of `kept` (`evaluator.metrics.drops`) of the answers that the base knew; the base keeps all of
+its own. Each task, base and machine has its own figure.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pandas as pd
+
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Kind, Row, rounded
+from evaluator.metrics.drops import FATES, item_fates
+from evaluator.metrics.inputs import Inputs, Subject
+from evaluator.metrics.table import Lack, Scatter, Table
+from evaluator.store.run_json import Served, Size, served_of, sizes_of
+
+_MB = 1e6
+BYTES = Kind("bytes", lambda value: rounded(value / _MB, 1), unit="MB", dtype="Int64")
+SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s")
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    sizes, served = sizes_of(inputs.run), served_of(inputs.run)
+    for subject in (*inputs.checkpoints, *inputs.readers):
+        size, own = sizes.get(subject.checkpoint), [each for each in served if each.checkpoint == subject.checkpoint]
+        row = {"task": subject.task, "checkpoint": subject.checkpoint, "items": len(inputs.asked(subject.task))}
+        row |= _kept(inputs, subject) | _size(size)
+        for machine in dict.fromkeys(each.device for each in own):
+            yield row | _speed([each for each in own if each.device == machine]) | {"machine": machine or None}
+        if size is not None and not own:
+            yield row
+
+
+def _kept(inputs: Inputs, subject: Subject) -> Row:
+    comparison = inputs.comparisons().get(subject.key)
+    row: Row = {"of_base": subject.base or subject.checkpoint, "is_base": subject.base is None}
+    if comparison is None:
+        return row | {"kept": None if subject.base else 1.0}
+    fates = item_fates(comparison.outcomes)
+    known = int(fates.isin(FATES).sum())
+    return row | {"kept": float((fates == "kept").sum() / known) if known else None}
+
+
+def _size(size: Size | None) -> Row:
+    if size is None:
+        return {}
+    return {
+        "bytes": size.bytes if size.disk_bytes is None else size.disk_bytes,
+        "bits_a_weight": 8 * size.bytes / size.parameters if size.parameters else None,
+        "parameters": size.parameters,
+    }
+
+
+def _speed(served: Sequence[Served]) -> Row:
+    """Of one checkpoint on one machine. Each ratio is over the calls that measured both of its parts."""
+    timed = [(each, each.busy_seconds + each.waiting_seconds) for each in served
+             if each.busy_seconds is not None and each.waiting_seconds is not None]  # fmt: skip
+    seconds = sum(spent for _, spent in timed)
+    counted = [(each.items, spent) for each, spent in timed if each.items is not None]
+    items = sum(count for count, _ in counted)
+    tokens = sum(each.prompt_tokens + each.generated_tokens for each, _ in timed)
+    return {
+        "peak_memory": max((each.peak_memory for each in served if each.peak_memory is not None), default=None),
+        "tokens_per_second": tokens / seconds if seconds > 0 else None,
+        "seconds_per_item": sum(spent for _, spent in counted) / items if items and seconds > 0 else None,
+    }
+
+
+def _plotted(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one task, base and machine; none without a checkpoint to hold against the base."""
+    drawn = frame[frame["kept"].notna() & frame["bytes"].notna()]
+    if drawn["is_base"].all():
+        drawn = drawn.iloc[:0]
+    return drawn.assign(megabytes=drawn["bytes"].astype("float64") / _MB)
+
+
+def _panel(title: str, x: str, x_title: str) -> Scatter:
+    return Scatter(title, x, "kept", "kept", "checkpoint", "is_base", x_title, "kept, of the base's known answers")
+
+
+TABLE = Table(
+    name="price",
+    title="What does it cost?",
+    reading=(
+        "Size, memory and speed of each checkpoint in this run, and the known answers that it keeps. There is one row "
+        "per checkpoint and machine, and a figure per machine and base: figures of different machines are never mixed. "
+        "Bits a weight include scales. Memory is the peak of an engine's process. Tokens are those generated and the "
+        "prompt's computed ones, not those from a cache. The time is that of one engine, busy or waiting with requests "
+        "at hand."
+    ),
+    needs="run.json",
+    columns=(
+        Column("task", col.TEXT, figure_only=True),
+        Column("checkpoint", col.TEXT),
+        Column("of_base", col.TEXT, figure_only=True),
+        Column("is_base", col.FLAG, figure_only=True),
+        Column("kept", col.PERCENTAGE, figure_only=True),
+        Column("bytes", BYTES, "on disk"),
+        Column("bits_a_weight", col.AMOUNT),
+        Column("parameters", col.COUNT),
+        Column("peak_memory", BYTES),
+        Column("tokens_per_second", col.AMOUNT),
+        Column("seconds_per_item", SECONDS),
+        Column("machine", col.TEXT),
+        Column("items", col.COUNT, figure_only=True),
+        Column("reason", col.TEXT, figure_only=True),
+    ),
+    compute=_rows,
+    figure=(
+        _panel("{of_base}, {task}: kept against size", "megabytes", "MB on disk (hollow: the base)"),
+        _panel("{machine}: kept against speed", "tokens_per_second", "tokens per second"),
+    ),
+    plotted=_plotted,
+    apart=("task", "of_base", "machine"),
+    lacks=(Lack("tokens_per_second", "the engine's time, which vLLM's engine measures"),),
+    counts="items",
+    silent=True,
+)
