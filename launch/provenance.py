@@ -47,7 +47,7 @@ def device() -> str:
 
 def _git(*arguments: str) -> str | None:
     """Run git on the source tree of this code; None outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[1]
     if not (root / ".git").exists():
         return None
     try:

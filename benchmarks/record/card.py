@@ -197,6 +197,7 @@ def card_of(found: Submission, division: Division, model: Path, measured: Mappin
         "machine": {name: provenance.get(name) for name in ("processor", "cpus", "device", "platform")},
         "versions": provenance.get("versions"),
         "commit": provenance.get("commit"),
+        "dirty": provenance.get("dirty"),  # whether the checkout differed from the commit
         **measured,
     }
 

@@ -50,7 +50,13 @@ def verify(folder: Path, model: str | None, seed: int | None, share: float) -> s
 
     `model`: where the model is; None: where the run found it. `share` of the records are recomputed.
     """
-    card = _card(folder)
+    try:
+        return _verified(folder, _card(folder), model, seed, share)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder}: not a whole submission: {type(error).__name__}: {one_line(error)}") from error
+
+
+def _verified(folder: Path, card: Mapping[str, Any], model: str | None, seed: int | None, share: float) -> str:
     division, run, run_id = division_of(card["division"]), read_run(folder / "run"), card["run_id"]
     if not run:
         raise InputError(f"{folder / 'run' / 'run.json'}: no such file")
@@ -113,10 +119,7 @@ def _check_run(run: Mapping[str, Any], card: Mapping[str, Any], division: Divisi
     _same("run.json: state", run.get("state"), "finished")
     weights = [row.get("weights_digest") for row in rows_at(run, "checkpoints")]
     _same("run.json: weights_digest", weights, [card["weights_digest"]])
-    try:
-        stamp = f"{division.name}-{datetime.fromisoformat(card['began']):%Y%m%dT%H%M%SZ}"
-    except ValueError:
-        raise InputError(f"card.json: field 'began' is {card['began']!r}, not a time") from None
+    stamp = f"{division.name}-{datetime.fromisoformat(card['began']):%Y%m%dT%H%M%SZ}"
     _same("the time in the name of the run", run_id.rpartition("-")[0], stamp)
     stats = rows_at(run, "engine_stats")
     if not stats or len({row.get("engine") for row in stats}) < len(stats):
