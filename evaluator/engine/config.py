@@ -30,6 +30,7 @@ class EngineConfig(Frozen):
     max_num_batched_tokens: int | None = Field(default=None, ge=1)  # in a step. None: by memory and model; GPU only
     kv_cache_gib: int = Field(default=1, ge=1)  # CPU only
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    shared_gpu: bool = False  # other processes may take and free memory of its GPU while it starts
     tensor_parallel: int = Field(default=1, ge=1, le=64)  # GPUs of one node
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
     # GPU only: which steps are CUDA graphs (vllm/arguments.py, docs/gpus.md). None and true: full; false: none.

@@ -241,6 +241,7 @@ class VLLMEngine:
 _INDIFFERENT = {
     *("kind", "dtype", "scoring", "trust_remote_code"),
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "gpu_memory_utilization"),
+    "shared_gpu",
 }
 # Variables that choose kernels, in addition to vLLM's own; and vLLM's variables that only locate files, logs, processes
 # and other machines.

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
@@ -42,6 +44,7 @@ _REASONS = 400  # characters of an error that lists reasons
 _NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
 _PATIENCE_SECONDS = 60.0
+_UNCOUNTED = 2**30  # bytes of a process's CUDA graphs and kernels, outside torch's memory (estimate)
 _LOOK_SECONDS = 0.5
 
 
@@ -168,7 +171,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
             torch.cpu._init_amx()
         elif current_platform.is_cuda_alike():
             wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
-        llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
+        with own_memory() if config.shared_gpu and not on_cpu else nullcontext():
+            llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         one_step = _patch(llm, config, v2=v2)
     except InputError:
         raise
@@ -227,6 +231,36 @@ def wait_for_memory(share: float, gpus: int = 1) -> None:
         if all(free >= math.ceil(total * share) for free, total in memories):
             return
         time.sleep(_LOOK_SECONDS)
+
+
+@contextmanager
+def own_memory() -> Iterator[None]:
+    """Within, vLLM sees no change of a GPU's free memory but this process's own. **Not yet run on a GPU.**
+
+    vLLM takes what is free, loads and computes a trial step, and gives the cache what its share leaves of the
+    difference. If another engine starts meanwhile, the cache would be too small. If one ends, vLLM refuses to start.
+    So after the first look, which decides whether there is room, free memory falls with torch's own, and once by what
+    torch does not count.
+    """
+    import torch
+
+    real = torch.accelerator.get_memory_info
+    first: tuple[int, int] | None = None
+
+    def seen(*device: Any) -> tuple[int, int]:
+        nonlocal first
+        held = torch.accelerator.memory_reserved(*device)
+        if first is None:
+            (free, total), before = real(*device), held
+            first = free + before, total
+            return free, total
+        return first[0] - held - _UNCOUNTED, first[1]
+
+    torch.accelerator.get_memory_info = seen  # the function that vLLM asks
+    try:
+        yield
+    finally:
+        torch.accelerator.get_memory_info = real
 
 
 def _memories(gpus: int) -> list[tuple[int, int]]:

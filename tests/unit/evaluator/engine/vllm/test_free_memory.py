@@ -3,9 +3,10 @@
 import stat
 
 import pytest
+import torch
 
 from evaluator.engine.vllm import start
-from evaluator.engine.vllm.start import wait_for_memory
+from evaluator.engine.vllm.start import own_memory, wait_for_memory
 
 GIB = 2**30
 
@@ -29,6 +30,26 @@ def test_it_goes_on_once_there_is_enough(monkeypatch, waited):
     wait_for_memory(0.9)
     assert len(waited) == 3
     assert list(seen) == [80]  # 72 of 80 are enough
+    _free(monkeypatch, iter([8, 44, 80]))
+    wait_for_memory(0.45)  # beside an engine of the same share: one that has ended has not freed its part yet
+    assert len(waited) == 4
+
+
+def test_what_others_do_to_a_shared_gpu_while_an_engine_starts_is_not_seen(monkeypatch):
+    """Two engines of 36 GiB; this one loads 10 GiB, while the other first takes its part and then ends."""
+    free, held = [80], [0]
+
+    def real(*device):
+        return free[0] * GIB, 80 * GIB
+
+    monkeypatch.setattr("torch.accelerator.get_memory_info", real)
+    monkeypatch.setattr("torch.accelerator.memory_reserved", lambda *device: held[0] * GIB)
+    with own_memory():
+        look = torch.accelerator.get_memory_info
+        assert look("cuda:0") == (80 * GIB, 80 * GIB)  # as it is: vLLM refuses where there is no room
+        for free[0], held[0] in ((44, 0), (34, 10), (71, 10)):
+            assert look()[0] == (80 - held[0] - 1) * GIB
+    assert torch.accelerator.get_memory_info is real
 
 
 def test_a_gpu_that_somebody_else_uses_is_left_to_vllm_to_refuse(monkeypatch, waited):
