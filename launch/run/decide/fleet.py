@@ -103,7 +103,7 @@ class Fleet(Generic[AnyWorker]):
 
     def start_first(self) -> None:
         """Start one engine for waiting work before prune jobs get GPUs, unless it would take all GPUs."""
-        if not self.on_gpus or sum(node.gpus for node in self._nodes) <= self._first.gpus:
+        if not self.on_gpus or sum(node.rooms for node in self._nodes) <= self._first.gpus:
             return
         if self._board.has_work and not any(worker.serving for worker in self.workers):
             self._fill()
@@ -145,7 +145,7 @@ class Fleet(Generic[AnyWorker]):
         ended = [each for each in self.workers if each.retired is not None]
         held = [self._holds.get(each.number, each.place.node_id) for each in ended]  # where Ray has put them
         retired = Counter(node_id for node_id in held if node_id in there)
-        rooms = {node.node_id: node.gpus // self._first.gpus for node in self._nodes} if self.on_gpus else {}
+        rooms = {node.node_id: node.rooms // self._first.gpus for node in self._nodes} if self.on_gpus else {}
         usable = [node_id for node_id, room in rooms.items() if room > retired[node_id]]
         spent = [node_id for node_id in usable if retired[node_id] >= _RETIRED and not standing[node_id]]
         if len(spent) < len(usable):
@@ -160,15 +160,14 @@ class Fleet(Generic[AnyWorker]):
                 raise worker.failure
         if not self.working and self._board.has_work:
             self._fill()  # the last engine may have ended only now
-        has_work, lacks, gpus = self._board.has_work, self._board.lacks, self._first.gpus
+        has_work, lacks = self._board.has_work, self._board.lacks
         retired = [worker.retired for worker in self.workers if worker.retired is not None]
         if has_work and retired and not self.working:
             raise EngineError(f"no working engine is left: {retired[-1]}; the same command resumes")
         alive = [worker for worker in self.workers if worker.is_alive()]
         missing, why = None, ""  # what the work waits for, without which it cannot go on
         if alive and not self._board.over and not any(worker.where for worker in alive):
-            free = f"{gpus} free GPU{'s' if gpus > 1 else ''} on one node" if gpus else "a process"
-            missing, why = f"no engine has found {free}", ": others hold them, or nodes are gone"
+            missing, why = f"no engine has found {self._first.needs}", ": others hold them, or nodes are gone"
         elif (has_work or short) and lacks is not None:
             missing = f"resources.same_device: what is left needs {lacks!r}, as the records that are there, and no "
             missing += "engine has had that"

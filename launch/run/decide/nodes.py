@@ -9,6 +9,8 @@ from evaluator.core.errors import InputError
 
 _PER_CORE = 4  # engines at most: one that waits for its core only uses memory
 _NAMED = 8  # limit of nodes in an error
+_PARTS = 10_000  # of a GPU: Ray counts no smaller ones
+GPU_SHARE = "RESURFACE_GPU_SHARE"  # in the environment of a prune task: the share of the memory that it may take
 # Options of a process without a GPU. Since Ray 2.60, such a process otherwise sees all GPUs of its node.
 NO_GPUS: Mapping[str, Any] = {"num_gpus": 0, "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}}
 
@@ -20,6 +22,12 @@ class Node:
     cpus: int
     gpus: int
     driver: bool = False  # this process runs there
+    sharing: int = 1  # engines and prune tasks of one GPU
+
+    @property
+    def rooms(self) -> int:
+        """The number of engines or prune tasks for which it has a GPU, or a part of one."""
+        return self.gpus * self.sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +37,21 @@ class Place:
     node_id: str
     gpus: int
     threads: int | None  # of an engine on a CPU; None: as the environment sets them
+    sharing: int = 1  # engines and prune tasks of its GPU
+
+    @property
+    def needs(self) -> str:
+        """The resources that it waits for, in words."""
+        if not self.gpus:
+            return "a process"
+        if self.sharing > 1:
+            return f"a free 1/{self.sharing} of a GPU"
+        return f"{self.gpus} free GPU{'s' if self.gpus > 1 else ''} on one node"
+
+
+def part_of_gpu(sharing: int) -> float | int:
+    """What Ray is asked for. It is rounded down: `sharing` parts that were rounded up would not fit in one GPU."""
+    return 1 if sharing == 1 else _PARTS // sharing / _PARTS
 
 
 def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | None, *, spare: int) -> tuple[Place, ...]:
@@ -53,16 +76,19 @@ def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | Non
             )
             for node in chosen
         )
-    rooms = [node.gpus // tensor_parallel for node in nodes]
+    rooms = [node.rooms // tensor_parallel for node in nodes]
     fitting = sum(rooms)
     if not fitting:
         raise InputError(f"engine.tensor_parallel: {tensor_parallel}: no node has this many GPUs: {_gpus_of(nodes)}")
     if wanted is not None and wanted > fitting:
         each = "" if tensor_parallel == 1 else f" of tensor_parallel {tensor_parallel}"
+        each = each if nodes[0].sharing == 1 else f", engines_per_gpu {nodes[0].sharing}"
         verb = "fits" if fitting == 1 else "fit"
         raise InputError(f"resources.engines: {wanted}{each}: {fitting} {verb}: {_gpus_of(nodes, rooms)}")
     turns = [node for turn in range(max(rooms)) for node, room in zip(nodes, rooms, strict=True) if turn < room]
-    return tuple(Place(node_id=node.node_id, gpus=tensor_parallel, threads=None) for node in turns[:wanted])
+    return tuple(
+        Place(node_id=node.node_id, gpus=tensor_parallel, threads=None, sharing=node.sharing) for node in turns[:wanted]
+    )
 
 
 def missing_places(
@@ -110,14 +136,14 @@ def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
 
 
 class FreeGpus:
-    """The GPUs of each node that no prune task and no engine of this run has."""
+    """The GPUs of each node, or parts of shared ones, that no prune task and no engine of this run has."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._free: dict[str, int] = {}
         self.follow(nodes)
 
     def follow(self, nodes: Sequence[Node]) -> None:
-        self._free = {node.node_id: self._free.get(node.node_id, node.gpus) for node in nodes}
+        self._free = {node.node_id: self._free.get(node.node_id, node.rooms) for node in nodes}
 
     def take(self, node_id: str, count: int) -> bool:
         """Take `count` GPUs of a node, if they are free; returns whether they were."""
@@ -141,16 +167,21 @@ class FreeGpus:
             self._free[node_id] += count
 
 
-def prune_options(*, gpu: bool) -> dict[str, Any]:
-    """The arguments of `ray.remote` for a prune task.
+def prune_options(*, gpu: bool, sharing: int = 1, memory: float = 1.0) -> dict[str, Any]:
+    """The arguments of `ray.remote` for a prune task. Of a shared GPU it has the part of one engine.
+
+    `memory`: the share of a GPU's memory for all its engines together.
 
     A process with a GPU ends with its task. An idle process would keep its CUDA context and torch's cache, and an
     engine refuses to start if less memory is free than it requests. Ray ends such a process itself, but only if
     `num_gpus` is given to `ray.remote`. So pass all of these there, not to `.options`.
     """
+    own: Mapping[str, Any] = {"num_gpus": part_of_gpu(sharing)} if gpu else NO_GPUS
+    if gpu and sharing > 1:
+        own = {**own, "runtime_env": {"env_vars": {GPU_SHARE: f"{memory / sharing:.4f}"}}}
     return {
         "num_cpus": 1,
-        **({"num_gpus": 1} if gpu else NO_GPUS),
+        **own,
         "max_calls": 1 if gpu else 0,  # 0: any number
         "max_retries": 0,  # `PruneTasks` counts failures of all kinds, and chooses another node
         "retry_exceptions": False,

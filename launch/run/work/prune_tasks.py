@@ -22,7 +22,7 @@ from evaluator.core.liveness import HangWatch, Hung
 from launch.provenance import provenance
 from launch.run.decide.assignments import Where
 from launch.run.decide.failures import Setback
-from launch.run.decide.nodes import FreeGpus, prune_options
+from launch.run.decide.nodes import FreeGpus
 from launch.run.work.actors import end_process, make_checkpoint
 from launch.run.work.failure_log import last_words, size
 from launch.sweep.config import Resources
@@ -87,10 +87,14 @@ class PruneTasks:
         log_dir: Path,
         held_out: Mapping[str, str],
         free: FreeGpus | None,
+        options: Mapping[str, Any],
         resources: Resources,
         warn: Callable[[str], None],
     ) -> None:
-        """`free`: the GPUs for jobs and engines; None: CPUs. `warn` receives a line for every job tried again."""
+        """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as `prune_options` gives them.
+
+        `warn` receives a line for every job tried again.
+        """
         self._resources = resources
         self._warn = warn
         self._failures: Counter[str] = Counter()  # by job
@@ -99,7 +103,7 @@ class PruneTasks:
         self._waiting = deque(jobs)
         self.running: dict[Any, _Task] = {}
         self._free = free
-        self._task = ray.remote(**prune_options(gpu=free is not None))(make_checkpoint)
+        self._task = ray.remote(**options)(make_checkpoint)
         self._log_dir = log_dir.absolute()
         self._held_out = ray.put(dict(held_out))
         self._looked = time.monotonic()

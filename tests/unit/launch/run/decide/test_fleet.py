@@ -34,14 +34,19 @@ class Worker:
         self.lost, self.alive = True, False
 
 
-def _nodes(**gpus: int) -> list[Node]:
-    return [Node(node_id=name, name=name, cpus=4, gpus=count, driver=name == "a") for name, count in gpus.items()]
+def _nodes(sharing: int = 1, **gpus: int) -> list[Node]:
+    return [
+        Node(node_id=name, name=name, cpus=4, gpus=count, driver=name == "a", sharing=sharing)
+        for name, count in gpus.items()
+    ]
 
 
-def _fleet(work: bool = True, wanted: int | None = None, held: str | None = "", **gpus: int) -> tuple[Any, Any]:
+def _fleet(
+    work: bool = True, wanted: int | None = None, held: str | None = "", sharing: int = 1, **gpus: int
+) -> tuple[Any, Any]:
     """Prune jobs have a GPU of each node in `held`; None: no engine is started yet."""
     board = SimpleNamespace(has_work=work, lacks=None, over=False)
-    fleet: Any = Fleet(_nodes(**gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
+    fleet: Any = Fleet(_nodes(sharing, **gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
     assert all(fleet.free.take(node_id, 1) for node_id in held or "")
     if held is not None:
         fleet.start()
@@ -228,8 +233,8 @@ def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> N
 
 
 def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:
-    for gpus, expected in ((1, ""), (3, "0a")):
-        fleet, board = _fleet(work=False, held=None, a=gpus)
+    for gpus, sharing, expected in ((1, 1, ""), (3, 1, "0a"), (1, 2, "0a")):
+        fleet, board = _fleet(work=False, held=None, sharing=sharing, a=gpus)
         fleet.start_first()
         assert _stand(fleet) == ""
         board.has_work = True

@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
-from launch.run.decide.nodes import FreeGpus, Node, missing_places, place_engines, prune_options
+from launch.run.decide.nodes import GPU_SHARE, FreeGpus, Node, missing_places, part_of_gpu, place_engines, prune_options
 from tests.support.sweeps import refused
 
 
-def _nodes(*gpus: int, cpus: int = 8) -> list[Node]:
+def _nodes(*gpus: int, cpus: int = 8, sharing: int = 1) -> list[Node]:
     """Nodes a, b, ...: the driver runs on the first."""
     return [
-        Node(node_id=name, name=f"host-{name}", cpus=cpus, gpus=count, driver=not number)
+        Node(node_id=name, name=f"host-{name}", cpus=cpus, gpus=count, driver=not number, sharing=sharing)
         for number, (name, count) in enumerate(zip("abcdefghijklmnop", gpus, strict=False))
     ]
 
@@ -72,6 +72,28 @@ def test_a_prune_process_ends_with_its_task_where_it_has_a_gpu_and_else_sees_non
     assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
     assert on_cpu["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
     assert "runtime_env" not in on_gpu
+
+
+def test_engines_and_prune_tasks_share_gpus() -> None:
+    nodes = _nodes(2, 0, 1, sharing=3)
+    places = place_engines(nodes, 1, None, spare=1)
+    assert "".join(place.node_id for place in places) == "acacacaaa"
+    assert {(place.gpus, place.needs) for place in places} == {(1, "a free 1/3 of a GPU")}
+    found = missing_places(nodes, Counter("aaaac"), Counter("c"), places[0], None, spare=1)
+    assert sorted(each.node_id for each in found) == ["a", "a", "c"]
+    assert {each.sharing for each in found} == {3}
+    free = FreeGpus(nodes)
+    assert [free.take_one() for _ in range(4)] == ["c", "c", "c", "a"]
+    assert free.take("a", 5)
+    assert free.take_one() is None
+    told = "resources.engines: 10, engines_per_gpu 3: 9 fit: 6 in 2 GPUs on host-a, 0 in 0 GPUs on host-b, "
+    assert refused(place_engines, nodes, 1, 10, spare=1) == f"{told}3 in 1 GPU on host-c"
+    for sharing in range(1, 17):  # as Ray counts: all fit, and not one more
+        parts = round(10_000 * part_of_gpu(sharing))
+        assert sharing * parts <= 10_000 < (sharing + 1) * parts
+    on_third = prune_options(gpu=True, sharing=3, memory=0.9)
+    assert (on_third["num_gpus"], on_third["max_calls"]) == (0.3333, 1)
+    assert on_third["runtime_env"]["env_vars"] == {GPU_SHARE: "0.3000"}
 
 
 def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:

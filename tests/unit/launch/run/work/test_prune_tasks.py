@@ -116,6 +116,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             log_dir=tmp_path,
             held_out={},
             free=FreeGpus(nodes) if gpus else None,
+            options={},
             resources=Resources(attempts=3, stall_seconds=60, load_seconds=300),
             warn=found.warned.append,
         )
