@@ -78,15 +78,29 @@ def _gpus() -> str | None:
         return f"GPU {visible}" if visible else None
 
 
+def least_gpu_memory() -> int | None:
+    """The bytes of the smallest GPU of this process, or of its machine if it has none; None if uncertain."""
+    try:
+        return min(int(mebibytes) * 2**20 for mebibytes in _ask("memory.total", os.environ.get("CUDA_VISIBLE_DEVICES")))
+    except (OSError, subprocess.CalledProcessError, ValueError):  # without a GPU, with slices of one
+        return None
+
+
 def _gpu_names() -> list[str]:
     """The GPU names from nvidia-smi, which does not start CUDA. Raises OSError if nvidia-smi is missing."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible == "":
-        return []
-    which = [] if visible is None else ["-i", visible]
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", *which]
+    return [] if visible == "" else _ask("name", visible)
+
+
+def _ask(field: str, visible: str | None) -> list[str]:
+    command = [
+        "nvidia-smi",
+        f"--query-gpu={field}",
+        "--format=csv,noheader,nounits",
+        *(["-i", visible] if visible else []),
+    ]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [name for name in map(str.strip, listing.split("\n")) if name]
+    return [value for value in map(str.strip, listing.split("\n")) if value]
 
 
 def processor() -> str:

@@ -51,6 +51,7 @@ class EngineStatus:
     """An engine's current work, and its waiting time on the previous checkpoint."""
 
     engine: int
+    gpu: str  # "node-a: 3 (1/2)": it has half of the third GPU there; "": none, or unknown
     state: str
     checkpoint: str | None
     task: str | None
@@ -263,6 +264,7 @@ def _engines(rows: Iterable[Mapping[str, Any]]) -> tuple[EngineStatus, ...]:
     return tuple(
         EngineStatus(
             engine=_whole(row.get("engine")) or 0,
+            gpu=_text(row.get("gpu")) or "",
             state=str(row.get("state") or "unknown"),
             checkpoint=_text(row.get("checkpoint")),
             task=_text(row.get("task")),

@@ -55,7 +55,8 @@ def run_and_report(
         ENGINES[config.engine.kind].check_here(config.engine)
         gpus = count_gpus()
         if gpus is not None:
-            node = Node(node_id="", name=platform.node(), cpus=usable_cores(), gpus=gpus, driver=True)
+            sharing = config.sharing(weights=0, memory=1, gpus=gpus)  # the sizes of models and GPUs are not known yet
+            node = Node(node_id="", name=platform.node(), cpus=usable_cores(), gpus=gpus, driver=True, sharing=sharing)
             place_engines([node], config.engine.tensor_parallel, config.resources.engines, spare=1)
     from launch.run.work.progress import Progress
     from launch.sweep.preflight import prepare
@@ -131,6 +132,9 @@ def evaluate(
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     prompts: Prompts = None,
     engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
+    engines_per_gpu: Annotated[
+        str, typer.Option(metavar="N", help="engines that share a GPU; auto: 2 of small models")
+    ] = "1",
     shard_items: Annotated[
         int, typer.Option(help="items per Parquet file; a crash loses at most a file per engine")
     ] = 20,
@@ -148,7 +152,7 @@ def evaluate(
               "seed": seed, "chat": chat, "options": options},
         engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
                 "trust_remote_code": trust_remote_code},
-        resources={"engines": engines, "shard_items": shard_items},
+        resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items},
         prompts=prompts,
     )  # fmt: skip
     run_and_report(config, out, track)
@@ -184,7 +188,7 @@ def demo(out: Out = Path("runs/demo")) -> None:
 
 def print_estimate(console: Console, config: SweepConfig) -> None:
     """Print a sweep's cost and the assumptions. Raises InputError as `estimate` does."""
-    from launch.sweep.estimate import Work, assumptions, estimate
+    from launch.sweep.estimate import Work, assumptions, estimate, shared_by
 
     estimates = estimate(config)
     total = reduce(Work.plus, (each.work for each in estimates), Work())
@@ -216,7 +220,7 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     unsized = sorted({each.job.model for each in estimates if each.evaluation_hours is None})
     if unsized:
         lines.append(f"not in the hours, because their size is unknown here: {', '.join(unsized)}")
-    for text in (*lines, *_screened(config, estimates), *_disk_space(estimates), *assumptions()):
+    for text in (*lines, *_screened(config, estimates), *_disk_space(estimates), *assumptions(shared_by(config))):
         console.print(escape(text), highlight=False, soft_wrap=True)
 
 

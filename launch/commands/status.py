@@ -72,15 +72,17 @@ def _page(found: RunStatus) -> RenderableType:
     if len(parts) < len(found.parts):
         page.append(_plain(f"and {len(found.parts) - len(parts)} more tasks of checkpoints; --json has them all"))
     if found.engines:
-        columns = ("engine", "state", "checkpoint", "task", "items", "seconds", "idle", "waiting")
-        table = empty_table(columns, ("checkpoint", "task"))
-        table.columns[1].justify = "left"
+        gpu = ("GPU",) if any(each.gpu for each in found.engines) else ()
+        columns = ("engine", *gpu, "state", "checkpoint", "task", "items", "seconds", "idle", "waiting")
+        table = empty_table(columns, (*gpu, "checkpoint", "task"))
+        table.columns[1 + len(gpu)].justify = "left"
         for each in found.engines:
             shares = (
                 "" if share is None else f"{100 * share:.0f} %" for share in (each.idle_share, each.waiting_share)
             )
             table.add_row(
                 str(each.engine),
+                *([_plain(each.gpu)] if gpu else ()),
                 *(_plain(text or "") for text in (each.state, each.checkpoint, each.task)),
                 f"{each.done} of {each.items}" if each.items else "",
                 f"{each.seconds:.0f}" if each.seconds else "",

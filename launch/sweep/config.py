@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -46,6 +46,9 @@ from quantising.config import MethodName as QuantiseName
 from quantising.methods import METHODS
 
 SCHEMA_VERSION = 1
+AUTO = 2  # engines that share a GPU: `bench host` measures that two on one device idle less than one
+_MOST_SHARING = 16
+_SMALL = 8  # they share it if their weights take less than this part of its memory
 DENSE = "dense"  # in `after:`, a model as it is
 RECIPES = Path(__file__).parents[1] / "recipes"
 _SOME = CalibrationConfig(source="c4")  # in place of the sweep's
@@ -57,6 +60,14 @@ _Value = TypeVar("_Value")
 OneOrMany = Annotated[
     tuple[_Value, ...], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
 ]
+
+
+def _sharing(value: Any) -> Any:
+    """`engines_per_gpu`, also as an option. Raises ValueError."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if number != "auto" and (type(number) is not int or not 1 <= number <= _MOST_SHARING):
+        raise ValueError(f"must be auto, or a number from 1 to {_MOST_SHARING}")
+    return number
 
 
 class PruneSetting(Frozen):
@@ -132,6 +143,9 @@ class Resources(Frozen):
 
     # None: one per GPU (or per tensor_parallel GPUs), or one per node without GPUs. Each has a thread in the driver.
     engines: int | None = Field(default=None, ge=1, le=1000)
+    # Engines that share a GPU, and its gpu_memory_utilization. By default one has it for itself: each of several has a
+    # smaller cache, and no GPU has measured the gain. `auto`: `SweepConfig.sharing`.
+    engines_per_gpu: Annotated[int | Literal["auto"], BeforeValidator(_sharing)] = 1
     shard_items: int = Field(default=20, ge=1)  # items per Parquet part; a crash loses at most one part per engine
     # The run sets a checkpoint or a prune job aside, and retires an engine, after this many failures in a row.
     attempts: int = Field(default=3, ge=1, le=1000)
@@ -185,7 +199,22 @@ class SweepConfig(Frozen):
             raise ValueError(problem)
         if self.base is not None and self.base not in self.models:
             raise ValueError(f"base: {self.base!r} is not one of the models ({', '.join(self.models)})")
+        shared, gpus = self.resources.engines_per_gpu, self.engine.tensor_parallel
+        if gpus > 1 and shared not in (1, "auto"):
+            raise ValueError(f"resources.engines_per_gpu: {shared}: engines of tensor_parallel {gpus} share no GPU")
         return self
+
+    def sharing(self, *, weights: int, memory: int | None, gpus: int = 0) -> int:
+        """The number of engines on each GPU. `auto`: two if models are small and GPUs are scarce, else one.
+
+        `weights`: bytes of the largest checkpoint. `memory`: of the smallest GPU; None: unknown. `gpus`: how many.
+        """
+        asked, wanted = self.resources.engines_per_gpu, self.resources.engines
+        if asked != "auto":
+            return asked
+        scarce = wanted is None or wanted > gpus
+        small = memory is not None and weights * _SMALL < memory
+        return AUTO if scarce and small and self.engine.tensor_parallel == 1 else 1
 
 
 def bundled_recipes() -> dict[str, Path]:

@@ -3,9 +3,10 @@
 The settings give the numbers of items, requests and prompts. Lengths and speeds are assumptions, printed with the
 result. In seconds:
 
-    evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + REQUEST * requests + LOAD
+    evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + REQUEST * requests / engines + LOAD
     compress   = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK
 
+`engines` share the GPU, and one computes while another's Python works.
 P is the number of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward pass). The disk
 reads and writes every bfloat16 weight once. No speed is measured. The hours show which of two sweeps is larger, and
 whether one takes a morning or a week.
@@ -37,6 +38,7 @@ from quantising.methods import METHODS as QUANTISING
 PEAK = 989e12  # operations per second: dense bfloat16 of one H100 or H200
 PREFILL, DECODE = 0.4, 0.15  # shares of PEAK that prompts and generated tokens reach
 REQUEST = 0.002  # seconds that the driver and the engine's scheduler spend on a request
+MEMORY = 80e9  # bytes of the GPU, for `resources.engines_per_gpu: auto`
 LOAD = 60.0  # seconds to swap one checkpoint in and start its first requests
 DISK = 1e9  # bytes per second
 _LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
@@ -91,6 +93,7 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
     values = models_of(config)
     works: dict[str, Work] = {}
     estimates = []
+    sharing = shared_by(config)
     jobs = expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value))
     for job in jobs:
         own: dict[str, Work] = {}  # by task
@@ -116,7 +119,7 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
             JobEstimate(
                 job=job,
                 work=work,
-                evaluation_hours=None if size is None else evaluation_hours(size, work),
+                evaluation_hours=None if size is None else evaluation_hours(size, work, sharing),
                 compress_hours=hours,
                 disk=disk,
                 references=references,
@@ -160,10 +163,18 @@ def _prompt_tokens(format: str, task: EvalConfig) -> int:
     return min(_PROMPT["open"], task.prompt_tokens) if format == "open" else _LISTED
 
 
-def evaluation_hours(parameters: float, work: Work) -> float:
-    """Hours on one GPU, by the module's formula."""
+def shared_by(config: SweepConfig) -> int:
+    """The engines on one GPU of `MEMORY`. A model of unknown size counts as a large one."""
+    sizes = [_parameters(value) for value in models_of(config).values()]
+    width = 4 if config.engine.dtype == "float32" else 2
+    largest = max(MEMORY if size is None else width * size for size in sizes)
+    return config.sharing(weights=int(largest), memory=int(MEMORY))
+
+
+def evaluation_hours(parameters: float, work: Work, engines: int = 1) -> float:
+    """Hours on one GPU that `engines` share, by the module's formula."""
     operations = 2 * parameters * (work.prompt_tokens / PREFILL + work.generated_tokens / DECODE)
-    return (operations / PEAK + REQUEST * work.requests + LOAD) / 3600
+    return (operations / PEAK + REQUEST * work.requests / engines + LOAD) / 3600
 
 
 def compress_hours(parameters: float, config: PruneConfig | QuantiseConfig) -> float:
@@ -200,7 +211,9 @@ def _parameters(value: str) -> float | None:
         return None
 
 
-def assumptions() -> tuple[str, ...]:
+def assumptions(engines: int = 1) -> tuple[str, ...]:
+    """What is printed with an estimate. `engines` share a GPU."""
+    at_once = f", for {engines} at a time: {engines} engines share a GPU" if engines > 1 else ""
     return (
         f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
         f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
@@ -208,7 +221,7 @@ def assumptions() -> tuple[str, ...]:
         f"every answer runs to its token cap; {UNKNOWN_SIZE:,} items in each language of an unknown data set;",
         f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach {100 * PREFILL:.0f} % of that and "
         f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; "
-        f"{1e3 * REQUEST:.0f} ms of Python for each request; {LOAD:.0f} s to load a checkpoint; "
+        f"{1e3 * REQUEST:.0f} ms of Python for each request{at_once}; {LOAD:.0f} s to load a checkpoint; "
         f"{DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing was started and nothing fetched.",
     )
 

@@ -60,6 +60,12 @@ class Prepared:
     served: tuple[str, ...]  # notes on how the engine serves checkpoints, a line each
     unusable: tuple[Failure, ...]  # damaged checkpoints and everything made from them; not in `jobs`
 
+    @property
+    def largest(self) -> int:
+        """The bytes of the largest checkpoint's weights in an engine; a made one is not larger than its source."""
+        wide = self.engine.dtype == "float32"
+        return max(info.bytes * (2 if wide and info.dtype != "float32" else 1) for info in self.dense.values())
+
     @cached_property
     def questions_by_task(self) -> Mapping[str, tuple[Question, ...]]:
         """Every question, by task name. It has options if any probe needs them."""

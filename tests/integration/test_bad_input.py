@@ -226,6 +226,11 @@ def test_sweep_files(desk, text, named):
         ({"engine": {"deterministic": True}}, "engine: deterministic: vLLM has no batch-invariant mode on a CPU"),
         ({"resources": {"engines": 101}}, "resources.engines: 101: at most 4 for each core, and there are 2 cores"),
         ({"engine": {"tensor_parallel": 100}}, "engine.tensor_parallel: 100"),
+        (
+            {"engine": {"tensor_parallel": 2}, "resources": {"engines_per_gpu": 2}},
+            "sweep.yaml: resources.engines_per_gpu: 2: engines of tensor_parallel 2 share no GPU",
+        ),
+        ({"resources": {"engines_per_gpu": "x"}}, 'resources.engines_per_gpu: "x": must be auto, or a number from 1'),
         ({"resources": {"placement_seconds": 10**12}}, "resources.placement_seconds: 1000000000000"),
     ],
 )

@@ -32,7 +32,7 @@ class Desk:
         self.tracked = directory / "mlflow.jsonl"  # what the tracker hears
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def sweep(self, *, shard_items: int = 3, engines: int | None = 1, **resources: int) -> Path:
+    def sweep(self, *, shard_items: int = 3, engines: int | None = 1, **resources: int | str) -> Path:
         """A sweep file; `engines` None: one on each node."""
         document = {
             "models": {"dense": "model"},

@@ -120,6 +120,7 @@ class Where:
     node_id: str  # Ray's
     device: str  # its GPUs, or else the processor
     pid: int = 0
+    gpu: str = ""  # "node-a: 3": the numbers of its GPUs there; "node-a: 3 (1/2)": half of one; "": none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,8 @@ Kind = Literal[
     "began",  # an engine begins `items` items of `task` on `checkpoint`
     "advanced",  # `items` of them are finished
     "ended",  # an engine has ended its turn: a checkpoint may be done
-    "unplaced",  # an engine waits for `gpus` GPUs; 0: for a process
+    "placed",  # an engine has a process; `text`: where (`Where.gpu`)
+    "unplaced",  # an engine waits for a place; `text`: what it needs
     "died",  # an engine's process ended; `text`: why
     "left",  # an engine is gone for good
     "made",  # `items` of `total` checkpoints are pruned or quantised
@@ -155,7 +157,6 @@ class Event:
     task: str = ""
     items: int = 0
     total: int = 0
-    gpus: int = 0
     swapped: bool = False
     seconds: float = 0.0
     text: str = ""

@@ -48,6 +48,7 @@ class LiveState:
         self._started = clock()
         self._written: float | None = None
         self._engines: dict[int, _Doing] = {}
+        self._gpus: dict[int, str] = {}  # by engine
         self._errors: deque[str] = deque(maxlen=_ERRORS)
         self._pruning: dict[str, int] | None = None
         self._items = 0
@@ -72,6 +73,8 @@ class LiveState:
                         self._pace.popleft()
                 case "made":
                     self._pruning = {"done": event.items, "total": event.total} if event.total else None
+                case "placed":
+                    self._gpus[event.engine] = event.text
                 case "warned":
                     self._errors.append(one_line(event.text))
                 case "ended" | "unplaced" | "died" | "left":
@@ -102,6 +105,7 @@ class LiveState:
                 "engines": [
                     {
                         "engine": number,
+                        "gpu": self._gpus.get(number, ""),
                         "state": doing.state,
                         "seconds": round(now - doing.since, 1),
                         "checkpoint": doing.checkpoint,

@@ -39,7 +39,7 @@ from launch.run.decide.assignments import (
     ShardResult,
     Where,
 )
-from launch.run.decide.nodes import NO_GPUS
+from launch.run.decide.nodes import GPU_SHARE, NO_GPUS, Place, part_of_gpu
 from launch.sweep.plugins import load_plugins
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
@@ -64,6 +64,9 @@ class EngineActor:
     def __init__(self, setup: EngineSetup) -> None:
         enter_engine_process(setup)
         self._config = setup.config
+        self._gpu = gpu_of(setup.place)
+        if self._gpu:
+            print(f"GPU: {self._gpu}", flush=True)
         self._engine: Engine | None = None
         # (task, tokenizer) -> the tokenised questions, by position: shared by all checkpoints with that tokenizer.
         self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
@@ -174,7 +177,7 @@ class EngineActor:
     def where(self) -> Where:
         """Return this process's place. Ray queues the call until the process has it."""
         node_id = ray.get_runtime_context().get_node_id()
-        return Where(node=platform.node(), node_id=node_id, device=device(), pid=os.getpid())
+        return Where(node=platform.node(), node_id=node_id, device=device(), pid=os.getpid(), gpu=self._gpu)
 
     @ray.method(concurrency_group=AHEAD)  # type: ignore[untyped-decorator]
     def read_ahead(self, checkpoint: Path) -> None:
@@ -198,7 +201,7 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
     if "OMP_NUM_THREADS" in os.environ:  # the user's setting, which the process inherits
         setup = replace(setup, place=replace(setup.place, threads=None))
     return ray.remote(
-        **({"num_gpus": setup.place.gpus} if setup.place.gpus else NO_GPUS),
+        **({"num_gpus": setup.place.gpus * part_of_gpu(setup.place.sharing)} if setup.place.gpus else NO_GPUS),
         num_cpus=0,  # an engine that held a CPU for the whole run could block the prune tasks that it waits for
         max_restarts=0,  # the driver itself replaces it, and loads a checkpoint
         # Ray puts an actor without resources on any node, despite SPREAD or a node's name. One byte is enough.
@@ -208,6 +211,13 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
         ),
         **options,
     )(actor).remote(setup)
+
+
+def gpu_of(place: Place) -> str:
+    """The GPUs that Ray has given this process, as `Where.gpu`."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    part = f" (1/{place.sharing})" if place.sharing > 1 else ""
+    return f"{platform.node()}: {visible}{part}" if place.gpus and visible else ""
 
 
 def end_process(where: Where) -> None:
@@ -266,8 +276,11 @@ def make_checkpoint(
     _log_to(log_path)
     with showing_life(pulse_path):
         from launch.sweep.compress import SOURCES
+        from pruning.model.memory import limit
 
         load_plugins()
+        if (share := os.environ.get(GPU_SHARE)) is not None:
+            limit(float(share))
         told = {**provenance, **machine()}
         if isinstance(config, QuantiseConfig):
             from quantising.run import quantise

@@ -10,21 +10,24 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.core.errors import ResurfaceError, one_line
 from evaluator.store.files import need_unfenced
+from launch import provenance
 from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node
 from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's default takes 30 % of the memory
 _LOOK_SECONDS = 0.25
+_MEMORY_SECONDS = 60.0  # for nodes to tell the memory of their GPUs
 _SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; Ray ends this process after 60
 
 
@@ -87,6 +90,19 @@ class Cluster:
                 alive = {node["NodeID"]: node["Alive"] for node in self._listing}
                 self._answered = time.monotonic()
                 self._raylet_died = self._raylet_died or not alive.get(self._node, True)
+
+
+def least_gpu_memory(nodes: Sequence[Node]) -> int | None:
+    """The bytes of the smallest GPU of all nodes, as a process on each finds them; None if one does not know."""
+    ask = ray.remote(num_cpus=0)(provenance.least_gpu_memory)
+    told = []
+    for node in [node for node in nodes if node.gpus]:
+        there = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+        told.append(ask.options(scheduling_strategy=there).remote())
+    with contextlib.suppress(RayError):
+        found: list[int | None] = ray.get(told, timeout=_MEMORY_SECONDS)
+        return min((each for each in found if each), default=None) if all(found) else None
+    return None
 
 
 def lives(node_id: str) -> bool:

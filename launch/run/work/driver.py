@@ -33,11 +33,11 @@ from launch.run.decide.assignments import (
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger, Setback
 from launch.run.decide.fleet import Fleet
-from launch.run.decide.nodes import Place
+from launch.run.decide.nodes import Node, Place, prune_options
 from launch.run.directory.live import LiveState
 from launch.run.directory.lock import LeaseLost
 from launch.run.directory.rundir import RunDirectory, State, drop_references, references_of, set_damaged_aside
-from launch.run.work.cluster import Cluster, cluster
+from launch.run.work.cluster import Cluster, cluster, least_gpu_memory
 from launch.run.work.failure_log import FailureLog, try_again
 from launch.run.work.progress import Progress
 from launch.run.work.prune_tasks import PruneTasks
@@ -176,8 +176,13 @@ class _Run:
     def _on(self, machines: Cluster, to_make: Sequence[CheckpointJob], inspected: Inspections) -> None:
         """Make and evaluate checkpoints until nothing is left."""
         resources, questions = self._resources, {task.key: ray.put(task.questions) for task in self._prepared.tasks}
+        sharing = self._sharing(machines.nodes())
+
+        def nodes() -> list[Node]:
+            return [dataclasses.replace(node, sharing=sharing) for node in machines.nodes()]
+
         fleet = Fleet(
-            machines.nodes(),
+            nodes(),
             self._board,
             lambda number, place: self._worker(number, place, questions),
             tensor_parallel=self._prepared.config.engine.tensor_parallel,
@@ -189,6 +194,9 @@ class _Run:
             log_dir=self._run_dir / "logs",
             held_out=self._prepared.held_out,
             free=fleet.free if fleet.on_gpus else None,
+            options=prune_options(
+                gpu=fleet.on_gpus, sharing=sharing, memory=self._prepared.config.engine.gpu_memory_utilization
+            ),
             resources=resources,
             warn=lambda text: self._report(Event(kind="warned", text=text)),
         )
@@ -222,7 +230,7 @@ class _Run:
                         self.remember("running")
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
-                    for node in fleet.follow(machines.nodes()):
+                    for node in fleet.follow(nodes()):
                         self._progress.noted(f"node {node.name} has joined")
             fleet.check(resources.placement_seconds)  # the last engine may have failed meanwhile
         except BaseException:
@@ -232,6 +240,17 @@ class _Run:
             self.engine_stats = _stats(fleet.workers)
             self._log.look(self._board.setbacks, fleet.workers)
 
+    def _sharing(self, nodes: Sequence[Node]) -> int:
+        """The number of engines on each GPU, also in run.json."""
+        asked, gpus = self._resources.engines_per_gpu, sum(node.gpus for node in nodes)
+        if asked == 1 or not gpus:
+            return 1
+        memory = least_gpu_memory(nodes) if asked == "auto" else None
+        sharing = self._prepared.config.sharing(weights=self._prepared.largest, memory=memory, gpus=gpus)
+        self._directory.mark("running", engines_per_gpu=sharing)
+        self._progress.stage(f"resources.engines_per_gpu: {asked}: {sharing} on each GPU")
+        return sharing
+
     def _report(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
@@ -239,9 +258,13 @@ class _Run:
     def _worker(self, number: int, place: Place, questions: Mapping[str, Any]) -> EngineWorker:
         """The worker of an engine, not started. `questions`: task key -> object reference of its questions."""
         log = (self._run_dir / "logs").absolute() / f"engine-{number}.log"
+        config = self._prepared.engine
+        if place.sharing > 1:
+            share = config.gpu_memory_utilization / place.sharing
+            config = config.model_copy(update={"gpu_memory_utilization": share, "shared_gpu": True})
         return EngineWorker(
             number,
-            EngineSetup(config=self._prepared.engine, log_path=log, place=place),
+            EngineSetup(config=config, log_path=log, place=place),
             board=self._board,
             store=self._store,
             questions=questions,
@@ -310,7 +333,7 @@ def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dic
             "engine": worker.number,
             "checkpoint": name,
             **stats.shares(),
-            **{name: getattr(where, name) for name in ("node", "node_id", "device")},
+            **{name: getattr(where, name) for name in ("node", "node_id", "device", "gpu")},
             **dataclasses.asdict(stats),
             "items": items,
             "scoring": worker.reports[load].scoring,

@@ -96,8 +96,7 @@ class Progress:
                     if done:
                         self.stage(f"{stage.name}: {done} items in {seconds:.1f} s, {done / seconds:.1f} items/s")
                 case "unplaced":
-                    gpus = f"{event.gpus} free GPU{'s' if event.gpus > 1 else ''} on one node"
-                    self.warned(f"engine {engine} waits for {gpus if event.gpus else 'a process'}")
+                    self.warned(f"engine {engine} waits for {event.text}")
                 case "died":
                     self.warned(f"engine {engine} died ({event.text}); starting it again")
                 case "made":

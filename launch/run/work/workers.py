@@ -127,13 +127,14 @@ class EngineWorker(Worker):
                 self.where = where
                 self.nodes.add(where.node)
                 self.board.join(self.number, where.device)
+                self._report(Event(kind="placed", engine=self.number, text=where.gpu))
                 return True
             if seconds is not None and waited > seconds:
                 return False
             if not told and waited > _TELL_SECONDS:
                 told = True
                 self.board.leave(self.number)
-                self._report(Event(kind="unplaced", engine=self.number, gpus=self.place.gpus))
+                self._report(Event(kind="unplaced", engine=self.number, text=self.place.needs))
         return False
 
     def _serve(self, assignment: Assignment) -> None:

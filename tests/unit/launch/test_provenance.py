@@ -44,7 +44,7 @@ def test_of_a_machines_gpus_those_that_the_process_was_given(asked, visible, dev
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(provenance, "_processor", lambda: "Some CPU")
+    monkeypatch.setattr(provenance, "processor", lambda: "Some CPU")
     assert provenance.device() == device
     assert len(asked) == (visible != "")
     assert provenance.count_gpus() == count

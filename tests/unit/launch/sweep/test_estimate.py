@@ -12,7 +12,7 @@ from evaluator.probes.config import EvalConfig
 from launch.commands.running import print_estimate
 from launch.sweep.config import RECIPES, SweepConfig, load_sweep
 from launch.sweep.document import validated
-from launch.sweep.estimate import Work, work_of
+from launch.sweep.estimate import Work, estimate, work_of
 from tests.support.sweeps import refused
 
 
@@ -44,6 +44,36 @@ def test_formats_seeds_and_probes_add_up():
     assert seeds.requests == 10 * 30
     assert work_of(EvalConfig(**settings, probes=("rank",))).requests == 10
     assert work_of(EvalConfig(**settings, probes=("choice", "hard_choice", "rank"))).requests == 10 * 7
+
+
+@pytest.mark.parametrize(
+    ("resources", "engine", "shared"),
+    [
+        ({}, {}, 1),
+        ({"engines_per_gpu": 3}, {}, 3),
+        ({"engines_per_gpu": "auto"}, {}, 2),  # 8 GB of 80
+        ({"engines_per_gpu": "auto"}, {"dtype": "float32"}, 1),  # 16 GB
+        ({"engines_per_gpu": "auto"}, {"tensor_parallel": 2}, 1),
+    ],
+)
+def test_engines_that_share_a_gpu_do_not_wait_for_each_others_python(resources, engine, shared):
+    sweep = {"models": {"small": "Qwen/Qwen3-4B"}, "tasks": [{"task": "xquad"}]}
+    config = validated(SweepConfig, sweep | {"resources": resources, "engine": engine}, "s.yaml")
+    said = f", for {shared} at a time: {shared} engines share a GPU"
+    assert (said in printed(config).replace("\n", " ")) == (shared > 1)
+    (alone,), (found,) = estimate(validated(SweepConfig, sweep, "s.yaml")), estimate(config)
+    python = 0.002 * found.work.requests / 3600
+    assert found.evaluation_hours == pytest.approx(alone.evaluation_hours - python * (1 - 1 / shared))
+
+
+def test_auto_needs_small_models_and_scarce_gpus():
+    def shared(engines=None, **more):
+        sweep = {"models": {"a": "b"}, "tasks": [{"task": "xquad"}]}
+        sweep["resources"] = {"engines": engines, "engines_per_gpu": "auto"}
+        return validated(SweepConfig, sweep, "s.yaml").sharing(**({"weights": 9, "memory": 80, "gpus": 2} | more))
+
+    found = [shared(), shared(weights=10), shared(memory=None), shared(engines=2), shared(engines=3)]
+    assert found == [2, 1, 1, 1, 2]
 
 
 def test_data_on_this_machine_is_counted(tmp_path):

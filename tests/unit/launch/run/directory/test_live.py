@@ -32,12 +32,13 @@ def test_what_engines_and_prune_jobs_do(state: LiveState, clock: SimpleNamespace
     state.on(Event(kind="began", engine=0, checkpoint="dense", task="xquad", items=40))
     clock.now = 20.0
     state.on(Event(kind="advanced", engine=0, items=20))
-    state.on(Event(kind="unplaced", engine=2, gpus=4))
+    state.on(Event(kind="unplaced", engine=2, text="4 free GPUs on one node"))
+    state.on(Event(kind="placed", engine=0, text="a: 3 (1/2)"))
     clock.now = 25.0
     document = state.document([{"engine": 0, "idle_share": 0.1, "waiting_share": 0.2, "checkpoint": "before"}])
     assert [each["state"] for each in document["engines"]] == ["evaluating", "loading", "waiting for a place"]
     at = {"checkpoint": "dense", "task": "xquad", "items": 40, "done": 20, "idle_share": 0.1, "waiting_share": 0.2}
-    assert document["engines"][0] == {"engine": 0, "state": "evaluating", "seconds": 15.0, **at}
+    assert document["engines"][0] == {"engine": 0, "gpu": "a: 3 (1/2)", "state": "evaluating", "seconds": 15.0, **at}
     assert document["items"] == 20
     assert document["items_per_second"] == 20 / 15
     state.on(Event(kind="ended", engine=0))

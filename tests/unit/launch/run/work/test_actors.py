@@ -16,8 +16,9 @@ from launch.run.work import actors
 from launch.run.work.actors import EngineActor, enter_engine_process, start_actor
 
 
-def _setup(gpus: int = 0, log: Path = Path("log")) -> EngineSetup:
-    return EngineSetup(config=EngineConfig(), log_path=log, place=Place(node_id="ab" * 28, gpus=gpus, threads=None))
+def _setup(gpus: int = 0, log: Path = Path("log"), sharing: int = 1) -> EngineSetup:
+    place = Place(node_id="ab" * 28, gpus=gpus, threads=None, sharing=sharing)
+    return EngineSetup(config=EngineConfig(), log_path=log, place=place)
 
 
 @pytest.fixture
@@ -29,10 +30,10 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return options
 
 
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_an_engine_sees_the_gpus_that_ray_gives_it(given: dict[str, Any], gpus: int) -> None:
-    start_actor(EngineActor, _setup(gpus=gpus))
-    assert given["num_gpus"] == gpus
+@pytest.mark.parametrize(("gpus", "sharing", "asked"), [(0, 1, 0), (2, 1, 2), (1, 6, 0.1666), (0, 2, 0)])
+def test_an_engine_sees_the_gpus_that_ray_gives_it(given: dict[str, Any], gpus, sharing, asked) -> None:
+    start_actor(EngineActor, _setup(gpus=gpus, sharing=sharing))
+    assert given["num_gpus"] == asked
     assert given.get("runtime_env") == (None if gpus else {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}})
 
 

@@ -126,7 +126,7 @@ def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver.
         monkeypatch.setattr(driver, name, fake)
     unheard = SimpleNamespace(look=lambda stats: None, on=lambda event: None)
     monkeypatch.setattr(driver, "LiveState", lambda run_dir: unheard)
-    engine = SimpleNamespace(tensor_parallel=tensor_parallel)
+    engine = SimpleNamespace(tensor_parallel=tensor_parallel, gpu_memory_utilization=0.9)
     config = SimpleNamespace(engine=engine, resources=Resources(), screen=None, gate=None)
     prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
     directory, log = SimpleNamespace(path=Path("run"), check=lambda: None), SimpleNamespace(look=lambda *_: None)

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from evaluator.store.records import RecordStore
-from launch.run.decide.nodes import FreeGpus, Node, Place
+from launch.run.decide.nodes import FreeGpus, Node, Place, prune_options
 from launch.run.work import driver, prune_tasks
 from launch.run.work.prune_tasks import PruneTasks
 from launch.sweep.config import Resources, load_sweep
@@ -74,7 +74,8 @@ def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPat
     to_prune = [job for job in run._prepared.jobs if job.prune is not None]
     free = FreeGpus([Node(node_id="0f" * 28, name="n", cpus=1, gpus=gpus)]) if gpus else None
     logs, held_out, resources = Path("run/logs"), run._prepared.held_out, Resources()
-    tasks = PruneTasks(to_prune, log_dir=logs, held_out=held_out, free=free, resources=resources, warn=print)
+    given = {"free": free, "options": prune_options(gpu=bool(gpus)), "resources": resources}
+    tasks = PruneTasks(to_prune, log_dir=logs, held_out=held_out, warn=print, **given)
     tasks.start()
     found = set(_paths(sent.arguments))
     assert {tmp_path / "model", tmp_path / "text.txt", tmp_path / "run" / "checkpoints" / "wanda-0.5"} <= found
@@ -86,7 +87,10 @@ def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver, "ray", Sent())
     dense = next(job for job in run._prepared.jobs if job.prune is None)
     run._add(dense, Inspections(trust=False))
-    worker = run._worker(0, Place(node_id="n", gpus=0, threads=1), {})
+    worker = run._worker(0, Place(node_id="n", gpus=1, threads=1, sharing=2), {})
+    shared, alone = worker._setup.config, run._worker(1, Place(node_id="n", gpus=1, threads=1), {})._setup.config
+    assert (shared.gpu_memory_utilization, shared.shared_gpu) == (0.45, True)
+    assert (alone.gpu_memory_utilization, alone.shared_gpu) == (0.9, False)
     assignment = run._board.take(0, None, None)
     found = set(_paths([assignment, worker._setup]))
     assert {tmp_path / "model", tmp_path / "run" / "logs" / "engine-0.log"} <= found

@@ -83,7 +83,7 @@ def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(board, to
     board.end(0)
     worker.join()
     assert worker.failure is None
-    assert [(each.engine, each.gpus) for each in told if each.kind == "unplaced"] == [(1, 2)]
+    assert [(each.engine, each.text) for each in told if each.kind == "unplaced"] == [(1, "2 free GPUs on one node")]
     assert ray.killed == 1  # Ray would start it when GPUs are free
 
 

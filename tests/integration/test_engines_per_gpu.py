@@ -1,0 +1,88 @@
+"""Several engines on one GPU, in a real Ray that has GPUs by name only."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from evaluator.engine.config import EngineConfig
+from launch.run.decide.assignments import EngineSetup
+from launch.run.decide.nodes import GPU_SHARE, Node, place_engines, prune_options
+from launch.run.work.actors import GROUPS, EngineActor, start_actor
+from launch.status import read_status
+from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
+from tests.support.ray_nodes import FIRST_GPU, gpus_by_name, ray_cluster
+from tests.support.runs import records
+
+pytestmark = pytest.mark.slow
+
+
+def _given() -> tuple[str, str]:
+    return os.environ["CUDA_VISIBLE_DEVICES"], os.environ[GPU_SHARE]
+
+
+@pytest.fixture
+def two_gpus() -> Iterator[None]:
+    with gpus_by_name(2):
+        ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_thirds_of_two_gpus_are_all_found_and_one_that_is_free_again_is_taken(tmp_path: Path) -> None:
+    """Five engines and a prune task: a part that Ray rounded up would leave no room for the last of three."""
+    here = Node(node_id=ray.get_runtime_context().get_node_id(), name="n", cpus=2, gpus=2, sharing=3)
+    places = place_engines([here], 1, None, spare=1)
+    assert len(places) == 6
+
+    def start(place):
+        setup = EngineSetup(config=EngineConfig(), log_path=tmp_path / "log", place=place)
+        return start_actor(EngineActor, setup, concurrency_groups=GROUPS)
+
+    actors = [start(place) for place in places[:5]]
+    stand = [where.gpu.split(": ")[1] for where in ray.get([actor.where.remote() for actor in actors])]
+    seen, share = ray.get(ray.remote(**prune_options(gpu=True, sharing=3, memory=0.9))(_given).remote())
+    names = [str(FIRST_GPU), str(FIRST_GPU + 1)]
+    assert sorted([*stand, f"{seen} (1/3)"]) == sorted([f"{name} (1/3)" for name in names] * 3)
+    assert float(share) == 0.3
+    ray.kill(actors[0])
+    actors += [start(places[0]), start(places[5])]
+    more = [where.gpu.split(": ")[1] for where in ray.get([actor.where.remote() for actor in actors[5:]])]
+    assert sorted(more) == sorted([stand[0], f"{seen} (1/3)"])
+
+
+@pytest.mark.long
+def test_two_engines_share_a_gpu_and_a_dead_one_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto`, with an nvidia-smi that knows nothing but 80 GB. The records are those of one engine on the CPU."""
+    desk, run, program = Desk(tmp_path), tmp_path / "run", tmp_path / "bin" / "nvidia-smi"
+    desk.finish(desk.sweep(), tmp_path / "undisturbed")
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ncase $1 in *memory*) echo 81559;; esac\n")
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    gpu = f": {FIRST_GPU} (1/2)"
+    with ray_cluster([(tmp_path, {"num_cpus": 4, "num_gpus": 1})]) as nodes:
+        sweep = desk.sweep(shard_items=1, engines=None, engines_per_gpu="auto")
+        driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
+
+        def both():
+            return found if len(found := family(nodes.raylet(0), ENGINE)) > 1 and parts(run) else []
+
+        first = when(driver, both, desk.log(run))
+        shown = when(driver, lambda: read_status(run).engines[1:], desk.log(run))
+        first[0].kill()
+        when(driver, lambda: [each for each in both() if each not in first], desk.log(run))
+        assert driver.wait() == 0, desk.log(run).read_text()
+    assert "resources.engines_per_gpu: auto: 2 on each GPU" in desk.log(run).read_text()
+    assert "starting it again" in desk.log(run).read_text()
+    assert [each.gpu.endswith(gpu) for each in shown] == [True]
+    check_same(run, records(tmp_path / "undisturbed"))
+    document = json.loads((run / "run.json").read_text())
+    assert document["engines_per_gpu"] == 2
+    assert all(each["gpu"].endswith(gpu) for each in document["engine_stats"])
+    assert all(gpu in (run / "logs" / f"engine-{number}.log").read_text() for number in (0, 1))
