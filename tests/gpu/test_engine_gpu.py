@@ -1,6 +1,7 @@
 """VLLMEngine on a GPU: the V2 model runner, trace replay, swaps, in the checkpoint's own bfloat16 and in float32."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -22,6 +23,15 @@ pytestmark = [
 
 FLOAT32_TOLERANCE = TOLERANCES["float32 on a GPU"][0]  # Triton's attention multiplies as TF32
 BFLOAT16_TOLERANCE = 0.15  # nats: logits of size 8 have a resolution of 1/32 there, and each side rounds several times
+TAKES_AND_FREES = """
+import time, torch
+while True:
+    held = torch.empty(2**31, dtype=torch.uint8, device="cuda")
+    time.sleep(0.3)
+    del held
+    torch.cuda.empty_cache()
+    time.sleep(0.3)
+"""
 ASKED = [
     *(Score(request_id=f"s{n}", prompt_ids=(20,) * n, continuation_ids=(30, 31, 9, 77)) for n in (1, 15, 16, 17, 130)),
     *(Generate(request_id=f"g{n}", prompt_ids=(20,) * n, max_tokens=12, top_logprobs=10) for n in (1, 16, 130)),
@@ -66,6 +76,21 @@ def test_two_runs_of_the_same_requests_do_not_mix(tmp_path):
     runs = [{name: each.token_ids for name, each in answers(engine, asked).items()} for _ in range(3)]
     engine.close()
     assert runs[0] == runs[1] == runs[2]
+
+
+def test_an_engines_share_of_a_gpu_does_not_depend_on_other_processes(tmp_path):
+    """Another process takes and frees 2 GiB, again and again, while the second engine starts."""
+    checkpoint, blocks = save_tiny_model(tmp_path / "one", "qwen3"), []
+    config = EngineConfig(max_model_len=256, max_num_seqs=16, gpu_memory_utilization=0.1, shared_gpu=True)
+    for disturbed in (False, True):
+        other = subprocess.Popen([sys.executable, "-c", TAKES_AND_FREES if disturbed else ""])
+        engine = VLLMEngine(config)
+        engine.load(checkpoint)
+        blocks.append(engine._started.llm.vllm_config.cache_config.num_gpu_blocks)
+        engine.close()
+        other.kill()
+        other.wait()
+    assert blocks[1] == pytest.approx(blocks[0], rel=0.02)
 
 
 def test_a_deterministic_engine_does_not_depend_on_the_batch(tmp_path):

@@ -1,9 +1,11 @@
 """Several engines on one GPU, in a real Ray that has GPUs by name only."""
 
+import contextlib
 import json
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import GPU_SHARE, Node, place_engines, prune_options
 from launch.run.work.actors import GROUPS, EngineActor, start_actor
+from launch.run.work.cluster import Cluster
 from launch.status import read_status
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
-from tests.support.ray_nodes import FIRST_GPU, gpus_by_name, ray_cluster
+from tests.support.ray_nodes import FIRST_GPU, ray_cluster, ray_nodes
 from tests.support.runs import records
 
 pytestmark = pytest.mark.slow
@@ -26,18 +29,18 @@ def _given() -> tuple[str, str]:
 
 
 @pytest.fixture
-def two_gpus() -> Iterator[None]:
-    with gpus_by_name(2):
-        ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    """A node with two GPUs that are for three each."""
+    with ray_nodes([(tmp_path, {"num_cpus": 2, "num_gpus": 2})]) as address:
+        ray.init(address=address, log_to_driver=False)
+        with contextlib.closing(Cluster(local=False)) as machines:
+            yield [replace(node, sharing=3) for node in machines.nodes()]
+        ray.shutdown()
 
 
-@pytest.mark.usefixtures("two_gpus")
-def test_thirds_of_two_gpus_are_all_found_and_one_that_is_free_again_is_taken(tmp_path: Path) -> None:
+def test_thirds_of_two_gpus_are_all_found_and_one_that_is_free_again_is_taken(tmp_path: Path, nodes) -> None:
     """Five engines and a prune task: a part that Ray rounded up would leave no room for the last of three."""
-    here = Node(node_id=ray.get_runtime_context().get_node_id(), name="n", cpus=2, gpus=2, sharing=3)
-    places = place_engines([here], 1, None, spare=1)
+    places = place_engines(nodes, 1, None, spare=1)
     assert len(places) == 6
 
     def start(place):

@@ -1,5 +1,6 @@
 """What a run's files say of how it is getting on, whatever of them is there."""
 
+import io
 import itertools
 import json
 import os
@@ -12,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store.records import RecordStore, to_table
+from launch.commands.status import _page
 from launch.run.decide.assignments import Event
 from launch.run.directory.live import LiveState
 from launch.run.directory.lock import FOLDER, RunLock
@@ -71,12 +74,16 @@ def test_a_run_whose_driver_is_gone() -> None:
 def test_a_finished_run_tells_its_engines_shares() -> None:
     rows = [
         {"engine": 0, "checkpoint": "dense", "idle_share": 0.5, "waiting_share": 0.1},
-        {"engine": 0, "checkpoint": "wanda-0.5", "idle_share": 0.25, "waiting_share": 0.0},
+        {"engine": 0, "checkpoint": "wanda-0.5", "idle_share": 0.25, "waiting_share": 0.0, "gpu": "a: 3 (1/2)"},
     ]
     done = {(name, task): items for name, tasks in PLANNED.items() for task, items in tasks.items()}
     found = _summary({"state": "finished", "planned": PLANNED, "engine_stats": rows}, driver=None, done=done)
     assert (found.state, found.done, found.total, found.count("done")) == ("finished", 120, 120, 4)
     assert [(each.engine, each.checkpoint, each.idle_share) for each in found.engines] == [(0, "wanda-0.5", 0.25)]
+    for engines, shown in ((found.engines, True), (tuple(replace(each, gpu="") for each in found.engines), False)):
+        console = Console(file=io.StringIO(), width=100)
+        console.print(_page(replace(found, engines=engines)))
+        assert ("a: 3 (1/2)" in console.file.getvalue(), "GPU" in console.file.getvalue()) == (shown, shown)
 
 
 def test_a_checkpoint_that_was_set_aside_is_not_waited_for() -> None:

@@ -1,5 +1,6 @@
 """What an engine's process is given, and on which thread it computes, without Ray."""
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
-from launch.run.decide.nodes import Place
+from launch.run.decide.nodes import GPU_SHARE, Place
 from launch.run.work import actors
 from launch.run.work.actors import EngineActor, enter_engine_process, start_actor
 
@@ -52,6 +53,19 @@ def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(chosen: s
         os.environ["VLLM_LOGGING_LEVEL"] = chosen
     enter_engine_process(_setup())
     assert os.environ["VLLM_LOGGING_LEVEL"] == level
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize("share", [None, "0.4500"])
+def test_a_prune_task_takes_no_more_of_a_shared_gpu_than_its_part(monkeypatch, tmp_path: Path, share) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(actors, "showing_life", contextlib.nullcontext)
+    monkeypatch.setattr("pruning.run.prune", lambda *_, **__: done.append("pruned"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", done.append)
+    os.environ |= {} if share is None else {GPU_SHARE: share}
+    actors.make_checkpoint(SimpleNamespace(), tmp_path, {}, {}, tmp_path / "log", tmp_path / "pulse")
+    assert done == [*([] if share is None else [0.45]), "pruned"]
 
 
 @pytest.mark.usefixtures("process")
