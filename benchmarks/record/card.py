@@ -30,7 +30,6 @@ from evaluator.tasks import load_task
 from evaluator.tasks.loading import gold_option
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import digest, validated
-from launch.sweep.models import model_name
 
 DIVISIONS = {"closed": Path(__file__).with_name("closed.json")}
 SMALLER = "-first-"  # closed-first-2: two items of each language, another division, for tests
@@ -179,7 +178,7 @@ def card_of(found: Submission, division: Division, model: Path, measured: Mappin
         "division": division.name,
         "division_digest": division.digest,
         "run_id": run_id,
-        "model": model_name(typed),
+        "model": typed.rstrip("/").rpartition("/")[2],
         "weights_digest": next((row["weights_digest"] for row in rows_at(run, "checkpoints")), None),
         "dtype": config["engine"]["dtype"],
         "items": len(found.plans),
@@ -206,23 +205,15 @@ def _roofline(
     model: Path, fewest: workload.Fewest, peaks: Mapping[str, float], wall: float, engine_s: float | None
 ) -> dict[str, float | None]:
     """Seconds of the fewest tokens' products, weights and cache at the measured peak, and the larger bound's shares."""
-    counted, size = dataclasses.asdict(fewest), peaks["element_bytes"]
+    counted, size, speed = dataclasses.asdict(fewest), peaks["element_bytes"], peaks["bytes_per_second"]
     products = roofline.read_products(model)
     whole = roofline.work(products, **counted, element_bytes=size)
     weights = roofline.work(products, **(counted | {"cached": 0}), element_bytes=size)["bytes"]
-    speed = peaks["bytes_per_second"]
-    products_s, weights_s, kv_reads_s = (
-        seconds / peaks["devices"]
-        for seconds in (whole["flops"] / peaks["flops_per_second"], weights / speed, (whole["bytes"] - weights) / speed)
-    )
-    bound = max(products_s, weights_s + kv_reads_s)
-    seconds = {
-        "products_s": products_s,
-        "weights_s": weights_s,
-        "kv_reads_s": kv_reads_s,
-        "share_of_wall": bound / wall,
-    }
-    shares = {name: _short(value) for name, value in seconds.items()}
+    found = {"products_s": whole["flops"] / peaks["flops_per_second"], "weights_s": weights / speed}
+    found["kv_reads_s"] = (whole["bytes"] - weights) / speed
+    found = {name: seconds / peaks["devices"] for name, seconds in found.items()}
+    bound = max(found["products_s"], found["weights_s"] + found["kv_reads_s"])
+    shares = {name: _short(value) for name, value in (found | {"share_of_wall": bound / wall}).items()}
     return {**shares, "share_of_engine": None if engine_s is None else _short(bound / engine_s)}
 
 

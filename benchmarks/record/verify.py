@@ -20,6 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.record.card import Division, Refused, Row, Submission, card_of, division_of
+from benchmarks.serving.workload import fewest
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError, field, mapping_at, of_kind, one_line, parse, rows_at
 from evaluator.engine.self_check import TOLERANCES
@@ -29,17 +30,8 @@ from evaluator.store.reading import read_run
 from launch.sweep.models import resolve_model
 
 # Of the card, what only the run itself can tell.
-_MEASURED = (
-    "began",
-    "wall_s",
-    "start_s",
-    "peak_memory_bytes",
-    "peak_gpu_bytes",
-    "usable_cores",
-    "load",
-    "peaks",
-    "peer",
-)
+_MEASURED = ("began", "wall_s", "start_s", "peak_memory_bytes", "peak_gpu_bytes", "usable_cores", "load", "peaks",
+             "peer")  # fmt: skip
 _PEAKS = ("threads", "element_bytes", "flops_per_second", "bytes_per_second", "devices")
 _FREE = ("models", "engine", "resources", "gate")  # settings of a run that the division does not fix as a whole
 _CLOSE = 1e-3  # a draw, in [0, 1], as close to the end of its token's part may be the next token's
@@ -71,9 +63,7 @@ def _verified(folder: Path, card: Mapping[str, Any], model: str | None, seed: in
     derived = card_of(found, division, path, {name: card[name] for name in _MEASURED})
     for name in sorted({*derived, *card}):
         _same(name, card.get(name), derived.get(name))
-    if (computed := card["computed_tokens"]) < (fewest := card["fewest_tokens"]):
-        why = "it answered from the cache of another run"
-        raise Refused(f"the engine computed {computed} tokens, and these answers need {fewest}: {why}")
+    _check_cache(found, card)
     if card["start_s"] + (card["engine_s"] or 0.0) > card["wall_s"] * 1.001:
         raise Refused(f"wall_s is {card['wall_s']}, less than those of start and engine")
     seed = int(card["records_digest"][:16], 16) if seed is None else seed
@@ -151,6 +141,23 @@ def _check_origin(found: Submission, card: Mapping[str, Any], division: Division
             beams[row["item_id"]].append(tuple(row["token_ids"] or ()))
     if same := [item for item, answers in beams.items() if len({*answers}) < len(answers)]:
         raise Refused(f"{same[0]}: two of its beams are the same")
+
+
+def _check_cache(found: Submission, card: Mapping[str, Any]) -> None:
+    """That the prefix cache was empty at first: each token that the answers need was computed once, or more often."""
+    rows = [row for row in found.rows if row["cached_tokens"] is not None]
+    computed = sum(row["prompt_tokens"] - row["cached_tokens"] for row in rows)
+    own = [row for row in rows if row["probe"] in ("greedy", "sample")]  # each had a request of its own
+    cached = sum(row["cached_tokens"] for row in own)
+    answered = sum(row["cached_tokens"] for row in rows_at(found.run, "engine_stats"))
+    prompts = fewest((plan.prompts["open"].token_ids, (0,), True) for plan in found.plans.values() if plan.prompts)
+    for what, had, needed in (
+        ("computed_tokens", card["computed_tokens"], card["fewest_tokens"]),
+        ("prompt tokens of the records that were not cached", computed, prompts.forwards),
+        ("cached tokens of the engine", answered, cached),
+    ):
+        if had < needed:
+            raise Refused(f"{what}: {had}, and the answers took {needed} at least: from the cache of another run")
 
 
 def _fault(found: Submission, row: Row) -> str | None:
