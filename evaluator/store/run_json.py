@@ -83,8 +83,7 @@ class Screened:
 
 
 def screened_of(run: Mapping[str, Any]) -> list[Screened]:
-    """The rows of a run.json; the function skips rows that it cannot read."""
-    return _readable(run, "screening", TypeAdapter(Screened))
+    return rows_as(run, "screening", Screened)
 
 
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
@@ -115,17 +114,10 @@ class Served:
     items: Amount | None = None
 
 
-def sizes_of(run: Mapping[str, Any]) -> dict[str, Size]:
-    return {each.name: each for each in _readable(run, "checkpoints", TypeAdapter(Size))}
-
-
-def served_of(run: Mapping[str, Any]) -> list[Served]:
-    return _readable(run, "engine_stats", TypeAdapter(Served))
-
-
-def _readable(run: Mapping[str, Any], key: str, kind: TypeAdapter[Row]) -> list[Row]:
-    found = []
+def rows_as(run: Mapping[str, Any], key: str, kind: type[Row]) -> list[Row]:
+    """The rows of a list in run.json; the function skips rows that it cannot read."""
+    found, reader = [], TypeAdapter(kind)
     for row in rows_at(run, key):
         with suppress(ValidationError):
-            found.append(kind.validate_python(dict(row)))
+            found.append(reader.validate_python(dict(row)))
     return found

@@ -6,7 +6,8 @@ are added up, and all of its engines of one device. A cell is empty where the ru
     bytes               of the files that hold the weights
     bits_a_weight       8 x bytes of the tensors / parameters, so scales and zero points count
     parameters          weights, zeros included, as if unpacked
-    peak_memory         bytes, the highest of any engine's process: a GPU's reserved memory, or resident memory on a CPU
+    peak_memory         bytes, the highest of any engine's process since it began, earlier checkpoints included: a GPU's
+                        reserved memory, or resident memory on a CPU
     tokens_per_second   (computed prompt tokens + generated tokens) / seconds
     seconds_per_item    seconds / items whose records were stored
 
@@ -27,7 +28,7 @@ from evaluator.metrics.columns import Column, Kind, Row, rounded
 from evaluator.metrics.drops import FATES, item_fates
 from evaluator.metrics.inputs import Inputs, Subject
 from evaluator.metrics.table import Lack, Scatter, Table
-from evaluator.store.run_json import Served, Size, served_of, sizes_of
+from evaluator.store.run_json import Served, Size, rows_as
 
 _MB = 1e6
 BYTES = Kind("bytes", lambda value: rounded(value / _MB, 1), unit="MB", dtype="Int64")
@@ -35,7 +36,8 @@ SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s")
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    sizes, served = sizes_of(inputs.run), served_of(inputs.run)
+    sizes = {each.name: each for each in rows_as(inputs.run, "checkpoints", Size)}
+    served = rows_as(inputs.run, "engine_stats", Served)
     for subject in (*inputs.checkpoints, *inputs.readers):
         size, own = sizes.get(subject.checkpoint), [each for each in served if each.checkpoint == subject.checkpoint]
         row = {"task": subject.task, "checkpoint": subject.checkpoint, "items": len(inputs.asked(subject.task))}
