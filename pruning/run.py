@@ -14,6 +14,7 @@ import torch
 
 from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import InputError
+from evaluator.core.garbage import rare_collections
 from pruning.calibration import Calibration, PassageSource
 from pruning.config import PruneConfig, needs_calibration
 from pruning.layers.flow import Flow, activations
@@ -108,7 +109,8 @@ def prune(
     finished = job.finished(read_manifest)
     if finished is not None:
         return finished
-    decoder, tokenizer = _check(job)
+    with rare_collections():  # imports
+        decoder, tokenizer = _check(job)
     job.checkpoint.check_finite()
     memory.reset_peak(decoder.device)
     with export.open_export(job.checkpoint, out) as target, _full_precision(), memory.kept_when_freed():

@@ -13,6 +13,7 @@ from rich.markup import escape
 from typer.exceptions import TyperException
 
 from evaluator.core.errors import InputError, ResurfaceError, one_line
+from evaluator.core.garbage import collect_rarely
 from launch.commands.bench import bench
 from launch.commands.compare import compare
 from launch.commands.doctor import doctor
@@ -97,6 +98,7 @@ def main() -> None:
     """The console command. Exit codes: 2 for bad input, with one line; 1 for a failed run; 3 if a part failed."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    collect_rarely()
     code = 0
     try:
         load_plugins()

@@ -18,7 +18,6 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError
+from evaluator.core.garbage import rare_collections
 from evaluator.engine import self_check
 from evaluator.engine.admission import room
 from evaluator.engine.base import EngineStats, FixedSource, LoadReport, RequestSource, Response
@@ -35,8 +35,6 @@ from evaluator.engine.vllm.arguments import FASTER_DECODE
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.start import Started, check_here, installed_version, named, on_workers, serves_cpus, start
 from evaluator.engine.vllm.verify.rehearsal import check_quantised
-
-_OBJECTS = 50_000  # new and alive, before Python searches for cycles
 
 
 class VLLMEngine:
@@ -64,16 +62,18 @@ class VLLMEngine:
         EngineError if the engine cannot be built or the loaded weights differ from the files.
         """
         began = time.monotonic()
-        blueprint = read_blueprint(checkpoint)
+        with rare_collections():  # imports
+            blueprint = read_blueprint(checkpoint)
+            eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
         files = [str(file) for file in blueprint.files]
-        eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
         # What vLLM makes of quantised weights and of experts while it loads them, it cannot make again in place.
         alone = blueprint.quantisation is not None or blueprint.mixture or not self._config.swap
         if self._started is not None and alone:
             self.close()
         swapped = self._started is not None
         if self._started is None:
-            self._started = start(self._config, checkpoint, blueprint)
+            with rare_collections():
+                self._started = start(self._config, checkpoint, blueprint)
             self.dtype = self._started.dtype
         else:
             assert self._blueprint is not None
@@ -298,22 +298,6 @@ def environment_in_words(variables: Mapping[str, str], choosing: Collection[str]
     if not chosen:
         return "nothing set"
     return f"{', '.join(chosen)} ({hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:8]})"
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Let Python search for dead cycles only after 50,000 new objects within the block, instead of 700.
-
-    Requests, responses and records form no cycles. With 256 requests in flight, a search began at every other step,
-    took a millisecond (an eighth of the driver's time) and found nothing. Cycles of a third-party probe are freed
-    later.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(max(_OBJECTS, before[0]) if before[0] else 0, *before[1:])  # 0: somebody has turned it off
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 VLLM = EngineKind(
