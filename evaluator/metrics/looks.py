@@ -16,7 +16,6 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from evaluator.metrics.intervals import Floats, ItemNumbers
@@ -62,6 +61,8 @@ def nominal(level: float, sizes: tuple[int, ...]) -> float:
     """The one-sided level of each look, such that the probability of an error at any look is `level`."""
     if len(sizes) == 1:
         return level
+    from scipy.optimize import brentq  # takes half a second; a run without a screen has a single look
+
     low, high = float(ndtri(1 - level)), float(ndtri(1 - level / len(sizes)))
     return float(ndtr(-brentq(lambda z: crossing(z, sizes) - level, low, high, xtol=1e-6)))
 

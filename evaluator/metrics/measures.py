@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.stats import t as student_t
+from scipy.special import stdtr, stdtrit
 
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, Interval, ItemNumbers, Mean, holm, mcnemar_p, too_few
@@ -136,7 +136,7 @@ class Unbounded:
         error, freedom = self.spread
         if freedom == 0:
             return None
-        return float(2 * student_t.sf(abs(self.value / error), freedom)) if error else float(self.value == 0)
+        return float(2 * stdtr(freedom, -abs(self.value / error))) if error else float(self.value == 0)
 
     def interval(self, scale: str = "linear") -> Interval | str:
         """The 95 % interval. `scale`: `log` for non-negative values with occasional large ones; `exp` for the
@@ -144,7 +144,7 @@ class Unbounded:
         error, freedom = self.spread
         if freedom + 1 < FEWEST:
             return too_few(freedom + 1)
-        far = error * float(student_t.isf(ALPHA / 2, freedom))
+        far = -error * float(stdtrit(freedom, ALPHA / 2))
         if scale == "log":
             far = far / self.value if self.value > 0 else 0.0
             return self.value * math.exp(-far), self.value * math.exp(far)
