@@ -207,7 +207,7 @@ class _Run:
                 self._directory.check()
                 self._live.look(lambda: _stats(fleet.workers, latest=True))
                 fleet.start_first()
-                pruning.start()
+                pruning.start(sum(node.cpus for node in machines.nodes()))
                 fleet.start()
                 self._board.short = pruning.short
                 if pruning.left:

@@ -1,4 +1,4 @@
-"""The tasks of a run that prune or quantise checkpoints: as many at once as there are GPUs, or CPUs.
+"""The tasks of a run that prune or quantise checkpoints: as many at once as there are GPUs, or CPUs but one.
 
 A failed task is tried again. A task without progress is ended, and then counts as failed.
 """
@@ -117,9 +117,11 @@ class PruneTasks:
         """Whether a job still waits for a GPU after the free ones were given out."""
         return self._free is not None and self._next() is not None
 
-    def start(self) -> None:
-        """Start as many jobs as there are free GPUs."""
+    def start(self, cpus: int) -> None:
+        """Start as many jobs as there are free GPUs, or `cpus` but one: with it, an engine starts meanwhile."""
         while (job := self._next()) is not None:
+            if self._free is None and len(self.running) >= max(1, cpus - 1):
+                return
             node_id = None if self._free is None else self._free.take_one(self._failed_on.get(job.name))
             if node_id is None and self._free is not None:
                 return

@@ -40,7 +40,7 @@ class Pruning:
     def short(self) -> bool:
         return self._free is not None and bool(self._waiting)
 
-    def start(self) -> None:
+    def start(self, cpus: int) -> None:
         while self._waiting and (self._free is None or (node_id := self._free.take_one()) is not None):
             job = self._waiting.pop(0)
             self._running.append((job, None if self._free is None else node_id, iter(range(1))))

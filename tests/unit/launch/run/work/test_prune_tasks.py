@@ -89,10 +89,10 @@ class Desk:
     slept: list[float]
     now: float = 0.0
 
-    def turn(self, seconds: float = 3.0) -> list[str]:
+    def turn(self, seconds: float = 3.0, cpus: int = 8) -> list[str]:
         """What the driver does, and what ended well."""
         self.now += seconds
-        self.tasks.start()
+        self.tasks.start(cpus)
         return [job.name for job in self.tasks.done(0.2)]
 
 
@@ -131,6 +131,13 @@ def test_while_none_runs_the_driver_sleeps(desk) -> None:
     at.tasks._free.take_one()
     assert at.turn() == []
     assert (at.tasks.short, at.tasks.running, at.slept) == (True, {}, [0.2])
+
+
+@pytest.mark.parametrize(("cpus", "at_once"), [(1, 1), (2, 1), (3, 2), (9, 3)])
+def test_one_cpu_is_left_for_an_engine_that_starts(desk, cpus: int, at_once: int) -> None:
+    at = desk({name: [None] for name in "xyz"})
+    assert at.turn(cpus=cpus) == ["x"]
+    assert [name for name, _ in at.ray.begun] == list("xyz")[:at_once]
 
 
 def test_one_that_fails_every_time_is_given_up_and_others_are_done(desk) -> None:

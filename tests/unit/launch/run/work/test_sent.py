@@ -76,7 +76,7 @@ def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPat
     logs, held_out, resources = Path("run/logs"), run._prepared.held_out, Resources()
     given = {"free": free, "options": prune_options(gpu=bool(gpus)), "resources": resources}
     tasks = PruneTasks(to_prune, log_dir=logs, held_out=held_out, warn=print, **given)
-    tasks.start()
+    tasks.start(1)
     found = set(_paths(sent.arguments))
     assert {tmp_path / "model", tmp_path / "text.txt", tmp_path / "run" / "checkpoints" / "wanda-0.5"} <= found
     assert {tmp_path / "run" / "logs" / f"prune-wanda-0.5.{kind}" for kind in ("log", "pulse")} <= found
