@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +33,7 @@ from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
     from evaluator.store.run_json import Failure
-    from launch.run.decide.assignments import Listener
+    from launch.run.decide.assignments import Event, Listener
     from launch.sweep.estimate import JobEstimate, Work
 
 WITH_FAILURES = 3  # exit code
@@ -78,9 +78,8 @@ def run_and_report(
 
                 document = flattened(config.model_dump(mode="json", exclude_defaults=True))
                 tracking = held.enter_context(Tracking(tracker, out, tracked(prepared), document, warn))
-            outcome = run_sweep(
-                prepared, directory, progress, (*listeners, *(() if tracking is None else (tracking.on,)))
-            )
+            listeners = [_import_report, *listeners, *([] if tracking is None else [tracking.on])]
+            outcome = run_sweep(prepared, directory, progress, listeners)
         finish(console, out, outcome)
         if tracking is not None:
             tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
@@ -90,6 +89,13 @@ def run_and_report(
         line = f"{summary(outcome.failures)}; see {where}; the same command repeats only these"
         errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
         raise typer.Exit(WITH_FAILURES)
+
+
+def _import_report(event: Event) -> None:
+    """Once a shard is stored: the imports take seconds, in which the engines work on."""
+    if event.kind == "advanced":
+        with suppress(Exception):  # the report raises it again
+            import evaluator.report  # noqa: F401
 
 
 def summary(failures: Sequence[Failure]) -> str:
