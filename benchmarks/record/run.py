@@ -92,10 +92,12 @@ def record(options: argparse.Namespace) -> None:
         "load": round(os.getloadavg()[0], 1),  # of the last minute: what else ran
         # Of one device, and how many like it computed.
         "peaks": {**roofline.measure(division.dtype), "devices": max(1, min(gpus, count_gpus() or 1))},
-        "peer": None if options.peer is None else _peer(options, found),
+        "peer": None,
     }
     card = card_of(found, division, model, measured)
-    write_atomically(out / "card.json", (json.dumps(card, indent=2) + "\n").encode())
+    for peer in (None, options.peer)[: 1 + bool(options.peer)]:  # the card is there before the peer begins
+        card["peer"] = None if peer is None else _peer(options, found)
+        write_atomically(out / "card.json", (json.dumps(card, indent=2) + "\n").encode())
     print(json.dumps(card))
 
 
