@@ -2,9 +2,11 @@
 
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from msgspec.structs import replace
 
 from evaluator.engine.base import Cancel, Generate, Request, RequestSource, Response, Score
 from evaluator.engine.distributions import unusable
@@ -49,6 +51,7 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
     return None
 
 
+@lru_cache(maxsize=64)  # many requests of an item have its prompt
 def _are_below(vocabulary: int, ids: tuple[int, ...]) -> bool:
     """Whether all tokens are ids of a vocabulary. `min` and `max` of a prompt would take three times as long."""
     try:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
+import msgspec
 
-@dataclass(frozen=True, kw_only=True)
-class Generate:
+
+class Generate(msgspec.Struct, frozen=True, kw_only=True):
     """Generate up to `max_tokens` tokens; only EOS stops earlier, and is then the last id of the response."""
 
     request_id: str
@@ -40,8 +41,7 @@ class Reference:
     top: int = 0  # keep the likeliest so many tokens, and the rest as one; 0: the whole vocabulary
 
 
-@dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(msgspec.Struct, frozen=True, kw_only=True):
     """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`.
 
     With a `reference`, the engine itself stores the base's distributions or compares with them. So it never returns a
@@ -54,8 +54,7 @@ class Score:
     reference: Reference | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cancel:
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     """The rest of a request is needed no more. It has no final response; earlier tokens may still arrive."""
 
     request_id: str
@@ -79,8 +78,7 @@ class Divergence(NamedTuple):
     reference_top: float  # the highest P, from 0 to 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Response:
+class Response(msgspec.Struct, frozen=True, kw_only=True):
     """The response to one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
 
     request_id: str
@@ -103,14 +101,16 @@ class Response:
 
         Every engine returns responses through this method: no token is more likely than NaN, so each would rank first.
         """
-        outside = [rank for rank in self.ranks if not 1 <= rank <= vocabulary]
-        if math.isnan(sum(self.logprobs)) or any(math.isnan(each.kld) for each in self.divergences):
+        error = None
+        if math.isnan(sum(self.logprobs)) or (
+            self.divergences and any(math.isnan(each.kld) for each in self.divergences)
+        ):
             error = NOT_NUMBERS
         elif self.ranks and not len(self.ranks) == len(self.logprobs) == len(self.token_ids):
             error = f"scores of {len(self.logprobs)} of {len(self.token_ids)} tokens"
-        elif outside:
+        elif outside := [rank for rank in self.ranks if not 1 <= rank <= vocabulary]:
             error = f"a rank of {outside[0]} in a vocabulary of {vocabulary}"
-        else:
+        if error is None:
             return self
         return Response(request_id=self.request_id, final=self.final, status="engine_error", error=error)
 

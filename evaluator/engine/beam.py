@@ -29,13 +29,15 @@ float64, transformers' float32). Ties go to the better prefix, then to the token
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
 from math import inf
+
+import msgspec
 
 from evaluator.engine.base import Cancel, Generate, Response
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hypothesis:
+class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...]  # generated ids, EOS included where it ended the beam
     logprob: float  # summed, nats
     score: float  # logprob / number of token_ids
@@ -132,9 +134,9 @@ class BeamSearch:
         if response.status != "ok":
             self.error = response.error or response.status
             return
-        known = len(rollout.rows) if response.final else 0  # a final response repeats what was streamed
-        for row in range(known, len(response.token_ids)):
-            rollout.rows.append((response.token_ids[row], response.top_ids[row], response.top_logprobs[row]))
+        rows = zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True)
+        # A final response repeats what was streamed.
+        rollout.rows += islice(rows, len(rollout.rows), None) if response.final else rows
 
     def advance(self) -> list[Generate | Cancel]:
         """Take as many steps as the known expansions allow; returns requests for those that are missing."""

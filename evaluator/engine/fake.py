@@ -8,7 +8,6 @@ can check beams, samples and scores end to end without weights::
     engine = FakeEngine(lm.answer, reorder_seed=3)
 """
 
-import dataclasses
 import hashlib
 import random
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from evaluator.core.errors import EngineError
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
@@ -82,7 +82,7 @@ class FakeEngine:
             for position in range(len(response.token_ids) - 1):
                 names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
                 one = {name: getattr(response, name)[position : position + 1] for name in names}
-                yield dataclasses.replace(response, final=False, **one)
+                yield replace(response, final=False, **one)
         self._generated += len(response.token_ids)
         yield response
 

@@ -11,11 +11,12 @@ needs its top log-probabilities, token by token.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
@@ -88,7 +89,8 @@ class Evaluation:
         try:
             for response in engine.run(self):
                 self.handle(response)
-                yield from self.recorded()
+                if self._ended:
+                    yield from self.recorded()
         except EngineError:
             yield from self.recorded()  # an ended item need not run again
             raise
@@ -111,8 +113,10 @@ class Evaluation:
         gathering, self._gathering = self._gathering, {}
         for run in gathering:
             responses, run.gathered = run.gathered, []
-            self._send(run, self._step(run, responses))
-            self._settle(run.item)
+            if following := self._step(run, responses):
+                self._send(run, following)
+            if not run.item.open:
+                self._settle(run.item)
         taken, self._cancels = self._cancels, []
         limit += len(taken)
         while len(taken) < limit and (self._ready or (self._active < self._in_flight and self._start_next())):
@@ -132,17 +136,19 @@ class Evaluation:
             if not serial.isdecimal() or int(serial) >= self._serial:
                 raise EngineError(f"engine answered an unknown request {response.request_id!r}")
             return
-        active = readers[0].item
-        if response.final:
+        active, final = readers[0].item, response.final
+        if final:
             del self._readers[response.request_id]
             active.open -= 1
-        active.numbers = active.numbers or bool(response.logprobs)
-        active.not_numbers = active.not_numbers or response.error == NOT_NUMBERS
+        if response.logprobs:
+            active.numbers = True
+        elif response.error == NOT_NUMBERS:
+            active.not_numbers = True
         for run in readers:
             if run.probe.gathers:
                 run.gathered.append(response)
                 self._gathering[run] = None
-            elif response.final:
+            elif final:
                 run.answered[response.request_id] = response
                 run.left -= 1
                 if not run.left:
@@ -180,7 +186,7 @@ class Evaluation:
         """Let a probe go on to its next requests, or to its records."""
         item, probe = run.item, run.probe
         item.collapsed = item.not_numbers and not item.numbers
-        run.asked, run.answered = (), {}
+        run.asked = ()
         try:
             if run.steps is not None:
                 run.asked = run.steps.send(responses)
@@ -193,7 +199,8 @@ class Evaluation:
             run.records = ended.value
         except Exception as error:
             raise blame(probe.name, item.item, error) from error
-        run.left = len({request.request_id for request in run.asked})
+        if not probe.gathers:
+            run.answered, run.left = {}, len({request.request_id for request in run.asked})
         return run.asked
 
     def _send(self, run: _ProbeRun, following: Sequence[Request | Cancel]) -> None:
@@ -235,5 +242,5 @@ def _joined(one: Request, other: Request) -> Request:
     """One request for both. They differ at most in the values that a generation reports."""
     if isinstance(one, Generate) and isinstance(other, Generate):
         most = max(one.top_logprobs, other.top_logprobs)
-        return dataclasses.replace(one, top_logprobs=most, stream=one.stream or other.stream)
+        return replace(one, top_logprobs=most, stream=one.stream or other.stream)
     return one

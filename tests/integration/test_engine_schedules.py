@@ -2,13 +2,13 @@
 are preempted, a prefix cache that is cold, warm or off. Steps are scheduled ahead throughout."""
 
 import contextlib
-import dataclasses
 import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
@@ -185,7 +185,7 @@ def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, orac
 
 def after_one_step(engine, first, then):
     """`then` begin while `first`, whose prompt has been computed, goes on."""
-    source, found = Waiting([dataclasses.replace(first, stream=True)]), {}
+    source, found = Waiting([replace(first, stream=True)]), {}
     for response in engine.run(source):
         if response.final:
             found[response.request_id] = response

@@ -1,9 +1,9 @@
 """A real engine checks its forced scores when it starts: wrong ones are replaced, right ones are remembered."""
 
 import contextlib
-import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.errors import EngineError
 from evaluator.engine import self_check
@@ -89,10 +89,10 @@ def change_ranks(patch, change, *, forced):
 
     right = InFlight.response
 
-    def changed(self, *, final=True):
-        answer = right(self, final=final)
+    def changed(self):
+        answer = right(self)
         concerned = self.report_from is not None and self.generates == forced
-        return dataclasses.replace(answer, ranks=change(answer.ranks)) if concerned else answer
+        return replace(answer, ranks=change(answer.ranks)) if concerned else answer
 
     patch.setattr(InFlight, "response", changed)
 

@@ -5,7 +5,6 @@ and build an object for every token, all unused here. That is about a third of t
 Validation is not needed, as admission.py has checked each request.
 """
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -44,56 +43,54 @@ class InFlight:
     prompt: list[int]  # the ids that the engine is given as its prompt
     report_from: int | None = None  # the first row of the report that belongs to the continuation; None: no report
     generates: bool = True  # generated tokens belong to the response; False: the report has every token
+    streams: bool = False
     cached_tokens: int = 0
     tokens: list[int] = field(default_factory=list)  # that the engine has generated
-    _rows: list[Row] = field(default_factory=list)  # one for each of these tokens, or none at all
-    _report: Any = None  # vLLM's LogprobsTensors
-    _handed: int = 0  # how many tokens were streamed
+    rows: list[Row] = field(default_factory=list)  # one for each of these tokens, or none at all
+    report: Any = None  # vLLM's LogprobsTensors
 
-    def add(self, output: Any, rows: Sequence[Row]) -> bool:
-        """Take one EngineCoreOutput with its rows (`rows_of`); returns whether it was the last."""
-        self.tokens += output.new_token_ids
-        self._rows += rows
-        if output.new_prompt_logprobs_tensors is not None:
-            self._report = output.new_prompt_logprobs_tensors
-        if output.prefill_stats is not None:
-            # A preempted request computes its prompt again; its first time counts.
-            self.cached_tokens = self.cached_tokens or output.prefill_stats.num_cached_tokens
-        return output.finish_reason is not None
+    def response(self) -> Response:
+        """Everything that came back."""
+        if isinstance(self.request, Score):
+            return self._scored(self.request)
+        return self.part(self.tokens, self.rows, final=True)
 
-    def response(self, *, final: bool = True) -> Response:
-        """Everything that came back; if not `final`, what came since the last call."""
-        first, self._handed = 0 if final else self._handed, len(self.tokens)
-        rows = self._rows[first:] if self.generates else []
-        is_score = isinstance(self.request, Score)
-        wanted = 1 if isinstance(self.request, Score) else self.request.top_logprobs
+    def part(self, tokens: Sequence[int], rows: Sequence[Row], *, final: bool = False) -> Response:
+        """Some of the tokens of a Generate, or all of them."""
+        assert isinstance(self.request, Generate)
+        wanted = self.request.top_logprobs
         top = [top_of(row, wanted) for row in rows] if wanted else []
-        generated = Response(
+        return Response(
             request_id=self.request.request_id,
             final=final,
-            token_ids=tuple(self.tokens[first:]),
+            token_ids=tuple(tokens),
             logprobs=tuple([row[0] for row in rows]),
-            ranks=tuple([row[1] for row in rows]) if is_score else (),
             top_ids=tuple([ids for ids, _ in top]),
             top_logprobs=tuple([logprobs for _, logprobs in top]),
             cached_tokens=self.cached_tokens,
         )
-        return generated if self.report_from is None else self._after_report(generated)
 
-    def _after_report(self, generated: Response) -> Response:
-        """The score of a whole continuation: what vLLM reports on the prompt, and then what was generated."""
-        assert isinstance(self.request, Score)
-        tables, first = self._report, self.report_from
-        values = tables.logprobs[first:].tolist()  # [tokens of the continuation, own and likeliest, and divergences]
-        width = tables.logprob_token_ids.shape[1]
-        return dataclasses.replace(
-            generated,
-            token_ids=self.request.continuation_ids,
-            logprobs=tuple(own for own, *_ in values) + generated.logprobs,
-            ranks=tuple(tables.selected_token_ranks[first:].tolist()) + generated.ranks,
-            top_ids=tuple(tuple(ids) for _, *ids in tables.logprob_token_ids[first:].tolist()) + generated.top_ids,
-            top_logprobs=tuple(tuple(row[1:width]) for row in values) + generated.top_logprobs,
-            divergences=divergences_of([row[width:] for row in values]) if tables.logprobs.shape[1] > width else (),
+    def _scored(self, request: Score) -> Response:
+        """What vLLM reports on the prompt, and then what was generated."""
+        found = [(row[0], row[1], *top_of(row, 1)) for row in self.rows] if self.generates else []
+        token_ids, divergences = tuple(self.tokens), ()
+        if (first := self.report_from) is not None:
+            ids, logprobs, ranks = (part[first:].tolist() if first else part.tolist() for part in self.report[:3])
+            width = self.report.logprob_token_ids.shape[1]  # own and likeliest tokens; beyond these, divergences
+            reported = zip(logprobs, ranks, ids, strict=True)
+            found = [(own[0], rank, tuple(ids[1:]), tuple(own[1:width])) for own, rank, ids in reported] + found
+            token_ids = request.continuation_ids
+            if logprobs and len(logprobs[0]) > width:
+                divergences = divergences_of([row[width:] for row in logprobs])
+        return Response(
+            request_id=request.request_id,
+            token_ids=token_ids,
+            logprobs=tuple([row[0] for row in found]),
+            ranks=tuple([row[1] for row in found]),
+            top_ids=tuple([row[2] for row in found]),
+            top_logprobs=tuple([row[3] for row in found]),
+            cached_tokens=self.cached_tokens,
+            divergences=divergences,
         )
 
 
@@ -149,17 +146,25 @@ class Batch:
 
     def receive(self, outputs: Sequence[Any]) -> None:
         """Take the EngineCoreOutputs of one step."""
+        in_flight, ready, vocabulary = self.in_flight, self.ready, self._vocabulary
         for output, rows in zip(outputs, rows_of(outputs), strict=True):
-            pending = self.in_flight.get(output.request_id)
+            pending = in_flight.get(output.request_id)
             if pending is None:  # cancelled while this step was under way, or of an earlier run
                 continue
-            request = pending.request
-            if pending.add(output, rows):
-                del self.in_flight[output.request_id], self._core_ids[request.request_id]
+            tokens = output.new_token_ids
+            pending.tokens += tokens
+            if rows:
+                pending.rows += rows
+            if (stats := output.prefill_stats) is not None:  # its first step; or it was preempted, and begins again
+                pending.cached_tokens = pending.cached_tokens or stats.num_cached_tokens
+            if (report := output.new_prompt_logprobs_tensors) is not None:
+                pending.report = report
+            if output.finish_reason is not None:
+                del in_flight[output.request_id], self._core_ids[pending.request.request_id]
                 self._count(pending)
-                self.ready.extend(self._shared.answer(pending.response().or_error(self._vocabulary)))
-            elif isinstance(request, Generate) and request.stream:
-                self.ready.append(pending.response(final=False).or_error(self._vocabulary))
+                ready.extend(self._shared.answer(pending.response().or_error(vocabulary)))
+            elif pending.streams:
+                ready.append(pending.part(tokens, rows).or_error(vocabulary))
         self.was_emptied = not self.in_flight
 
     def _accepts(self, request: Request) -> bool:
@@ -181,22 +186,22 @@ class Batch:
 
     def _add(self, request: Request) -> None:
         dialect = self._started.dialect
-        pending = InFlight(request, list(request.prompt_ids))
         if isinstance(request, Generate):
             parameters = dialect.generate(request, self._eos_ids, self._vocabulary)
+            pending = InFlight(request, list(request.prompt_ids), streams=request.stream)
         elif self._by_prompt and request.reference is None:
             # One token is generated, which is not read. Row i of the report is of the prompt's token i + 1.
             parameters = prompt_score(whole=self._whole)
-            pending = InFlight(
-                request, [*request.prompt_ids, *request.continuation_ids], len(pending.prompt) - 1, False
-            )
+            prompt = [*request.prompt_ids, *request.continuation_ids]
+            pending = InFlight(request, prompt, len(request.prompt_ids) - 1, generates=False)
         elif request.reference is not None or (dialect.one_step and len(request.continuation_ids) > 1):
             # The last token alone is generated. Of a score with a reference, the report has a row for that token too.
             parameters = dialect.score(request, in_prompt=True)
-            before_last = [*request.prompt_ids, *request.continuation_ids[:-1]]
-            pending = InFlight(request, before_last, 0, request.reference is None)
+            prompt = [*request.prompt_ids, *request.continuation_ids[:-1]]
+            pending = InFlight(request, prompt, 0, generates=request.reference is None)
         else:
             parameters = dialect.score(request)
+            pending = InFlight(request, list(request.prompt_ids))
         core_id = str(next(self._numbers))
         self._core.add_request(
             EngineCoreRequest(

@@ -1,12 +1,12 @@
 """Beams against brute force, where ties are frequent; against transformers: tests/support/engines.py."""
 
-import dataclasses
 import random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from evaluator.engine.base import Cancel, Generate, Request, Response
 from evaluator.engine.beam import BeamSearch
@@ -67,7 +67,7 @@ class Queue:
                 continue
             assert isinstance(request, Generate)
             self.asked.append(request)
-            self._waiting.append(dataclasses.replace(request, stream=self._draw.random() < self._streams))
+            self._waiting.append(replace(request, stream=self._draw.random() < self._streams))
 
     def take(self, limit):
         self.add(self._search.advance() if self.gathers else ())

@@ -1,11 +1,11 @@
 """What an engine asks itself when it starts, what counts as a disagreement, and what is remembered."""
 
-import dataclasses
 import json
 import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.engine import self_check
 from evaluator.engine.base import NOT_NUMBERS, Response
@@ -33,13 +33,13 @@ def whole(asked, answers):
     for request, answer in zip(asked, answers, strict=True):
         prefixes = [request.prompt_ids + request.continuation_ids[:n] for n in range(len(request.continuation_ids))]
         rows = tuple(tuple(FakeLM().logprobs(prefix).tolist()) for prefix in prefixes)
-        found.append(dataclasses.replace(answer, top_logprobs=rows))
+        found.append(replace(answer, top_logprobs=rows))
     return found
 
 
 def changed(answers, **fields):
     """The same answers, the third one changed."""
-    return [dataclasses.replace(each, **fields) if place == 2 else each for place, each in enumerate(answers)]
+    return [replace(each, **fields) if place == 2 else each for place, each in enumerate(answers)]
 
 
 def test_the_questions_are_short_and_always_the_same(asked):
@@ -61,7 +61,7 @@ def test_the_same_answers_agree_in_any_order_and_a_tenth_of_a_nat_does_not(asked
 
 
 def test_a_small_difference_everywhere_is_one(asked, answers, whole):
-    off = [dataclasses.replace(each, logprobs=tuple(v - 5e-4 for v in each.logprobs)) for each in answers]
+    off = [replace(each, logprobs=tuple(v - 5e-4 for v in each.logprobs)) for each in answers]
     assert "allowed are" in disagreement(off, answers, whole, ALLOWED, asked)
     assert disagreement(off, answers, whole, TOLERANCES["half"], asked) is None
 
@@ -96,7 +96,7 @@ def test_a_rank_outside_the_vocabulary_is_an_error_and_impossible(asked, answers
 
 
 def test_a_collapsed_model_is_not_impossible(answers):
-    nan = dataclasses.replace(answers[2], logprobs=(float("nan"),), ranks=(1,)).or_error(16)
+    nan = replace(answers[2], logprobs=(float("nan"),), ranks=(1,)).or_error(16)
     assert nan.error == NOT_NUMBERS
     assert impossible([nan]) is None
     assert misranked(answers, [nan], 0.0) is None
@@ -115,10 +115,10 @@ def test_a_rank_that_the_whole_distribution_rules_out_is_named(asked, answers, w
 def test_neighbours_may_change_places_where_computations_differ_and_nowhere_else():
     row = (-1.0, -1.0005, -2.0, -2.0)
     whole = [Response(request_id="r", token_ids=(0,), logprobs=(-1.0,), ranks=(1,), top_logprobs=(row,))]
-    second = [dataclasses.replace(whole[0], ranks=(2,))]
+    second = [replace(whole[0], ranks=(2,))]
     assert misranked(second, whole, 1e-3) is None
     assert misranked(second, whole, 0.0) == "a rank of 2 where whole distributions have 1 to 1"
-    tied = [dataclasses.replace(whole[0], token_ids=(2,), logprobs=(-2.0,), ranks=(rank,)) for rank in (3, 4)]
+    tied = [replace(whole[0], token_ids=(2,), logprobs=(-2.0,), ranks=(rank,)) for rank in (3, 4)]
     assert misranked(tied, tied, 0.0) is None  # their logits may differ by less than a log-probability shows
 
 

@@ -1,9 +1,8 @@
 """Fidelity in the stream: a base that keeps and meets itself, what is compared with it, and what both were asked."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
 from evaluator.engine.base import Generate, Response, Score

@@ -3,6 +3,8 @@
 from collections import defaultdict
 from dataclasses import replace
 
+from msgspec import structs
+
 from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, TOO_LONG
 from evaluator.engine.base import NOT_NUMBERS, Generate, Score
 from evaluator.probes.planning import plan_of
@@ -148,7 +150,7 @@ def _sampled(tokenizer, *, collapsed):
     for request in reversed(stream.take(100)):  # the samples are answered before the other requests
         response = script(request)
         if response.logprobs and collapsed(request):
-            response = replace(response, logprobs=(float("nan"),))
+            response = structs.replace(response, logprobs=(float("nan"),))
         stream.handle(response.or_error(1000))
     found = defaultdict(set)
     ((_, records),) = stream.recorded()

@@ -1,9 +1,9 @@
 """`resurface doctor`: exit codes, the card, JSON; on scripted engines."""
 
-import dataclasses
 import json
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from launch.commands.cli import app
@@ -23,7 +23,7 @@ def doctor(monkeypatch):
 
 
 def off(request, answer):
-    return dataclasses.replace(answer, logprobs=tuple(value - 0.1 for value in answer.logprobs))
+    return replace(answer, logprobs=tuple(value - 0.1 for value in answer.logprobs))
 
 
 def test_a_sound_machine_exits_0_and_a_card_is_written_with_the_witnesses_logs_beside_it(doctor, monkeypatch, tmp_path):

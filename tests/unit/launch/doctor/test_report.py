@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
@@ -43,11 +44,11 @@ def failed(report: Report) -> set[str]:
 def off_by_a_tenth(request: Request, answer: Response) -> Response:
     if not isinstance(request, Score):
         return answer
-    return dataclasses.replace(answer, logprobs=tuple(value - 0.1 for value in answer.logprobs))
+    return replace(answer, logprobs=tuple(value - 0.1 for value in answer.logprobs))
 
 
 def counting_ties(request: Request, answer: Response) -> Response:
-    return dataclasses.replace(answer, ranks=tuple(rank + 1 for rank in answer.ranks))
+    return replace(answer, ranks=tuple(rank + 1 for rank in answer.ranks))
 
 
 def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
@@ -153,7 +154,7 @@ def test_samples_that_depend_on_the_batch_fail(examined):
         if not isinstance(request, Generate) or request.temperature == 0 or request.request_id not in first:
             first[request.request_id] = answer
             return answer
-        return dataclasses.replace(answer, token_ids=(*answer.token_ids[:-1], answer.token_ids[-1] + 1))
+        return replace(answer, token_ids=(*answer.token_ids[:-1], answer.token_ids[-1] + 1))
 
     assert failed(examined(served=drawn_otherwise_later)) == {"samples"}
 
