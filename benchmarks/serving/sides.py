@@ -85,7 +85,7 @@ class Ours:
 
     def beam(self, eos: bool = True) -> dict[str, Any]:
         """Beam search of every item, all at once; `eos` ends an answer."""
-        from evaluator.engine.base import Cancel
+        from evaluator.engine.base import Cancel, Streamed
         from evaluator.engine.beam import BeamSearch
 
         ends = frozenset(self._work["eos_ids"]) if eos else frozenset()
@@ -103,6 +103,10 @@ class Ours:
                 taken += queue[:limit]
                 del queue[:limit]
                 return taken
+
+            def streamed(self, tokens: Sequence[Streamed]) -> None:
+                for token in tokens:
+                    queue.extend(searches[token[0].split("/")[0]].receive(token))
 
         for response in self._engine.run(Source()):
             queue.extend(searches[response.request_id.split("/")[0]].receive(response))

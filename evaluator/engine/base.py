@@ -6,6 +6,7 @@ responses (the next step of a beam search) join the running batch without a barr
     for response in engine.run(source):      # the engine pauses while the driver handles the response
         source.handle(response)              # may make new requests available to the engine's next `take`
 
+The tokens of streamed requests go to `source.streamed` as they are computed, all those of a step at once.
 `run` returns when the source has nothing to give and nothing is in flight.
 """
 
@@ -28,7 +29,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     seed: int | None = None
     top_logprobs: int = 0  # how many of the most likely tokens to report at every step
-    stream: bool = False  # hand tokens out as they are computed, where the engine can: see Response.final
+    stream: bool = False  # hand tokens to RequestSource.streamed as they are computed, where the engine can
     checked: int = 0  # so many prompt_ids are known to be ids: of a request that was answered, and of its answer
 
 
@@ -55,7 +56,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """The rest of a request is needed no more. It has no final response; earlier tokens may still arrive."""
+    """The rest of a request is needed no more. It has no response; earlier tokens may still arrive."""
 
     request_id: str
 
@@ -82,8 +83,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     """The response to one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
 
     request_id: str
-    # False: the tokens of a streamed Generate since its last response; more will come. The final response has them all.
-    final: bool = True
     status: Literal["ok", "engine_error"] = "ok"
     error: str | None = None
     token_ids: tuple[int, ...] = ()  # generated ids, or the continuation of a Score
@@ -102,9 +101,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
         Every engine returns responses through this method: no token is more likely than NaN, so each would rank first.
         """
         error = None
-        if math.isnan(sum(self.logprobs)) or (
-            self.divergences and any(math.isnan(each.kld) for each in self.divergences)
-        ):
+        if math.isnan(sum(self.logprobs) + sum([each.kld for each in self.divergences])):
             error = NOT_NUMBERS
         elif self.ranks and not len(self.ranks) == len(self.logprobs) == len(self.token_ids):
             error = f"scores of {len(self.logprobs)} of {len(self.token_ids)} tokens"
@@ -112,7 +109,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
             error = f"a rank of {outside[0]} in a vocabulary of {vocabulary}"
         if error is None:
             return self
-        return Response(request_id=self.request_id, final=self.final, status="engine_error", error=error)
+        return Response(request_id=self.request_id, status="engine_error", error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +168,11 @@ class EngineStats:
         return {"idle_share": self.idle_seconds / whole, "waiting_share": self.waiting_seconds / whole}
 
 
+# A token of a streamed request: the request's id, the token, and the likeliest tokens in its place with their
+# log-probabilities, as in Response. A plain tuple: a step has hundreds.
+Streamed = tuple[str, int, tuple[int, ...], tuple[float, ...]]
+
+
 class RequestSource(Protocol):
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         """At most `limit` requests that are ready now; empty if none is ready, even if responses may bring more.
@@ -179,6 +181,14 @@ class RequestSource(Protocol):
         request that was given before.
         """
         ...
+
+    def streamed(self, tokens: Sequence[Streamed]) -> None:
+        """New tokens of streamed requests, before any response of their step. The responses repeat them.
+
+        A token whose log-probability is NaN is left out, and so are all that follow it. A source that asks for no
+        streams inherits this method.
+        """
+        return
 
 
 class Engine(Protocol):
@@ -205,7 +215,7 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-class FixedSource:
+class FixedSource(RequestSource):
     """A source of requests that are all known beforehand."""
 
     def __init__(self, requests: Sequence[Request]) -> None:

@@ -26,15 +26,15 @@ Exact means: the same hypotheses where no two candidates are closer than the flo
 float64, transformers' float32). Ties go to the better prefix, then to the token that the engine lists first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from itertools import islice
+from itertools import islice, repeat
 from math import inf
 
 import msgspec
 
-from evaluator.engine.base import Cancel, Generate, Response
+from evaluator.engine.base import Cancel, Generate, Response, Streamed
 
 
 class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,15 +43,11 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     score: float  # logprob / number of token_ids
 
 
-# A token of a rollout, and the expansion that it was the best of: token id, top ids and top log-probabilities.
-_Row = tuple[int, tuple[int, ...], tuple[float, ...]]
-
-
 @dataclass(slots=True, eq=False)
 class _Rollout:
     """The greedy continuation of a prefix, as far as it has come."""
 
-    rows: list[_Row] = field(default_factory=list)
+    rows: list[Streamed] = field(default_factory=list)  # its tokens, each with the expansion that it was the best of
     is_open: bool = True  # more is to come
 
 
@@ -64,7 +60,7 @@ class _Beam:
     rollout: _Rollout | None = None
     depth: int = 0
 
-    def row(self) -> _Row | None:
+    def row(self) -> Streamed | None:
         """The prefix's expansion, and its rollout's next token; None if they are not known yet."""
         rollout = self.rollout
         return rollout.rows[self.depth] if rollout is not None and self.depth < len(rollout.rows) else None
@@ -114,29 +110,28 @@ class BeamSearch:
         """The first request: the prompt's own greedy continuation."""
         return [self._request(self._live[0])]
 
-    def receive(self, response: Response) -> list[Generate | Cancel]:
-        """Take a response to one of our requests; returns the requests that follow from it, possibly none yet.
+    def receive(self, answer: Response | Streamed) -> list[Generate | Cancel]:
+        """Take an answer to one of our requests; returns the requests that follow from it, possibly none yet.
 
-        Responses of rollouts that were cancelled, or that arrive after `done`, are accepted and ignored. Where several
-        responses come at once, `add` each and `advance` once: the hypotheses are the same.
+        Answers to rollouts that were cancelled, or that arrive after `done`, are accepted and ignored. Where several
+        come at once, `add` them and `advance` once: the hypotheses are the same.
         """
-        self.add(response)
+        self.add([answer])
         return self.advance()
 
-    def add(self, response: Response) -> None:
-        """Take a response; what follows from it waits for `advance`."""
-        rollout = self._in_flight.get(response.request_id)
-        if rollout is None:
-            return
-        if response.final:
-            del self._in_flight[response.request_id]
-            rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
-        if response.status != "ok":
-            self.error = response.error or response.status
-            return
-        rows = zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True)
-        # A final response repeats what was streamed.
-        rollout.rows += islice(rows, len(rollout.rows), None) if response.final else rows
+    def add(self, answers: Iterable[Response | Streamed]) -> None:
+        """Take answers; what follows from them waits for `advance`."""
+        for answer in answers:
+            if isinstance(answer, tuple):
+                if (rollout := self._in_flight.get(answer[0])) is not None:
+                    rollout.rows.append(answer)
+            elif (rollout := self._in_flight.pop(answer.request_id, None)) is not None:
+                rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
+                if answer.status != "ok":
+                    self.error = answer.error or answer.status
+                    continue
+                rows = zip(repeat(answer.request_id), answer.token_ids, answer.top_ids, answer.top_logprobs)
+                rollout.rows += islice(rows, len(rollout.rows), None)  # those that were not streamed
 
     def advance(self) -> list[Generate | Cancel]:
         """Take as many steps as the known expansions allow; returns requests for those that are missing."""
@@ -174,7 +169,7 @@ class BeamSearch:
         assert self.done, "hypotheses() before the search is done"
         return tuple(self._finished)
 
-    def _best_candidates(self, rows: Sequence[_Row | None]) -> tuple[list[_Candidate], float]:
+    def _best_candidates(self, rows: Sequence[Streamed | None]) -> tuple[list[_Candidate], float]:
         """Continuations of the expanded live beams, best first, up to the `width`-th that does not end, since no later
         one is selected. Ties go to the better beam, then to the earlier token.
 
@@ -183,7 +178,7 @@ class BeamSearch:
         """
         live, eos_ids, width = self._live, self._eos_ids, self._width
         # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.
-        heads = [(-live[index].total - row[2][0], index, 0) for index, row in enumerate(rows) if row]
+        heads = [(-live[index].total - row[3][0], index, 0) for index, row in enumerate(rows) if row]
         heapify(heads)
         best: list[_Candidate] = []
         going_on = 0
@@ -193,7 +188,7 @@ class BeamSearch:
             negated, index, k = candidate
             row = rows[index]
             assert row is not None
-            _, top_ids, top_logprobs = row
+            _, _, top_ids, top_logprobs = row
             going_on += top_ids[k] not in eos_ids
             if going_on == width:
                 return best, negated
@@ -204,7 +199,7 @@ class BeamSearch:
                 heappop(heads)
         return best, inf
 
-    def _take_step(self, candidates: list[_Candidate], rows: Sequence[_Row | None]) -> None:
+    def _take_step(self, candidates: list[_Candidate], rows: Sequence[Streamed | None]) -> None:
         width, eos_ids = self._width, self._eos_ids
         self._step += 1
         at_end = self._step == self._max_tokens
@@ -215,13 +210,11 @@ class BeamSearch:
                 break
             beam, row = self._live[index], rows[index]
             assert row is not None
-            token = row[1][k]
+            token = row[2][k]
             if not at_end and token not in eos_ids:
                 if len(live) < width:
-                    longer = _Beam(-negated, (*beam.token_ids, token))
-                    if token == row[0]:
-                        longer.rollout, longer.depth = beam.rollout, beam.depth + 1
-                    live.append(longer)
+                    rollout = beam.rollout if token == row[1] else None
+                    live.append(_Beam(-negated, (*beam.token_ids, token), rollout, beam.depth + 1))
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)

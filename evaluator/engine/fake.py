@@ -15,10 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from evaluator.core.errors import EngineError
-from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.engine.base import (
+    Cancel,
+    EngineStats,
+    Generate,
+    LoadReport,
+    Request,
+    RequestSource,
+    Response,
+    Score,
+    Streamed,
+)
 from evaluator.engine.distributions import referred, unusable
 
 
@@ -52,7 +61,7 @@ class FakeEngine:
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError after `fail_after` responses."""
-        waiting: dict[str, Iterator[Response]] = {}
+        waiting: dict[str, Iterator[Response | Streamed]] = {}
         while True:
             given = source.take(self._room - len(waiting))
             for request in given:
@@ -68,26 +77,26 @@ class FakeEngine:
                 raise EngineError(f"the fake engine died after {self._responses} responses, as requested")
             name = next(iter(waiting)) if self._order is None else self._order.choice(list(waiting))
             answer = waiting.pop(name)
-            response = next(answer)
-            if not response.final:
-                waiting[name] = answer
+            answered = next(answer)
             self._responses += 1
-            yield response
+            if isinstance(answered, Response):
+                yield answered
+            else:
+                waiting[name] = answer
+                source.streamed([answered])
 
-    def _answer(self, request: Request) -> Iterator[Response]:
+    def _answer(self, request: Request) -> Iterator[Response | Streamed]:
         response = self._script(request)
         self._requests += 1
         self._prompt_tokens += len(request.prompt_ids)
         if isinstance(request, Generate) and request.stream:
-            for position in range(len(response.token_ids) - 1):
-                names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
-                one = {name: getattr(response, name)[position : position + 1] for name in names}
-                yield replace(response, final=False, **one)
+            for token, ids, logprobs in zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True):
+                yield request.request_id, token, ids, logprobs
         self._generated += len(response.token_ids)
         yield response
 
     def stats(self) -> EngineStats:
-        """A step is a response; a cancelled request counts as a request."""
+        """A step is a response or a streamed token; a cancelled request counts as a request."""
         return EngineStats(
             requests=self._requests,
             steps=self._responses,

@@ -22,7 +22,7 @@ from typing import Any
 from evaluator.asking.prompts import Prompter
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Status
-from evaluator.engine.base import Engine, Request, Response, Score
+from evaluator.engine.base import Engine, Request, RequestSource, Response, Score
 
 _INSTRUCTION = (
     "Decide whether a response to a question has the same meaning as the reference answer. Wording, spelling, language "
@@ -107,7 +107,7 @@ class Matcher:
         return json.dumps(text, ensure_ascii=False)
 
 
-class _Source:
+class _Source(RequestSource):
     """The source of a matcher's requests, made as the engine has room for them."""
 
     def __init__(self, matcher: Matcher, claims: Sequence[Claim]) -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from evaluator.core.config import Registry
 from evaluator.core.errors import ResurfaceError, one_line
 from evaluator.core.records import Format, Item, Record
-from evaluator.engine.base import Cancel, Request, Response
+from evaluator.engine.base import Cancel, Request, Response, Streamed
 from evaluator.probes.item import ItemRun, Settings
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Cost:
 
 
 Steps = Generator[Sequence[Request | Cancel], Sequence[Response], list[Record]]
+# Of a probe that gathers.
+Gathering = Generator[Sequence[Request | Cancel], Sequence[Response | Streamed], list[Record]]
 
 
 class Probe(ABC):
@@ -76,7 +78,7 @@ class Probe(ABC):
     # runs after the base's records of that task exist.
     after_base: bool = False
     references: bool = False  # it compares distributions, which the base keeps in the run directory
-    gathers: ClassVar[bool] = False  # `run` goes on after every step of the engine, with the responses of that step
+    gathers: ClassVar[bool] = False  # `run` goes on after every step of the engine, with the answers of that step
 
     def describe(self, config: Settings) -> str:
         """The work under these settings, in a few words for a dry run."""
@@ -86,11 +88,12 @@ class Probe(ABC):
     def run(self, item: ItemRun) -> Steps:
         """One item or window on one checkpoint: a generator that yields requests and returns its records, in order.
 
-        It goes on when all requests of a step are answered, and gets the final responses in their order. After an
+        It goes on when all requests of a step are answered, and gets the responses in their order. After an
         empty step it goes on when no request of the item is open: all that the item will bring is then known.
 
-        A probe that `gathers` goes on after every step of the engine that answered it, and gets these responses, also
-        those that are not final. It may cancel its requests. It gets no response when no request of the item is open.
+        A probe that `gathers` goes on after every step of the engine that answered it. It gets these responses, and the
+        tokens of its streamed requests. It may cancel its requests. It gets no response when no request of the item is
+        open.
         """
 
     @abstractmethod

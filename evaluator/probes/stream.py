@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
 from evaluator.engine.admission import Refusing
-from evaluator.engine.base import NOT_NUMBERS, Cancel, Engine, Generate, Request, Response
+from evaluator.engine.base import NOT_NUMBERS, Cancel, Engine, Generate, Request, Response, Streamed
 from evaluator.probes.base import ItemProbe, Probe, Steps, blame
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, ItemRun, Plan, References
@@ -36,7 +36,7 @@ class _Active(ItemRun):
     def __init__(self, plan: Plan, serial: int, **shared: Any) -> None:
         super().__init__(plan, serial, **shared)
         self.runs: list[_ProbeRun] = []  # in the order of the probes
-        self.open = 0  # requests without their final response
+        self.open = 0  # requests without their response
         self.numbers = self.not_numbers = False  # of the log-probabilities that came: whether any are, or are NaN
 
 
@@ -46,9 +46,9 @@ class _ProbeRun:
     item: _Active
     steps: Steps | None = None
     asked: Sequence[Request | Cancel] = ()  # of its last step
-    left: int = 0  # of these, the different ones without their final response
-    answered: dict[str, Response] = field(default_factory=dict)  # the final responses, by request id
-    gathered: list[Response] = field(default_factory=list)  # for a probe that gathers: since its last step
+    left: int = 0  # of these, the different ones without their response
+    answered: dict[str, Response] = field(default_factory=dict)  # the responses, by request id
+    gathered: list[Any] = field(default_factory=list)  # for a probe that gathers: its answers since its last step
     records: list[Record] | None = None  # when it has ended
 
 
@@ -81,7 +81,7 @@ class Evaluation:
         self._ready: deque[Request] = deque()
         self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that were not cancelled
-        self._gathering: dict[_ProbeRun, None] = {}  # in order: those with responses since their last step
+        self._gathering: dict[_ProbeRun, None] = {}  # in order: those with answers since their last step
         self._ended: deque[_Active] = deque()  # items whose records are not given out
 
     def run(self, engine: Engine | Refusing) -> Iterator[tuple[Item, list[Record]]]:
@@ -136,10 +136,9 @@ class Evaluation:
             if not serial.isdecimal() or int(serial) >= self._serial:
                 raise EngineError(f"engine answered an unknown request {response.request_id!r}")
             return
-        active, final = readers[0].item, response.final
-        if final:
-            del self._readers[response.request_id]
-            active.open -= 1
+        active = readers[0].item
+        del self._readers[response.request_id]
+        active.open -= 1
         if response.logprobs:
             active.numbers = True
         elif response.error == NOT_NUMBERS:
@@ -148,13 +147,22 @@ class Evaluation:
             if run.probe.gathers:
                 run.gathered.append(response)
                 self._gathering[run] = None
-            elif final:
+            else:
                 run.answered[response.request_id] = response
                 run.left -= 1
                 if not run.left:
                     self._send(run, self._step(run, [run.answered[request.request_id] for request in run.asked]))
         if not active.open:
             self._settle(active)
+
+    def streamed(self, tokens: Sequence[Streamed]) -> None:
+        """Keep the tokens of a step for the probes that gather them."""
+        for token in tokens:
+            for run in self._readers.get(token[0], ()):
+                if run.probe.gathers:
+                    run.gathered.append(token)
+                    self._gathering[run] = None
+                    run.item.numbers = True
 
     def _start_next(self) -> bool:
         """Start the next item: the first step of each probe, in which equal requests are sent once."""

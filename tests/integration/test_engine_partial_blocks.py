@@ -37,16 +37,15 @@ def engine():
 
 
 class Cutting(Waiting):
-    """Gives requests in order, and cancels every third streamed one at its second piece."""
+    """Gives requests in order, and cancels every third streamed one at its second token."""
 
     def __init__(self, requests):
         super().__init__(requests)
         self._pieces, self.cancelled = Counter(), set()
 
-    def handle(self, response):
-        name = response.request_id
-        self._pieces[name] += not response.final
-        if not response.final and self._pieces[name] == 2 and int(name.split("/")[1]) % 3 == 0:
+    def receive(self, name, token):
+        self._pieces[name] += 1
+        if self._pieces[name] == 2 and int(name.split("/")[1]) % 3 == 0:
             self.cancelled.add(name)
             self.requests.insert(0, Cancel(request_id=name))
 
@@ -73,11 +72,8 @@ def test_answers_are_the_oracles_while_blocks_are_scarce_reused_and_swapped(engi
     for checkpoint in (*checkpoints, checkpoints[0]):  # the same prompts again: nothing of the old weights may remain
         engine.load(checkpoint)
         oracle = oracle_of(checkpoint, CONFIG)
-        source, finals = Cutting(requests), {}
-        for response in engine.run(source):
-            source.handle(response)
-            if response.final:
-                finals[response.request_id] = response
+        source = Cutting(requests)
+        finals = answers(engine, source)
         assert set(finals) == {request.request_id for request in requests} - source.cancelled
         assert source.cancelled
         assert_alike(finals, {each.request_id: oracle.answer(each) for each in requests if each.request_id in finals})

@@ -185,14 +185,12 @@ def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, orac
 
 def after_one_step(engine, first, then):
     """`then` begin while `first`, whose prompt has been computed, goes on."""
-    source, found = Waiting([replace(first, stream=True)]), {}
-    for response in engine.run(source):
-        if response.final:
-            found[response.request_id] = response
-        elif not found and then:
-            source.requests += then
-            then = []
-    return found
+
+    class Source(Waiting):
+        def receive(self, name, token):
+            self.requests, then[:] = [*self.requests, *then], []
+
+    return answers(engine, Source([replace(first, stream=True)]))
 
 
 def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):

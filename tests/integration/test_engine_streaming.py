@@ -21,6 +21,20 @@ def engine(tmp_path_factory):
     made.close()
 
 
+class Noting(Waiting):
+    """Notes the streamed tokens, and cancels one request when it, or any, has so many."""
+
+    def __init__(self, requests, cancelled=None, at=0):
+        super().__init__(requests)
+        self.tokens, self._cancelled, self._at = defaultdict(list), cancelled, at
+
+    def receive(self, name, token):
+        self.tokens[name].append(token)
+        if self._cancelled is not None and len(self.tokens[self._cancelled if self._at else name]) >= self._at:
+            self.requests.append(Cancel(request_id=self._cancelled))
+            self._cancelled = None
+
+
 def asked(stream, count=4):
     how = {"max_tokens": 12, "top_logprobs": 3, "stream": stream}
     return [Generate(request_id=str(n), prompt_ids=tuple(range(5, 40 + n)), **how) for n in range(count)]
@@ -28,48 +42,34 @@ def asked(stream, count=4):
 
 def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(engine):
     whole = answers(engine, asked(stream=False))
-    pieces = defaultdict(list)
-    for response in engine.run(FixedSource(asked(stream=True))):
-        pieces[response.request_id].append(response)
-    assert set(pieces) == set(whole)
-    for name, parts in pieces.items():
-        *early, last = parts
-        assert not any(part.final for part in early)
-        assert last.final
-        assert last.token_ids == whole[name].token_ids
-        assert last.top_ids == whole[name].top_ids
-        assert sum((part.token_ids for part in early), ()) == last.token_ids[: len(early)]
-        assert sum((part.top_ids for part in early), ()) == last.top_ids[: len(early)]
-        assert all(len(part.token_ids) == len(part.logprobs) == len(part.top_logprobs) == 1 for part in early)
-        assert len(early) == len(last.token_ids) - 1
+    source = Noting(asked(stream=True))
+    for response in engine.run(source):
+        name = response.request_id
+        assert response.token_ids == whole[name].token_ids
+        assert response.top_ids == whole[name].top_ids
+        rows = zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True)
+        assert source.tokens.pop(name) == [(name, *row) for row in rows]
+        del whole[name]
+    assert not whole
+    assert not source.tokens
 
 
 def test_a_cancelled_request_ends_and_the_others_are_as_without_it(engine):
     alone = {name: r.token_ids for name, r in answers(engine, asked(stream=False)).items()}
     before = engine.stats()
-    source, finals, pieces = Waiting(asked(stream=True)), {}, 0
-    for response in engine.run(source):
-        if response.final:
-            finals[response.request_id] = response.token_ids
-        pieces += response.request_id == "2"
-        if response.request_id == "2" and pieces == 3:
-            source.requests.append(Cancel(request_id="2"))
+    source = Noting(asked(stream=True), cancelled="2", at=3)
+    finals = {name: response.token_ids for name, response in answers(engine, source).items()}
     assert finals == {name: ids for name, ids in alone.items() if name != "2"}
-    assert pieces == 3
+    assert len(source.tokens["2"]) == 3
     after = engine.stats()
     assert after.requests - before.requests == 4
     assert after.generated_tokens - before.generated_tokens == sum(map(len, finals.values())) + 3
 
 
 def test_a_request_that_is_cancelled_before_its_first_step_is_not_counted(engine):
-    source = Waiting(asked(stream=True, count=14))  # the engine computes 8 at once
+    source = Noting(asked(stream=True, count=14), cancelled="13")  # the engine computes 8 at once
     before = engine.stats()
-    answered = set()
-    for response in engine.run(source):
-        if not answered:
-            source.requests.append(Cancel(request_id="13"))
-        answered.add(response.request_id)
-    assert answered == {str(number) for number in range(13)}
+    assert answers(engine, source).keys() == {str(number) for number in range(13)}
     after = engine.stats()
     assert after.requests - before.requests == 13
     asked_for = sum(len(request.prompt_ids) for request in asked(stream=True, count=13))

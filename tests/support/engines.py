@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from evaluator.engine.base import Cancel, Engine, FixedSource, Request, Response
+from evaluator.engine.base import Cancel, Engine, FixedSource, Request, RequestSource, Response, Streamed
 from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
@@ -62,10 +62,19 @@ class Waiting:
         del self.requests[: len(taken)]
         return taken
 
+    def streamed(self, tokens: Sequence[Streamed]) -> None:
+        """Each to `receive`."""
+        for token in tokens:
+            self.receive(token[0], token)
 
-def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, Response]:
-    """The whole answer to each request, by its id."""
-    return {response.request_id: response for response in engine.run(FixedSource(requests)) if response.final}
+    def receive(self, name: str, answer: Response | Streamed) -> None:
+        """What a subclass makes of an answer to a request with this name."""
+
+
+def answers(engine: Engine, requests: Sequence[Request] | RequestSource) -> dict[str, Response]:
+    """The answer to each request, by its id."""
+    source = FixedSource(requests) if isinstance(requests, Sequence) else requests
+    return {response.request_id: response for response in engine.run(source)}
 
 
 def assert_alike(found: Mapping[str, Response], expected: Mapping[str, Response]) -> None:
@@ -102,13 +111,17 @@ def assert_beams_of_transformers(
         BeamSearch(str(number), prompt, width=width, max_tokens=max_tokens, eos_ids=eos_ids)
         for number, prompt in enumerate(asked)
     ]
-    source = Waiting([*(request for search in searches for request in search.start()), *among])
     names, found = {request.request_id for request in among}, {}
+
+    class Source(Waiting):
+        def receive(self, name: str, answer: Response | Streamed) -> None:
+            if name not in names:
+                self.requests += searches[int(name.split("/")[0])].receive(answer)
+
+    source = Source([*(request for search in searches for request in search.start()), *among])
     for response in engine.run(source):
-        if response.request_id in names:
-            found[response.request_id] = response
-        else:
-            source.requests += searches[int(response.request_id.split("/")[0])].receive(response)
+        found[response.request_id] = response
+        source.receive(response.request_id, response)
     for prompt, search in zip(asked, searches, strict=True):
         output = model.generate(
             torch.tensor([prompt]),
@@ -127,4 +140,4 @@ def assert_beams_of_transformers(
             assert hypothesis.token_ids == beam[:length]
             assert all(token == pad for token in beam[length:])
             assert hypothesis.score == pytest.approx(float(score), abs=TOLERANCE)
-    return found
+    return {name: response for name, response in found.items() if name in names}

@@ -126,7 +126,8 @@ class VLLMEngine:
                     if batch.in_flight and not batch.ready:
                         with counters.step(was_empty=batch.was_emptied):
                             outputs = self._step(core)
-                        batch.receive(outputs)
+                        if streamed := batch.receive(outputs):
+                            source.streamed(streamed)
                     elif not given and not batch.ready:
                         counters.peak_memory = self._peak_memory(self._started)
                         return

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Divergence, Generate, Request, Response, Score, Streamed
 from evaluator.engine.distributions import divergences_of
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.counters import Counters
@@ -43,7 +43,7 @@ class InFlight:
     prompt: list[int]  # the ids that the engine is given as its prompt
     report_from: int | None = None  # the first row of the report that belongs to the continuation; None: no report
     generates: bool = True  # generated tokens belong to the response; False: the report has every token
-    streams: bool = False
+    streamed: int | None = None  # so many of the likeliest tokens are handed out with each token as it comes
     cached_tokens: int = 0
     tokens: list[int] = field(default_factory=list)  # that the engine has generated
     rows: list[Row] = field(default_factory=list)  # one for each of these tokens, or none at all
@@ -53,18 +53,11 @@ class InFlight:
         """Everything that came back."""
         if isinstance(self.request, Score):
             return self._scored(self.request)
-        return self.part(self.tokens, self.rows, final=True)
-
-    def part(self, tokens: Sequence[int], rows: Sequence[Row], *, final: bool = False) -> Response:
-        """Some of the tokens of a Generate, or all of them."""
-        assert isinstance(self.request, Generate)
-        wanted = self.request.top_logprobs
-        top = [top_of(row, wanted) for row in rows] if wanted else []
+        top = [top_of(row, self.request.top_logprobs) for row in self.rows] if self.request.top_logprobs else []
         return Response(
             request_id=self.request.request_id,
-            final=final,
-            token_ids=tuple(tokens),
-            logprobs=tuple([row[0] for row in rows]),
+            token_ids=tuple(self.tokens),
+            logprobs=tuple([row[0] for row in self.rows]),
             top_ids=tuple([ids for ids, _ in top]),
             top_logprobs=tuple([logprobs for _, logprobs in top]),
             cached_tokens=self.cached_tokens,
@@ -73,7 +66,8 @@ class InFlight:
     def _scored(self, request: Score) -> Response:
         """What vLLM reports on the prompt, and then what was generated."""
         found = [(row[0], row[1], *top_of(row, 1)) for row in self.rows] if self.generates else []
-        token_ids, divergences = tuple(self.tokens), ()
+        token_ids = tuple(self.tokens)
+        divergences: tuple[Divergence, ...] = ()
         if (first := self.report_from) is not None:
             ids, logprobs, ranks = (part[first:].tolist() if first else part.tolist() for part in self.report[:3])
             width = self.report.logprob_token_ids.shape[1]  # own and likeliest tokens; beyond these, divergences
@@ -144,8 +138,9 @@ class Batch:
         for request in accepted if self._by_prompt else self._shared.admit(accepted):
             self._add(request)
 
-    def receive(self, outputs: Sequence[Any]) -> None:
-        """Take the EngineCoreOutputs of one step."""
+    def receive(self, outputs: Sequence[Any]) -> list[Streamed]:
+        """Take the EngineCoreOutputs of one step; returns the tokens that are streamed."""
+        streamed: list[Streamed] = []
         in_flight, ready, vocabulary = self.in_flight, self.ready, self._vocabulary
         for output, rows in zip(outputs, rows_of(outputs), strict=True):
             pending = in_flight.get(output.request_id)
@@ -155,6 +150,12 @@ class Batch:
             pending.tokens += tokens
             if rows:
                 pending.rows += rows
+                if pending.streamed is not None:
+                    for token, row in zip(tokens, rows, strict=True):
+                        if row[0] != row[0]:  # NaN: the response will say so
+                            pending.streamed = None
+                            break
+                        streamed.append((pending.request.request_id, token, *top_of(row, pending.streamed)))
             if (stats := output.prefill_stats) is not None:  # its first step; or it was preempted, and begins again
                 pending.cached_tokens = pending.cached_tokens or stats.num_cached_tokens
             if (report := output.new_prompt_logprobs_tensors) is not None:
@@ -163,9 +164,8 @@ class Batch:
                 del in_flight[output.request_id], self._core_ids[pending.request.request_id]
                 self._count(pending)
                 ready.extend(self._shared.answer(pending.response().or_error(vocabulary)))
-            elif pending.streams:
-                ready.append(pending.part(tokens, rows).or_error(vocabulary))
-        self.was_emptied = not self.in_flight
+        self.was_emptied = not in_flight
+        return streamed
 
     def _accepts(self, request: Request) -> bool:
         """Whether the engine can answer a request. If not, it gets a response with the reason."""
@@ -188,7 +188,8 @@ class Batch:
         dialect = self._started.dialect
         if isinstance(request, Generate):
             parameters = dialect.generate(request, self._eos_ids, self._vocabulary)
-            pending = InFlight(request, list(request.prompt_ids), streams=request.stream)
+            streamed = request.top_logprobs if request.stream else None
+            pending = InFlight(request, list(request.prompt_ids), streamed=streamed)
         elif self._by_prompt and request.reference is None:
             # One token is generated, which is not read. Row i of the report is of the prompt's token i + 1.
             parameters = prompt_score(whole=self._whole)

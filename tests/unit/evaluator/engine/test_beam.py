@@ -75,15 +75,18 @@ class Queue:
         del self._waiting[: len(taken)]
         return taken
 
+    def streamed(self, answers):
+        if self.gathers:
+            self._search.add(answers)
+        else:
+            self.add(self._search.receive(*answers))
+
 
 def search_through(search, answer, seed, room=4):
     """Run a search to its end; returns what it asked for."""
     queue = Queue(search, seed)
     for response in FakeEngine(answer, reorder_seed=seed, room=room).run(queue):
-        if queue.gathers:
-            search.add(response)
-        else:
-            queue.add(search.receive(response))
+        queue.streamed([response])
     assert search.done
     return queue.asked
 

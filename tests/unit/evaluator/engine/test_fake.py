@@ -1,6 +1,6 @@
 import numpy as np
 
-from evaluator.engine.base import Cancel, FixedSource, Generate, Score
+from evaluator.engine.base import Cancel, Generate, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from tests.support.engines import Waiting
 
@@ -37,15 +37,22 @@ def test_samples_follow_seed_and_nucleus():
 def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
     lm = FakeLM(vocabulary=10, eos_ids=frozenset(), seed=4)
     request = Generate(request_id="g", prompt_ids=(3,), max_tokens=5, top_logprobs=2, stream=True)
-    *early, last = FakeEngine(lm.answer).run(FixedSource([request]))
-    assert last == lm.answer(request)
-    assert [piece.final for piece in early] == [False] * 4
-    assert sum((piece.token_ids for piece in early), ()) == last.token_ids[:4]
-    assert sum((piece.top_ids for piece in early), ()) == last.top_ids[:4]
+    streamed = []
 
-    source, pieces = Waiting([request]), []
-    for piece in FakeEngine(lm.answer).run(source):
-        pieces.append(piece)
-        if len(pieces) == 2:
-            source.requests.extend([Cancel(request_id="g"), Generate(request_id="h", prompt_ids=(4,), max_tokens=1)])
-    assert [piece.request_id for piece in pieces] == ["g", "g", "h"]
+    class Source(Waiting):
+        then = ()
+
+        def receive(self, name, token):
+            streamed.append(token)
+            if len(streamed) == 2:
+                self.requests += self.then
+
+    (whole,) = FakeEngine(lm.answer).run(Source([request]))
+    assert whole == lm.answer(request)
+    assert streamed == list(zip(["g"] * 5, whole.token_ids, whole.top_ids, whole.top_logprobs, strict=True))
+
+    streamed.clear()
+    source = Source([request])
+    source.then = [Cancel(request_id="g"), Generate(request_id="h", prompt_ids=(4,), max_tokens=1)]
+    assert [response.request_id for response in FakeEngine(lm.answer).run(source)] == ["h"]
+    assert len(streamed) == 2

@@ -16,6 +16,8 @@ def run(probes: tuple[str, ...]) -> tuple[list[Generate], set[str]]:
     cancelled: set[str] = set()
 
     class Watched:
+        streamed = stream.streamed
+
         def take(self, limit: int) -> list[Generate | Cancel]:
             taken = list(stream.take(limit))
             given.extend(each for each in taken if not isinstance(each, Cancel))

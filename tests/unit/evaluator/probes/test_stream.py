@@ -117,7 +117,7 @@ def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept():
     stream = letters.letter_evaluation(letter_plans(questions, CONFIG), CONFIG, in_flight=2)
     ended = []
     with pytest.raises(EngineError, match="died"):
-        ended.extend(stream.run(FakeEngine(letter_model().answer, fail_after=80)))
+        ended.extend(stream.run(FakeEngine(letter_model().answer, fail_after=120)))
     assert 0 < len(ended) < 12
 
 
@@ -143,6 +143,8 @@ def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room
     cancelled: set[str] = set()
 
     class Watched:
+        streamed = stream.streamed
+
         def take(self, limit):
             taken = [*stream.take(0), *stream.take(limit)]  # a cancel needs no room
             assert sum(not isinstance(request, Cancel) for request in taken) <= limit
