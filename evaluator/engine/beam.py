@@ -51,24 +51,22 @@ class _Rollout:
     is_open: bool = True  # more is to come
 
 
+_NO_ROLLOUT = _Rollout(is_open=False)
+
+
 @dataclass(slots=True)
 class _Beam:
     """A live prefix. It is on at most one rollout, `depth` tokens after the rollout's start."""
 
-    total: float  # summed log-probability, nats
+    negated: float  # its log-probability, summed and negated, nats
     token_ids: tuple[int, ...]
-    rollout: _Rollout | None = None
+    rollout: _Rollout = _NO_ROLLOUT
     depth: int = 0
-
-    def row(self) -> Streamed | None:
-        """The prefix's expansion, and its rollout's next token; None if they are not known yet."""
-        rollout = self.rollout
-        return rollout.rows[self.depth] if rollout is not None and self.depth < len(rollout.rows) else None
 
     @property
     def is_awaited(self) -> bool:
         """Whether its expansion is to come from its rollout."""
-        return self.rollout is not None and self.rollout.is_open and self.depth == len(self.rollout.rows)
+        return self.rollout.is_open and self.depth == len(self.rollout.rows)
 
 
 # (negated sum, index of the live beam, index in its expansion): compared as tuples, in C.
@@ -145,11 +143,17 @@ class BeamSearch:
             return []
         before = self._step
         while True:
-            rows = [beam.row() for beam in self._live]
-            candidates, bar = self._best_candidates(rows) if any(rows) else ([], inf)
-            missing = [beam for beam, row in zip(self._live, rows, strict=True) if row is None and -beam.total <= bar]
-            if missing:
-                break
+            # Each prefix's expansion, and its rollout's next token; None if they are not known yet.
+            rows = [
+                beam.rollout.rows[beam.depth] if beam.depth < len(beam.rollout.rows) else None for beam in self._live
+            ]
+            candidates, bar = self._best_candidates(rows)
+            if None in rows:
+                missing = [
+                    beam for beam, row in zip(self._live, rows, strict=True) if row is None and beam.negated <= bar
+                ]
+                if missing:
+                    break
             self._take_step(candidates, rows)
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
@@ -178,23 +182,21 @@ class BeamSearch:
         """
         live, eos_ids, width = self._live, self._eos_ids, self._width
         # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.
-        heads = [(-live[index].total - row[3][0], index, 0) for index, row in enumerate(rows) if row]
+        heads = [(live[index].negated - row[3][0], index, 0) for index, row in enumerate(rows) if row is not None]
         heapify(heads)
         best: list[_Candidate] = []
-        going_on = 0
         while heads:
             candidate = heads[0]
             best.append(candidate)
             negated, index, k = candidate
-            row = rows[index]
-            assert row is not None
-            _, _, top_ids, top_logprobs = row
-            going_on += top_ids[k] not in eos_ids
-            if going_on == width:
-                return best, negated
+            _, _, top_ids, top_logprobs = rows[index]  # type: ignore[misc]
+            if top_ids[k] not in eos_ids:
+                width -= 1
+                if not width:
+                    return best, negated
             k += 1
             if k < len(top_ids):
-                heapreplace(heads, (-live[index].total - top_logprobs[k], index, k))
+                heapreplace(heads, (live[index].negated - top_logprobs[k], index, k))
             else:
                 heappop(heads)
         return best, inf
@@ -213,8 +215,8 @@ class BeamSearch:
             token = row[2][k]
             if not at_end and token not in eos_ids:
                 if len(live) < width:
-                    rollout = beam.rollout if token == row[1] else None
-                    live.append(_Beam(-negated, (*beam.token_ids, token), rollout, beam.depth + 1))
+                    rollout = beam.rollout if token == row[1] else _NO_ROLLOUT
+                    live.append(_Beam(negated, (*beam.token_ids, token), rollout, beam.depth + 1))
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)
@@ -228,7 +230,7 @@ class BeamSearch:
         """transformers' `_check_early_stop_heuristic` for early_stopping = False and length_penalty = 1."""
         if len(self._finished) < self._width:
             return False
-        return self._width == 1 or self._live[0].total / self._step <= self._finished[-1].score
+        return self._width == 1 or -self._live[0].negated / self._step <= self._finished[-1].score
 
     def _finish(self, hypotheses: list[Hypothesis]) -> list[Generate | Cancel]:
         """End the search; returns what ends its rollouts."""

@@ -14,28 +14,15 @@ Replaces nothing. Reads of a `Request` its tokens, `block_hashes`, `num_computed
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 _REMEMBERED = 4096  # the latest blocks with known content: requests share a block soon after it is filled, or never
 _Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    """A request that was given a block."""
-
-    request: Any  # vLLM's Request
-    preemptions: int  # how often the request had been preempted when it got the block
-
-    def common(self, start: int, wanted: list[int]) -> int:
-        """How many of the tokens `wanted`, from position `start` on, the block gets from its request."""
-        if self.request.num_preemptions != self.preemptions:  # it counts its tokens anew, in other blocks
-            return 0
-        own = list(self.request.all_token_ids[start : start + len(wanted)])
-        if own == wanted[: len(own)]:
-            return len(own)
-        return next(index for index, (a, b) in enumerate(zip(own, wanted, strict=False)) if a != b)
+# A request that was given a block (vLLM's Request), and how often it had been preempted then. A request that was
+# preempted since counts its tokens anew, in other blocks.
+_Holder = tuple[Any, int]
 
 
 class KnownBlocks:
@@ -60,16 +47,17 @@ class KnownBlocks:
         place = self._place(request, tokens // self._block_size)
         wanted = list(request.all_token_ids[tokens : min(most, tokens + self._block_size)])
         best, found, coming = 0, None, 0
-        for block, holder in self._held.get(place, {}).items() if place and wanted else ():
-            common = holder.common(tokens, wanted)
-            if block in self._now:  # this step fills it or copies to it, and copies are made all at once
-                coming = max(coming, common)
+        for block, (holder, preemptions) in self._held.get(place, {}).items() if place and wanted else ():
+            ready, now = holder.num_computed_tokens - tokens, block in self._now
+            if holder.num_preemptions != preemptions or (ready <= best and not now):
                 continue
-            ready = min(common, int(holder.request.num_computed_tokens) - tokens)
-            if ready > best:
-                best, found = ready, block
-            if best == len(wanted):
-                break
+            common = _common(holder.all_token_ids[tokens : tokens + len(wanted)], wanted)
+            if now:  # this step fills it or copies to it, and copies are made all at once
+                coming = max(coming, common)
+            elif min(common, ready) > best:
+                best, found = min(common, ready), block
+                if best == len(wanted):
+                    break
         return best, found, coming
 
     def remember(self, request: Any, first: int, blocks: Iterable[int]) -> None:
@@ -77,7 +65,7 @@ class KnownBlocks:
         for number, block in enumerate(blocks, start=first):
             self.forget(block)
             if (place := self._place(request, number)) is not None:
-                self._held.setdefault(place, {})[block] = _Holder(request, request.num_preemptions)
+                self._held.setdefault(place, {})[block] = (request, request.num_preemptions)
                 self._places[block] = place
                 self._now.add(block)
         while len(self._places) > _REMEMBERED:
@@ -100,3 +88,10 @@ class KnownBlocks:
         if number > len(request.block_hashes):
             return None
         return number, request.block_hashes[number - 1] if number else None
+
+
+def _common(own: list[int], wanted: list[int]) -> int:
+    """How many tokens two lists share at their start; `wanted` is the longer one, or as long."""
+    if own == wanted[: len(own)]:
+        return len(own)
+    return next(index for index, (a, b) in enumerate(zip(own, wanted, strict=False)) if a != b)

@@ -5,6 +5,7 @@ and build an object for every token, all unused here. That is about a third of t
 Validation is not needed, as admission.py has checked each request.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -141,29 +142,30 @@ class Batch:
     def receive(self, outputs: Sequence[Any]) -> list[Streamed]:
         """Take the EngineCoreOutputs of one step; returns the tokens that are streamed."""
         streamed: list[Streamed] = []
-        in_flight, ready, vocabulary = self.in_flight, self.ready, self._vocabulary
-        for output, rows in zip(outputs, rows_of(outputs), strict=True):
+        table, in_flight = rows_of(outputs), self.in_flight
+        for output in outputs:
+            tokens = output.new_token_ids
+            rows = None if output.new_logprobs is None else list(islice(table, len(tokens)))
             pending = in_flight.get(output.request_id)
             if pending is None:  # cancelled while this step was under way, or of an earlier run
                 continue
-            tokens = output.new_token_ids
+            if not pending.tokens:  # a preempted request begins again, but its first time counts
+                if output.prefill_stats is not None:
+                    pending.cached_tokens = output.prefill_stats.num_cached_tokens
+                pending.report = output.new_prompt_logprobs_tensors
             pending.tokens += tokens
             if rows:
                 pending.rows += rows
                 if pending.streamed is not None:
                     for token, row in zip(tokens, rows, strict=True):
-                        if row[0] != row[0]:  # NaN: the response will say so
+                        if math.isnan(row[0]):  # the response will say so
                             pending.streamed = None
                             break
                         streamed.append((pending.request.request_id, token, *top_of(row, pending.streamed)))
-            if (stats := output.prefill_stats) is not None:  # its first step; or it was preempted, and begins again
-                pending.cached_tokens = pending.cached_tokens or stats.num_cached_tokens
-            if (report := output.new_prompt_logprobs_tensors) is not None:
-                pending.report = report
             if output.finish_reason is not None:
                 del in_flight[output.request_id], self._core_ids[pending.request.request_id]
                 self._count(pending)
-                ready.extend(self._shared.answer(pending.response().or_error(vocabulary)))
+                self.ready.extend(self._shared.answer(pending.response().or_error(self._vocabulary)))
         self.was_emptied = not in_flight
         return streamed
 
@@ -224,25 +226,21 @@ class Batch:
         self._counters.end_request(len(ended.prompt), ended.cached_tokens, len(ended.tokens))
 
 
-def rows_of(outputs: Sequence[Any]) -> list[Sequence[Row]]:
-    """For each of a step's EngineCoreOutputs, one row per new token; empty if it reports none.
+def rows_of(outputs: Sequence[Any]) -> Iterator[Row]:
+    """A row for each new token of those of a step's EngineCoreOutputs that report log-probabilities.
 
     vLLM gives each request its rows as views of one table. To turn a view into Python numbers takes microseconds,
     however small it is. So the views of a step are put together again and turned at once.
     """
     reports = [output.new_logprobs for output in outputs if output.new_logprobs is not None]
     if not reports:
-        return [()] * len(outputs)
+        return iter(())
     ids = np.concatenate([report.logprob_token_ids for report in reports])
     logprobs = np.concatenate([report.logprobs for report in reports])
     ranks = np.concatenate([report.sampled_token_ranks for report in reports])
     own, top = logprobs[:, 0], logprobs[:, 1:]  # the first column is the generated token's own
     tied = (top[:, 1:] == top[:, :-1]).any(axis=1)
-    rows = zip(own.tolist(), ranks.tolist(), _tuples(ids[:, 1:]), _tuples(top), tied.tolist(), strict=True)
-    if len(ids) == len(reports):  # one new token each, as nearly always
-        return [() if output.new_logprobs is None else (next(rows),) for output in outputs]
-    counts = [0 if output.new_logprobs is None else len(output.new_logprobs.logprobs) for output in outputs]
-    return [tuple(islice(rows, count)) for count in counts]
+    return zip(own.tolist(), ranks.tolist(), _tuples(ids[:, 1:]), _tuples(top), tied.tolist(), strict=True)
 
 
 def top_of(row: Row, width: int) -> Top:
