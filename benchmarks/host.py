@@ -103,6 +103,7 @@ class HostEngine(VLLMEngine):
         self.parts = parts
         self._script, self._device = script, device
         self._steps = 0
+        self._given: Any = None  # the outputs of the last step
         self._arrived: list[tuple[int, Any]] = []  # the step, and a request or the ids of cancelled ones
         self._build(model)
 
@@ -165,7 +166,9 @@ class HostEngine(VLLMEngine):
 
         def get_output() -> Any:
             self._steps += 1
-            return step()
+            self._given = None  # what vLLM made is its own to free
+            self._given = step()
+            return self._given
 
         client.add_request = of("adding", add_request)
         client.abort_requests = of("adding", abort_requests)

@@ -39,10 +39,9 @@ def _counted(answer: str, language: str) -> Counter[str]:
     return Counter(split_tokens(answer, language))
 
 
-def token_f1(text: str, answer: str, language: str) -> float:
-    """F1 in [0, 1] over the multisets of tokens, as in SQuAD (Rajpurkar et al., 2016), of two normalised texts."""
-    produced, wanted = split_tokens(text, language), _counted(answer, language)
-    shared = sum(min(produced.count(token), count) for token, count in wanted.items())
+def token_f1(produced: list[str], wanted: Counter[str]) -> float:
+    """F1 in [0, 1] over two multisets of tokens, as in SQuAD (Rajpurkar et al., 2016)."""
+    shared = sum([min(produced.count(token), count) for token, count in wanted.items()])
     # 2PR / (P + R) with P = shared / produced and R = shared / wanted. This form needs no special case for P = R = 0.
     return 2 * shared / (len(produced) + wanted.total()) if shared else 0.0
 
@@ -50,9 +49,9 @@ def token_f1(text: str, answer: str, language: str) -> float:
 def grade(text: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
     """The columns of a record that grade a decoded text against those of the answers that are `gradable`."""
     produced = normalise(strip_thinking(text))
-    wanted = gradable(answers)
+    wanted, tokens = gradable(answers), split_tokens(produced, language)
     return {
         "contains": any(answer in produced for answer in wanted),
         "exact_match": produced in wanted,
-        "token_f1": max((token_f1(produced, answer, language) for answer in wanted), default=0.0),
+        "token_f1": max([token_f1(tokens, _counted(answer, language)) for answer in wanted], default=0.0),
     }

@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ _KEPT = 4  # bases' answers to a task that are kept in memory
 
 def to_table(records: Sequence[Record]) -> pa.Table:
     """Records as one Arrow table with the schema `RECORDS`, one row each."""
-    columns = {name: [getattr(record, name) for record in records] for name in RECORDS.names}
+    columns = {name: list(map(attrgetter(name), records)) for name in RECORDS.names}
     return pa.table(columns, schema=RECORDS)
 
 

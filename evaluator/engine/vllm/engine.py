@@ -128,6 +128,7 @@ class VLLMEngine:
                             outputs = self._step(core)
                         if streamed := batch.receive(outputs):
                             source.streamed(streamed)
+                        del outputs  # before the next step makes as many objects
                     elif not given and not batch.ready:
                         counters.peak_memory = self._peak_memory(self._started)
                         return
