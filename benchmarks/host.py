@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -139,7 +140,7 @@ class HostEngine(VLLMEngine):
         mode = graphs.get("compilation_config", {}).get("cudagraph_mode", "NONE")
         assert mode in (*FASTER_DECODE, "FULL", "NONE")
         self._started = Started(
-            llm=type("LLM", (), {"engine_core": client})(),
+            llm=SimpleNamespace(engine_core=client, collective_rpc=client.collective_rpc),
             dialect=Dialect(v2=True, one_step=one_step),
             max_model_len=min(config.max_model_len, positions),
             positions=positions,
