@@ -69,7 +69,7 @@ def engine(core):
     from evaluator.engine.vllm.sampling import Dialect
 
     engine = VLLMEngine(EngineConfig())
-    llm = SimpleNamespace(engine_core=core)
+    llm = SimpleNamespace(engine_core=core, collective_rpc=lambda *_, **__: [None])
     sizes = {"max_model_len": 64, "positions": 64, "max_num_seqs": 2}
     engine._started = Started(llm=llm, dialect=Dialect(v2=True), dtype="bfloat16", scoring="forced", **sizes)
     of_files = {"config": {}, "tensors": {}, "files": (), "bytes": 0}
