@@ -294,46 +294,14 @@ def _split(prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:
     return Continuation(prompt_ids=joint[:common], continuation_ids=joint[common:])
 
 
-def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
-    """transformers' decode, no special tokens; from a table or the tokenizers library, faster, where that is the same.
-
-    What a byte-level tokenizer decodes is its tokens' bytes, one after the other.
-    """
-    from tokenizers import decoders
+def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
+    """transformers' decode, no special tokens; straight from the tokenizers library, faster, where it only forwards."""
     from transformers import PreTrainedTokenizerFast as Fast
 
     kind = type(tokenizer)
-    if not (isinstance(tokenizer, Fast) and kind.decode is Fast.decode and kind._decode is Fast._decode):
-        return partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
-        return _Pieces(tokenizer.backend_tokenizer).decode
-    return partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
-
-
-class _Pieces(dict[int, bytes]):
-    """The bytes of each token of a byte-level tokenizer, none for a special one. Each is looked up once."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._text: Callable[[int], str | None] = tokenizer.id_to_token
-        self._special = {each.content for each in tokenizer.get_added_tokens_decoder().values() if each.special}
-        # Bytes that print stand for themselves, the others for the characters from 256 on (GPT-2's vocabulary).
-        plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        others = [byte for byte in range(256) if byte not in plain]
-        self._bytes = dict(zip(map(chr, [*plain, *range(256, 256 + len(others))]), plain + others, strict=True))
-
-    def __missing__(self, token: int) -> bytes:
-        text = self._text(token)
-        if text is None or text in self._special:
-            piece = b""
-        elif all(character in self._bytes for character in text):
-            piece = bytes(self._bytes[character] for character in text)
-        else:  # added to the vocabulary as it is
-            piece = text.encode()
-        self[token] = piece
-        return piece
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return b"".join([self[token] for token in token_ids]).decode("utf-8", errors="replace")
+    if isinstance(tokenizer, Fast) and kind.decode is Fast.decode and kind._decode is Fast._decode:
+        return partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
+    return partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def _special_tail(tokenizer: Any) -> int:
