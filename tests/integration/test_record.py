@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
 from evaluator.probes.grading import grade
 from evaluator.store.schema import RECORDS
+from launch.commands import bench
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.engines import needs_vllm
 from tests.support.runs import finish, resurface
@@ -274,3 +276,11 @@ def test_a_call_that_makes_no_sense_is_refused_before_anything_starts(tmp_path, 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert named in done.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_all_benchmarks_are_those_that_need_no_options(monkeypatch):
+    ran: list[str] = []
+    monkeypatch.setattr(bench.subprocess, "run", lambda command, **_: ran.append(command[3]) or Mock(returncode=0))
+    bench.bench(Mock(args=[]), bench.ALL)
+    assert "benchmarks.record.run" not in ran
+    assert len(ran) == len(list(bench.BENCHMARKS)) - 1
