@@ -185,10 +185,11 @@ def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, orac
 
 def after_one_step(engine, first, then):
     """`then` begin while `first`, whose prompt has been computed, goes on."""
+    waiting = [*then]
 
     class Source(Waiting):
         def receive(self, name, token):
-            self.requests, then[:] = [*self.requests, *then], []
+            self.requests, waiting[:] = [*self.requests, *waiting], []
 
     return answers(engine, Source([replace(first, stream=True)]))
 
