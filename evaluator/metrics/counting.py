@@ -28,9 +28,7 @@ def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was meas
     names = [f"{probe}_status" for probe in probes]
     status = [items[name] for name in names]
     keep = np.logical_and.reduce([each.isin(MEASURED).to_numpy() for each in status])
-    if len(items) and keep.all():
-        return items, {"n": len(items), **dict.fromkeys(STATUSES, 0), "reason": None}
-    done = items[keep]
+    done = items if keep.all() else items[keep]
     excluded, failed = (np.logical_or.reduce([(each == name).to_numpy() for each in status]) for name in STATUSES)
     counts = {"n": len(done), "excluded": int(excluded.sum()), "engine_error": int((failed & ~excluded).sum())}
     return done, counts | {"reason": joined_reasons(None if len(done) else nothing, why_left_out(items, *names))}

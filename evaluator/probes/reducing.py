@@ -36,8 +36,8 @@ _BY_SEVERITY = {severity: status for status, severity in _SEVERITY.items()}
 
 def why_not(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     """Column `<probe>_why`: the text of the item's first record of its worst status, where that is no measurement."""
-    severity = asked["status"].map(_SEVERITY).astype("int64")
-    worst = asked[severity.gt(1) & asked["text"].notna()].assign(severity=severity)
+    marked = asked.assign(severity=asked["status"].map(_SEVERITY).astype("int64"))
+    worst = marked[marked["severity"].gt(1) & marked["text"].notna()]
     worst = worst.sort_values(["severity", "index"], ascending=[False, True], kind="stable")
     return worst.groupby(list(KEY))[["text"]].first().rename(columns={"text": f"{probe}_why"})
 
@@ -46,13 +46,14 @@ def where_measured(
     reduced: pd.DataFrame, asked: pd.DataFrame, probe: str, value: str, decided: Any = True
 ) -> pd.DataFrame:
     """`<probe>_status` and columns; engine_error where `ok` lacks a `value` or the item is not `decided`."""
+    import pandas as pd
+
     severity = asked["status"].map(_SEVERITY).astype("int64")
     worst = severity.groupby([asked[name] for name in KEY]).max()
     status = worst.map(_BY_SEVERITY).reindex(reduced.index)
     status = status.mask(status.isin(MEASURED) & ~(decided & reduced[value].notna()), "engine_error")
-    measured = status.isin(MEASURED)
-    known = reduced if measured.all() else reduced.where(measured)
-    return known.assign(**{f"{probe}_status": status})
+    known = {name: column.where(status.isin(MEASURED)) for name, column in reduced.items()}
+    return pd.DataFrame({**known, f"{probe}_status": status})
 
 
 def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
