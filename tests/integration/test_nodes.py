@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import ray
@@ -65,18 +67,26 @@ def _connected(address):
         ray.shutdown()
 
 
-def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
-    """The third one stands on the first node again, where there would be room for all."""
+def _placed(folder):
+    """The nodes that three engines were to have, and those that they have."""
     with (
-        ray_nodes([(tmp_path, {"num_cpus": 4}), (tmp_path, {"num_cpus": 1})]) as address,
+        ray_nodes([(folder, {"num_cpus": 4}), (folder, {"num_cpus": 1})]) as address,
         _connected(address),
         contextlib.closing(Cluster(local=False)) as machines,
     ):
         places = place_engines(machines.nodes(), 1, 3, spare=1)
-        setups = [EngineSetup(config=EngineConfig(), log_path=tmp_path / "log", place=place) for place in places]
+        setups = [EngineSetup(config=EngineConfig(), log_path=folder / "log", place=place) for place in places]
         actors = [start_actor(EngineActor, setup, concurrency_groups=GROUPS) for setup in setups]
         stand = [where.node_id for where in ray.get([actor.where.remote() for actor in actors])]
-    assert stand == [place.node_id for place in places]
+    return [place.node_id for place in places], stand
+
+
+def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
+    """The third one stands on the first node again, where there would be room for all. In a process of its own: Ray
+    loses these actors in one that has had a local Ray."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+        places, stand = apart.submit(_placed, tmp_path).result()
+    assert stand == places
     assert stand[0] != stand[1]
     assert stand[0] == stand[2]
 
