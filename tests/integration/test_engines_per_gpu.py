@@ -4,21 +4,21 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
-from launch.run.decide.nodes import GPU_SHARE, Node, place_engines, prune_options
+from launch.run.decide.nodes import GPU_SHARE, Place, place_engines, prune_options
 from launch.run.work.actors import GROUPS, EngineActor, start_actor
 from launch.run.work.cluster import Cluster
 from launch.status import read_status
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
-from tests.support.ray_nodes import FIRST_GPU, ray_cluster, ray_nodes
+from tests.support.ray_nodes import FIRST_GPU, in_own_process, ray_cluster, ray_nodes
 from tests.support.runs import records
 
 pytestmark = pytest.mark.slow
@@ -28,34 +28,35 @@ def _given() -> tuple[str, str]:
     return os.environ["CUDA_VISIBLE_DEVICES"], os.environ[GPU_SHARE]
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Node]]:
-    """A node with two GPUs that are for three each."""
-    with ray_nodes([(tmp_path, {"num_cpus": 2, "num_gpus": 2})]) as address:
-        ray.init(address=address, log_to_driver=False)
-        with contextlib.closing(Cluster(local=False)) as machines:
-            yield [replace(node, sharing=3) for node in machines.nodes()]
-        ray.shutdown()
+def _fill(folder: Path) -> tuple[list[str], str, list[str], str]:
+    """The GPUs of five engines on two GPUs for three each, of a prune task, and of two engines after the first of the
+    five has ended; and the prune task's share."""
+    with (
+        ray_nodes([(folder, {"num_cpus": 2, "num_gpus": 2})]) as address,
+        ray.init(address=address, log_to_driver=False),
+        contextlib.closing(Cluster(local=False)) as machines,
+    ):
+        nodes = [replace(node, sharing=3) for node in machines.nodes()]
+        *five, sixth = place_engines(nodes, 1, None, spare=1)
+
+        def start(places: list[Place]) -> tuple[list[Any], list[str]]:
+            setups = [EngineSetup(config=EngineConfig(), log_path=folder / "log", place=place) for place in places]
+            actors = [start_actor(EngineActor, setup, concurrency_groups=GROUPS) for setup in setups]
+            return actors, [where.gpu.split(": ")[1] for where in ray.get([actor.where.remote() for actor in actors])]
+
+        actors, stand = start(five)
+        seen, share = ray.get(ray.remote(**prune_options(gpu=True, sharing=3, memory=0.9))(_given).remote())
+        ray.kill(actors[0])
+        actors[:1], more = start([five[0], sixth])
+        return stand, seen, more, share
 
 
-def test_thirds_of_two_gpus_are_all_found_and_one_that_is_free_again_is_taken(tmp_path: Path, nodes) -> None:
+def test_thirds_of_two_gpus_are_all_found_and_one_that_is_free_again_is_taken(tmp_path: Path) -> None:
     """Five engines and a prune task: a part that Ray rounded up would leave no room for the last of three."""
-    places = place_engines(nodes, 1, None, spare=1)
-    assert len(places) == 6
-
-    def start(place):
-        setup = EngineSetup(config=EngineConfig(), log_path=tmp_path / "log", place=place)
-        return start_actor(EngineActor, setup, concurrency_groups=GROUPS)
-
-    actors = [start(place) for place in places[:5]]
-    stand = [where.gpu.split(": ")[1] for where in ray.get([actor.where.remote() for actor in actors])]
-    seen, share = ray.get(ray.remote(**prune_options(gpu=True, sharing=3, memory=0.9))(_given).remote())
-    names = [str(FIRST_GPU), str(FIRST_GPU + 1)]
-    assert sorted([*stand, f"{seen} (1/3)"]) == sorted([f"{name} (1/3)" for name in names] * 3)
+    stand, seen, more, share = in_own_process(_fill, tmp_path)
+    thirds = [f"{gpu} (1/3)" for gpu in (FIRST_GPU, FIRST_GPU + 1)]
+    assert sorted([*stand, f"{seen} (1/3)"]) == sorted(thirds * 3)
     assert float(share) == 0.3
-    ray.kill(actors[0])
-    actors += [start(places[0]), start(places[5])]
-    more = [where.gpu.split(": ")[1] for where in ray.get([actor.where.remote() for actor in actors[5:]])]
     assert sorted(more) == sorted([stand[0], f"{seen} (1/3)"])
 
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import ray
@@ -18,7 +16,7 @@ from pruning.output.manifest import read_manifest
 from tests.support import pruning as tiny
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
 from tests.support.models import save_tiny_model
-from tests.support.ray_nodes import ray_cluster, ray_nodes
+from tests.support.ray_nodes import in_own_process, ray_cluster, ray_nodes
 from tests.support.runs import finish, records
 
 pytestmark = pytest.mark.slow
@@ -58,20 +56,11 @@ def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path)
     assert str(tmp_path) not in json.dumps(identity)
 
 
-@contextlib.contextmanager
-def _connected(address):
-    ray.init(address=address, log_to_driver=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
 def _placed(folder):
     """The nodes that three engines were to have, and those that they have."""
     with (
         ray_nodes([(folder, {"num_cpus": 4}), (folder, {"num_cpus": 1})]) as address,
-        _connected(address),
+        ray.init(address=address, log_to_driver=False),
         contextlib.closing(Cluster(local=False)) as machines,
     ):
         places = place_engines(machines.nodes(), 1, 3, spare=1)
@@ -82,10 +71,8 @@ def _placed(folder):
 
 
 def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
-    """The third one stands on the first node again, where there would be room for all. In a process of its own: Ray
-    loses these actors in one that has had a local Ray."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
-        places, stand = apart.submit(_placed, tmp_path).result()
+    """The third one stands on the first node again, where there would be room for all."""
+    places, stand = in_own_process(_placed, tmp_path)
     assert stand == places
     assert stand[0] != stand[1]
     assert stand[0] == stand[2]
@@ -149,7 +136,7 @@ def test_gpus_that_others_hold(tmp_path):
     with ray_nodes([(tmp_path, {"num_cpus": 1}), (tmp_path, {"num_cpus": 1, "num_gpus": 2})]) as address:
         where = {"cwd": tmp_path, "cluster": address}
         refused = finish("sweep", "three.yaml", "--out", "three", code=2, **where)
-        with _connected(address):
+        with ray.init(address=address, log_to_driver=False):
             held = [holder.remote()]
             ray.get(held[0].ready.remote())
             finish("sweep", "sweep.yaml", "--out", "run", **where)

@@ -1,7 +1,9 @@
 """A Ray cluster of several nodes on this machine, each started in a directory of its own."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,9 @@ def ray_nodes(nodes: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
     """The address of a running cluster; `nodes`: directory and resources of each, the head first."""
     with ray_cluster(nodes) as running:
         yield running.address
+
+
+def in_own_process(function: Callable[..., Any], *given: Any) -> Any:
+    """For a test that starts actors itself: Ray loses them in a process that had a local Ray before."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(function, *given).result()
