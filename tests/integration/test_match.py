@@ -68,6 +68,7 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(judged, tmp
     assert (between["agreement"] == 1.0).all()
 
 
+@pytest.mark.more
 def test_damaged_verdicts_are_made_again(judged, tmp_path):
     """The report refuses them, in one line that says how."""
     run = shutil.copytree(judged, tmp_path / "run")

@@ -97,6 +97,7 @@ def test_in_bursts_fewer_steps_compute_prompts_and_the_records_are_the_same(monk
     assert bursts.counts["arrivals"] == steady.counts["arrivals"]
 
 
+@pytest.mark.more
 def test_two_engines_share_the_device_and_the_items():
     done = resurface_apart("bench", "host", "--pace", "1", "--rows", "16", "--items", "6", "--engines", "2")
     assert done.returncode == 0, done.stderr
