@@ -124,8 +124,10 @@ def test_a_driver_that_is_stopped_while_ray_starts(desk, monkeypatch):
 
 
 def _without(driver, program, how, run, log):
-    """A program of Ray's dies while an engine is there: the driver ends, and says why."""
-    (process,) = when(driver, lambda: of_ray(driver, program) if family(driver, ENGINE) else [], log)
+    """A program of Ray's dies while an engine is there, and pauses: the driver ends, and says why."""
+    for engine in when(driver, lambda: family(driver, ENGINE), log):
+        engine.suspend()
+    (process,) = of_ray(driver, program)
     process.kill()
     assert driver.wait() == 1, log.read_text()
     *_, last = log.read_text().splitlines()
