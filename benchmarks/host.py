@@ -37,6 +37,7 @@ from benchmarks.harness import Options, count, run_main
 from benchmarks.serving import workload
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.core.errors import EngineError, InputError
+from evaluator.core.garbage import collect_rarely
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.probes.item import Plan
@@ -274,6 +275,7 @@ def _measured(
     number: int, options: dict[str, Any], warm: Device, device: Device, floor: Device, barrier: Any
 ) -> dict[str, Any]:
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    collect_rarely()  # as in an engine's process
     model = Path(options["model"])
     read = workload.read_questions(options["task"], model, options["items"], probes=EVERY_PROBE)
     own = read.questions[number :: options["engines"]]

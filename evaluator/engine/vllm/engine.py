@@ -62,9 +62,8 @@ class VLLMEngine:
         EngineError if the engine cannot be built or the loaded weights differ from the files.
         """
         began = time.monotonic()
-        with rare_collections():  # imports
-            blueprint = read_blueprint(checkpoint)
-            eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
+        blueprint = read_blueprint(checkpoint)
+        eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
         files = [str(file) for file in blueprint.files]
         # What vLLM makes of quantised weights and of experts while it loads them, it cannot make again in place.
         alone = blueprint.quantisation is not None or blueprint.mixture or not self._config.swap
@@ -72,8 +71,7 @@ class VLLMEngine:
             self.close()
         swapped = self._started is not None
         if self._started is None:
-            with rare_collections():
-                self._started = start(self._config, checkpoint, blueprint)
+            self._started = start(self._config, checkpoint, blueprint)
             self.dtype = self._started.dtype
         else:
             assert self._blueprint is not None

@@ -27,6 +27,7 @@ from evaluator.asking.questions import Posed
 from evaluator.checkpoints.files import FileStates, changed_file, file_states
 from evaluator.checkpoints.info import WRITTEN, CheckpointInfo, recognise
 from evaluator.core.errors import EngineError
+from evaluator.core.garbage import collect_rarely
 from evaluator.core.liveness import HEARTBEAT
 from evaluator.engine.config import build_engine
 from launch.provenance import device, machine
@@ -296,6 +297,7 @@ def make_checkpoint(
 def enter_engine_process(setup: EngineSetup) -> None:
     """Prepare a Ray process for building an engine."""
     _log_to(setup.log_path)
+    collect_rarely()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # vLLM's choice of runner, graphs and kernels
     load_plugins()
     if setup.place.threads is not None:
