@@ -25,7 +25,7 @@ from typing import Any
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.config import Frozen
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, need_regular, one_line
 from evaluator.core.liveness import HEARTBEAT
 from evaluator.core.text import code_of, normalise
 from pruning.config import CalibrationConfig
@@ -74,7 +74,7 @@ def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Pass
     for name, path in files:
         opened = gzip.open if path.suffix == ".gz" else open
         try:
-            with opened(path, "rb") as stream:
+            with opened(need_regular(path), "rb") as stream:
                 for row, line in enumerate(stream):
                     text = _decode(name, row, line, json_lines)
                     if text:

@@ -7,7 +7,6 @@ files, since a pipe or a device may never end. The manifests of pruned and quant
 
 import hashlib
 import os
-import stat
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import psutil
 from pydantic import AfterValidator, BaseModel, ValidationError
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, need_regular
 from evaluator.core.liveness import HEARTBEAT
 
 _CHUNK = 1 << 20
@@ -62,14 +61,9 @@ def check_files(checkpoint: Path) -> None:
     """Raises InputError for anything but a regular file, and for a JSON file that is larger than any description."""
     for directory in (checkpoint, *(checkpoint / name for name in _FOLDERS)):
         for file in sorted(directory.iterdir()) if directory.is_dir() else ():
-            try:
-                found = file.stat()
-            except OSError:  # a link that leads nowhere is a missing file, for those who look for it
-                continue
-            if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-                raise InputError(f"{file}: is a pipe, a socket or a device, not a regular file")
-            if file.suffix == ".json" and found.st_size > _LARGEST_JSON:
-                raise InputError(f"{file}: has {found.st_size:,} bytes; at most {_LARGEST_JSON:,} are read")
+            # A link that leads nowhere is a missing file, for those who look for it.
+            if need_regular(file).suffix == ".json" and file.exists() and (size := file.stat().st_size) > _LARGEST_JSON:
+                raise InputError(f"{file}: has {size:,} bytes; at most {_LARGEST_JSON:,} are read")
 
 
 def file_states(checkpoint: Path) -> FileStates:
@@ -171,14 +165,8 @@ def read_ahead(checkpoint: Path) -> threading.Thread | None:
 
     def advise() -> None:
         for file in files:
-            try:
-                descriptor = os.open(file, os.O_RDONLY)
-            except OSError:
-                continue
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(descriptor)
+            with suppress(OSError), file.open("rb", buffering=0) as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
     thread = threading.Thread(target=advise, name="read-ahead", daemon=True)
     thread.start()

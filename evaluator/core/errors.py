@@ -11,8 +11,10 @@ import difflib
 import json
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 _HALF = 2000  # characters of an error's text that are told from its beginning, and from its end
@@ -71,6 +73,17 @@ def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(value, names, n=1, cutoff=cutoff)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {what} {value!r}{hint} (known: {', '.join(names)})")
+
+
+def need_regular(path: Path) -> Path:
+    """The path itself, a missing one too. Raises InputError for a pipe, a socket or a device, which may never end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return path
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"{path}: is a pipe, a socket or a device, not a regular file")
+    return path
 
 
 def parse(text: bytes, place: str, *, unique: bool = False) -> Any:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from evaluator.core.config import Registry
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, need_regular
 from evaluator.core.records import Item
 from evaluator.tasks.source import Source
 
@@ -125,7 +125,7 @@ class TaskSpec:
             if argument.required:
                 raise InputError(f"task {name!r}: name its file, as in {name}:{argument.placeholder}")
             return cls(task)
-        path = Path(os.path.expanduser(rest))  # unlike Path's, it keeps a ~user that does not exist
+        path = need_regular(Path(os.path.expanduser(rest)))  # unlike Path's, it keeps a ~user that does not exist
         if rest in argument.words:
             return cls(task, path, rest)
         if not path.exists():

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import Field, ValidationError
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, need_regular, one_line
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.mapping import RowMapping
@@ -102,9 +102,7 @@ def _named(path: Path | None) -> _Named:
 def document(path: Path, kind: type[_Said]) -> _Said:
     """A YAML file as a `Source` of some kind. Raises InputError with the first problem: file, field and value."""
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: cannot be read (not a regular file)")
-        text = path.read_text(encoding="utf-8")
+        text = need_regular(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot be read ({reason})") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, need_regular, one_line
 from evaluator.core.records import Item
 from evaluator.core.text import code_of
 from evaluator.tasks.mapping import RowMapping
@@ -66,13 +66,16 @@ def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     options: dict[str, Any] = {}
+    path = Path(place.data)
     if place.local:  # the cache would copy local files and confuse two versions of them
+        for file in (path, *(each for each in path.rglob("*") if each.suffix.lower() in _LOADERS)):
+            need_regular(file)
         options["cache_dir"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="resurface-rows-"))
     if place.revision is not None:
         options["revision"] = place.revision
     asked: tuple[str, ...] = (place.data, *([] if place.config is None else [place.config]))
-    if Path(place.data).is_file() and place.local:
-        loader = _LOADERS.get(Path(place.data).suffix.lower())
+    if path.is_file() and place.local:
+        loader = _LOADERS.get(path.suffix.lower())
         if loader is None:
             raise InputError(f"{place.data}: a file ending in {', '.join(_LOADERS)} is needed")
         asked, options["data_files"] = (loader,), place.data

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from evaluator.core.errors import InputError, one_line, unknown
+from evaluator.core.errors import InputError, need_regular, one_line, unknown
 
 _LARGEST_FILE = 2**22  # bytes
 _MOST_NODES = 100_000  # with every alias expanded: a sweep of 1,000 checkpoints has a tenth of that
@@ -36,9 +36,7 @@ _NO_FILE = ' in "<unicode string>"'  # yaml's name for a text without a file; th
 def read_document(path: Path, what: str = "the sweep file") -> Any:
     """The content of a YAML file. Raises InputError naming the file and its purpose `what`."""
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: cannot read {what}: not a regular file")
-        if path.stat().st_size > _LARGEST_FILE:
+        if need_regular(path).stat().st_size > _LARGEST_FILE:
             raise InputError(f"{path}: cannot read {what}: it has more than {_LARGEST_FILE:,} bytes")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -93,6 +93,7 @@ def test_a_bad_calibration_file_is_named(name, content, message, checkpoints, tm
     ("source", "message"),
     [
         ("text:/nowhere/a.txt", "/nowhere/a.txt: calibration file cannot be read"),
+        ("jsonl:/dev/zero", "/dev/zero: is a pipe, a socket or a device"),
         ("c5", "'c5' is unknown"),
         ("wikipedia:", "'wikipedia:' is unknown"),
         ("balanced:en,,sw", "must name each language once"),

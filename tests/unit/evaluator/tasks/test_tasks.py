@@ -1,6 +1,7 @@
 """The registry, and every complaint of the readers."""
 
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -47,6 +48,10 @@ def write_lines(path, *records):
         ("jsonl:", ["path after ':' is empty"]),
         ("xquad:/no/such/dir", ["/no/such/dir: no such file"]),
         ("jsonl:/", ["is a directory"]),
+        *(
+            (f"{name}:/dev/zero", ["/dev/zero: is a pipe, a socket or a device"])
+            for name in ("jsonl", "text", "hf", "xquad")
+        ),
         ("jsonl:~nobody-of-that-name/x.jsonl", ["no such file or directory"]),
     ],
 )
@@ -54,6 +59,12 @@ def test_bad_specs(spec, parts):
     for function in (TaskSpec.parse, lambda spec: load_task(spec, None)):
         message = refused(function, spec)
         assert all(part in message for part in parts), message
+
+
+def test_pipes_in_a_directory_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "xquad.en.json")
+    for spec in (f"xquad:{tmp_path}", f"hf:{tmp_path}", f"arc_easy:{tmp_path}"):
+        assert "xquad.en.json: is a pipe" in refused(load_task, spec, None)
 
 
 def test_the_digest_identifies_the_data_and_not_the_file(tmp_path):
