@@ -342,6 +342,13 @@
     remember();
   }
 
+  // The run's language that a browser calls "de-AT": by its code or its English name.
+  function languageOf(tag) {
+    const code = tag.split("-")[0].toLowerCase();
+    const name = new Intl.DisplayNames(["en"], { type: "language" }).of(code).toLowerCase();
+    return index.languages.find((language) => [code, name].includes(language.toLowerCase()));
+  }
+
   // ---- the address ----------------------------------------------------------------------------------------------
   function remember() {
     const state = new URLSearchParams();
@@ -359,14 +366,18 @@
     const state = new URLSearchParams(location.hash.slice(1));
     const linked = ["item", "checkpoint", "fate", "task", "language", "q"].some((name) => state.has(name));
     const pruned = index.checkpoints.filter((checkpoint) => checkpoint.fates);
-    const silent = (checkpoint) => [...checkpoint.fates].filter((code) => code === "m").length;
-    const telling = [...pruned].sort((a, b) => silent(b) - silent(a))[0];
-    controls.checkpoint.value = state.get("checkpoint") || (telling || index.checkpoints[0]).name;
+    const gone = (checkpoint, codes) => index.order.filter((number) => codes.includes(checkpoint.fates[number]));
+    const worst = [...pruned].sort((a, b) => gone(b, "ml").length - gone(a, "ml").length)[0];
+    controls.checkpoint.value = state.get("checkpoint") || (worst || index.checkpoints[0]).name;
     if (controls.checkpoint.selectedIndex < 0) controls.checkpoint.selectedIndex = 0;
     countFates();
-    controls.fate.value = linked ? state.get("fate") || "" : "mc_only";
+    const code = worst && !gone(worst, "m").length ? "l" : "m";
+    controls.fate.value = linked ? state.get("fate") || "" : FATES[code];
     if (controls.fate.selectedIndex < 0) controls.fate.value = "";
     for (const name of ["task", "language", "q"]) controls[name].value = state.get(name) || "";
+    const own = worst && !linked && navigator.languages.map(languageOf).find((language) => (
+      gone(worst, code).some((number) => placeOf(number)[1] === language)));
+    if (own) controls.language.value = own;
     await filter();
     const wanted = state.get("item");
     const number = wanted === null ? -1 : index.order.find((n) => keyOf(n) === wanted || index.id[n] === wanted) ?? -1;
@@ -406,10 +417,20 @@
     else if (event.key === "ArrowRight") step(1);
     else if (event.key === "/") { event.preventDefault(); controls.q.focus(); }
   });
-  // On paper there is nothing to click: the pooled tables open for it.
-  const closed = () => [...document.querySelectorAll("details.pooled:not([open])")];
-  let opened = [];
-  addEventListener("beforeprint", () => { opened = closed(); for (const each of opened) each.open = true; });
-  addEventListener("afterprint", () => { for (const each of opened) each.open = false; });
-  restore();
+  // ---- more analyses --------------------------------------------------------------------------------------------
+  const analyses = [...document.querySelectorAll("#more > section")];
+  $("filter-more").addEventListener("input", ({ target }) => {
+    const wanted = target.value.trim().toLowerCase();
+    for (const each of analyses) each.hidden = !each.textContent.toLowerCase().includes(wanted);
+  });
+  // A link to a folded section opens it.
+  function unfold() {
+    const section = analyses.find((each) => `#${each.id}` === location.hash);
+    if (!section) return;
+    section.hidden = false;
+    section.querySelector("details").open = true;
+    section.scrollIntoView();
+  }
+  window.addEventListener("hashchange", unfold);
+  restore().then(unfold);
 })();

@@ -8,6 +8,7 @@ same numbers give the same SVG: no date, salted ids.
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from textwrap import wrap
 from typing import Any
 
@@ -37,6 +38,7 @@ COLOURS: Mapping[str, str] = {
 }
 STYLE = {  # matplotlib's settings while a figure is drawn and written
     "svg.fonttype": "none",
+    "hatch.linewidth": 0.5,
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
     "axes.edgecolor": COLOURS["grid"],
@@ -140,6 +142,7 @@ def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[f
             )
 
 
+_HATCHES = ("", "////", "....", "xxxx")  # of a bar's parts: not everybody tells the colours apart
 _DIGIT = 0.062  # inches, of a digit in a value's label
 _NAME_SHARES = 0.24, 0.05  # of a narrow panel, width and height of a dot's name
 _NAME_PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1))
@@ -200,16 +203,9 @@ def dots(
     for y, (low, high) in enumerate(whiskers):
         if low is not None and high is not None:
             panel.plot([low, high], [y + shift] * 2, color=paint, linewidth=1.6, alpha=0.45, solid_capstyle="round")
-    panel.scatter(
-        [value for _, value in present],
-        [y for y, _ in present],
-        s=30,
-        facecolor=COLOURS["paper"] if hollow else paint,
-        edgecolor=paint,
-        linewidth=1.3,
-        label=label,
-        zorder=3,
-    )
+    ys, xs = ([each[at] for each in present] for at in (0, 1))
+    face = COLOURS["paper"] if hollow else paint
+    panel.scatter(xs, ys, s=30, facecolor=face, edgecolor=paint, linewidth=1.3, label=label, zorder=3)
 
 
 def link(panel: Axes, *series: Sequence[float | None]) -> None:
@@ -224,17 +220,20 @@ def stacked(panel: Axes, shares: Mapping[str, Sequence[float | None]], paints: M
     """Draw one full-width bar per row. `paints`: each part's colour and opacity. Parts from 6 % on have a label."""
     count = len(next(iter(shares.values())))
     left = [0.0] * count
-    for part, values in shares.items():
+    for (part, values), hatch in zip(shares.items(), cycle(_HATCHES)):
         colour, alpha = paints[part]
         known = [value or 0.0 for value in values]
-        bars = panel.barh(
-            range(count), known, left=left, height=0.66, color=COLOURS[colour], alpha=alpha, linewidth=0, label=part
-        )
+        look = {"color": COLOURS[colour], "alpha": alpha, "linewidth": 0, "hatch": hatch, "edgecolor": COLOURS["paper"]}
+        bars = panel.barh(range(count), known, left=left, height=0.66, label=part, **look)
         for bar, value in zip(bars, known, strict=True):
             if value >= 0.06:
                 middle = bar.get_x() + bar.get_width() / 2
                 ink = COLOURS["paper"] if alpha > 0.5 else COLOURS["ink"]
-                panel.text(middle, bar.get_y() + 0.34, rounded(100 * value), color=ink, ha="center", va="center")
+                label = panel.text(
+                    middle, bar.get_y() + 0.34, rounded(100 * value), color=ink, ha="center", va="center"
+                )
+                if hatch and alpha > 0.5:
+                    label.set_bbox({"facecolor": COLOURS[colour], "linewidth": 0, "pad": 1.2})
         left = [start + value for start, value in zip(left, known, strict=True)]
     panel.grid(visible=False)
 

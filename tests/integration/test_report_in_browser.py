@@ -37,7 +37,7 @@ def page(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def opened(page, tmp_path_factory):
-    return lambda fragment="": dom_of(page.as_uri() + fragment, tmp_path_factory.mktemp("profile"))
+    return lambda fragment="", *flags: dom_of(page.as_uri() + fragment, tmp_path_factory.mktemp("profile"), *flags)
 
 
 def dom_of(address: str, profile: Path, *flags: str) -> str:
@@ -61,6 +61,15 @@ def test_the_item_view_opens_on_an_answer_that_is_no_longer_said(opened):
     headings = ("greedy output", "choice: gold's share", "rank", "aligned rank", "beams", "samples")
     assert [each for each in (*names, *headings) if each not in text_of(item)] == []
     assert re.search(r"<p id=\"count\"[^>]*>\d+ of 20 items", dom)
+
+
+def test_the_item_view_opens_in_the_readers_language_and_a_link_opens_a_folded_table(opened):
+    dom = opened("#ladder", "--accept-lang=ko-KR")
+    assert "korean-" in article(dom)
+    assert re.search(r'<p id="count"[^>]*>[1-9] of 20 items', dom)
+    sections = re.findall(r'<section id="(\w+)">\s*<details( open)?', dom)
+    assert [name for name, mark in sections if mark] == ["ladder"]
+    assert ("vote", "") in sections
 
 
 def test_a_deep_link_selects_the_item_the_checkpoint_and_the_filters_and_a_search_finds_an_item(opened):

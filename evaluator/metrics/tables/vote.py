@@ -140,7 +140,7 @@ _DRAWN = (  # rule, name, colour
     ("accuracy", "mean accuracy", "muted"),
     ("borda", "borda", "greedy"),
     ("copeland", "copeland", "choice"),
-    ("minimax", "minimax", "rank"),
+    ("minimax", "minimax", "mc_only"),
 )
 
 

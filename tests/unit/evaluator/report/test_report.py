@@ -68,6 +68,27 @@ def test_the_page_loads_nothing_and_lets_only_its_own_script_run(made):
     assert "unsafe-inline" not in policy.split("script-src")[1]
 
 
+def _luminance(colour):
+    """WCAG 2.2's relative luminance of `#rrggbb`."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_every_colour_of_words_is_readable_on_its_ground(theme):
+    """4.5 to 1, WCAG's level AA; a badge has the paper's colour on a fate's."""
+    style = page._asset("page.css").split("prefers-color-scheme: dark")[theme]
+    values = {name: _luminance(value) for name, value in re.findall(r"--([a-z-]+): (#\w{6});", style)}
+    pairs = [(word, ground) for word in ("ink", "muted", "accent") for ground in ("paper", "back", "soft")]
+    pairs += [(fate, "paper") for fate in ("kept", "mc-only", "produced-only", "lost", "greedy", "choice", "shown")]
+    pairs += [("kept", "soft"), ("lost", "soft"), ("mc-only", "back"), ("ink", "mark")]
+    ratios = {
+        pair: (max(both) + 0.05) / (min(both) + 0.05) for pair in pairs if (both := [values[each] for each in pair])
+    }
+    assert {pair: ratio for pair, ratio in ratios.items() if ratio < 4.5} == {}
+
+
 def test_the_first_screen_is_the_verdict_and_then_why(made):
     lead = section(made[1], "headline")
     (verdict,) = made[1].results.verdicts
