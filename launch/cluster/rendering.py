@@ -302,12 +302,7 @@ def _seconds(time: str) -> int:
     """The seconds of a time in Slurm's form (minutes, HH:MM[:SS], D-HH[:MM[:SS]])."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:  # MM or MM:SS
-        hours, (minutes, seconds) = 0, (*parts, 0)[:2]
+    hours, minutes, seconds = (*parts, 0, 0)[:3] if dash or len(parts) == 3 else (0, *parts, 0)[:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 

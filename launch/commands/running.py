@@ -83,7 +83,7 @@ def run_and_report(
         finish(console, out, outcome)
         if tracking is not None:
             tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
-            console.print(f"sent the report to {tracking.name}")
+            console.print(f"sending the report to {tracking.name}")
     if outcome.failures:
         where = out / "tables" / "failures.csv"
         line = f"{summary(outcome.failures)}; see {where}; the same command repeats only these"

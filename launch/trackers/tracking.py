@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 NAME = "tracking.json"
 PROJECT = "resurface"
 _NOT_IN_NAMES = re.compile(r"[^\w./ -]")
+_PATIENCE = 30.0  # seconds that an ended run waits for an answer
+_POLL = 0.1
 _VALUE = 500  # characters of a parameter: the limit of MLflow's older servers
 _T = TypeVar("_T")
 Parameters = Mapping[str, str]
@@ -183,6 +185,7 @@ class Tracking:
         self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: the last one
         self.results: Sequence[Path] | None = None
         self._sent: dict[str, str] = {}  # the tracker's ids, by checkpoint
+        self._asking, self._answers = False, 0  # whether a call waits, and how many had an answer
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
 
     def __enter__(self) -> Tracking:
@@ -191,8 +194,15 @@ class Tracking:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Wait until all is sent, but not for a tracker without an answer in `_PATIENCE` seconds of calls."""
         self._looks.put(False)
-        self._thread.join()
+        silent, answers = 0.0, 0
+        while self._thread.is_alive() and silent < _PATIENCE:
+            self._thread.join(_POLL)
+            silent, answers = silent + _POLL * self._asking if answers == self._answers else 0.0, self._answers
+        if self._thread.is_alive():  # a daemon: it delays nothing, and warns no more
+            self._warn(f"--track {self.name}: no answer in {_PATIENCE:g} s; the same command sends what is left")
+            self._warn = lambda _: None
 
     def on(self, event: Event) -> None:
         if event.kind == "ended":
@@ -214,24 +224,30 @@ class Tracking:
                 del self._left[each.name]  # if sending fails, the same command sends it again
                 self._guarded(partial(self._tell, run, each))
         finished = self.results is not None
-        self._guarded(partial(self._tracker.end, run, self.results or (), finished))
+        self._guarded(partial(self._ask, self._tracker.end, run, self.results or (), finished))
+
+    def _ask(self, call: Callable[..., _T], *given: Any) -> _T:
+        self._asking = True
+        answer = call(*given)
+        self._asking, self._answers = False, self._answers + 1
+        return answer
 
     def _guarded(self, act: Callable[[], _T]) -> _T | None:
         """Return the result of `act`; if it fails, warn the user and return None."""
         try:
             return act()
         except Exception as error:  # a tracker is foreign code, and its server may be unreachable
+            self._asking = False
             self._warn(f"--track {self._tracker.name}: {type(error).__name__}: {one_line(error)}; the run continues")
             return None
 
     def _begin(self) -> str:
         """Begin the run, or continue the one of an earlier call; returns the tracker's id."""
         earlier = mapping_at(_document(self._run_dir / NAME), self.name)
-        known, sent = str(earlier.get("run") or "") or None, earlier.get("checkpoints")
-        if not isinstance(sent, dict):
-            known, sent = None, {}
-        run = self._tracker.begin(self._run_dir.resolve().name, known, self._parameters)
-        self._sent = {} if known is None else {str(name): str(its) for name, its in sent.items()}
+        sent = earlier.get("checkpoints")
+        known = str(earlier.get("run") or "") or None if isinstance(sent, dict) else None
+        run = self._ask(self._tracker.begin, self._run_dir.resolve().name, known, self._parameters)
+        self._sent = {} if known is None or sent is None else {str(name): str(its) for name, its in sent.items()}
         self._remember(run)
         for name in self._sent:
             self._left.pop(name, None)
@@ -243,8 +259,8 @@ class Tracking:
         with tempfile.TemporaryDirectory(prefix="resurface-tracking-") as folder:
             results = write_part(self._run_dir, {each.name, each.base or each.name}, Path(folder))
             rows = results.headline[results.headline["checkpoint"] == each.name].to_dict("records")
-            sent = self._tracker.checkpoint(run, each.name, each.parameters, numbers_of(rows), Path(folder))
-            self._sent[each.name] = sent
+            told = run, each.name, each.parameters, numbers_of(rows), Path(folder)
+            self._sent[each.name] = self._ask(self._tracker.checkpoint, *told)
         self._remember(run)
 
     def _remember(self, run: str) -> None:
@@ -254,23 +270,14 @@ class Tracking:
 
 
 def tracked(prepared: Prepared) -> list[Tracked]:
-    return [
-        Tracked(
-            name=job.name,
-            base=job.base,
-            parameters=flattened(
-                {
-                    "model": job.model,
-                    "base": job.base,
-                    "prune": job.prune and job.prune.model_dump(mode="json"),
-                    "compress": job.quantise and job.quantise.model_dump(mode="json"),
-                    "after": job.after,
-                }
-            ),
-            planned={task.name: len(task.questions) for task in prepared.asked[job.name]},
-        )
-        for job in prepared.jobs
-    ]
+    found = []
+    for job in prepared.jobs:
+        made = {"prune": job.prune, "compress": job.quantise}
+        settings = {name: each.model_dump(mode="json") for name, each in made.items() if each is not None}
+        parameters = flattened({"model": job.model, "base": job.base, **settings, "after": job.after})
+        planned = {task.name: len(task.questions) for task in prepared.asked[job.name]}
+        found.append(Tracked(name=job.name, base=job.base, parameters=parameters, planned=planned))
+    return found
 
 
 def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -311,7 +318,5 @@ def numbers_of(rows: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
 
 def _document(file: Path) -> dict[str, Any]:
     with suppress(OSError, ResurfaceError):
-        found = parse(file.read_bytes(), str(file))
-        if isinstance(found, dict):
-            return found
+        return dict(mapping_at(parse(file.read_bytes(), str(file))))
     return {}

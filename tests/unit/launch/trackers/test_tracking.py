@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from evaluator import report
 from launch.run.decide.assignments import Event
+from launch.trackers import tracking
 from launch.trackers.tracking import Tracked, Tracking, ended, flattened, numbers_of, tracker_of
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
@@ -146,6 +148,25 @@ def test_a_tracker_that_cannot_begin_is_left_alone(run: Path, monkeypatch: pytes
     assert diary.heard == []
     (run / "tracking.json").write_text("{")
     assert _follow(run, Diary()) == []
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize("silent", ["begin", "checkpoint", "end"])
+def test_a_tracker_that_does_not_answer_keeps_nobody(run: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
+    diary, answered = Diary(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        answered.wait()
+        raise ConnectionError("too late to be told")
+
+    monkeypatch.setattr(diary, silent, wait)
+    monkeypatch.setattr(tracking, "_PATIENCE", 0.3)
+    warnings = _follow(run, diary)
+    assert warnings == ["--track diary: no answer in 0.3 s; the same command sends what is left"]
+    answered.set()
+    for thread in [each for each in threading.enumerate() if each.name == "tracking"]:
+        thread.join()
+    assert len(warnings) == 1
 
 
 def test_what_is_not_installed_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
