@@ -6,6 +6,7 @@ Ray forwards: Ray quotes them for Windows' shell. Settings refuse unsafe values 
 
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from evaluator.core.errors import InputError, unknown
+from launch.sweep.config import bundled_recipes
 
 RAY_PORT = 6379
 Parts = tuple[tuple[str, ...], ...]  # the models of each independent part of a sweep
@@ -170,9 +172,12 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
     settings.need_plain_paths()
     label, why = _LABEL
     _need(bool(label.fullmatch(settings.name)), "name", settings.name, why)
-    absolute = settings.mount.startswith("/") and ":" not in settings.mount
-    why = "an absolute path without a colon is needed, as Kubernetes has it"
-    _need(absolute, "mount", settings.mount, why)
+    absolute, why = re.fullmatch("/[^:]*", settings.mount), "an absolute path without a colon is needed"
+    _need(bool(absolute), "mount", settings.mount, why)
+    for name, path in (("out", str(settings.out)), ("sweep", settings.sweep)):
+        kept = Path(settings.mount) in Path(os.path.normpath(path)).parents
+        why = f"is not below --mount {settings.mount}, so the pods do not share it"
+        _need(kept or (name == "sweep" and path in bundled_recipes()), name, path, why)
     group = {"rayStartParams": {"num-gpus": str(settings.gpus)}, "template": {"spec": _pod(settings)}}
     cluster: dict[str, Any] = {"rayVersion": settings.ray_version, "headGroupSpec": group}
     if settings.nodes > 1:

@@ -64,7 +64,7 @@ def render_files(
     given["workers"] = tuple(listed("workers", workers)) if workers is not None else ()
     bundled = file in bundled_recipes().values() and not Path(recipe).exists()
     given["sweep"] = sweep_path or (recipe if bundled else os.path.abspath(file))
-    given["out"] = Path(os.path.abspath(out))
+    given["out"] = out if format == "kuberay" else Path(os.path.abspath(out))  # pods have another directory
     if format == "kuberay" and not ray_version:
         with suppress(PackageNotFoundError):
             given["ray_version"] = version("ray")

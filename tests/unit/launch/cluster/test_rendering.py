@@ -19,6 +19,7 @@ from tests.support.sweeps import refused
 
 SHARED = Path('/shared/my runs/it\'s $(touch owned); "x" `id`')  # the worst directory
 PARTS = (("small", "small-int8"), ("large",))
+PLACES = ("/tmp/x", "/shared/../x", "/sharedx/x", "/shared", "runs/x")  # not kept below /shared
 KUBERAYS_OWN = Path(__file__).parent / "kuberay" / "ray.io_rayjobs.yaml.xz"
 
 
@@ -195,11 +196,11 @@ def test_a_rayjob_fits_kuberays_own_definition(rayjob, nodes):
 
 
 def test_yaml_holds_strings_as_strings():
-    made = files("kuberay", **{**KUBERAY, "image": "no: &a *b #c", "mount": "/yes [ #", "ray_version": "2.60"})
+    made = files("kuberay", **{**KUBERAY, "image": "no: &a *b #c", "sweep": "small/main", "ray_version": "2.60"})
     spec = yaml.safe_load(made["rayjob.yaml"])["spec"]["rayClusterSpec"]
     assert spec["rayVersion"] == "2.60"
     (container,) = spec["headGroupSpec"]["template"]["spec"]["containers"]
-    assert (container["image"], container["volumeMounts"][0]["mountPath"]) == ("no: &a *b #c", "/yes [ #")
+    assert container["image"] == "no: &a *b #c"
 
 
 def test_a_time_is_read_as_slurm_reads_it(rayjob):
@@ -273,6 +274,8 @@ def test_what_runs_on_the_head_is_one_argument(submitted):
         ("kuberay", {"name": "Grid_1"}, "--name: 'Grid_1'"),
         ("kuberay", {"out": SHARED}, "--out"),  # KubeRay and Ray hand the command on, quoted for another shell
         ("kuberay", {"sweep": "/a b.yaml"}, "--sweep-path: '/a b.yaml'"),
+        *(("kuberay", {"out": Path(path)}, f"--out: '{path}': is not below") for path in PLACES),
+        *(("kuberay", {"sweep": path}, f"--sweep-path: '{path}': is not below --mount /shared") for path in PLACES),
         ("kuberay", {"tries": 0}, "--tries: 0"),
         ("kuberay", {"mount": "shared"}, "--mount: 'shared'"),
         ("kuberay", {"mount": "/shared:ro"}, "--mount: '/shared:ro'"),
