@@ -58,7 +58,9 @@ _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 
 
 def check_files(checkpoint: Path) -> None:
-    """Raises InputError for anything but a regular file, and for a JSON file that is larger than any description."""
+    """Raises InputError for an adapter, anything but a regular file, and a JSON file larger than any description."""
+    if (adapter := checkpoint / "adapter_config.json").exists():  # peft or nobody would apply it
+        raise InputError(f"{adapter}: an adapter is not applied: merge it into its model's weights, or remove it")
     for directory in (checkpoint, *(checkpoint / name for name in _FOLDERS)):
         for file in sorted(directory.iterdir()) if directory.is_dir() else ():
             # A link that leads nowhere is a missing file, for those who look for it.

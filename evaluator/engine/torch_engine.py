@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.files import check_files
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError, one_line
@@ -52,8 +53,7 @@ class TorchEngine:
         started = time.monotonic()
         blueprint = read_blueprint(checkpoint)
         self._eos_ids = read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code)
-        if (adapter := checkpoint / "adapter_config.json").exists():  # it would be applied where peft is installed
-            raise InputError(f"{adapter}: an adapter beside a model: merge it into the weights, or remove it")
+        check_files(checkpoint)
         self._model = None
         try:
             model, loading = AutoModelForCausalLM.from_pretrained(

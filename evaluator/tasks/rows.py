@@ -173,17 +173,8 @@ def _places(task: str, data: str, source: Source, said: Source, *, local: bool) 
         if inner is None and not asked and len(source.configs) > 1:
             continue
         found += 1
-        yield (
-            language,
-            Place(
-                task=task,
-                data=data if inner is None else str(inner),
-                local=True,
-                config=config if inner is None and asked else None,
-                split=said.split,
-                usual=source.split,
-            ),
-        )
+        at, kept = (data, config if asked else None) if inner is None else (str(inner), None)
+        yield language, Place(task=task, data=at, local=True, config=kept, split=said.split, usual=source.split)
     if not found:
         names = ", ".join(str(config) for config in source.configs.values())
         raise InputError(

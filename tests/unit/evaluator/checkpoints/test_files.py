@@ -21,6 +21,7 @@ from tests.support.sweeps import refused
     ("name", "replace", "part"),
     [
         ("tokenizer.json", os.mkfifo, "is a pipe"),
+        ("adapter_config.json", lambda file: file.write_text("{}"), "an adapter is not applied"),
         ("config.json", lambda file: file.symlink_to("/dev/zero"), "is a pipe, a socket or a device"),
         ("config.json", lambda file: file.symlink_to("config.json"), ""),
         ("config.json", lambda file: file.write_text("[" * 100_000), "not JSON"),

@@ -135,7 +135,7 @@ def has_an_adapter(checkpoint):
     [
         (lacks_a_tensor, "missing keys: model.norm.weight"),
         (has_pickled_weights, "transformers cannot load it"),
-        (has_an_adapter, "adapter_config.json: an adapter beside a model"),
+        (has_an_adapter, "adapter_config.json: an adapter is not applied"),
     ],
 )
 def test_a_model_that_is_not_wholly_in_its_safetensors_is_refused(tmp_path, spoil, reason):
