@@ -32,8 +32,8 @@ class CalibrationConfig(Frozen):
     """
 
     source: str
-    samples: int = Field(default=128, ge=1)
-    sequence_length: int = Field(default=2048, ge=1)  # tokens; a longer passage is cut
+    samples: int = Field(default=128, ge=1, le=10**6)
+    sequence_length: int = Field(default=2048, ge=1, le=10**7)  # tokens; a longer passage is cut
     # Where relative files are looked for; None: the process's own directory. It is no part of the settings: manifests,
     # records and a run's identity name a file as the user did.
     _directory: Path | None = PrivateAttr(default=None)
