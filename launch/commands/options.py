@@ -118,6 +118,9 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
     wanted = {name: options[name] for name in ("method", "allocation", "group", "repair", "seed")}
     wanted |= {"source": source} | ({"sparsity": sparsity} if pattern is None else {"pattern": pattern})
     if needs_calibration(method, options["allocation"], options["repair"]):
+        if options["calibration"] is None and not METHODS[method].needs_calibration:
+            reason = "--allocation owl" if options["allocation"] == "owl" else f"--repair {options['repair']}"
+            raise InputError(f"Missing option '--calibration': {reason} looks at text (c4, gazetteer, text:FILE)")
         calibration = {name: options[name] for name in ("samples", "sequence_length")}
         wanted["calibration"] = calibration | {"source": options["calibration"] or "c4"}
     config = validated(PruneConfig, wanted, "resurface prune", as_option)

@@ -126,8 +126,7 @@ class WandB:
             if files:
                 artifact = self._module.Artifact(f"{known}-files", type="report")
                 for each in files:
-                    add = artifact.add_dir if each.is_dir() else artifact.add_file
-                    add(str(each))
+                    (artifact.add_dir if each.is_dir() else artifact.add_file)(str(each))
                 run.log_artifact(artifact)
         finally:
             run.finish(exit_code=code)
