@@ -23,15 +23,13 @@ class Thresholds(Frozen):
     """Each is a tolerance; null: the gate does not judge it. Raises ValueError where two contradict each other."""
 
     max_drop: Percent | None = Field(
-        default=2.0, description="percentage points of accuracy, open and choice, that a checkpoint may lose"
+        default=2.0, description="percentage points of accuracy, open and choice, that it may lose"
     )
     max_drop_language: Percent | None = Field(
-        default=5.0,
-        description="percentage points that it may lose within one language; the default is never below max_drop",
+        default=5.0, description="points of accuracy within one language; never less than max_drop"
     )
     max_mc_only: Percent | None = Field(
-        default=5.0,
-        description="percent of the known answers (the base says and picks them) that it may pick but no longer say",
+        default=5.0, description="percent of the known answers that it may pick but no longer say"
     )
     max_lost: Percent | None = Field(
         default=2.0, description="percent of the known answers that it may neither say nor pick"
@@ -43,17 +41,13 @@ class Thresholds(Frozen):
         default=None, description="percent of the items that may go from right to wrong or back, open and choice"
     )
     max_delta_pr: Amount | None = Field(
-        default=None,
-        description="by how much open may fall more than choice (Delta_PR), each as a share of the base's accuracy "
-        "above guessing",
+        default=None, description="how much more open may fall than choice, as shares above guessing (Delta_PR)"
     )
     max_kld: Amount | None = Field(
         default=None, description="mean KL divergence from the base in nats a token (probe fidelity)"
     )
     min_ear: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None,
-        description="expected acceptance rate (EAR), 0 to 1: the least mean overlap of its next-token distributions "
-        "with the base's (probe fidelity)",
+        default=None, description="least expected acceptance rate (EAR), 0 to 1 (probe fidelity)"
     )
     languages: bool = Field(default=True, description="judge each language too")
 

@@ -199,9 +199,5 @@ def _check_dense(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *,
 
 
 TORCH = EngineKind(
-    name="torch",
-    help="transformers, one request at a time",
-    build=TorchEngine,
-    references=True,
-    check_checkpoints=_check_dense,
+    name="torch", help="one request at a time", build=TorchEngine, references=True, check_checkpoints=_check_dense
 )

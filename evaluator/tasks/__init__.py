@@ -10,7 +10,7 @@ An item is named by (task, language, item_id): the parallel questions of XQuAD h
 """
 
 from evaluator.tasks import data_sets, gazetteer, squad, user_files
-from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec, tasks_help
+from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec
 from evaluator.tasks.loading import (
     DEEP_ITEMS,
     UNKNOWN_SIZE,
@@ -41,7 +41,6 @@ __all__ = [
     "select",
     "spelled",
     "task_name",
-    "tasks_help",
 ]
 
 # In this order help texts list them.

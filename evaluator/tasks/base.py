@@ -141,19 +141,6 @@ class TaskSpec:
         return cls(task, path)
 
 
-def tasks_help() -> str:
-    """The help text: one paragraph with the syntax and meaning of each task, and one for all presets."""
-    paragraphs = []
-    presets = [task.name for task in TASKS if task.open and task.data is not None]
-    for task in TASKS:
-        words = () if task.argument is None else tuple(f"{task.name}:{word}" for word in task.argument.words)
-        if task.name not in presets:
-            paragraphs.append(f"{', '.join(task.spellings + words)}: {task.help}")
-        elif task.name == presets[0]:
-            paragraphs.append(f"{', '.join(presets)}: from the hub, or from files as NAME:DIR (see resurface tasks)")
-    return "\n\n".join(paragraphs)
-
-
 PAPER = "paper"  # the prompts of evaluator/asking/prompts.py
 PLUS = "+"
 

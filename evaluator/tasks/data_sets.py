@@ -155,10 +155,7 @@ def preset_task(path: Path) -> Task:
 
 HF = Task(
     name="hf",
-    help=(
-        "any data set of the hub, or in Parquet, JSON or CSV files; a sweep file, or hf:FILE.yaml, names its "
-        "columns under `fields:`"
-    ),
+    help="a data set of the hub, or of Parquet, JSON or CSV files; a sweep file or hf:FILE.yaml names its columns",
     argument=Argument("ORG/NAME", required=True),
     named_after="file",
     data=_Reader("hf"),

@@ -24,7 +24,7 @@ from launch.commands.render import render_files
 from launch.commands.report import export, report
 from launch.commands.running import demo, evaluate, sweep
 from launch.commands.status import status
-from launch.commands.tasks import show_prompt, tasks
+from launch.commands.tasks import methods, probes, show_prompt, tasks
 from launch.commands.terminal import errors
 from launch.process import end_by_sigterm, is_stop
 from launch.sweep.plugins import load_plugins
@@ -88,6 +88,8 @@ app.command(epilog="Example: resurface screen runs/grid --items 100 --repeats 20
 app.command(epilog="Example: resurface compare runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv")(compare)
 app.command(epilog="Example: resurface export runs/int4 --lm-eval")(export)
 app.command(epilog="Example: resurface tasks arc_challenge")(tasks)
+app.command(epilog="Example: resurface probes")(probes)
+app.command(epilog="Example: resurface methods")(methods)
 app.command("show-prompt", epilog="Example: resurface show-prompt gazetteer --model bundled --item swahili-0017")(
     show_prompt
 )

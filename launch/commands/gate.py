@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from evaluator.core.errors import InputError, mapping_at
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
-from launch.commands.options import as_option
+from launch.commands.options import as_option, grouped
 from launch.commands.report import need_records
 from launch.commands.terminal import console, empty_table, print_plain
 from launch.sweep.document import validated
@@ -36,8 +36,8 @@ _LEGEND = (
 
 def _option(model: type[BaseModel], name: str) -> Any:
     field = model.model_fields[name]
-    default = "default: not judged" if field.default is None else f"default: {field.default:g}"
-    return typer.Option(help=f"{field.description} ({default})")
+    default = "" if field.default is None else f" (default: {field.default:g})"
+    return grouped("Tolerances" if model is Thresholds else "Options")(help=f"{field.description}{default}")
 
 
 def gate(
@@ -59,7 +59,8 @@ def gate(
 
     PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond it, or settings differ. WARN:
     undecided. ANOMALOUS: the base only guesses, or the checkpoint gains over 5 points. Tolerances come from the
-    options, then from `gate:` of the run's sweep file. Writes RUN/gate.json.
+    options, then from `gate:` of the run's sweep file. One without a default is judged only if it is set.
+    Known answers: the base says and picks them. Writes RUN/gate.json.
     """
     typed = {name: value for name, value in locals().items() if name in Thresholds.model_fields and value is not None}
     need_records(run)

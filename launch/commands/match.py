@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from evaluator.engine.config import engines_help
 from evaluator.probes import answering_probes
-from launch.commands.options import DTYPES, match_request
+from launch.commands.options import DTYPES, match_request, models, running
 from launch.commands.report import finish, need_records
 from launch.commands.terminal import console, print_plain, warn
 
@@ -17,20 +17,14 @@ CONTROLS = 30
 
 def match(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
-    matcher: Annotated[list[str], typer.Option(help="a checkpoint that judges; several make a panel")],
-    everything: Annotated[
-        bool, typer.Option("--all", help="judge right responses too; the report then shows how far graders agree")
-    ] = False,
-    probes: Annotated[
-        str, typer.Option(help=f"{', '.join(answering_probes())}: whose responses are judged, in all formats")
-    ] = "greedy",
-    controls: Annotated[
-        int, typer.Option(min=0, help="items per language that become control pairs, which show whether a judge is fit")
-    ] = CONTROLS,
+    matcher: Annotated[list[str], typer.Option(help="a judge; several make a panel")],
+    everything: Annotated[bool, typer.Option("--all", help="judge right responses too: how far graders agree")] = False,
+    probes: Annotated[str, typer.Option(help=f"responses of {', '.join(answering_probes())}")] = "greedy",
+    controls: Annotated[int, typer.Option(min=0, help="control pairs per language")] = CONTROLS,
     fit_only: Annotated[bool, typer.Option("--fit-only", help="an unfit judge has no vote in the panel")] = False,
-    engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
-    dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; as in eval")] = "auto",
-    trust_remote_code: Annotated[bool, typer.Option(help="run the matcher's own code; off by default")] = False,
+    engine: Annotated[str, running(help=engines_help())] = "vllm",
+    dtype: Annotated[str, models(help=f"{', '.join(DTYPES)}; as in eval")] = "auto",
+    trust_remote_code: Annotated[bool, models("--trust-remote-code", help="run the matcher's own code")] = False,
 ) -> None:
     """Let other models judge whether a response means the same as the gold answer. The same command resumes.
 

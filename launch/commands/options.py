@@ -1,6 +1,7 @@
 """Options that commands share, and the checked configurations that they become."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -18,29 +19,16 @@ from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
 from pruning.methods import METHODS
 from pruning.methods.patterns import Group
 
-Out = Annotated[Path, typer.Option("--out", help="The run directory; the same command resumes there.")]
-Track = Annotated[
-    str | None,
-    typer.Option("--track", metavar="mlflow|wandb", help="send each finished checkpoint to an experiment tracker"),
-]
-Prompts = Annotated[
-    Path | None,
-    typer.Option(
-        "--prompts", metavar="FILE", help="YAML, NAME: TEMPLATE; each template poses the task again, in other words"
-    ),
-]
-# Each format, as help texts explain it.
-FORMATS_HELP = """open: the context and the question
 
-shown: also the gold answer and wrong options
+def grouped(title: str) -> Callable[..., Any]:
+    """`typer.Option`, for the options that a help text shows under `title`."""
+    return partial(typer.Option, rich_help_panel=title)
 
-distractors_only: also wrong options, without the gold answer
 
-unrelated: also four answers of other languages
-
-one_shot: a solved example before the question
-
-open_capped: open, with a context as short as in one_shot"""
+question, models, running, output = map(grouped, ("The questions", "The models", "How it runs", "The output"))
+Out = Annotated[Path, output("--out", help="the run directory; the same command resumes there")]
+Track = Annotated[str | None, output("--track", help="send finished checkpoints to mlflow or wandb")]
+Prompts = Annotated[Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again")]
 DTYPES: tuple[str, ...] = get_args(DType)
 
 

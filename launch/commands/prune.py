@@ -10,18 +10,18 @@ import typer
 from rich.markup import escape
 
 from evaluator.core.errors import InputError
-from launch.commands.options import PRUNE_DEFAULTS, described, prune_request
+from launch.commands.options import PRUNE_DEFAULTS, grouped, output, prune_request
 from launch.commands.terminal import console, errors
-from launch.sweep.compress import KINDS, SOURCES
+from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
 from pruning.calibration import check_named
 from pruning.config import Allocation, Repair
-from pruning.methods import METHODS
 from pruning.methods.patterns import Group
 
 if TYPE_CHECKING:
     from pruning.output.manifest import PruneManifest
 
+removal, text = grouped("What is removed"), grouped("The calibration text")
 _USUAL = PRUNE_DEFAULTS
 _LINES = 10  # of progress, about, where there is no terminal
 
@@ -30,39 +30,31 @@ def prune(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help=f"required to prune: a directory, a hub id, or '{BUNDLED}'")
     ] = None,
-    method: Annotated[str | None, typer.Option(help=f"required to prune. {described(METHODS)}")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="required, except with --verify: the pruned checkpoint's directory")
-    ] = None,
-    sparsity: Annotated[
-        float | None, typer.Option(help="share of zeros, or of removed layers, heads or channels, e.g. 0.5")
-    ] = None,
+    method: Annotated[str | None, removal(help="required to prune; see `resurface methods`")] = None,
+    sparsity: Annotated[float | None, removal(help="share of zeros, or of removed layers, heads or channels")] = None,
     pattern: Annotated[
-        str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28")
+        str | None, removal(help="N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28")
     ] = None,
     allocation: Annotated[
-        str, typer.Option(help=f"{', '.join(get_args(Allocation))}; owl keeps more in layers with many outliers")
+        str, removal(help=f"{', '.join(get_args(Allocation))} (spares layers with outliers)")
     ] = _USUAL["allocation"],
     group: Annotated[
-        str | None, typer.Option(help=f"remove the least of each: {', '.join(get_args(Group))}; default: the method's")
+        str | None, removal(help=f"remove the least of each: {', '.join(get_args(Group))}; default: the method's")
     ] = None,
-    repair: Annotated[
-        str, typer.Option(help=f"fit the remaining weights to the calibration text: {', '.join(get_args(Repair))}")
-    ] = _USUAL["repair"],
-    calibration: Annotated[
-        str | None, typer.Option(help=f"calibration text: c4 (default), {', '.join(KINDS[1:])}")
-    ] = None,
-    samples: Annotated[int, typer.Option(help="calibration passages")] = _USUAL["samples"],
-    sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = _USUAL["sequence_length"],
-    seed: Annotated[int, typer.Option(help="the seed of the calibration passages")] = _USUAL["seed"],
+    repair: Annotated[str, removal(help=f"fit what is left: {', '.join(get_args(Repair))}")] = _USUAL["repair"],
+    calibration: Annotated[str | None, text(help="c4 (default); see `resurface methods`")] = None,
+    samples: Annotated[int, text(help="passages")] = _USUAL["samples"],
+    sequence_length: Annotated[int, text(help="tokens per passage at most")] = _USUAL["sequence_length"],
+    seed: Annotated[int, text(help="of the choice of passages")] = _USUAL["seed"],
+    out: Annotated[Path | None, output("--out", help="the pruned checkpoint's directory; not with --verify")] = None,
     push: Annotated[
-        str | None, typer.Option(metavar="ORG/NAME", help="upload to the hub; without MODEL, the checkpoint in --out")
+        str | None, output(metavar="ORG/NAME", help="upload to the hub; without MODEL, the checkpoint in --out")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="with --push: a run that evaluated it, whose results the card shows")
+        Path | None, output("--run", help="with --push: a run that evaluated it, whose results the card shows")
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="with --push: make a new repository public")] = False,
-    verify: Annotated[Path | None, typer.Option(help="compare a pruned checkpoint with its manifest")] = None,
+    public: Annotated[bool, output("--public", help="with --push: make a new repository public")] = False,
+    verify: Annotated[Path | None, output(help="compare a pruned checkpoint with its manifest")] = None,
 ) -> None:
     """Prune a checkpoint. vLLM, transformers and others load the result. --verify checks one, --push uploads one."""
     options = {name: value for name, value in locals().items() if name in PRUNE_DEFAULTS}

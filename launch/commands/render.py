@@ -10,48 +10,40 @@ import typer
 
 from evaluator.core.errors import InputError
 from launch.cluster.rendering import FORMATS, ClusterSettings, render
-from launch.commands.options import described, listed
+from launch.commands.options import described, grouped, listed
 from launch.commands.terminal import console
 from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
+
+machines, slurm, kuberay, ray = map(grouped, ("The machines", "slurm", "kuberay", "job and up"))
 
 
 def render_files(
     format: Annotated[str, typer.Argument(metavar="FORMAT", help=described(FORMATS.values()))],
-    recipe: Annotated[
-        str, typer.Argument(metavar="SWEEP", help="a YAML file or a bundled recipe, as in `resurface sweep`")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="the run directory, on a file system that all nodes share")],
-    to: Annotated[Path, typer.Option("--to", help="the folder that the files are written to")] = Path("cluster"),
-    sweep_path: Annotated[
-        str | None, typer.Option(help="the sweep file's path on the cluster; default: its path on this machine")
-    ] = None,
+    recipe: Annotated[str, typer.Argument(metavar="SWEEP", help="file or recipe, as in `resurface sweep`")],
+    out: Annotated[Path, typer.Option("--out", help="the run directory; all nodes share it")],
+    to: Annotated[Path, typer.Option("--to", help="the folder of the files")] = Path("cluster"),
+    sweep_path: Annotated[str | None, typer.Option(help="the sweep file on the cluster; default: as here")] = None,
     name: Annotated[str, typer.Option(help="the job's name")] = "resurface",
-    nodes: Annotated[int, typer.Option(help="number of machines")] = 1,
-    gpus: Annotated[int, typer.Option(help="GPUs per machine")] = 0,
-    cpus: Annotated[int | None, typer.Option(help="cores per machine")] = None,
-    memory: Annotated[str | None, typer.Option(help="per machine: 64G, or 64Gi for Kubernetes")] = None,
-    time: Annotated[str | None, typer.Option(help="time limit: minutes, HH:MM:SS or D-HH:MM:SS")] = None,
-    partition: Annotated[str | None, typer.Option(help="slurm: the partition")] = None,
-    account: Annotated[str | None, typer.Option(help="slurm: the account")] = None,
-    setup: Annotated[
-        str | None, typer.Option(help="slurm, up: the first command, e.g. 'source .venv/bin/activate'")
-    ] = None,
-    mode: Annotated[str, typer.Option(help="slurm: symmetric, start or array")] = "symmetric",
-    image: Annotated[str | None, typer.Option(help="kuberay: the image of all pods")] = None,
-    claim: Annotated[
-        str | None, typer.Option(help="kuberay: the PersistentVolumeClaim of run directory and models")
-    ] = None,
-    mount: Annotated[str, typer.Option(help="kuberay: the path at which pods mount this volume")] = "/shared",
-    namespace: Annotated[str | None, typer.Option(help="kuberay: the namespace")] = None,
-    queue: Annotated[str | None, typer.Option(help="kuberay: Kueue's local queue")] = None,
-    tries: Annotated[int, typer.Option(help="kuberay: how often to start, each time on a new Ray cluster")] = 3,
-    ray_version: Annotated[
-        str | None, typer.Option(help="kuberay: the image's Ray version; default: the one here")
-    ] = None,
-    address: Annotated[str | None, typer.Option(help="job: the dashboard, http://HOST:8265")] = None,
-    head: Annotated[str | None, typer.Option(help="up: the head's host")] = None,
-    workers: Annotated[str | None, typer.Option(metavar="HOST,...", help="up: the other hosts")] = None,
-    user: Annotated[str | None, typer.Option(help="up: the user for ssh")] = None,
+    nodes: Annotated[int, machines(help="number of machines")] = 1,
+    gpus: Annotated[int, machines(help="GPUs per machine")] = 0,
+    cpus: Annotated[int | None, machines(help="cores per machine")] = None,
+    memory: Annotated[str | None, machines(help="per machine: 64G, or 64Gi for Kubernetes")] = None,
+    time: Annotated[str | None, machines(help="time limit: minutes, HH:MM:SS or D-HH:MM:SS")] = None,
+    partition: Annotated[str | None, slurm(help="the partition")] = None,
+    account: Annotated[str | None, slurm(help="the account")] = None,
+    setup: Annotated[str | None, machines(help="slurm, up: the first command, e.g. 'source x/bin/activate'")] = None,
+    mode: Annotated[str, slurm(help="symmetric, start or array")] = "symmetric",
+    image: Annotated[str | None, kuberay(help="the image of all pods")] = None,
+    claim: Annotated[str | None, kuberay(help="PersistentVolumeClaim of run directory and models")] = None,
+    mount: Annotated[str, kuberay(help="where pods mount this volume")] = "/shared",
+    namespace: Annotated[str | None, kuberay(help="the namespace")] = None,
+    queue: Annotated[str | None, kuberay(help="Kueue's local queue")] = None,
+    tries: Annotated[int, kuberay(help="starts, each on a new Ray cluster")] = 3,
+    ray_version: Annotated[str | None, kuberay(help="the image's Ray version; default: the one here")] = None,
+    address: Annotated[str | None, ray(help="job: the dashboard, http://HOST:8265")] = None,
+    head: Annotated[str | None, ray(help="up: the head's host")] = None,
+    workers: Annotated[str | None, ray(metavar="HOST,...", help="up: the other hosts")] = None,
+    user: Annotated[str | None, ray(help="up: the user for ssh")] = None,
 ) -> None:
     """Write files that run a sweep on a cluster. Starts nothing."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if key in ClusterSettings.__slots__}

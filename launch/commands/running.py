@@ -19,8 +19,7 @@ from evaluator.engine.config import ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks import tasks_help
-from launch.commands.options import DTYPES, FORMATS_HELP, Out, Prompts, Track, described, eval_sweep, listed
+from launch.commands.options import DTYPES, Out, Prompts, Track, eval_sweep, listed, models, question, running
 from launch.commands.report import finish
 from launch.commands.terminal import console, empty_table, errors, warn
 from launch.process import stop_in_order
@@ -114,37 +113,34 @@ PROBES_BY_DEFAULT = ",".join(EvalConfig.model_fields["probes"].default)
 
 def evaluate(
     checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}")],
-    task: Annotated[str, typer.Option(help=tasks_help())],
-    out: Out,
-    languages: Annotated[str | None, typer.Option(help="comma-separated, names or codes; all by default")] = None,
-    items: Annotated[int, typer.Option(help="per language; 0 = all")] = 200,
-    formats: Annotated[str, typer.Option(help=f"what the prompt shows, comma-separated. {FORMATS_HELP}")] = "open",
+    *,
+    task: Annotated[str, question(help="one of `resurface tasks`")],
+    languages: Annotated[str | None, question(help="names or codes; all by default")] = None,
+    items: Annotated[int, question(help="per language; 0 = all")] = 200,
+    formats: Annotated[str, question(help="what prompts show; see `resurface probes`")] = "open",
     probes: Annotated[
-        str, typer.Option(help=f"ways to look for an answer, comma-separated. {described(PROBES)}")
+        str, question(show_default=False, help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")
     ] = PROBES_BY_DEFAULT,
-    base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
-    engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
-    dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; auto: float32 on a CPU, its own on a GPU")] = "auto",
-    mixed_dtypes: Annotated[
-        bool, typer.Option(help="permit another dtype than the base's; every table names it")
-    ] = False,
-    scoring: Annotated[
-        str, typer.Option(help="how options are scored: forced, or vLLM's slow prompt_logprobs, as a check")
-    ] = "forced",
-    seed: Annotated[int, typer.Option(help="the seed of distractors and samples")] = 0,
     options: Annotated[
-        str | None, typer.Option(help="how distractors are drawn: alike (default), any (the paper's way)")
+        str | None, question(help="how distractors are drawn: alike (default), any (the paper's way)")
     ] = None,
-    chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
+    seed: Annotated[int, question(help="of distractors and samples")] = 0,
+    chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
     prompts: Prompts = None,
-    engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
-    engines_per_gpu: Annotated[
-        str, typer.Option(metavar="N", help="engines that share a GPU; auto: 2 of small models")
-    ] = "1",
-    shard_items: Annotated[
-        int, typer.Option(help="items per Parquet file; a crash loses at most a file per engine")
-    ] = 20,
-    trust_remote_code: Annotated[bool, typer.Option(help="run the checkpoint's own code; off by default")] = False,
+    base: Annotated[str | None, models(help="the dense checkpoint that the others are compared with")] = None,
+    dtype: Annotated[
+        str, models(show_default=False, help=f"{', '.join(DTYPES)}; default auto: float32 on a CPU, its own on a GPU")
+    ] = "auto",
+    mixed_dtypes: Annotated[
+        bool, models("--mixed-dtypes", help="permit another dtype than the base's; every table names it")
+    ] = False,
+    trust_remote_code: Annotated[bool, models("--trust-remote-code", help="run the checkpoint's own code")] = False,
+    engine: Annotated[str, running(help=engines_help())] = "vllm",
+    scoring: Annotated[str, running(help="forced, or vLLM's slow prompt_logprobs")] = "forced",
+    engines: Annotated[int | None, running(help="engines to run; default one per GPU")] = None,
+    engines_per_gpu: Annotated[str, running(metavar="N", help="engines on one GPU; auto: 2 of small models")] = "1",
+    shard_items: Annotated[int, running(help="items per file, which a crash can lose")] = 20,
+    out: Out,
     track: Track = None,
 ) -> None:
     """Pose questions to checkpoints, compare them with their base, and write tables and page.

@@ -1,21 +1,26 @@
-"""`resurface tasks` lists the tasks with samples; `resurface show-prompt` shows one item's exact prompts and tokens."""
+"""`resurface tasks`, `probes` and `methods` list these; `show-prompt` shows one item's exact prompts and tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
+from rich.markup import escape
 
 from evaluator.asking.prompts import prompt_text
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS, Format, Item
-from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task, tasks_help
+from evaluator.probes import PROBES
+from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
 from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import DrawnOptions, choose_options
-from launch.commands.options import FORMATS_HELP, Prompts
-from launch.commands.terminal import printed
+from launch.commands.options import Prompts, question
+from launch.commands.terminal import console, empty_table, print_plain, printed
+from launch.sweep.compress import KINDS
+from pruning.methods import METHODS
+from quantising.methods import METHODS as QUANTISING
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompt, Prompter
@@ -24,15 +29,56 @@ if TYPE_CHECKING:
     from evaluator.probes.config import EvalConfig
 
 
-def tasks(
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="one task only; all by default")] = None,
-) -> None:
-    """List the tasks, each with a sample item and its prompts. Needs no network.
+FORMATS_HELP: Mapping[Format, str] = {
+    "open": "the context and the question",
+    "shown": "also the gold answer and wrong options",
+    "distractors_only": "also wrong options, without the gold answer",
+    "unrelated": "also four answers of other languages",
+    "one_shot": "a solved example before the question",
+    "open_capped": "open, with a context as short as in one_shot",
+}
 
-    The samples were made for this list. `resurface show-prompt` shows an item of the data itself, in a model's tokens.
+
+def tasks(
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="show a sample and its prompts")] = None,
+) -> None:
+    """List the tasks, or show one with a sample item and its prompts. Needs no network.
+
+    Samples were made for this command. `resurface show-prompt` shows an item of the data, in a model's tokens.
     """
-    for each in TASKS if task is None else (TASKS[task],):
-        printed("\n".join([*_described(each), ""]))
+    if task is not None:
+        printed("\n".join([*_described(TASKS[task]), ""]))
+        return
+    _print_list("task", ((_spelled(each), each.help) for each in TASKS))
+    print_plain("[:DIR]: the data set is on the hub, or in DIR. `resurface tasks TASK` shows a sample and its prompts.")
+
+
+def probes() -> None:
+    """List the probes, and the formats of a prompt."""
+    _print_list("probe", ((each.name, each.help) for each in PROBES))
+    _print_list("format", FORMATS_HELP.items())
+
+
+def methods() -> None:
+    """List the methods that prune and quantise, and their calibration texts."""
+    _print_list("method to prune", ((each.name, each.help) for each in METHODS))
+    _print_list("method to quantise", ((each.name, each.help) for each in QUANTISING))
+    print_plain(f"calibration texts: {', '.join(KINDS)}")
+
+
+def _print_list(heading: str, rows: Iterable[tuple[str, str]]) -> None:
+    table = empty_table((heading, "description"), {heading, "description"}, between=1)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _spelled(task: Task) -> str:
+    """The task as an option names it: gazetteer, squad[:DIR], text:FILE|gazetteer."""
+    if task.argument is None:
+        return task.name
+    value = ":" + "|".join((task.argument.placeholder, *task.argument.words))
+    return task.name + (value if task.argument.required else f"[{value}]")
 
 
 def _described(task: Task) -> Iterator[str]:
@@ -69,21 +115,17 @@ SAMPLE = "sample"
 
 
 def show_prompt(
-    task: Annotated[str, typer.Argument(metavar="TASK", help=tasks_help())],
-    model: Annotated[str, typer.Option(help="its tokenizer and chat template are used: directory, hub id, 'bundled'")],
-    item: Annotated[
-        str | None, typer.Option(help="an item's id, or 'sample': the task's own sample; default: the first item")
-    ] = None,
-    language: Annotated[str | None, typer.Option(help="name or code; for an id that several languages have")] = None,
-    format: Annotated[str, typer.Option(help=f"what the prompt shows. {FORMATS_HELP}")] = "open",
-    chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
-    items: Annotated[
-        int, typer.Option(min=0, help="per language, as in eval; it decides the example of one_shot")
-    ] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="the seed of the distractors")] = 0,
-    options: Annotated[str, typer.Option(help="how distractors are drawn, as in eval: any, alike")] = "alike",
+    task: Annotated[str, typer.Argument(metavar="TASK", help="as in eval; see `resurface tasks`")],
+    model: Annotated[str, typer.Option(help="directory, hub id, 'bundled': for its tokenizer")],
+    item: Annotated[str | None, question(help="an item's id, or 'sample'; default: the first item")] = None,
+    language: Annotated[str | None, question(help="name or code; for an id that several languages have")] = None,
+    format: Annotated[str, question(help="what it shows; see `resurface probes`")] = "open",
+    chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
+    items: Annotated[int, question(min=0, help="as in eval; decides one_shot's example")] = 200,
+    seed: Annotated[int, question(min=0, help="of distractors")] = 0,
+    options: Annotated[str, question(help="how distractors are drawn: any, alike")] = "alike",
     prompts: Prompts = None,
-    prompt: Annotated[str | None, typer.Option(help="only this one of --prompts")] = None,
+    prompt: Annotated[str | None, question(help="only this one of --prompts")] = None,
 ) -> None:
     """Print an item's prompt, its tokens, and the options that choice scores. Starts no engine."""
     if format not in FORMATS:
@@ -143,9 +185,9 @@ def _question(data: TaskData, item: Item, config: EvalConfig) -> Question:
     one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
     # A run might not select this item. Its prompt is the same then, except for the example of one_shot.
     for count in (config.items, 0):
-        for question in questions_of(one, config.model_copy(update={"items": count}), refuse=False):
-            if question.item is item:
-                return question
+        for posed in questions_of(one, config.model_copy(update={"items": count}), refuse=False):
+            if posed.item is item:
+                return posed
     raise AssertionError("every item of the pool is asked")
 
 

@@ -159,9 +159,9 @@ def test_a_dry_run_counts_the_toy_probe(sweep_file):
     assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in done.stdout
 
 
-def test_help_names_the_toys_and_without_the_plugin_they_are_unknown(sweep_file, tmp_path):
-    told = run("eval", "--help").stdout
-    assert all(re.search(rf"\b{name}\b", told) for name in ("first", "towns", "toy"))
+def test_lists_name_the_toys_and_without_the_plugin_they_are_unknown(sweep_file, tmp_path):
+    told = "".join(run(each).stdout for each in ("tasks", "probes", "methods"))
+    assert all(re.search(rf"\b{name}\b", told) for name in ("first", "towns", "contrary"))
     assert "unknown" in run("sweep", sweep_file, "--out", tmp_path / "out", code=2, plugins="").stderr
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from launch.commands import cli
 from launch.sweep.config import SweepConfig
@@ -101,8 +102,10 @@ def test_every_sweep_file_is_one(page: Path):
             validated(SweepConfig, {**least, **document}, page.name)
 
 
-def test_every_command_has_help_with_an_example():
+def test_every_command_has_short_help_with_an_example(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     for name, command in get_command(cli.app).commands.items():
+        assert CliRunner().invoke(cli.app, [name, "--help"]).output.count("\n") in range(5, 71), name
         assert command.help, name
         assert command.epilog, name
         assert command.epilog.startswith("Example:"), name

@@ -302,7 +302,7 @@ def environment_in_words(variables: Mapping[str, str], choosing: Collection[str]
 
 VLLM = EngineKind(
     name="vllm",
-    help="batched, swaps checkpoints in place",
+    help="batched",
     build=VLLMEngine,
     scorings=("forced", "prompt_logprobs"),
     check_here=check_here,

@@ -48,6 +48,7 @@ def typed(*arguments: object) -> tuple[int, list[str], str]:
         (("sweep", "nowhere.yaml", "--out", "x"), 2, "error: nowhere.yaml: cannot read the sweep file"),
         (("sweep", "paper", "--dry-run"), 0, ""),
         (("tasks", "mmlu"), 0, ""),
+        *(((name,), 0, "") for name in ("tasks", "probes", "methods")),
         (("show-prompt", "squat", "--model", "bundled"), 2, "error: unknown task 'squat'; did you mean 'squad'?"),
         (("report", "nowhere"), 2, "error: nowhere: not a run directory"),
         (("status", "nowhere"), 2, "error: nowhere: not a run directory"),

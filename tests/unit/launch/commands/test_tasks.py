@@ -1,13 +1,18 @@
 """`resurface tasks` and `resurface show-prompt`: what is asked, to the letter and to the token."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from evaluator.core.records import FORMATS
+from evaluator.probes import PROBES
 from evaluator.tasks import TASKS
-from launch.commands.tasks import show_prompt, tasks
+from launch.commands.tasks import methods, probes, show_prompt, tasks
 from launch.commands.terminal import printed
+from pruning.methods import METHODS
+from quantising.methods import METHODS as QUANTISING
 from tests.support.sweeps import refused
 
 
@@ -22,11 +27,22 @@ def rows(path: Path, *each: dict[str, object]) -> Path:
     return path
 
 
-def test_every_task_is_listed_with_its_prompts(capsys):
-    tasks(None)
-    out = capsys.readouterr().out
+def test_lists_have_each_registered_name_with_its_help(capsys):
+    for command, registered in {tasks: [*TASKS], probes: [*PROBES], methods: [*METHODS, *QUANTISING]}.items():
+        command()
+        out = capsys.readouterr().out
+        assert out.count("\n") <= 50
+        for each in registered:
+            assert re.search(rf"^ {each.name}\b", out, re.MULTILINE)
+            assert {*each.help.split()} <= {*out.split()}
+        assert command is not probes or {*FORMATS} <= {*out.split()}
+
+
+def test_every_task_shows_its_prompts(capsys):
     for task in TASKS:
-        assert f"\n{task.name}   (--task {', '.join(task.spellings)})\n" in f"\n{out}"
+        tasks(task.name)
+        out = capsys.readouterr().out
+        assert out.startswith(f"{task.name}   (--task {', '.join(task.spellings)})\n")
         assert task.help in out
         assert task.open in out
 
