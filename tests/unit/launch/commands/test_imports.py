@@ -68,6 +68,14 @@ def test_a_report_needs_no_engine(tmp_path):
     assert not {"torch", "transformers", "ray", "vllm", "datasets"} & set(imported)
 
 
+def test_the_library_of_a_silent_tracker_does_not_delay_the_exit():
+    program = f"""import atexit, threading
+threading.Thread(target=threading.Event().wait, name="tracking", daemon=True).start()
+atexit.register(print, "asked again"){PROGRAM.format(heavy=())}"""
+    done = subprocess.run([sys.executable, "-c", program, "tasks", "mmlu"], capture_output=True, text=True, check=True)
+    assert ("mmlu" in done.stdout, "asked again" in done.stdout) == (True, False)
+
+
 def test_the_board_needs_no_ray():
     program = "import launch.run.decide.board, launch.run.decide.fleet, sys; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], env=environment(), check=False).returncode == 0

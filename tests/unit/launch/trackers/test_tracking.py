@@ -142,7 +142,6 @@ def test_a_server_that_is_away_ends_nothing_and_is_told_by_the_next_call(run: Pa
 @pytest.mark.usefixtures("unmeasured")
 def test_a_tracker_that_cannot_begin_is_left_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diary = Diary()
-
     monkeypatch.setattr(diary, "begin", Mock(side_effect=PermissionError("log in first")))
     assert _follow(run, diary) == ["--track diary: PermissionError: log in first; the run continues"]
     assert diary.heard == []
@@ -154,19 +153,13 @@ def test_a_tracker_that_cannot_begin_is_left_alone(run: Path, monkeypatch: pytes
 @pytest.mark.parametrize("silent", ["begin", "checkpoint", "end"])
 def test_a_tracker_that_does_not_answer_keeps_nobody(run: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
     diary, answered = Diary(), threading.Event()
-
-    def wait(*_: Any) -> None:
-        answered.wait()
-        raise ConnectionError("too late to be told")
-
-    monkeypatch.setattr(diary, silent, wait)
+    monkeypatch.setattr(diary, silent, lambda *_: answered.wait() and 1 / 0)  # an error too late to be told
     monkeypatch.setattr(tracking, "_PATIENCE", 0.3)
     warnings = _follow(run, diary)
-    assert warnings == ["--track diary: no answer in 0.3 s; the same command sends what is left"]
+    thread = next(each for each in threading.enumerate() if each.name == "tracking")
     answered.set()
-    for thread in [each for each in threading.enumerate() if each.name == "tracking"]:
-        thread.join()
-    assert len(warnings) == 1
+    thread.join()
+    assert warnings == ["--track diary: no answer in 0.3 s; the same command sends what is left"]
 
 
 def test_what_is_not_installed_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
