@@ -253,16 +253,9 @@ def load(
         kept = tuple(ids[:longest])
         digest.update(struct.pack(f"<{len(kept) + 1}q", len(kept), *kept))
         sequences.append(kept)
-        records.append(
-            PassageRecord(
-                origin=passage.origin,
-                row=passage.row,
-                offset=offset,
-                tokens=len(kept),
-                sha256=hashlib.sha256(passage.text.encode("utf-8", "surrogatepass")).hexdigest(),
-                text_digest=text_digest(passage.text),
-            )
-        )
+        sha256 = hashlib.sha256(passage.text.encode("utf-8", "surrogatepass")).hexdigest()
+        of = {"offset": offset, "tokens": len(kept), "sha256": sha256, "text_digest": text_digest(passage.text)}
+        records.append(PassageRecord.model_validate({"origin": passage.origin, "row": passage.row, **of}))
     manifest = CalibrationManifest(
         source=config.source,
         samples=len(sequences),
