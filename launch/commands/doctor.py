@@ -32,9 +32,7 @@ def doctor(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON in place of the table")] = False,
-    dtype: Annotated[
-        str, typer.Option(help=f"the engines' dtype: {', '.join(DTYPES)}; auto: as in an evaluation")
-    ] = "auto",
+    dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; auto: as in eval")] = "auto",
 ) -> None:
     """Compare each fast path with its slow reference on this machine. Exit code 1 if a check fails.
 

@@ -133,7 +133,7 @@ def screen(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory that evaluated everything")],
     items: Annotated[int | None, _option(Screen, "items")] = None,
     seed: Annotated[int | None, _option(Screen, "seed")] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=_MOST_REPEATS, help="how many times the run is resampled")] = 200,
+    repeats: Annotated[int, typer.Option(min=1, max=_MOST_REPEATS, help="how often it is resampled")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
     """Show on a finished run how many items `screen:` would have saved, and which verdicts it would have given.
