@@ -80,7 +80,7 @@ class Screen(Frozen):
     """How a sweep stops early: `screen:` in a sweep file. The gate judges a checkpoint's first items, then more and
     more items, until its verdict is certain. A screened sweep writes fewer records, but the same ones."""
 
-    items: Annotated[int, Field(ge=10)] = Field(default=100, description="items at the first look; later: 20 % more")
+    items: Annotated[int, Field(ge=10)] = Field(default=100, description="items at the first look; then 20 % more")
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of the items' order")
 
 
