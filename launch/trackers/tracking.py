@@ -185,6 +185,7 @@ class Tracking:
         self.results: Sequence[Path] | None = None
         self._sent: dict[str, str] = {}  # the tracker's ids, by checkpoint
         self._asking, self._answers = False, 0  # whether a call waits, and how many had an answer
+        self._folder = tempfile.TemporaryDirectory(prefix="resurface-tracking-", ignore_cleanup_errors=True)
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
 
     def __enter__(self) -> Tracking:
@@ -202,6 +203,7 @@ class Tracking:
         if self._thread.is_alive():  # a daemon: it delays nothing, and warns no more
             self._warn(f"--track {self.name}: no answer in {_PATIENCE:g} s; the same command sends what is left")
             self._warn = lambda _: None
+        self._folder.cleanup()
 
     def on(self, event: Event) -> None:
         if event.kind == "ended":
@@ -255,11 +257,11 @@ class Tracking:
     def _tell(self, run: str, each: Tracked) -> None:
         from evaluator.report import write_part
 
-        with tempfile.TemporaryDirectory(prefix="resurface-tracking-") as folder:
-            results = write_part(self._run_dir, {each.name, each.base or each.name}, Path(folder))
-            rows = results.headline[results.headline["checkpoint"] == each.name].to_dict("records")
-            told = run, each.name, each.parameters, numbers_of(rows), Path(folder)
-            self._sent[each.name] = self._ask(self._tracker.checkpoint, *told)
+        folder = Path(self._folder.name) / each.name
+        results = write_part(self._run_dir, {each.name, each.base or each.name}, folder)
+        rows = results.headline[results.headline["checkpoint"] == each.name].to_dict("records")
+        told = run, each.name, each.parameters, numbers_of(rows), folder
+        self._sent[each.name] = self._ask(self._tracker.checkpoint, *told)
         self._remember(run)
 
     def _remember(self, run: str) -> None:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,15 +95,13 @@ def _task(run: Path) -> str:
 
 def _follow(run: Path, diary: Diary, finished: bool = True) -> list[str]:
     warnings: list[str] = []
-    task = _task(run)
     checkpoints = [
-        Tracked(name=name, base=base, parameters={"model": "m"}, planned={task: 6})
+        Tracked(name=name, base=base, parameters={"model": "m"}, planned={_task(run): 6})
         for name, base in (("dense", None), ("wanda-0.6", "dense"), ("missing", "dense"))
     ]
     with Tracking(diary, run, checkpoints, {"seed": "0"}, warnings.append) as tracking:
         tracking.on(Event(kind="ended"))
-        if finished:
-            tracking.results = [run / "report" / "index.html"]
+        tracking.results = [run / "report" / "index.html"] if finished else None
     return warnings
 
 
@@ -155,7 +154,9 @@ def test_a_tracker_that_does_not_answer_keeps_nobody(run: Path, monkeypatch: pyt
     diary, answered = Diary(), threading.Event()
     monkeypatch.setattr(diary, silent, lambda *_: answered.wait() and 1 / 0)  # an error too late to be told
     monkeypatch.setattr(tracking, "_PATIENCE", 0.3)
+    monkeypatch.setattr(tempfile, "tempdir", str(run.parent))
     warnings = _follow(run, diary)
+    assert not list(run.parent.glob("resurface-*"))  # nothing stays
     thread = next(each for each in threading.enumerate() if each.name == "tracking")
     answered.set()
     thread.join()
