@@ -81,8 +81,8 @@ def test_only_the_work_of_a_run_imports_ray() -> None:
 
 
 def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
-    """Who writes a run, what hangs and what is due follow from counts and the monotonic clock. The exceptions: `status`
-    answers at once where a sign of life looks new, vLLM wants the time of arrival, a card and a file tell a date."""
+    """Who writes a run, what hangs and what is due follow from counts and the monotonic clock. Exceptions: `status`
+    answers at once where a sign of life looks new, vLLM wants the time of arrival, cards, files and events tell it."""
     settable = {f"time.{name}" for name in ("time", "time_ns", "localtime", "gmtime", "ctime", "strftime")}
     settable |= {f"{kind}.{name}" for kind in ("datetime", "date") for name in ("now", "utcnow", "today")}
     users = set()
@@ -94,6 +94,7 @@ def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
     assert {path for path in users if path.split("/")[0] in PACKAGES} == {
         "evaluator/engine/vllm/requests.py",
         "evaluator/report/lm_eval.py",
+        "launch/run/directory/live.py",
         "launch/doctor/report.py",
         "launch/status.py",
     }

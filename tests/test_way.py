@@ -25,12 +25,9 @@ ENGINE = str(ROOT / "evaluator" / "engine" / "fake.py")
 
 
 class Way:
-    """What runs within `measure`.
-
-    A function counts once, however often it is called; comprehensions and lambdas count as part of their function.
-    A file counts if one of its functions runs. A form is a class of the project of which an object is made.
-    The scripted engine itself does not count.
-    """
+    """What runs within `measure`. A function counts once, however often it is called; comprehensions and lambdas count
+    as part of their function. A file counts if one of its functions runs. A form is a class of the project of which an
+    object is made. The scripted engine itself does not count."""
 
     def __init__(self) -> None:
         self.functions: set[tuple[str, str]] = set()

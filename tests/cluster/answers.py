@@ -1,9 +1,7 @@
 """Made-up records: what engines would have answered, ready before a run begins, and cut into shards while it goes on.
-
-Each item has a few ways of being answered, from unharmed to lost. Which of them a checkpoint shows depends on its
-name, on how much its compression harms and on the item alone: so that any number of engines, in any order, after any
-number of deaths, answer alike.
-"""
+Each item has a few ways of being answered, from unharmed to lost. Which of them a checkpoint shows depends on its name,
+on how much its compression harms and on the item alone: so that any number of engines, in any order, after any number
+of deaths, answer alike."""
 
 import random
 import zlib

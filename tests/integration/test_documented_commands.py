@@ -1,8 +1,6 @@
-"""The commands of the README and of docs/, run as a reader would, on a tiny model in one directory.
-
-The README's come first, then those of the other pages in the order of READING. A file has the content that a page
-shows under `<!-- example: FILE -->`.
-"""
+"""The commands of the README and of docs/, run as a reader would, on a tiny model in one directory. The README's come
+first, then those of the other pages in the order of READING. A file has the content that a page shows under `<!--
+example: FILE -->`."""
 
 import json
 import os

@@ -1,7 +1,5 @@
 """Quantised checkpoints in a real engine: what it computes is what transformers computes with the dequantised weights.
-
-Each layout is rehearsed first. Where the machine cannot serve it, one line says so, and the test is skipped.
-"""
+Each layout is rehearsed first. Where the machine cannot serve it, one line says so, and the test is skipped."""
 
 import json
 import random

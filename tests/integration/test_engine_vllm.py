@@ -1,7 +1,5 @@
-"""VLLMEngine against transformers, in float32 and on both runners: greedy, scores and ranks, beams, samples, swaps.
-
-One engine serves a whole architecture: each takes seconds to start.
-"""
+"""VLLMEngine against transformers, in float32 and on both runners: greedy, scores and ranks, beams, samples, swaps. One
+engine serves a whole architecture: each takes seconds to start."""
 
 import contextlib
 import random

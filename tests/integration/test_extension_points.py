@@ -1,8 +1,6 @@
-"""One file brings a probe, a pruning method, a task, a table and an engine, and takes them from YAML to the page.
-
-This module is the plugin: in the runs that it starts, RESURFACE_PLUGINS names it, and `register_all` fills the
-registries. Nothing else of the tree knows these names.
-"""
+"""One file brings a probe, a pruning method, a task, a table and an engine, and takes them from YAML to the page. This
+module is the plugin: in the runs that it starts, RESURFACE_PLUGINS names it, and `register_all` fills the registries.
+Nothing else of the tree knows these names."""
 
 import json
 import os

@@ -1,7 +1,5 @@
-"""Whatever is killed, and whenever: the same command ends with exactly the records of an undisturbed run.
-
-The runs differ in shard size and number of engines as well, which must not show in the records either.
-"""
+"""Whatever is killed, and whenever: the same command ends with exactly the records of an undisturbed run. The runs
+differ in shard size and number of engines as well, which must not show in the records either."""
 
 import json
 import os
@@ -111,6 +109,8 @@ def test_a_driver_that_is_killed_again_and_again(desk, undisturbed, monkeypatch)
     assert gone(workers)
     check_same(run, undisturbed)
     assert {part: part.read_bytes() for part in kept} == kept
+    told = [json.loads(line) for line in (run / "logs" / "events.jsonl").read_text().splitlines()]
+    assert [each["call"] for each in told if each["event"] in ("interrupted", "finished")] == [1, 2, 4]
 
 
 def test_a_driver_that_is_stopped_while_ray_starts(desk, monkeypatch):
@@ -139,11 +139,9 @@ def _without(driver, program, how, run, log):
 
 @pytest.mark.more
 def test_workers_are_stopped_and_killed_and_then_ray_itself(desk, undisturbed):
-    """A prune task dies, an engine stops and its successor dies, and the driver goes on by itself.
-
-    Without Ray's control service it cannot, nor without its raylet. Then parts are damaged, which the report refuses.
-    The same command goes on each time.
-    """
+    """A prune task dies, an engine stops and its successor dies, and the driver goes on by itself. Without Ray's
+    control service it cannot, nor without its raylet. Then parts are damaged, which the report refuses. The same
+    command goes on each time."""
     run = desk.directory / "workers"
     log, sweep = desk.log(run), desk.sweep(stall_seconds=15)
     driver = desk.start(sweep, run)

@@ -1,7 +1,5 @@
 """SmolLM2-135M-Instruct, dense and pruned, in vLLM and in transformers: a real pretrained model gives the same answers.
-
-`make test-real` makes the model first; where it is absent, these tests are skipped.
-"""
+`make test-real` makes the model first; where it is absent, these tests are skipped."""
 
 import json
 import shutil

@@ -1,9 +1,7 @@
-"""SmolLM2-135M-Instruct, rounded to float8: vLLM's kernels against transformers with the same values and roundings.
-
-The comparison has to be with transformers' own spread. An input between two float8 values goes to either, 6 % apart,
-for the last digit of a sum in another order; 30 layers on, two right computations are as far apart as the checkpoint
-is from its base. So transformers is asked twice, the second time with embeddings changed by one part in ten million.
-"""
+"""SmolLM2-135M-Instruct, rounded to float8: vLLM's kernels against transformers with the same values and roundings. The
+comparison has to be with transformers' own spread. An input between two float8 values goes to either, 6 % apart, for
+the last digit of a sum in another order; 30 layers on, two right computations are as far apart as the checkpoint is
+from its base. So transformers is asked twice, the second time with embeddings changed by one part in ten million."""
 
 from dataclasses import dataclass
 from pathlib import Path

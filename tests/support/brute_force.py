@@ -1,7 +1,5 @@
-"""The published algorithms, written plainly over a whole model in memory: what masks are compared with.
-
-Nothing of `pruning` is used. One sequence at a time, the whole model for every layer, a full stable sort.
-"""
+"""The published algorithms, written plainly over a whole model in memory: what masks are compared with. Nothing of
+`pruning` is used. One sequence at a time, the whole model for every layer, a full stable sort."""
 
 from collections.abc import Callable
 from functools import partial
@@ -62,9 +60,7 @@ def prune(
     apply: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, Tensor]:
     """Pruned weights by tensor name, layer by layer, each layer observed on inputs from already pruned layers.
-
-    `statistic` is summed over sequences and divided by their number; `apply(weight, statistic)` is the new weight.
-    """
+    `statistic` is summed over sequences and divided by their number; `apply(weight, statistic)` is the new weight."""
     model = load_model(directory)
     prefix = _prefix(directory)
     pruned: dict[str, Tensor] = {}
@@ -103,10 +99,8 @@ def plain_experts(
     weights: Tensor,
     see: Callable[[int, str, Tensor], None] = lambda number, what, inputs: None,
 ) -> Tensor:
-    """Every token through every expert, of which those count that the router chose.
-
-    With at least 16 rows: a product of fewer may be rounded otherwise.
-    """
+    """Every token through every expert, of which those count that the router chose. With at least 16 rows: a product of
+    fewer may be rounded otherwise."""
     out = torch.zeros_like(hidden)
     rows = torch.cat([hidden, hidden.new_zeros(max(0, 16 - len(hidden)), hidden.shape[1])])
     for number in range(len(experts.down_proj)):

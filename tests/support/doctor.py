@@ -71,10 +71,8 @@ def asked(_: Path) -> Cases:
 def scripted(
     monkeypatch: pytest.MonkeyPatch, bent: dict[str, Bend | Exception] | None = None, visible: int = 8
 ) -> Callable[[Run, Inputs], RunResult | str]:
-    """Executes the real runs on scripted engines. `bent`: by run, how its engine errs or fails.
-
-    `visible` GPUs are all that a process may use.
-    """
+    """Executes the real runs on scripted engines. `bent`: by run, how its engine errs or fails. `visible` GPUs are all
+    that a process may use."""
     now: list[str] = []
 
     def build(config: EngineConfig) -> ScriptedEngine:

@@ -1,8 +1,6 @@
-"""Starting Ray or an engine is for tests that are marked slow: any other that does so fails.
-
-In the test's own process `ray.init` and the building of a vLLM engine raise; commands that a test runs (`runs.py`) find
-modules in place of Ray and vLLM that raise when they are imported.
-"""
+"""Starting Ray or an engine is for tests that are marked slow: any other that does so fails. In the test's own process
+`ray.init` and the building of a vLLM engine raise; commands that a test runs (`runs.py`) find modules in place of Ray
+and vLLM that raise when they are imported."""
 
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A stand-in for the Hugging Face hub on the loopback: one repository, what the client library asks for and no more.
-
-Weights go the way of large files (LFS), everything else with the commit.
-"""
+Weights go the way of large files (LFS), everything else with the commit."""
 
 import base64
 import hashlib

@@ -1,9 +1,7 @@
-"""Tiny random checkpoints of the architectures that are served, for tests that need a real model but no meaning.
-
-Each is a complete Hugging Face directory (config, safetensors, byte-level BPE tokenizer), made in about a second and
-small enough for a CPU. The weights are spread wide, so that next-token distributions are far from flat: with a flat
-one, differences of 1e-6 between two implementations would already change the greedy token.
-"""
+"""Tiny random checkpoints of the architectures that are served, for tests that need a real model but no meaning. Each
+is a complete Hugging Face directory (config, safetensors, byte-level BPE tokenizer), made in about a second and small
+enough for a CPU. The weights are spread wide, so that next-token distributions are far from flat: with a flat one,
+differences of 1e-6 between two implementations would already change the greedy token."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,11 +32,9 @@ def save_tiny_model(
     max_position_embeddings: int = 2048,
     vocabulary: int = VOCABULARY,
 ) -> Path:
-    """Write a random checkpoint of `architecture` to `directory` and return it.
-
-    `seed` changes the weights and nothing else; `eos_ids` is what generation_config.json says ends an answer (the
-    tokenizer's own EOS is id 0). A smaller `vocabulary` is the model's, not the tokenizer's.
-    """
+    """Write a random checkpoint of `architecture` to `directory` and return it. `seed` changes the weights and nothing
+    else; `eos_ids` is what generation_config.json says ends an answer (the tokenizer's own EOS is id 0). A smaller
+    `vocabulary` is the model's, not the tokenizer's."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 

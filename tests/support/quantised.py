@@ -38,10 +38,8 @@ class Layout:
 def quantise(
     source: Path, directory: Path, layout: str, *, twin: Path | None = None, config: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write `source` to `directory`, each matrix of its decoder layers quantised in a layout of `LAYOUTS`.
-
-    `twin`: where the dense checkpoint of the same values is written. `config` replaces fields of quantization_config.
-    """
+    """Write `source` to `directory`, each matrix of its decoder layers quantised in a layout of `LAYOUTS`. `twin`:
+    where the dense checkpoint of the same values is written. `config` replaces fields of quantization_config."""
     chosen = LAYOUTS[layout]
     stored: dict[str, Any] = {}
     values: dict[str, Any] = {}

@@ -39,11 +39,8 @@ def command(*arguments: str | Path) -> list[str]:
 def resurface(
     *arguments: str | Path, cwd: Path | None = None, cluster: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end; `cluster`: the address of a running Ray.
-
-    In this process, which has imported torch and pandas already; in one of its own if the environment names plugins,
-    whose registrations would stay.
-    """
+    """Run the command line to its end; `cluster`: the address of a running Ray. In this process, which has imported
+    torch and pandas already; in one of its own if the environment names plugins, whose registrations would stay."""
     variables = environment() | ({} if cluster is None else {"RAY_ADDRESS": cluster})
     if PLUGINS in variables:
         return resurface_apart(*arguments, cwd=cwd)
@@ -118,10 +115,8 @@ def records(run: Path) -> pd.DataFrame:
 
 
 def assert_alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """The same records in the same order, up to rounding in float32: a batch changes it.
-
-    Sums over 32 tokens were seen to differ by 4e-6 nats.
-    """
+    """The same records in the same order, up to rounding in float32: a batch changes it. Sums over 32 tokens were seen
+    to differ by 4e-6 nats."""
     one, other = (frame.reset_index(drop=True) for frame in (found, expected))
     for frame in (one, other):
         ids = [None if each is None else tuple(each) for each in frame["token_ids"]]

@@ -50,10 +50,8 @@ def without_layers(model: Any, gone: tuple[int, ...]) -> Any:
 
 
 def lowest(model: Any, sequences: list[Tensor], unit: str, count: int) -> list[tuple[int, ...]]:
-    """The heads (those of one key and value together) or channels of each layer with the lowest Wanda scores.
-
-    A layer's inputs come from layers in which the columns of those that go are zero; the model is left so.
-    """
+    """The heads (those of one key and value together) or channels of each layer with the lowest Wanda scores. A layer's
+    inputs come from layers in which the columns of those that go are zero; the model is left so."""
     parts = model.config.num_key_value_heads if unit == "heads" else model.config.intermediate_size
     gone = []
     for layer in model.model.layers:

@@ -135,10 +135,8 @@ _MOST = 2048
 
 
 def graph_arguments(graphs: Graphs | None, *, compile: bool, requests: int, tokens: int) -> dict[str, Any]:
-    """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager` turns off together.
-
-    `requests` and `tokens` are the most that a step computes.
-    """
+    """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager` turns off together. `requests` and
+    `tokens` are the most that a step computes."""
     if compile:  # graphs are vLLM's own
         return {"enforce_eager": False, "compilation_config": {"cudagraph_mode": "NONE"} if graphs is False else {}}
     if graphs is False:

@@ -102,10 +102,8 @@ class VLLMEngine:
         return tuple(sorted({name for names in on_workers(self._started.llm, "quantised_kernels") for name in names}))
 
     def run(self, source: RequestSource, *, whole: bool = False) -> Iterator[Response]:
-        """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded.
-
-        `whole`: scores by prompt log-probabilities report whole distributions.
-        """
+        """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded. `whole`:
+        scores by prompt log-probabilities report whole distributions."""
         if self._started is None or self._blueprint is None:
             raise EngineError("the vLLM engine was asked to run before a checkpoint was loaded, or after it failed")
         from evaluator.engine.vllm.requests import Batch
@@ -141,10 +139,8 @@ class VLLMEngine:
         return self._counters.stats()
 
     def close(self) -> None:
-        """Free the engine and its memory; a later `load` builds a new one.
-
-        GPU memory is only surely free once the process has ended.
-        """
+        """Free the engine and its memory; a later `load` builds a new one. GPU memory is only surely free once the
+        process has ended."""
         started, self._started = self._started, None
         self._first = self._blueprint = None
         if started is not None:
@@ -172,10 +168,8 @@ class VLLMEngine:
             raise EngineError(f"{checkpoint}: vLLM could not swap its weights in: {named(error)}") from error
 
     def _verify(self, started: Started, checkpoint: Path, files: list[str]) -> tuple[str, ...]:
-        """Compare the weights in every worker with the files; an engine is closed if they differ.
-
-        Returns a note if matrices could not be compared, in any worker.
-        """
+        """Compare the weights in every worker with the files; an engine is closed if they differ. Returns a note if
+        matrices could not be compared, in any worker."""
         not_compared: dict[str, None] = {}
         for rank, (compared, differing, passed_over) in enumerate(on_workers(started.llm, "compare_weights", files)):
             if differing or not compared:
@@ -286,10 +280,8 @@ def _combination(started: Started, config: EngineConfig, blueprint: Blueprint) -
 
 
 def environment_in_words(variables: Mapping[str, str], choosing: Collection[str]) -> str:
-    """Which variables that may choose kernels are set, and a digest of their values, which may be secret.
-
-    vLLM sets more than it lists: names of processes, for example, which are others each time.
-    """
+    """Which variables that may choose kernels are set, and a digest of their values, which may be secret. vLLM sets
+    more than it lists: names of processes, for example, which are others each time."""
     chosen = {
         name: value
         for name, value in sorted(variables.items())

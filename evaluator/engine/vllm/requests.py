@@ -35,10 +35,8 @@ Row = tuple[float, int, tuple[int, ...], tuple[float, ...], bool]
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """One request in the engine, and its tokens so far.
-
-    If tokens of a Score are in the engine's prompt, vLLM reports on them, in tables with one row for each token.
-    """
+    """One request in the engine, and its tokens so far. If tokens of a Score are in the engine's prompt, vLLM reports
+    on them, in tables with one row for each token."""
 
     request: Request
     prompt: list[int]  # the ids that the engine is given as its prompt

@@ -196,10 +196,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
 
 
 def _patch(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
-    """Patch the workers and the scheduler of a new engine; returns whether it scores in one step.
-
-    For that, the scheduler must compute the rows that scores need. It also shares parts of cache blocks.
-    """
+    """Patch the workers and the scheduler of a new engine; returns whether it scores in one step. For that, the
+    scheduler must compute the rows that scores need. It also shares parts of cache blocks."""
     from evaluator.engine.vllm.prompt_scores import keep_last_context_token
 
     if config.tensor_parallel > 1:
@@ -278,9 +276,7 @@ def _memories(gpus: int) -> list[tuple[int, int]]:
 
 def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
     """Which model runner vLLM would run: V2 or V1. Raises InputError for one that it refuses, or that we do not serve.
-
-    vLLM looks at its environment, at the model, and for Triton.
-    """
+    vLLM looks at its environment, at the model, and for Triton."""
     try:
         v2 = bool(_engine_config(arguments).use_v2_model_runner)
     except ValueError as error:
@@ -325,10 +321,8 @@ def _engine_config(arguments: dict[str, Any]) -> Any:
 
 
 def _check_deterministic(platform: Any) -> None:
-    """Raises InputError where numbers depend on the other rows of their batch.
-
-    Which attention can keep that promise vLLM knows, and refuses to start with any other.
-    """
+    """Raises InputError where numbers depend on the other rows of their batch. Which attention can keep that promise
+    vLLM knows, and refuses to start with any other."""
     reason = None
     if platform.is_cpu():
         reason = _NOT_ON_A_CPU
@@ -340,10 +334,8 @@ def _check_deterministic(platform: Any) -> None:
 
 
 def _prepare_environment(config: EngineConfig) -> None:
-    """vLLM reads these when it is imported or when an engine starts; the user's own settings stay.
-
-    Raises InputError where it is too late for one.
-    """
+    """vLLM reads these when it is imported or when an engine starts; the user's own settings stay. Raises InputError
+    where it is too late for one."""
     wanted = {BATCH_INVARIANT: "deterministic"} if config.deterministic else {}
     if config.cuda_graphs == "piecewise" and not serves_cpus():
         wanted[BREAKABLE] = "cuda_graphs: piecewise"

@@ -34,7 +34,7 @@ from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger, Setback
 from launch.run.decide.fleet import Fleet
 from launch.run.decide.nodes import Node, Place, prune_options
-from launch.run.directory.live import LiveState
+from launch.run.directory.live import EventLog, LiveState
 from launch.run.directory.lock import LeaseLost
 from launch.run.directory.rundir import RunDirectory, State, drop_references, references_of, set_damaged_aside
 from launch.run.work.cluster import Cluster, cluster, least_gpu_memory
@@ -130,7 +130,8 @@ class _Run:
         self._store = store
         self._progress = progress
         self._live = LiveState(directory.path)
-        self._listeners = (progress.on, self._live.on, *listeners)
+        self._events = EventLog(directory.path)
+        self._listeners = (progress.on, self._live.on, self._events.on, *listeners)
         self._board = Board(Ledger(attempts=self._resources.attempts))
         self._log = log
         self.infos: list[CheckpointInfo] = []
@@ -172,6 +173,8 @@ class _Run:
     def remember(self, state: State, **more: Any) -> None:
         """Write run.json with the checkpoints and what the engines have counted so far."""
         self._directory.mark(state, checkpoints=self.infos, engine_stats=self.engine_stats, **more)
+        if state != "running":
+            self._events.add(state, **({"text": more["error"]} if "error" in more else {}))
 
     def _on(self, machines: Cluster, to_make: Sequence[CheckpointJob], inspected: Inspections) -> None:
         """Make and evaluate checkpoints until nothing is left."""

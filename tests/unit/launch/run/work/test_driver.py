@@ -104,9 +104,7 @@ EVENTS: list[str] = []
 
 def _events(monkeypatch, jobs, gpus, tensor_parallel=1, dense=False, to_evaluate=False) -> tuple[str, list[Setback]]:
     """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`, and what was set aside.
-
-    `dense`: there is something to evaluate from the beginning; `to_evaluate`: what is pruned is evaluated.
-    """
+    `dense`: there is something to evaluate from the beginning; `to_evaluate`: what is pruned is evaluated."""
     EVENTS.clear()
     run = _faked(monkeypatch, tensor_parallel)
 

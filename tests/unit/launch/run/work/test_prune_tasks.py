@@ -30,10 +30,8 @@ def failed(cause: Exception) -> RayTaskError:
 
 
 class Ray:
-    """Takes Ray's place and its processes': a task ends as the next of its job's outcomes says; None: well.
-
-    An outcome may be a function, which is called when the task begins, and then it goes on until `end` is called.
-    """
+    """Takes Ray's place and its processes': a task ends as the next of its job's outcomes says; None: well. An outcome
+    may be a function, which is called when the task begins, and then it goes on until `end` is called."""
 
     def __init__(self, outcomes: dict[str, list[Any]]) -> None:
         self.outcomes = outcomes
