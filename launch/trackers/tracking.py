@@ -229,16 +229,16 @@ class Tracking:
 
     def _ask(self, call: Callable[..., _T], *given: Any) -> _T:
         self._asking = True
-        answer = call(*given)
-        self._asking, self._answers = False, self._answers + 1
-        return answer
+        try:
+            return call(*given)
+        finally:
+            self._asking, self._answers = False, self._answers + 1
 
     def _guarded(self, act: Callable[[], _T]) -> _T | None:
         """Return the result of `act`; if it fails, warn the user and return None."""
         try:
             return act()
         except Exception as error:  # a tracker is foreign code, and its server may be unreachable
-            self._asking = False
             self._warn(f"--track {self._tracker.name}: {type(error).__name__}: {one_line(error)}; the run continues")
             return None
 
@@ -257,11 +257,11 @@ class Tracking:
     def _tell(self, run: str, each: Tracked) -> None:
         from evaluator.report import write_part
 
-        folder = Path(self._folder.name) / each.name
-        results = write_part(self._run_dir, {each.name, each.base or each.name}, folder)
-        rows = results.headline[results.headline["checkpoint"] == each.name].to_dict("records")
-        told = run, each.name, each.parameters, numbers_of(rows), folder
-        self._sent[each.name] = self._ask(self._tracker.checkpoint, *told)
+        with tempfile.TemporaryDirectory(dir=self._folder.name, ignore_cleanup_errors=True) as folder:
+            results = write_part(self._run_dir, {each.name, each.base or each.name}, Path(folder))
+            rows = results.headline[results.headline["checkpoint"] == each.name].to_dict("records")
+            told = run, each.name, each.parameters, numbers_of(rows), Path(folder)
+            self._sent[each.name] = self._ask(self._tracker.checkpoint, *told)
         self._remember(run)
 
     def _remember(self, run: str) -> None:

@@ -84,7 +84,9 @@ def test_the_commands_of_a_page_run(page, directory, monkeypatch, capsys):
 
 def test_the_python_of_the_pages_runs(directory, monkeypatch):
     monkeypatch.chdir(directory)
-    for block in (each for page in DOCS for each in blocks(page) if each.language == "python" and not each.file):
+    found = [each for page in DOCS for each in blocks(page) if each.language == "python" and not each.file]
+    assert found
+    for block in found:
         exec(compile(block.text.replace("RUN/", "runs/mine/"), block.page, "exec"), {})
 
 

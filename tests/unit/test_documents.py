@@ -99,7 +99,7 @@ def test_every_sweep_file_is_one(page: Path):
     for block in blocks(page):
         document = yaml.safe_load(block.text) if block.language == "yaml" else None
         if isinstance(document, dict) and not {"jobs", "steps"} & {*document}:  # a workflow of CI
-            validated(SweepConfig, {**least, **document}, page.name)
+            assert validated(SweepConfig, {**least, **document}, page.name).tasks
 
 
 def test_every_command_has_short_help_with_an_example(monkeypatch):

@@ -1,7 +1,6 @@
 """`RUN/live.json`: the current work of a run, for `resurface status`. The driver writes it every few seconds.
-`RUN/logs/events.jsonl`: what happened when, over all calls of the command.
 
-Both are made from the same events as the terminal's output. live.json has no finished items: status counts the records.
+It is made from the same events as the terminal's output. It has no finished items: status counts the records instead.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
 
 NAME = "live.json"
-EVENTS = "events.jsonl"
 _EVERY_SECONDS = 3.0
 _WINDOW_SECONDS = 300.0  # for the measured pace
 _ERRORS = 5  # the last ones
@@ -121,29 +118,3 @@ class LiveState:
                 ],
                 "errors": list(self._errors),
             }
-
-
-class EventLog:
-    """Appends a line for each event: `time` (UTC), `event`, `call` (of the command, from 1), and its own fields."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / "logs" / EVENTS
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._call, last = 1, b"\n"
-        with self._path.open("a+b") as log:
-            log.seek(0)
-            for last in log:
-                self._call += b'"event": "started"' in last
-        self._start = "" if last.endswith(b"\n") else "\n"  # a killed driver may leave half a line
-        self.add("started")
-
-    def on(self, event: Event) -> None:
-        known = {each.name: value for each in fields(event) if (value := getattr(event, each.name)) != each.default}
-        self.add(known.pop("kind"), **known)
-
-    def add(self, event: str, **known: Any) -> None:
-        """A full disk loses lines, not the run. A line is one write, so that threads cannot mix theirs."""
-        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, "call": self._call}
-        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as log:
-            log.write(self._start + json.dumps(line | known) + "\n")
-            self._start = ""

@@ -34,7 +34,8 @@ from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger, Setback
 from launch.run.decide.fleet import Fleet
 from launch.run.decide.nodes import Node, Place, prune_options
-from launch.run.directory.live import EventLog, LiveState
+from launch.run.directory.events import EventLog
+from launch.run.directory.live import LiveState
 from launch.run.directory.lock import LeaseLost
 from launch.run.directory.rundir import RunDirectory, State, drop_references, references_of, set_damaged_aside
 from launch.run.work.cluster import Cluster, cluster, least_gpu_memory

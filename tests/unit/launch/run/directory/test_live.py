@@ -13,7 +13,8 @@ import pytest
 from evaluator.core.errors import InputError, ResurfaceError
 from launch.run.decide.assignments import Event
 from launch.run.directory import live
-from launch.run.directory.live import EventLog, LiveState
+from launch.run.directory.events import EventLog
+from launch.run.directory.live import LiveState
 
 
 @pytest.fixture
