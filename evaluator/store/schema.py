@@ -122,8 +122,9 @@ _FILES = (
     (
         "Controls",
         "RUN/controls/<matcher>/<task>.parquet",
-        "One row for each control pair: a response with a known result, which shows whether a matcher is fit to judge.",
-        _CONTROL,
+        "One row for each control pair: a response with a known result, which shows whether a matcher is fit to judge. "
+        "It has the five columns of a verdict, then these.",
+        _CONTROL[len(stored(VerdictRow)) :],
     ),
 )
 
