@@ -9,6 +9,7 @@ from evaluator.engine.base import Cancel, Request
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Cost, Gathering, ItemProbe
 from evaluator.probes.item import failed
+from evaluator.probes.reducing import hits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +59,4 @@ class Beam(ItemProbe):
         return Cost(requests=REQUESTS * width, generated_tokens=width * config.max_new_tokens)
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        from evaluator.probes.reducing import hits
-
         return hits(asked, self.name)

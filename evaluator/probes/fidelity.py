@@ -26,7 +26,7 @@ from evaluator.asking.questions import NOTHING_PREDICTED, Question
 from evaluator.engine.base import Reference, Response, Score
 from evaluator.probes.base import Cost, ItemProbe, Steps, TextProbe
 from evaluator.probes.item import ItemRun, References, failed
-from evaluator.probes.reducing import pack
+from evaluator.probes.reducing import KEY, pack, where_measured
 from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
@@ -107,8 +107,6 @@ class Fidelity(ItemProbe):
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        from evaluator.probes.reducing import KEY, where_measured
-
         index = asked.groupby(list(KEY)).size().index
         parts = [
             reduced(asked[asked["index"] == number], f"fidelity_{answer}").reindex(index)
@@ -183,8 +181,6 @@ class TextFidelity(TextProbe):
         return Cost(items=items, requests=pieces, prompt_tokens=tokens, generated_tokens=pieces, compared=tokens)
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        from evaluator.probes.reducing import where_measured
-
         return where_measured(reduced(asked, self.name), asked, self.name, "text_fidelity_positions")
 
 
@@ -192,8 +188,6 @@ def reduced(asked: pd.DataFrame, prefix: str) -> pd.DataFrame:
     """One row for each record that was measured: `columns_of(prefix)`, by KEY. At most one record of each item."""
     import numpy as np
     import pandas as pd
-
-    from evaluator.probes.reducing import KEY
 
     rows, keys = [], []
     for record in asked[asked["kld"].notna()].to_dict(orient="records"):

@@ -10,6 +10,7 @@ from evaluator.core.records import Format
 from evaluator.core.text import normalise
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.grading import strip_thinking
+from evaluator.probes.reducing import KEY, where_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,8 +69,6 @@ class Greedy(ItemProbe):
         return Cost(requests=count, generated_tokens=count * config.max_new_tokens)
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        from evaluator.probes.reducing import KEY, where_measured
-
         ids: list[Sequence[int]] = [
             () if value is None or isinstance(value, float) else value for value in asked["token_ids"]
         ]

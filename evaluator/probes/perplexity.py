@@ -20,6 +20,7 @@ from evaluator.core.errors import InputError
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, Steps, TextProbe
 from evaluator.probes.item import failed
+from evaluator.probes.reducing import KEY, where_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,8 +74,6 @@ class Perplexity(TextProbe):
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        from evaluator.probes.reducing import KEY, where_measured
-
         windows = asked.astype({"logprob": "Float64", "prompt_tokens": "Int64"}).groupby(list(KEY))
         tokens = windows["prompt_tokens"].first()
         reduced = pd.DataFrame({"nll": -windows["logprob"].first(), "predicted_tokens": tokens})
@@ -86,17 +85,11 @@ def windows_of(task: str, text: str, tokenizer: Any, size: int, positions: int) 
     ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     if not ids:
         raise InputError("the text gives no token")
-    before = _bos(tokenizer)
+    bos, with_special = tokenizer.bos_token_id, tokenizer("a", verbose=False)["input_ids"]
+    bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
+    before = [bos] if bos is not None and with_special[:1] == [bos] and bare[:1] != [bos] else []
     size = min(size, positions - len(before))
     return [
         Window.of(task, number, array("i", [*before, *ids[start : start + size]]))
         for number, start in enumerate(range(0, len(ids), size))
     ]
-
-
-def _bos(tokenizer: Any) -> list[int]:
-    """The BOS, if the tokenizer puts it before a text."""
-    bos = tokenizer.bos_token_id
-    with_special: list[int] = tokenizer("a", verbose=False)["input_ids"]
-    bare: list[int] = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
-    return [bos] if bos is not None and with_special[:1] == [bos] and bare[:1] != [bos] else []

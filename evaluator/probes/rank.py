@@ -38,6 +38,7 @@ from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.grading import gradable, thinking_spans
 from evaluator.probes.item import failed, scored
+from evaluator.probes.reducing import KEY, where_measured
 from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ class Rank(ItemProbe):
         return Cost(scored=frozenset({"gold"}))
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        from evaluator.probes.reducing import KEY, where_measured
-
         typed = asked.astype({"rank": "Int64", "margin": "Float64"})
         return where_measured(typed.groupby(list(KEY))[["rank", "margin"]].first(), asked, self.name, "rank")
 
@@ -125,8 +124,6 @@ class AlignedRank(ItemProbe):
         return Cost(scored=frozenset({"aligned answer"}), prompt_tokens=config.max_new_tokens)
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        from evaluator.probes.reducing import KEY, where_measured
-
         typed = asked.astype({"rank": "Int64", "margin": "Float64"})
         first = typed.groupby(list(KEY))[["rank", "margin"]].first()
         named = first.rename(columns={"rank": "aligned_rank", "margin": "aligned_margin"})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.engine.base import Generate
 from evaluator.probes.base import Cost, ItemProbe, Steps
+from evaluator.probes.reducing import hits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,8 +56,6 @@ class Sample(ItemProbe):
         return Cost(requests=count, generated_tokens=count * config.max_new_tokens)
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        from evaluator.probes.reducing import hits
-
         return hits(asked, self.name)
 
 
