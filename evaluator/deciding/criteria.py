@@ -3,7 +3,7 @@
 A criterion is one entry of CRITERIA.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -71,8 +71,7 @@ class Paired:
 
 
 def paired_of(inputs: Inputs, comparison: Comparison, planned: int | None = None) -> Paired:
-    """The outcomes of a checkpoint and its base in the open format. `planned`: the items that the run was to judge;
-    None: the items that either side has records for."""
+    """Open-format outcomes of both. `planned`: how many items were to be judged; None: those with any record."""
     subject = comparison.subject
     own = inputs.outcomes_of(subject.checkpoint, subject.task)
     base = inputs.outcomes_of(subject.base or "", subject.task)
@@ -104,8 +103,7 @@ def paired_of(inputs: Inputs, comparison: Comparison, planned: int | None = None
 
 
 def _due(own: pd.DataFrame, base: pd.DataFrame, probe: str, lacking: int) -> Flags:
-    """The items that the probe was to judge: all except those that both sides excluded; none if a side lacks the
-    probe."""
+    """The items that the probe was to judge: all that not both sides excluded; none if a side lacks the probe."""
     statuses = [side[f"{probe}_status"] for side in (own, base)]
     if any(status.isna().all() for status in statuses):
         return np.zeros(len(own) + lacking, dtype=bool)
@@ -157,7 +155,7 @@ class Measured:
     missing: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Criterion:
     """A number, measured on items or from a table, with a tolerance: the field `bound` of `Thresholds` over `per`."""
 
@@ -223,93 +221,37 @@ def _fate(picked: float, paired: Paired, absent: Absent) -> Measured:
 
 
 _PROBES: tuple[tuple[Probe, Shows], ...] = (("open", "saying"), ("choice", "recognising"))
-_SAID = {"along": "greedy answer", "group": "all"}  # rows of table fidelity: along the base's own answer
+
+
+def _of_probes(
+    name: str, told: str, bound: str, kind: Kind, measure: Callable[..., Measured], **more: Any
+) -> Iterator[Criterion]:
+    """The same criterion for open answers and for choices."""
+    for probe, shows in _PROBES:
+        given = {"shows": shows, "measure": partial(measure, probe), **more}
+        yield Criterion(f"{probe}_{name}", f"{probe} {told}", bound, kind, **given)
+
+
+def _of_known(name: str, told: str, bound: str, shows: Shows, picked: float) -> Criterion:
+    """The share of a fate of the known answers."""
+    counted, measure = "known answers", partial(_fate, picked)
+    return Criterion(name, f"{counted} {told}", bound, PERCENTAGE, shows, measure, counted=counted)
+
+
+def _of_fidelity(name: str, told: str, bound: str, column: str, **more: Any) -> Criterion:
+    """A mean along the base's own answer."""
+    read = {"table": "fidelity", "column": column, "where": {"along": "greedy answer", "group": "all"}}
+    return Criterion(name, told, bound, SCORE, "probabilities", per=1.0, **read, **more)
+
+
 # The most important first: a sentence names only some.
 CRITERIA = (
-    *(
-        Criterion(
-            name=f"{probe}_drop",
-            told=f"{probe} accuracy lost",
-            bound="max_drop",
-            of_language="drop_language",
-            kind=POINTS,
-            shows=shows,
-            measure=partial(_drop, probe),
-        )
-        for probe, shows in _PROBES
-    ),
-    Criterion(
-        name="mc_only",
-        told="known answers picked and no longer said",
-        bound="max_mc_only",
-        kind=PERCENTAGE,
-        shows="saying",
-        measure=partial(_fate, 1.0),
-        counted="known answers",
-    ),
-    Criterion(
-        name="lost",
-        told="known answers neither said nor picked",
-        bound="max_lost",
-        kind=PERCENTAGE,
-        shows="recognising",
-        measure=partial(_fate, 0.0),
-        counted="known answers",
-    ),
-    *(
-        Criterion(
-            name=f"{probe}_recovery",
-            told=f"{probe} accuracy left",
-            bound="min_recovery",
-            kind=PERCENTAGE,
-            shows=shows,
-            measure=partial(_recovery, probe),
-            least=True,
-        )
-        for probe, shows in _PROBES
-    ),
-    *(
-        Criterion(
-            name=f"{probe}_flips",
-            told=f"{probe} flips",
-            bound="max_flips",
-            kind=PERCENTAGE,
-            shows="changing",
-            measure=partial(_flips, probe),
-        )
-        for probe, _ in _PROBES
-    ),
-    Criterion(
-        name="delta_pr",
-        told="Delta_PR",
-        bound="max_delta_pr",
-        kind=RATIO,
-        shows="saying",
-        table="pr_gap",
-        column="delta_pr",
-        per=1.0,
-    ),
-    Criterion(
-        name="kld",
-        told="KL divergence from the base, nats a token,",
-        bound="max_kld",
-        kind=SCORE,
-        shows="probabilities",
-        table="fidelity",
-        column="kld",
-        where=_SAID,
-        per=1.0,
-    ),
-    Criterion(
-        name="ear",
-        told="expected acceptance rate",
-        bound="min_ear",
-        kind=SCORE,
-        shows="probabilities",
-        table="fidelity",
-        column="acceptance",
-        where=_SAID,
-        per=1.0,
-        least=True,
-    ),
+    *_of_probes("drop", "accuracy lost", "max_drop", POINTS, _drop, of_language="drop_language"),
+    _of_known("mc_only", "picked and no longer said", "max_mc_only", "saying", picked=1.0),
+    _of_known("lost", "neither said nor picked", "max_lost", "recognising", picked=0.0),
+    *_of_probes("recovery", "accuracy left", "min_recovery", PERCENTAGE, _recovery, least=True),
+    *_of_probes("flips", "flips", "max_flips", PERCENTAGE, _flips, shows="changing"),
+    Criterion("delta_pr", "Delta_PR", "max_delta_pr", RATIO, "saying", table="pr_gap", column="delta_pr", per=1.0),
+    _of_fidelity("kld", "KL divergence from the base, nats a token,", "max_kld", "kld"),
+    _of_fidelity("ear", "expected acceptance rate", "min_ear", "acceptance", least=True),
 )
