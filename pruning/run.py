@@ -26,7 +26,6 @@ from pruning.model.packing import batches
 from pruning.output import export
 from pruning.output.job import Job
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, RemovedParts, read_manifest
-from pruning.structured.choose import check as check_removal
 from pruning.structured.choose import choose
 from pruning.structured.cut import Cut, first_cut, slices
 from pruning.structured.write import check_built, mended, write
@@ -59,7 +58,8 @@ def _check(job: Job[PruneConfig]) -> tuple[Decoder, Any]:
     """The decoder, and the tokenizer if the job has a calibration. Raises InputError; no weights are read."""
     decoder = _decoder(job)
     if job.config.removes:
-        check_removal(decoder, job.config.removed)
+        cut = first_cut(decoder, job.config.removed)
+        check_built(decoder, cut, slices(decoder, cut))
     else:
         pattern = job.config.weights_pattern
         for name, (_, columns) in decoder.matrices().items():

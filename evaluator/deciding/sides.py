@@ -59,20 +59,11 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
             )
             part["said"] = np.nan if said is None else done[said]
             part["prompt"] = done["greedy_prompt_tokens"].map(lambda tokens: "" if pd.isna(tokens) else f"{tokens:g}")
-            part["cluster"] = _clusters(inputs, subject.task, part)
+            part["cluster"] = inputs.contexts_of(subject.task, done)
             parts.append(part)
     answers = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(ANSWERS))
     rounded = frozenset(each.checkpoint for each in inputs.checkpoints if rounded_activations(each.pattern))
     return Side(name, answers[list(ANSWERS)], settings, "tokens of the prompt", rounded)
-
-
-def _clusters(inputs: Inputs, task: str, rows: pd.DataFrame) -> list[str]:
-    """Each item's context. An item that RUN/items lacks is its own context."""
-    known: dict[tuple[str, str], str] = {}
-    if inputs.items is not None:
-        here = inputs.items[inputs.items["task"] == task]
-        known = dict(zip(zip(here["language"], here["item_id"], strict=True), here["cluster"], strict=True))
-    return [known.get(key, key[1]) for key in zip(rows["language"], rows["item_id"], strict=True)]
 
 
 def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame) -> dict[str, str]:

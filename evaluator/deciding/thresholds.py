@@ -23,33 +23,31 @@ class Thresholds(Frozen):
     """Each is a tolerance; null: the gate does not judge it. Raises ValueError where two contradict each other."""
 
     max_drop: Percent | None = Field(
-        default=2.0, description="percentage points of accuracy, open and choice, that it may lose"
+        2.0, description="percentage points of accuracy, open and choice, that it may lose"
     )
     max_drop_language: Percent | None = Field(
-        default=5.0, description="points of accuracy within one language; never less than max_drop"
+        5.0, description="points of accuracy within one language; never less than max_drop"
     )
     max_mc_only: Percent | None = Field(
-        default=5.0, description="percent of the known answers that it may pick but no longer say"
+        5.0, description="percent of the known answers that it may pick but no longer say"
     )
-    max_lost: Percent | None = Field(
-        default=2.0, description="percent of the known answers that it may neither say nor pick"
-    )
+    max_lost: Percent | None = Field(2.0, description="percent of the known answers that it may neither say nor pick")
     min_recovery: Percent | None = Field(
-        default=None, description="percent of the base's accuracy, open and choice, that must be left"
+        None, description="percent of the base's accuracy, open and choice, that must be left"
     )
     max_flips: Percent | None = Field(
-        default=None, description="percent of the items that may go from right to wrong or back, open and choice"
+        None, description="percent of the items that may go from right to wrong or back, open and choice"
     )
     max_delta_pr: Amount | None = Field(
-        default=None, description="how much more open may fall than choice, as shares above guessing (Delta_PR)"
+        None, description="how much more open may fall than choice, as shares above guessing (Delta_PR)"
     )
     max_kld: Amount | None = Field(
-        default=None, description="mean KL divergence from the base in nats a token (probe fidelity)"
+        None, description="mean KL divergence from the base in nats a token (probe fidelity)"
     )
     min_ear: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None, description="least expected acceptance rate (EAR), 0 to 1 (probe fidelity)"
+        None, description="least expected acceptance rate (EAR), 0 to 1 (probe fidelity)"
     )
-    languages: bool = Field(default=True, description="judge each language too")
+    languages: bool = Field(True, description="judge each language too")
 
     @property
     def drop_language(self) -> float | None:
@@ -80,8 +78,8 @@ class Screen(Frozen):
     """How a sweep stops early: `screen:` in a sweep file. The gate judges a checkpoint's first items, then more and
     more items, until its verdict is certain. A screened sweep writes fewer records, but the same ones."""
 
-    items: Annotated[int, Field(ge=10)] = Field(default=100, description="items at the first look; then 20 % more")
-    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of the items' order")
+    items: Annotated[int, Field(ge=10)] = Field(100, description="items at the first look; then 20 % more")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of the items' order")
 
 
 def thresholds_of(run: Mapping[str, Any], place: str) -> Thresholds:

@@ -11,14 +11,13 @@ from evaluator.core.errors import JobError
 from pruning.config import PruneConfig
 from pruning.layers.flow import Flow
 from pruning.methods.base import Statistic
-from pruning.methods.patterns import Removed, Share
+from pruning.methods.patterns import Share
 from pruning.model.decoder import Decoder
-from pruning.structured.cut import OUTPUT, Cut, Within, columns_of, first_cut, parts_of, slices
-from pruning.structured.write import check_built
+from pruning.structured.cut import OUTPUT, Cut, Within, columns_of, first_cut, parts_of
 
 
 def choose(config: PruneConfig, decoder: Decoder, flow: Flow | None, progress: Callable[[int, int], None]) -> Cut:
-    """The parts to take out; `flow`: calibration, or None. Raises InputError as `check`, JobError if not finite."""
+    """The parts to take out; `flow`: calibration, or None. Raises JobError if not finite."""
     if flow is None:
         return first_cut(decoder, config.removed)
     count = len(first_cut(decoder, config.removed).gone[0])
@@ -87,9 +86,3 @@ def _lowest(unit: Within, decoder: Decoder, flow: Flow, count: int, progress: Ca
         gone.append(tuple(sorted(taken_P.tolist())))
         progress(index + 1, len(decoder))
     return Cut(unit=unit, of=parts, gone=tuple(gone))
-
-
-def check(decoder: Decoder, removed: Removed) -> None:
-    """Raises InputError for a share that takes nothing out, and for a model that cannot be built without it."""
-    cut = first_cut(decoder, removed)
-    check_built(decoder, cut, slices(decoder, cut))
