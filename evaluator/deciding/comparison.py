@@ -58,8 +58,7 @@ _LEVEL = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """`frame` has COLUMNS. `differences`: per checkpoint and task, setting -> its value on both sides. `notes`: other
-    remarks on checkpoints, one line each."""
+    """`frame` has COLUMNS. `differences`: by checkpoint and task, setting -> both sides' values. `notes`: remarks."""
 
     frame: pd.DataFrame
     differences: Mapping[tuple[str, str], Mapping[str, tuple[str, str]]]

@@ -107,8 +107,7 @@ def _implausible(checks: tuple[Check, ...]) -> str | None:
 
 
 def _reported(inputs: Inputs, thresholds: Thresholds) -> dict[tuple[str, str], dict[Name, Reported]]:
-    """The table numbers of the judged criteria, by task and checkpoint. A table does not count contexts: each item
-    counts as one until the verdict counts them."""
+    """The tables' numbers of the judged criteria, by task and checkpoint. Each item counts as a context so far."""
     found: dict[tuple[str, str], dict[Name, Reported]] = {}
     for criterion in CRITERIA:
         if not criterion.table or criterion.threshold(thresholds) is None:

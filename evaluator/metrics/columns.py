@@ -140,6 +140,7 @@ _PRUNED = {
 # Which checkpoint on which task, and how it was pruned: the first columns of nearly every table.
 SUBJECT = (*TEXT("task", "checkpoint", "base"), *(_PRUNED.get(name, Column(name, TEXT)) for name in PRUNING))
 LANGUAGE = Column("language", TEXT)
+BY_LANGUAGE = (*SUBJECT, LANGUAGE)
 REASON = Column("reason", TEXT)
 MCNEMAR = (Column("mcnemar_p", P_VALUE, "McNemar p"), Column("holm_p", P_VALUE, "Holm p"))
 
@@ -149,8 +150,7 @@ def names_of(columns: Iterable[Column]) -> list[str]:
 
 
 def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
-    """Rows as a frame with exactly these columns; missing values become null. Raises ValueError if a row has a column
-    that is not among them: it would be lost."""
+    """Rows as a frame with exactly these columns; missing values become null. Raises ValueError for another column."""
     values: dict[str, list[Any]] = {name: [] for name in names_of(columns)}
     unknown: set[str] = set()
     for row in rows:

@@ -81,8 +81,7 @@ def intervals(
 def over_languages(
     statistic: Statistic, values: Sequence[Floats], languages: pd.Series, kinds: Kinds
 ) -> tuple[Statistic, list[Floats], Kinds]:
-    """The unweighted mean over languages of a statistic, as arguments for `intervals`; `languages` names each
-    item's."""
+    """The mean over languages of a statistic, as arguments for `intervals`; `languages` names each item's."""
     codes, names = pd.factorize(languages)
     here = [(codes == code).astype(np.float64) for code in range(len(names))]
     parts = [each * mine for mine in here for each in (*values, np.ones(len(codes)))]

@@ -206,8 +206,7 @@ def _fate(row: pd.Series) -> str:
 
 
 def _part(share: float, total: int) -> str:
-    """A share of `total` items: a count if `total` is small, or else a whole percentage. It is 0 or 100 only if the
-    share is exactly 0 or 1."""
+    """A count if `total` is small, else a whole percentage: 0 or 100 only if the share is exactly 0 or 1."""
     if total < FEW:
         return f"{round(share * total)}"
     number = rounded(100 * share)

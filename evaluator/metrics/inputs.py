@@ -114,8 +114,7 @@ class Inputs:
         self._comparisons: dict[str, dict[tuple[str, str], Comparison]] = {}
 
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
-        """One checkpoint's outcomes on one task in every format and under every seed; `item` is an item's number within
-        its task."""
+        """One checkpoint's outcomes on one task, all formats and seeds; `item`: an item's number within its task."""
         piece, numbers = self._outcomes[checkpoint, task], self._numbers[task]
         items = [numbers[key] for key in zip(piece["language"], piece["item_id"], strict=True)]
         return piece.assign(item=np.asarray(items, dtype=np.int64))
@@ -127,8 +126,7 @@ class Inputs:
         return self._no_outcomes
 
     def _read(self, key: tuple[str, str, str]) -> pd.DataFrame:
-        """One row per item. Every probe is read under the run's own seed (greedy's lowest). A probe without outcomes
-        under that seed is read under its own lowest seed."""
+        """A row per item. Each probe has the run's seed (greedy's lowest), or else its own lowest seed."""
         checkpoint, task, format = key
         every = self.all_outcomes_of(checkpoint, task)
         frame = every[every["format"] == format]
@@ -156,16 +154,14 @@ class Inputs:
         return sorted(self._asked[task]["language"].unique())
 
     def contexts(self, task: str, items: ItemNumbers) -> ItemNumbers:
-        """The number of each item's context within the task. Items of one context depend on each other, also across
-        languages."""
+        """The number of each item's context within the task. Its items depend on each other, across languages too."""
         return self._contexts[task][items]
 
     def contexts_of(self, task: str, items: pd.DataFrame) -> ItemNumbers:
         return self.contexts(task, np.asarray(items["item"], dtype=np.intp))
 
     def comparisons(self, format: str = "open") -> "dict[tuple[str, str], Comparison]":
-        """Every checkpoint that names a base, compared with it in one format; by task and checkpoint, in display
-        order."""
+        """Every checkpoint with a base beside it, in one format; by task and checkpoint, in display order."""
         if format not in self._comparisons:
             self._comparisons[format] = {
                 each.key: self._compared(each, each.base, format) for each in self.checkpoints if each.base is not None
@@ -221,8 +217,7 @@ class Inputs:
 
 
 def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
-    """The checkpoints in display order: dense checkpoints first, then by base and setting. `first`: the first row of
-    each checkpoint on each task."""
+    """In display order: dense ones, then by base and setting. `first`: a first row of each checkpoint and task."""
     columns = ["task", "checkpoint", "base", "weights_digest", *PRUNING]
     rows: list[Row] = [{name: None if pd.isna(each[name]) else each[name] for name in columns} for each in first]
     for row in rows:
@@ -243,8 +238,7 @@ def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A checkpoint beside its base: a row for each item evaluated on both, with columns `<name>_dense` and
-    `<name>_pruned`. If there are no rows, `reason` is the cause."""
+    """A row for each item evaluated on both, with columns `<name>_dense` and `<name>_pruned`; or `reason` why none."""
 
     subject: Subject
     unpaired: Mapping[str, int]  # per language: the items with outcomes of only one of the two
@@ -268,8 +262,7 @@ class Comparison:
         return self.reason is not None or bool(self.load()[f"{probe}_status_pruned"].notna().any())
 
     def counts(self, language: str, *probes: str) -> Row:
-        """How many items of a language (or of all) have only one side, and how many were excluded or failed on either
-        side."""
+        """How many items of a language (or of all) have one side only, or were excluded or failed on either."""
         items = in_language(self.load(), language)
         status = [items[f"{probe}_status_{side}"] for probe in probes for side in SIDES]
         excluded = np.logical_or.reduce([(each == "excluded").to_numpy() for each in status])
@@ -315,8 +308,7 @@ ROUNDED = "quantised activations: rounding alone moves an option's log-likelihoo
 
 
 def difference(compared: Comparison, run: Mapping[str, Any], *, drawn: bool) -> str:
-    """How the evaluation of a checkpoint differs from its base's, for people; empty: comparable. `drawn` includes the
-    settings that beams and samples depend on."""
+    """How a checkpoint's evaluation differs from its base's; empty: it does not. `drawn`: also for drawn answers."""
     task, checkpoint = compared.subject.key
     base, items = compared.subject.base, compared.outcomes
     differing: list[tuple[str, Any, Any, str]] = []
@@ -341,8 +333,7 @@ def difference(compared: Comparison, run: Mapping[str, Any], *, drawn: bool) -> 
 
 
 def rounded_activations(pattern: str | None) -> str | None:
-    """The note on a checkpoint with quantised activations, by the `pattern` of its records; None for any other
-    checkpoint."""
+    """The note on quantised activations, by the `pattern` of a checkpoint's records; None for any other."""
     return ROUNDED if pattern is not None and _ACTIVATIONS.search(pattern) else None
 
 

@@ -63,8 +63,7 @@ def too_few(contexts: int) -> str:
 
 
 def mcnemar_p(first: Floats, second: Floats) -> float | None:
-    """Two-sided exact McNemar p of two outcomes (0.0 or 1.0) of the same items: 1.0 without a discordant pair, None
-    without items."""
+    """Two-sided exact McNemar p of two outcomes (0.0 or 1.0) of the same items: 1.0 if all agree; None for no item."""
     if len(first) == 0:
         return None
     only_first, only_second = int((first > second).sum()), int((second > first).sum())
@@ -109,8 +108,7 @@ class Mean:
         self.value = float(self._sums.sum() / self._sizes.sum())
 
     def times(self, factor: float) -> Self:
-        """The same mean as if `factor` times as many contexts had shown it: its bounds and p-values change, `contexts`
-        does not."""
+        """The mean as if `factor` times as many contexts had shown it: only bounds and p-values change."""
         found = copy(self)
         found._times = factor
         return found
@@ -230,8 +228,7 @@ def _tail(alike: _Alike, margin: float) -> float:
 
 
 def _positive(terms: Floats, changes: Floats, counts: Floats, unit: Floats = _UNIT) -> tuple[float, float]:
-    """The probability of sum_j G_j terms_j > 0, for independent G_j ~ Gamma(counts_j), and its derivative when the
-    terms move by `changes`."""
+    """P(sum_j G_j terms_j > 0), for independent G_j ~ Gamma(counts_j); its derivative as terms move by `changes`."""
     if not (terms > 0).any():
         return 0.0, 0.0
     if not (terms < 0).any():

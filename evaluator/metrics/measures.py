@@ -50,14 +50,12 @@ def rate(name: str, flags: Floats, contexts: ItemNumbers) -> Row:
 def difference(
     name: str, values: Floats, contexts: ItemNumbers, *, low: float = -1.0, high: float = 1.0, level: float = ALPHA
 ) -> Row:
-    """The mean of a paired difference, a value from `low` to `high` per item, with its interval; empty without
-    items."""
+    """The mean of a paired difference, from `low` to `high` per item, with its interval; empty without items."""
     return of_mean(name, Mean(values, contexts, low=low, high=high), level) if len(values) else {}
 
 
 def language_mean(name: str, values: Floats, items: pd.DataFrame, contexts: ItemNumbers, low: float = 0.0) -> Row:
-    """The unweighted mean over languages, with its interval, of one number from `low` to 1 for each row of `items`.
-    Empty without rows."""
+    """The unweighted mean over languages of one number per row, from `low` to 1; empty without rows."""
     if items.empty:
         return {}
     languages = items["language"]
@@ -153,8 +151,7 @@ class Unbounded:
 
 
 def paired_difference(name: str, outcomes: tuple[Floats, Floats], contexts: ItemNumbers, p: str = "mcnemar_p") -> Row:
-    """`difference` of the first minus the second of two outcomes (0.0 or 1.0, a value per item). `p` names the column
-    of its p (`mcnemar_p`)."""
+    """`difference` of the first minus the second of two outcomes (0.0 or 1.0 per item); `p` names its p's column."""
     first, second = outcomes
     return difference(name, first - second, contexts) | {p: mcnemar_p(first, second)}
 

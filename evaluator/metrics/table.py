@@ -96,8 +96,7 @@ class Bars:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """Rows by languages. `strength` gives the strength of a cell's colour, from 0 to 1; `negative` colours values below
-    0."""
+    """Rows by languages. `strength`: of a cell's colour, from 0 to 1; `negative`: the colour of values below 0."""
 
     title: str
     column: str

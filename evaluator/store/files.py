@@ -41,8 +41,7 @@ class Fence(Protocol):
         ...
 
     def folder_is_gone(self) -> None:
-        """Raises ResurfaceError: the folder was removed. On a network file system, a failed write can show this before
-        `check` does."""
+        """Raises ResurfaceError: the folder is gone. On a network file system, a failed write may show it first."""
         ...
 
 
@@ -141,8 +140,7 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
 
 
 def _as_text(value: Any) -> Any:
-    """A cell that no spreadsheet computes. Carriage returns become newlines: Python's CSV writer keeps them, and other
-    programs end the row there."""
+    """A cell that no spreadsheet computes. Carriage returns, which end a row in some programs, become newlines."""
     if not isinstance(value, str):
         return value
     formula = value.startswith(_BEGINNINGS)

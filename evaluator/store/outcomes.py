@@ -77,8 +77,7 @@ def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
 
 
 class Outcomes:
-    """Outcomes by checkpoint and task: frames in memory, or files of RUN/outcomes that each lookup reads. Memory holds
-    the item keys of all."""
+    """Outcomes by checkpoint and task, in memory or in files of RUN/outcomes; the keys of all items in memory."""
 
     def __init__(self, outcomes: pd.DataFrame | None = None) -> None:
         self._held: dict[Pair, pd.DataFrame | Path] = {}

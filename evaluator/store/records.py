@@ -165,8 +165,7 @@ class RecordStore:
         return any(item is None or item in _items_of(path) for path in self.parts(checkpoint, task))
 
     def drop(self, checkpoint: str, task: str | None = None, item: ItemKey | None = None) -> None:
-        """Remove a checkpoint's parts, of one task or of all, so that their items are evaluated again. With `item`,
-        remove only the parts with this item."""
+        """Remove a checkpoint's parts (with `item`: those that hold it), so that their items are evaluated again."""
         for path in self._parts(checkpoint, task):
             if item is None or item in _items_of(path):
                 need_unfenced(path)

@@ -73,8 +73,7 @@ TABLE = Table(
     ),
     needs="the formats open, distractors_only, unrelated and shown with the probe greedy",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         Column("format", col.TEXT),
         *col.COUNT("n", "excluded", "engine_error"),
         Column("accuracy", col.PERCENTAGE, interval=True),
@@ -146,8 +145,7 @@ DISTRACTORS = Table(
     ),
     needs="the probe choice, and items whose wrong options are of the answer's kind to a different extent",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         Column("same_kind", col.TEXT, "wrong options of the answer's kind"),
         *col.COUNT("n", "excluded", "engine_error"),
         Column("accuracy", col.PERCENTAGE, interval=True),
@@ -212,8 +210,7 @@ HARD_DISTRACTORS = Table(
     ),
     needs="the probes choice and hard_choice, and greedy for the dissociation rates",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.COUNT("n", "excluded", "engine_error"),
         *col.PERCENTAGE(*(f"{kind}_accuracy" for kind in _RECOGNISED), interval=True),
         Column("difference", col.POINTS, interval=True),

@@ -194,11 +194,9 @@ FLIPS = Table(
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.TEXT("probe", "margin"),
-        Column("margin_from", col.NATS),
-        Column("margin_to", col.NATS),
+        *col.NATS("margin_from", "margin_to"),
         *col.COUNT("n", "excluded", "engine_error", "unpaired", "flips", *KINDS),
         Column("flip_rate", col.PERCENTAGE, interval=True),
         *(Column(f"{name}_rate", col.PERCENTAGE, name.replace("_", " "), interval=True) for name in KINDS),
@@ -295,8 +293,7 @@ RECOVERY_PERCENT = Table(
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         Column("probe", col.TEXT),
         *col.COUNT("n", "excluded", "engine_error", "unpaired"),
         *col.PERCENTAGE("base_accuracy", "accuracy"),

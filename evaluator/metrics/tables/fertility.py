@@ -122,8 +122,7 @@ TABLE = Table(
     ),
     needs="the probe choice",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.COUNT(*_SUMMED),
         Column("unit", col.TEXT),
         Column("fertility", col.AMOUNT, interval=True),
@@ -204,11 +203,9 @@ LENGTH = Table(
     ),
     needs="the probe greedy on a checkpoint and its base",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.COUNT("n", "excluded", "engine_error", "unpaired"),
-        Column("base_tokens", col.AMOUNT),
-        Column("tokens", col.AMOUNT),
+        *col.AMOUNT("base_tokens", "tokens"),
         Column("ratio", col.FACTOR, interval=True),
         *col.PERCENTAGE("base_at_limit", "at_limit", interval=True),
         Column("more_at_limit", col.POINTS, interval=True),

@@ -174,8 +174,7 @@ TABLE = Table(
     ),
     needs="the probe fidelity, or text_fidelity on a task text:FILE, on a base and on what is compared with it",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.TEXT("along", "group"),
         Column("floor", col.FLAG),
         *col.COUNT("n", "positions", "excluded", "engine_error"),
@@ -227,8 +226,7 @@ class _Reading:
 
 
 def _perplexity_rows(inputs: Inputs) -> list[Row]:
-    """One row per checkpoint and text, then the means over texts; `n` counts windows, `tokens` those that were
-    predicted."""
+    """One row per checkpoint and text, then means over texts; `n` counts windows, `tokens` the predicted ones."""
     readings = list(_readings(inputs))
     by_checkpoint: dict[str, list[_Reading]] = {}
     for reading in readings:
@@ -317,8 +315,7 @@ PERPLEXITY_TABLE = Table(
     ),
     needs="the probe perplexity on a task text:FILE",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.COUNT(*_COUNTS),
         Column("perplexity", PERPLEXITY, interval=True),
         Column("perplexity_dense", PERPLEXITY),

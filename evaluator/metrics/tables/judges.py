@@ -125,8 +125,7 @@ class Fitness:
         return f"unfit as a judge: it {' and '.join(found)}" if found else None
 
     def drawn(self, draws: int) -> tuple[Floats, Floats]:
-        """Sensitivity and specificity drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2). Equal counts
-        give equal draws."""
+        """Both drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2). Equal counts give equal draws."""
         rng = np.random.default_rng(1)
         hits = ((self.accepted, self.matching), (self.denied, self.different))
         sensitivity, specificity = (rng.beta(k + 0.5, n - k + 0.5, draws) for k, n in hits)
@@ -134,8 +133,7 @@ class Fitness:
 
 
 def fitness_of(controls: pd.DataFrame) -> Fitness:
-    """The fitness of one judge by its control pairs (columns `control` and `verdict`). Pairs without a verdict do not
-    count."""
+    """The fitness of one judge by its control pairs (`control`, `verdict`); those without a verdict do not count."""
     judged = controls[controls["verdict"].notna()]
     yes = judged["verdict"].astype(bool)
     matching = judged["control"].isin(MATCHING)
@@ -166,8 +164,7 @@ def panel_fitness(controls: pd.DataFrame, members: Sequence[str], task: str, lan
 
 
 def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
-    """The share of right answers, from the share that a judge accepts (Rogan and Gladen). NaN if its verdicts carry no
-    information."""
+    """The share of right answers, from the share that a judge accepts. NaN if its verdicts carry no information."""
     informed = sensitivity + specificity - 1
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.clip((accepted + specificity - 1) / informed, 0.0, 1.0)
@@ -175,8 +172,7 @@ def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Flo
 
 
 def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool) -> Iterator[str]:
-    """Whether each matcher is fit to judge each task. If it is fit overall, languages with an unfit result have a line
-    too."""
+    """Whether each matcher is fit to judge each task; of a fit one, a line for each language where it is unfit."""
     if controls is None:
         return
     for task in sorted(controls["task"].unique()):

@@ -67,8 +67,7 @@ class _Graded:
 
 
 def scott_pi(agreed: Floats, first: Floats, second: Floats, count: Floats | float = 1.0) -> Floats:
-    """Scott's pi from the shares of equal verdicts and of each grader's yes, or from their sums over `count` responses;
-    NaN if chance alone explains full agreement."""
+    """Scott's pi from shares of equal verdicts and of each grader's yes, or sums over `count`; NaN if chance is 1."""
     yes = (first / count + second / count) / 2
     chance = yes**2 + (1 - yes) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):

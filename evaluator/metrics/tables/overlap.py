@@ -118,8 +118,7 @@ def _sheet(inputs: Inputs, subject: Subject, way: tuple[str, str], items: int) -
 
 
 def partners(subjects: Sequence[Subject]) -> list[list[int]]:
-    """For each checkpoint of a task, in display order, the later checkpoints to compare it with, as places in
-    `subjects`."""
+    """For each checkpoint of a task, the later ones to compare it with, as places in `subjects`."""
     many = len(subjects)
     if many <= ALL_PAIRS:
         return [list(range(at + 1, many)) for at in range(many)]
@@ -189,8 +188,7 @@ def _pairs(
 
 
 def _compared(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], among: Flags, measure: str) -> Iterator[Row]:
-    """A checkpoint and each of `others`, which measured the same items: how many items they measured, did not measure
-    and have wrong, the observed and the expected agreement, and kappa with its interval."""
+    """A checkpoint and each of `others`, which measured the same items: counts, agreement, and kappa."""
     numbers = np.flatnonzero(among & sheet.measured & others[0].measured)
     excluded = sheet.excluded | np.stack([other.excluded for other in others])
     failed = sheet.failed | np.stack([other.failed for other in others])

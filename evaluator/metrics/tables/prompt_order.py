@@ -55,8 +55,7 @@ def _rows(inputs: Inputs) -> list[Row]:
 
 
 def conclusions_against_base(posed: PosedTask) -> dict[tuple[str, str], str]:
-    """By checkpoint and probe, the prompts' conclusion on it against its base: the common verdict, or the different
-    ones."""
+    """By checkpoint and probe, the conclusion on it against its base: the common verdict, or the different ones."""
     found = {}
     for row in _of_task(posed, {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE}):
         if row["prompt"] == ALL:
@@ -182,8 +181,7 @@ TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Which items some checkpoints have right. Only items that all of these checkpoints measured under every prompt are
-    kept."""
+    """Which items checkpoints have right, of those that all of them measured under every prompt."""
 
     prompts: tuple[str, ...]
     languages: np.ndarray[Any, Any]  # of each item
@@ -201,8 +199,7 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class PosedTask:
-    """A task and its prompts, the paper's first. `subjects`: every checkpoint that was evaluated under two or more of
-    the prompts, in display order."""
+    """A task and its prompts, the paper's first. `subjects`: the checkpoints evaluated under two or more of them."""
 
     inputs: Inputs
     task: str

@@ -32,8 +32,7 @@ _BANDS = {"rank_1": (1, 1), "rank_2_5": (2, 5), "rank_6_20": (6, 20), "rank_over
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Items with a row of rank statistics; `suffix` selects a side's columns. `why_empty` is the reason for an n of
-    0."""
+    """Items with a row of rank statistics; `suffix`: of a side's columns; `why_empty`: the reason for an n of 0."""
 
     name: str
     items: pd.DataFrame
@@ -54,8 +53,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _groups(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
-    """The groups of a checkpoint: own ranks, and with a base the base's too. Without common items, its own ranks on all
-    items."""
+    """The groups of a checkpoint, and with a base the base's too; without common items, its own ranks on all."""
     own = inputs.outcomes_of(subject.checkpoint, subject.task)
     comparison = inputs.comparisons().get(subject.key)
     if comparison is None:
@@ -141,8 +139,7 @@ TABLE = Table(
     ),
     needs="the probe rank",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.TEXT("group", "side"),
         *col.COUNT("n", "excluded", "engine_error"),
         Column("rank_median", col.RANK, interval=True),

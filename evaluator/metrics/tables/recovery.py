@@ -85,8 +85,7 @@ TABLE = Table(
     ),
     needs="the probe beam or sample",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.TEXT("population", "probe"),
         *col.COUNT("tries", "n", "excluded", "engine_error", "hits"),
         Column("rate", col.PERCENTAGE, interval=True),
@@ -157,8 +156,7 @@ RECOVERY_SEEDS = Table(
     reading=("The share of greedy's misses that samples find: the lowest, mean and highest rate over the run seeds."),
     needs="the probes greedy and sample, the latter under at least two run seeds",
     columns=(
-        *col.SUBJECT,
-        col.LANGUAGE,
+        *col.BY_LANGUAGE,
         *col.COUNT("seeds", "n_min", "n_max", "excluded", "engine_error"),
         Column("mean", col.PERCENTAGE, interval=True),
         *col.PERCENTAGE("lowest", "highest"),

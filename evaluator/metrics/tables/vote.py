@@ -98,8 +98,7 @@ def _voters(inputs: Inputs, checkpoints: Sequence[str], task: str, probe: str) -
 
 
 def _elected(inputs: Inputs, subjects: Mapping[str, Subject], voters: Sequence[_Voter]) -> Iterator[Row]:
-    """The rows of one election, then those of the checkpoints that are not ranked; none if fewer than two checkpoints
-    or two voters remain."""
+    """The rows of one election, then the unranked checkpoints; none with fewer than two checkpoints or voters."""
     tasks = list(dict.fromkeys(task for task, _ in voters))
     known = {name: sum(bool(right[name].notna().any()) for _, right in voters) for name in subjects}
     early = {name: [task for task in tasks if (task, name) in inputs.decided_early] for name in subjects}
