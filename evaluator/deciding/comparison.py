@@ -20,36 +20,24 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
+import evaluator.metrics.columns as col
 from evaluator.core.errors import InputError
 from evaluator.deciding.sides import Side
-from evaluator.metrics.columns import (
-    AMOUNT,
-    COUNT,
-    LANGUAGE,
-    MCNEMAR,
-    P_VALUE,
-    PERCENTAGE,
-    TEXT,
-    Column,
-    Row,
-    typed_frame,
-)
+from evaluator.metrics.columns import Column, Row, typed_frame
 from evaluator.metrics.inputs import ALL, ROUNDED, slices
 from evaluator.metrics.intervals import mcnemar_p
 from evaluator.metrics.measures import WHY, Unbounded, as_floats, bounds, correct_for_many, difference
 
 COLUMNS = (
-    *TEXT("task", "checkpoint", "checkpoint_b", "measure"),
-    LANGUAGE,
-    *COUNT("n", "alone_a", "alone_b", "differing", "only_a", "only_b"),
-    Column("flip_rate", PERCENTAGE),
-    Column("other_answer", COUNT),
-    Column("other_prompt", COUNT),
-    *AMOUNT("a", "b"),
-    Column("difference", AMOUNT, interval=True),
-    *MCNEMAR,
-    Column("t_p", P_VALUE),
-    Column("verdict", TEXT),
+    *col.TEXT("task", "checkpoint", "checkpoint_b", "measure", "language"),
+    *col.COUNT("n", "alone_a", "alone_b", "differing", "only_a", "only_b"),
+    Column("flip_rate", col.PERCENTAGE),
+    *col.COUNT("other_answer", "other_prompt"),
+    *col.AMOUNT("a", "b"),
+    Column("difference", col.AMOUNT, interval=True),
+    *col.MCNEMAR,
+    Column("t_p", col.P_VALUE),
+    Column("verdict", col.TEXT),
 )
 _KEY = ["measure", "language", "item_id"]
 _INNER = ("p", "test", "one_model")  # of rows, while Holm's families are made

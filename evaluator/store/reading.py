@@ -20,25 +20,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluator.core.errors import InputError, one_line, parse
+from evaluator.store import schema
 from evaluator.store.files import write_atomically
-from evaluator.store.schema import (
-    ITEM_COLUMNS,
-    READ_ITEMS,
-    READ_RECORDS,
-    READ_VERDICTS,
-    RECORD_COLUMNS,
-    VERDICT_COLUMNS,
-    Stored,
-)
 
 # Columns that every part of records must have.
 _NEEDED = {
-    name for name in (*READ_RECORDS, "weights_digest", "language", "item_id") if not RECORD_COLUMNS[name].meaning.later
+    name
+    for name in (*schema.READ_RECORDS, "weights_digest", "language", "item_id")
+    if not schema.RECORD_COLUMNS[name].meaning.later
 }
 _BYTES = 32  # of a digest
 _READERS = 8  # parts that are read at a time
 # What `damage_of` looks for in a part of records.
-_SOUGHT = repr([(name, column.arrow, name in _NEEDED) for name, column in RECORD_COLUMNS.items()])
+_SOUGHT = repr([(name, column.arrow, name in _NEEDED) for name, column in schema.RECORD_COLUMNS.items()])
 
 
 def record_parts(run_dir: Path) -> list[list[Path]]:
@@ -51,19 +45,19 @@ def record_parts(run_dir: Path) -> list[list[Path]]:
 
 def read_records(paths: list[Path]) -> pd.DataFrame:
     """The records of some parts. Raises InputError for an invalid part (`read_part`)."""
-    return read_parts(paths, READ_RECORDS, RECORD_COLUMNS)
+    return read_parts(paths, schema.READ_RECORDS, schema.RECORD_COLUMNS)
 
 
 def read_items(run_dir: Path) -> pd.DataFrame | None:
     """The items of every task; None for a run without items."""
     paths = sorted((run_dir / "items").glob("*.parquet"))
-    return read_parts(paths, READ_ITEMS, ITEM_COLUMNS) if paths else None
+    return read_parts(paths, schema.READ_ITEMS, schema.ITEM_COLUMNS) if paths else None
 
 
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matcher models; None for a run without any."""
     paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
-    return read_parts(paths, READ_VERDICTS, VERDICT_COLUMNS) if paths else None
+    return read_parts(paths, schema.READ_VERDICTS, schema.VERDICT_COLUMNS) if paths else None
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
@@ -79,7 +73,7 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     return run
 
 
-def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -> pa.Table:
+def read_part(path: Path, names: Sequence[str], columns: Mapping[str, schema.Stored]) -> pa.Table:
     """The columns `names` of one Parquet file; `columns` defines the allowed content of each.
 
     Columns that an older run lacks (`Meaning.later`) become null. Wider types of the same kind are accepted: other
@@ -108,7 +102,7 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -
 
 
 def damage_of(
-    path: Path, columns: Mapping[str, Stored] = RECORD_COLUMNS, needed: Collection[str] = _NEEDED
+    path: Path, columns: Mapping[str, schema.Stored] = schema.RECORD_COLUMNS, needed: Collection[str] = _NEEDED
 ) -> str | None:
     """Why a part cannot be read, in one line; None for a sound part. By default, it is a part of records.
 
@@ -117,11 +111,11 @@ def damage_of(
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            schema = file.schema_arrow
+            found = file.schema_arrow
             for name, column in columns.items():
-                if name in schema.names:
-                    if not _fits(schema.field(name).type, column.arrow):
-                        return f"column {name!r} has type {schema.field(name).type}, not {column.arrow}"
+                if name in found.names:
+                    if not _fits(found.field(name).type, column.arrow):
+                        return f"column {name!r} has type {found.field(name).type}, not {column.arrow}"
                 elif name in needed:
                     return f"has no column {name!r}"
             file.read(use_threads=False)
@@ -154,13 +148,13 @@ def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
     return {path: why for path, (_, why) in zip(parts, found, strict=True) if why is not None}
 
 
-def read_parts(paths: list[Path], names: tuple[str, ...], columns: Mapping[str, Stored]) -> pd.DataFrame:
+def read_parts(paths: list[Path], names: tuple[str, ...], columns: Mapping[str, schema.Stored]) -> pd.DataFrame:
     tables = [read_part(path, names, columns) for path in paths]
     frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     return frame
 
 
-def _check(found: pa.ChunkedArray, wanted: Stored, place: str) -> None:
+def _check(found: pa.ChunkedArray, wanted: schema.Stored, place: str) -> None:
     """Raises InputError for a column that contradicts the schema."""
     if not _fits(found.type, wanted.arrow):
         raise InputError(f"{place} has type {found.type}, not {wanted.arrow}")

@@ -22,19 +22,10 @@ from evaluator.core.records import Item
 from evaluator.judging.controls import Control
 from evaluator.judging.matcher import Claim, Verdict
 from evaluator.probes.grading import strip_thinking
+from evaluator.store import schema
 from evaluator.store.files import write_atomically, write_parquet
 from evaluator.store.reading import read_part, read_parts
 from evaluator.store.records import RecordStore
-from evaluator.store.schema import (
-    CONTROL_COLUMNS,
-    CONTROLS,
-    ITEM_COLUMNS,
-    KEY,
-    READ_CONTROLS,
-    RECORD_COLUMNS,
-    VERDICT_COLUMNS,
-    VERDICTS,
-)
 
 Key = tuple[str | int, ...]  # the values of KEY or CONTROL_KEY: what names a record or a control pair
 Part = tuple[str, str]  # checkpoint, task
@@ -55,7 +46,7 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
     found: dict[Part, list[Answered]] = {}
     asked: dict[str, dict[tuple[str, str], Item]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():
-        table = read_part(path, [*KEY, "status", "text", "contains"], RECORD_COLUMNS)
+        table = read_part(path, [*schema.KEY, "status", "text", "contains"], schema.RECORD_COLUMNS)
         keep = pc.and_(pc.is_in(table["probe"], pa.array(list(probes))), pc.is_valid(table["contains"]))
         if not everything:
             keep = pc.and_(keep, pc.invert(table["contains"]))
@@ -68,7 +59,7 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
             claim = Claim(
                 question=item.question, answers=item.answers, response=strip_thinking(row["text"] or "").strip()
             )
-            found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in KEY), claim))
+            found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in schema.KEY), claim))
     return found
 
 
@@ -77,14 +68,14 @@ def read_questions(run_dir: Path, task: str) -> list[Item]:
     path = run_dir / "items" / f"{task}.parquet"
     if not path.is_file():
         raise InputError(f"{path}: missing: a matcher needs the questions and their answers, which a run keeps there")
-    rows = read_part(path, ["language", "item_id", "question", "answers"], ITEM_COLUMNS).to_pylist()
+    rows = read_part(path, ["language", "item_id", "question", "answers"], schema.ITEM_COLUMNS).to_pylist()
     return [Item(**row | {"answers": tuple(row["answers"])}, task=task, context="", cluster="") for row in rows]
 
 
 class VerdictStore:
     """The verdicts of one matcher on one run's responses. `digest`: of the matcher's weights."""
 
-    folder, key, schema, columns = "verdicts", KEY, VERDICTS, VERDICT_COLUMNS
+    folder, key, arrow, columns = "verdicts", schema.KEY, schema.VERDICTS, schema.VERDICT_COLUMNS
 
     def __init__(self, run_dir: Path, matcher: str, digest: str) -> None:
         self._root = run_dir / self.folder / matcher
@@ -94,7 +85,7 @@ class VerdictStore:
     def read(self, part: tuple[str, ...]) -> dict[Key, Verdict]:
         """One part's verdicts. Raises InputError if unreadable or another matcher's; its controls are left out."""
         path = self._path(part)
-        rows = read_part(path, self.schema.names, self.columns).to_pylist() if path.exists() else []
+        rows = read_part(path, self.arrow.names, self.columns).to_pylist() if path.exists() else []
         own = [row for row in rows if row["matcher_digest"] == self._digest]
         if len(own) < len(rows) and self.folder == "verdicts":
             other = next(row["matcher_digest"] for row in rows if row["matcher_digest"] != self._digest)
@@ -117,7 +108,7 @@ class VerdictStore:
             for key, verdict in sorted(verdicts.items(), key=lambda item: item[0])
         ]
         path = self._path(part)
-        write_parquet(pa.Table.from_pylist(rows, schema=self.schema), path)
+        write_parquet(pa.Table.from_pylist(rows, schema=self.arrow), path)
         return path
 
     def _path(self, part: tuple[str, ...]) -> Path:
@@ -127,7 +118,7 @@ class VerdictStore:
 class ControlStore(VerdictStore):
     """The same for control pairs. A part is a task alone."""
 
-    folder, key, schema, columns = "controls", CONTROL_KEY, CONTROLS, CONTROL_COLUMNS
+    folder, key, arrow, columns = "controls", CONTROL_KEY, schema.CONTROLS, schema.CONTROL_COLUMNS
 
 
 def control_key(control: Control) -> Key:
@@ -165,7 +156,7 @@ def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere
 def read_controls(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matchers on control pairs; None for a run without any."""
     paths = sorted((run_dir / "controls").glob("*/*.parquet"))
-    return read_parts(paths, READ_CONTROLS, CONTROL_COLUMNS) if paths else None
+    return read_parts(paths, schema.READ_CONTROLS, schema.CONTROL_COLUMNS) if paths else None
 
 
 def write_fit_only(run_dir: Path, fit_only: bool) -> None:

@@ -4,24 +4,21 @@ Table `accuracy`: per checkpoint, task, format, probe and language, with the pai
 
 Probe `greedy` is right if the output contains a gold answer. Probe `choice` is right if the gold option has strictly
 the highest summed log-likelihood. `drop` is dense minus pruned on the items measured in both; `normalised_drop` divides
-it by the headroom (`evaluator.metrics.drops`).
-
-Row `mean` is the unweighted mean over languages of accuracies and drops, each with the interval of that mean.
+it by the headroom (`evaluator.metrics.drops`). Row `mean` is the unweighted mean over languages of accuracies and
+drops, each with the interval of that mean.
 
 Table `screening`: at which look the gate stopped evaluating each checkpoint of a screened sweep.
 
-Table `calibration`: does the text that calibrated the pruning close the gap between choice and open?
-
-Kinds of calibration (paper, section 5), read from the source's name:
+Table `calibration`: does the text that calibrated the pruning close the gap between choice and open? Kinds of
+calibration (paper, section 5), read from the source's name:
 
     english         `c4`, or Wikipedia or the bundled gazetteer in English alone
     per_language    one of these in one other language
     multilingual    `balanced:...`, Wikipedia in several languages, or the whole `gazetteer`
     other           a file of the user's
 
-"Per-language calibration" is many checkpoints: each language's items come from the checkpoint that was calibrated on
-that language. If a base has at least two single-language checkpoints of one pruning setting, rows of a made-up
-checkpoint `<setting> per language` combine them, including English.
+If a base has at least two single-language checkpoints of one pruning setting, rows of a made-up checkpoint `<setting>
+per language` combine them: each language's items come from the checkpoint that was calibrated on that language.
 """
 
 import re

@@ -1,26 +1,18 @@
 """What listed answers do: candidates in the prompt, answers without the gold one listed, and hard distractors.
 
-Table `candidates`: do listed candidates help if the answer is not among them?
+Table `candidates`: do listed candidates help if the answer is not among them? Open accuracy without candidates, with
+distractors only, with unrelated ones, and with the gold among them, on the items measured under every evaluated format.
+`difference` is from `open`, paired.
 
-It has open accuracy without candidates, with distractors only, with unrelated ones, and with the gold among them. All
-are on the items measured under every evaluated format. `difference` is from `open`, paired.
+Table `distractors`: does recognition depend on whether the wrong options are of the answer's kind? A single year among
+three names reveals the answer. `all`, `some` or `none` of the item's distractors are of the gold option's kind
+(`evaluator.tasks.answer_types`), by the option texts in the records of `choice`. Only checkpoints with items of several
+kinds have rows. `drop` is the base's accuracy minus the checkpoint's on the items of a kind that both measured. Without
+scores an item has no kind. So `excluded` and `engine_error` count the items of the whole language in each of its rows.
 
-Table `distractors`: does recognition depend on whether the wrong options are of the answer's kind?
-
-A single year among three names reveals the answer. `evaluator.tasks.answer_types` gives the kind of an option. The
-records of `choice` hold each option's text. So runs of any age, and items with their own options, have kinds too.
-
-    all, some, none    of the item's distractors are of the gold option's kind
-
-Only checkpoints with items of several kinds have rows. `drop` is the base's accuracy minus the checkpoint's on the
-items of a kind that both measured. Without scores an item has no kind. So `excluded` and `engine_error` count the items
-of the whole language in each of its rows.
-
-Table `hard_distractors`: does recognition survive options that look like the answer?
-
-Both kinds of choice are compared on the items measured with both. Both dissociation rates use the same items: those
-that the dense model produced, and recognised among both kinds of distractors. Differences are hard minus standard.
-`known` is n of the dissociation rates.
+Table `hard_distractors`: does recognition survive options that look like the answer? Both kinds of choice are compared
+on the items measured with both. Both dissociation rates use the same items: those that the dense model produced, and
+recognised among both kinds of distractors. Differences are hard minus standard; `known` is n of the dissociation rates.
 """
 
 from collections.abc import Iterator

@@ -4,26 +4,22 @@ Table `fates`: what became of the answers that the dense model knew (`evaluator.
 
 The share of mc_only is the dissociation rate. `mc_only_corrected` subtracts the lucky guesses among K options. If U
 items are truly not recognised, chance picks U/K, and U(1 - 1/K) count as lost. So each lost item represents 1/(K - 1)
-lucky guesses. The result is not clipped: below zero, chance explains more than was measured.
-
-A checkpoint with the weights of its base is a re-run: its mc_only is noise of the measurement. Its rows are the noise
-floor. `noise_floor` repeats its dissociation rate in the rows of the pruned checkpoints of that base.
+lucky guesses. The result is not clipped: below zero, chance explains more than was measured. A checkpoint with the
+weights of its base is a re-run: its mc_only is noise of the measurement, the `noise_floor` in the rows of the pruned
+checkpoints of that base.
 
 Table `flips`: how many answers changed, even if the accuracy did not (Dutta et al., arXiv 2407.09141).
 
-A flip is an item that was right in the base and is wrong here, or the reverse. Accuracy shows only their difference.
-Items that are wrong in both, with different answers, have their own column. Greedy answers are compared like texts in
-grading, choices by the option with the highest score.
-
-`margin` splits the pooled items into thirds by the base's confidence. For greedy, this is the mean log-probability of
-the answer's tokens. For choice, it is the difference in score of the gold option and the best other one, in nats.
+A flip is an item that was right in the base and is wrong here, or the reverse. Items that are wrong in both, with
+different answers, have their own column. Greedy answers are compared like texts in grading, choices by the option with
+the highest score. `margin` splits the pooled items into thirds by the base's confidence, in nats: the mean
+log-probability of a greedy answer's tokens, or the score of the gold option minus the best other one's.
 
 Table `recovery_percent`: how much of the base's accuracy is left, 100 x compressed / base.
 
 Both accuracies are over the items measured in both checkpoints (intervals: `evaluator.metrics.draws`). A choice that
-only guesses still recovers a good part of the base's accuracy. So `above_guessing` counts only the part above the floor
-of 1/K: (compressed - floor) / (base - floor). Row `mean` is the unweighted mean over the languages with a right answer
-of the base.
+only guesses still recovers a good part. So `above_guessing` counts only the part above the floor of 1/K: (compressed -
+floor) / (base - floor). Row `mean` is the unweighted mean over the languages with a right answer of the base.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,21 +28,11 @@ import numpy as np
 import pandas as pd
 
 import evaluator.metrics.columns as col
+from evaluator.metrics import drops
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.draws import Kinds, intervals, over_languages
-from evaluator.metrics.drops import (
-    CORRECT,
-    FATES,
-    UNMEASURED,
-    UNPAIRED,
-    floor_of,
-    headroom,
-    item_fates,
-    normalised,
-    sides_of,
-    why_unpaired,
-)
+from evaluator.metrics.drops import CORRECT, FATES, UNMEASURED, UNPAIRED, item_fates, sides_of
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats, mcnemar_p
 from evaluator.metrics.measures import as_floats, bounds, difference, rate
@@ -150,7 +136,7 @@ def _flips_rows(inputs: Inputs) -> Iterator[Row]:
             rows: list[Row] = []
             for language, items in slices(here, comparison.languages):
                 reason = comparison.reason or (None if len(items) else UNPAIRED)
-                reason = joined_reasons(reason, why_unpaired(comparison, language, probe))
+                reason = joined_reasons(reason, drops.why_unpaired(comparison, language, probe))
                 row = own | {"language": language, "margin": ALL, "n": len(items), "reason": reason}
                 row |= comparison.counts(language, probe)
                 rows.append(row | _changes(inputs, comparison, probe, items))
@@ -233,12 +219,12 @@ def _recovery_percent_rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _left(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
-    return np.asarray(1 - normalised(dense, pruned, floor))
+    return np.asarray(1 - drops.normalised(dense, pruned, floor))
 
 
 def _values(items: pd.DataFrame, probe: str, name: str) -> tuple[list[Floats], Kinds]:
     """The arguments of `_left`, as a number per item, and the possible kinds of items."""
-    values, kinds = headroom(items, probe)
+    values, kinds = drops.headroom(items, probe)
     if name == "above_guessing":
         return values, kinds
     return [*values[:2], np.zeros(len(items))], [(*kind[:2], 0.0) for kind in kinds]
@@ -247,13 +233,13 @@ def _values(items: pd.DataFrame, probe: str, name: str) -> tuple[list[Floats], K
 def _recovered(inputs: Inputs, comparison: Comparison, probe: str, language: str, items: pd.DataFrame) -> Row:
     row: Row = {**comparison.subject.row, "language": language, "probe": probe, "n": len(items)}
     row |= comparison.counts(language, probe)
-    left_out = why_unpaired(comparison, language, probe)
+    left_out = drops.why_unpaired(comparison, language, probe)
     if items.empty:
         return row | {"reason": joined_reasons(comparison.reason or UNPAIRED, left_out)}
     dense, pruned = (float(each.mean()) for each in sides_of(items, CORRECT[probe]))
     row |= {"base_accuracy": dense, "accuracy": pruned}
     contexts, reasons = inputs.contexts_of(comparison.subject.task, items), [left_out]
-    for name, floor in (("recovery", 0.0), ("above_guessing", floor_of(items, probe, "_dense"))):
+    for name, floor in (("recovery", 0.0), ("above_guessing", drops.floor_of(items, probe, "_dense"))):
         if name == "above_guessing" and not floor:
             continue
         if dense <= floor:

@@ -2,23 +2,18 @@
 
 Table `fertility`: how finely the tokenizer cuts a language, beside what pruning costs that language.
 
-Fertility is tokens per word of the answer options that the probe `choice` scored, gold and distractors, over all items
-of the language. Words are separated by white space. For scripts without spaces between words it is tokens per character
-(without white space); `unit` names which. The records hold options both as text and as tokens, all in the item's
-language. Options are short, so their fertility is higher than that of running text, in all languages alike. A pruned
-checkpoint shares its base's tokenizer.
-
-Row `mean` is the unweighted mean over the languages of one unit: tokens per word and tokens per character do not mix.
+Fertility is tokens per word (between white space) of the options that the probe `choice` scored, gold and distractors,
+over all items of the language; per character for scripts without spaces between words. `unit` names which. Options are
+short, so their fertility is higher than that of running text, in all languages alike. Row `mean` is the unweighted mean
+over the languages of one unit.
 
 Table `length`: do answers become longer, and do they still end? (arXiv 2606.25519 finds that both suffer.)
 
-The table counts the tokens of the greedy answers to the open prompt, EOS included, on the items measured in both
-checkpoints. `ratio` is mean over mean; its interval uses that no answer is longer than the limit. `at_limit` is the
-share of answers that reached the limit of new tokens without an EOS.
-
-Records do not name the EOS token. But an answer ends only by EOS or at the limit. So the last token of an answer that
-is shorter than the limit is an EOS. An answer as long as the limit was cut off, unless its last token is one of these.
-The limit is that of run.json, or else the length of the pair's longest answer.
+It counts the tokens of the greedy answers to the open prompt, EOS included, on the items measured in both checkpoints.
+`ratio` is mean over mean; its interval uses that no answer is longer than the limit. `at_limit` is the share of answers
+that reached the limit of new tokens without an EOS. Records do not name the EOS token. But the last token of an answer
+that is shorter than the limit is one. An answer as long as the limit was cut off, unless it ends in one of these. The
+limit is that of run.json, or else the length of the pair's longest answer.
 """
 
 from collections.abc import Iterator

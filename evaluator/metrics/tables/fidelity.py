@@ -2,17 +2,13 @@
 
 Table `fidelity`: how far a checkpoint's next-token distributions are from its base's (`evaluator.probes.fidelity`).
 
-Means are over positions, with intervals over contexts. Percentiles are over single positions. The rows of a base
-compare it with itself in another batch: the floor of the measurement. `kld_floor` repeats this floor in the rows of the
-checkpoints with this base.
+Means are over positions, with intervals over contexts; percentiles are over single positions. The rows of a base
+compare it with itself in another batch: the floor of the measurement, `kld_floor` in the rows of its checkpoints.
 
-Table `perplexity`: perplexity of each text for each checkpoint.
-
-Perplexity is exp(summed negative log-likelihood / number of predicted tokens) over all windows of a text task. The
-base's numbers are on the windows that both read. Intervals of a ratio are of the same windows' differences.
-
-A checkpoint that read several texts (for example one for each language) also has a row `mean`. It has the unweighted
-means over texts of log perplexity and (if the base read the text) log ratio, as perplexity and ratio again.
+Table `perplexity`: exp(summed negative log-likelihood / number of predicted tokens) over all windows of a text task.
+The base's numbers are on the windows that both read. Intervals of a ratio are of the same windows' differences. A
+checkpoint that read several texts also has a row `mean`: the unweighted means over texts of log perplexity and (if the
+base read the text) log ratio, as perplexity and ratio again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,15 +1,11 @@
-"""Table `judges`: is a matcher fit to judge? It compares the matcher's verdicts on control pairs with the known
-results.
+"""Table `judges`: is a matcher fit to judge? Its verdicts on control pairs are compared with the known results.
 
     sensitivity = share of the matching pairs that it accepts: the reference itself (`same`) or reworded (`paraphrase`)
     specificity = share of the other pairs that it denies: another item's reference (`other`)
 
-A judge is unfit if the whole interval of either is below `BAR`: chance does not explain such a result. `unfit` has
-the counts. A judge with a constant verdict has one of the two at 0, and its verdicts carry no information. The bar is a
-convention.
-
-With known error rates, the share of right answers follows from the share of accepted answers (W. J. Rogan and B.
-Gladen, American Journal of Epidemiology 107, 1978):
+A judge is unfit if the whole interval of either is below `BAR`, a convention. `unfit` has the counts. A judge with a
+constant verdict has one of the two at 0. With known error rates, the share of right answers follows from the share of
+accepted ones (W. J. Rogan and B. Gladen, American Journal of Epidemiology 107, 1978):
 
     corrected = (accepted + specificity - 1) / (sensitivity + specificity - 1),   kept within 0 and 1
 

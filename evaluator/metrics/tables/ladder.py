@@ -1,8 +1,7 @@
 """Drops relative to headroom: by rung of help, and of producing beside recognising (Delta_PR).
 
-Table `ladder`: the drop of open, shown and choice on the items measured in all evaluated rungs.
-
-The rows also have the perplexity on the first task of text by name, because this metric may hide the drop.
+Table `ladder`: the drop of open, shown and choice on the items measured in all evaluated rungs. The rows also have the
+perplexity on the first task of text by name, because this metric may hide the drop.
 
 Table `pr_gap`: does producing an answer degrade more than recognising it?
 

@@ -1,11 +1,12 @@
 """Table `matching`: accuracy if a matcher model may also accept a response, and how far graders agree.
 
-It has rows for greedy answers in every format with verdicts, and for beams and samples. Greedy has one response to an
-item, beam and sample several. An item is right
+It has rows for greedy answers in every format with verdicts (one response to an item), and for beams and samples
+(several). An item is right
 
 - for containment, if one of its responses contains a gold answer;
 - for a matcher, also if the matcher accepts any other response;
-- for the panel, if a majority of its matchers holds it right (a tie is a no).
+- for the panel, if a majority of its matchers holds it right (a tie is a no). With `resurface match --fit-only` a
+  matcher that is unfit by its control pairs has no vote; the reason names an unfit one.
 
 All graders of a checkpoint are compared on the same items: those that each grader has the verdicts to decide.
 
@@ -14,17 +15,13 @@ that accept equally often (W. A. Scott, Public Opinion Quarterly 19, 1955):
 
     pi = (p_o - p_e) / (1 - p_e),   p_e = p^2 + (1 - p)^2,   p the mean of both graders' shares of yes
 
-Two matchers are compared on the single responses that both judged. A matcher and containment are compared on the items
-with verdicts on all responses, which needs `resurface match --all`. Intervals are over contexts, with all responses.
-There is no pi if a grader has fewer than `LEAST` yes or no verdicts: one response would decide its value.
+Two matchers are compared on the single responses that both judged; a matcher and containment on the items with verdicts
+on all responses (`resurface match --all`). There is no pi if a grader has fewer than `LEAST` yes or no verdicts.
 
 `corrected` is the accuracy of greedy answers without the grader's error (table `judges`). Answers that contain a gold
-answer count as right. Among the others, the share of right answers follows from the share that the grader accepts and
-from its error rates on control pairs. The interval includes both errors: contexts get random weights, and sensitivity
-and specificity are drawn from their Jeffreys posteriors.
-
-The reason names a matcher that is unfit by its control pairs. With `resurface match --fit-only` an unfit matcher has no
-vote in the panel.
+answer are right. The share of right ones among the others follows from the share that the grader accepts and its error
+rates on control pairs. The interval has both errors: contexts get random weights, and sensitivity and specificity are
+drawn from their Jeffreys posteriors.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

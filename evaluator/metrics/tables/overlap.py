@@ -1,40 +1,29 @@
 """Table `overlap`: do two checkpoints miss the same items, beyond the overlap that their accuracies alone explain?
 
-Every pair of checkpoints of a task has kappa = (observed - expected) / (1 - expected). At 0, the two share as much as
-chance gives at these accuracies. Below 0, they miss different items. There are two measures of agreement:
+Every pair of checkpoints of a task has kappa = (observed - expected) / (1 - expected): 0 is what chance gives at these
+accuracies; below 0, they miss different items. There are two measures of agreement:
 
-error consistency    of open answers and of choices (Geirhos et al., NeurIPS 2020, arXiv 2006.16736). It compares right
-                     and wrong only; greedy answers allow no other measure. With the accuracies a and b:
+error consistency    of open answers and of choices: right and wrong alone (Geirhos et al., NeurIPS 2020, arXiv
+                     2006.16736). With the accuracies a and b:
                      observed = share of items that are right in both or wrong in both
                      expected = a b + (1 - a)(1 - b)
 CAPA                 of choices: chance adjusted probabilistic agreement (Goel et al., "Great Models Think Alike and
-                     this Undermines AI Oversight", 2025, arXiv 2502.04313). The records hold every option's likelihood.
-                     Its softmax over the K options of an item gives probabilities p and q. With a and b, the mean
-                     probabilities of the gold option:
+                     this Undermines AI Oversight", 2025, arXiv 2502.04313). The softmax of an item's K options gives
+                     probabilities p and q. With a and b, the mean probabilities of the gold option:
                      observed = mean over items of sum_k p_k q_k
                      expected = a b + (1 - a)(1 - b) mean(1 / (K - 1))
-                     The same wrong choice is agreement; two different wrong choices are not.
 
-Agreement on a few items is no evidence: from one shared wrong item, kappa would be 1. So each of the two needs at least
-`LEAST` wrong items for a kappa. Error consistency also needs `LEAST` right items in each.
+Complete agreement is 1 in error consistency; CAPA is 1 only if both are certain of every option. Error consistency is
+CAPA with the two options right and wrong, one with probability 1. So one computation serves both. From one shared wrong
+item, kappa would be 1: each of the two needs `LEAST` wrong items, and in error consistency `LEAST` right ones.
 
-Complete agreement is 1 in error consistency. CAPA is 1 only if both are certain of every option: an uncertain
-checkpoint does not fully agree even with itself. Error consistency is CAPA with two options, right and wrong, one with
-probability 1. So one computation serves both.
-
-The number of pairs grows with the square of the checkpoints. In a task with more than `ALL_PAIRS` checkpoints, each is
-compared with its base and with its nearest neighbours of the same base. "Nearest" is by two orders:
-
-- method, then pattern, sparsity and calibration: the same method, a little sparser;
-- pattern, sparsity and calibration, then method: another method, alike in the rest.
-
+In a task with more than `ALL_PAIRS` checkpoints, each is compared with its base and with its nearest neighbours of the
+same base, by two orders: method first, then pattern, sparsity and calibration; and these three first, then method.
 Every row then has a note that some pairs are missing.
 
 `among` names the set of items. `all`: the items that both measured. `right in the base`, for two checkpoints of one
-base: do both lose the same of these items? Items that are hard for every model do not count there.
-
-If accuracies differ between languages, pooled items agree by more than chance, because the same languages are hard for
-both. Intervals: `evaluator.metrics.draws`.
+base: do both lose the same of these items? Items that are hard for every model do not count there. If accuracies differ
+between languages, pooled items agree by more than chance. Intervals: `evaluator.metrics.draws`.
 """
 
 from collections.abc import Iterator, Sequence

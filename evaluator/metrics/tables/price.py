@@ -8,14 +8,12 @@ are added up, and all of its engines of one device. A cell is empty where the ru
     parameters          weights, zeros included, as if unpacked
     peak_memory         bytes, the highest of any engine's process since it began, earlier checkpoints included: a GPU's
                         reserved memory, or resident memory on a CPU
-    tokens_per_second   (computed prompt tokens + generated tokens) / seconds
+    tokens_per_second   (computed prompt tokens + generated tokens) / seconds; the prefix cache's are not computed
     seconds_per_item    seconds / items whose records were stored
 
-The seconds are an engine's own: busy, or waiting with requests at hand (`EngineStats`). Tokens from the prefix cache
-are not computed. With two engines the run is faster than this price of one.
-
-The figure has the share of `kept` (`evaluator.metrics.drops`) of the answers that the base knew; the base keeps all of
-its own. Each task, base and machine has its own figure.
+The seconds are an engine's own: busy, or waiting with requests at hand (`EngineStats`). With two engines the run is
+faster. The figure, one for each task, base and machine, has the share of `kept` (`evaluator.metrics.drops`) of the
+answers that the base knew; the base keeps all of its own.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Table `prompt_order`: does the better of two checkpoints depend on the prompt?
 
-The table covers tasks with several prompts. Each pair of checkpoints has a row for each prompt, with
+In tasks with several prompts, each pair of checkpoints has a row for each prompt, with
 
 - the paired difference of their accuracies;
 - whether it may be chance: McNemar's p, and Holm's correction over the pairs under that prompt. Pairs of a checkpoint
@@ -13,15 +13,12 @@ The row of `all` prompts has the mean difference, and the conclusion from the ve
     different   one verdict is `better` and another `worse`; or verdicts are not the same, and a shift is significant
     unclear     anything else: the items do not show whether the prompt matters
 
-A difference under one prompt and none under another may be chance. So the table has `shift`: the difference under a
-prompt minus the mean over the prompts, on the same items. It is significant if its interval excludes 0. With P prompts
-the intervals have level 1 - .05 / P (Bonferroni). So about 5 % of the pairs without a shift show one. `shifted_under`
-names those prompts.
+A difference under one prompt and none under another may be chance. So `shift` is the difference under a prompt minus
+the mean over the P prompts. It is significant if its interval, of level 1 - .05 / P (Bonferroni), excludes 0: about 5 %
+of the pairs without a shift show one. `shifted_under` names those prompts. `order_changes`: the first checkpoint is
+ahead under one prompt and behind under another, perhaps by chance.
 
-`order_changes`: the first checkpoint is ahead under one prompt and behind under another, perhaps by chance. All rows
-are of open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
-
-Prompts are compared on the items that every prompt measured, so different items explain no difference.
+All rows are of open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
 """
 
 from __future__ import annotations

@@ -4,17 +4,13 @@ Table `prompts`: how much of an accuracy is the prompt's (Mizrahi et al., "State
 2401.00595).
 
 It has a row for each prompt of a task. The row of `all` prompts has the mean of their accuracies, the worst, and the
-spread (best minus worst). All rows use the items that every prompt measured (`n`; `dropped` counts the others). So
-these accuracies may differ a little from those of the table `accuracy`. No prompt is known to be the worst. So the
-intervals of the worst and the spread combine those of every prompt and of every two (`extremes`).
+spread (best minus worst). All rows use the items that every prompt measured (`n`; `dropped` counts the others). No
+prompt is known to be the worst. So the intervals of the worst and the spread combine those of every prompt and of every
+two (`extremes`). Chance alone makes a spread above 0: `cochran_p` tests whether the prompts differ at all.
+`against_base` is the conclusion of the table `prompt_order` for the checkpoint and its base.
 
-Chance alone makes a spread above 0. `cochran_p` tests whether the prompts differ at all. `against_base` is the
-conclusion of the table `prompt_order` for the checkpoint and its base.
-
-Table `one_shot`: does one example repair the drop?
-
-It has 0-shot and 1-shot accuracy and the prune gap (dense minus pruned) of each, on the items measured in all four.
-The 0-shot format is `open_capped` if it was evaluated. Its context is cut in the same way as that of `one_shot`, so the
+Table `one_shot`: accuracy without and with one example, and the gap (dense minus pruned) of each, on the items measured
+in all four. The 0-shot format is `open_capped` if it was evaluated: its context is cut as that of `one_shot` is, so the
 two differ by the example alone. Otherwise it is `open`; `zero_shot_format` names which.
 """
 

@@ -1,15 +1,12 @@
 """Whether beams and samples still reach the answer, and whether that is stable over run seeds.
 
-Table `recovery`: is the answer anywhere in the beams or the samples?
+Table `recovery`: is the answer anywhere in the beams or the samples? They run on the first 100 items of each language
+only. So every rate here, including the greedy accuracy, is over the items on which the probe was measured. Population
+`greedy_failures` keeps the items that the same checkpoint's greedy output misses: the gain of broader decoding.
 
-Beams and samples run on the first 100 items of each language only. So every rate here, including the greedy accuracy,
-is over the items on which the probe was measured. Population `greedy_failures` keeps the items that the same
-checkpoint's greedy output misses. Its rate is the gain of broader decoding.
-
-Table `recovery_seeds`: sample recovery among greedy failures for every run seed: mean and range over the seeds.
-
-The greedy output does not depend on the seed; it is read under the lowest. `mean` is the mean of the seeds' rates, with
-an interval over items. The range shows the noise of sampling, the interval the noise of the choice of items.
+Table `recovery_seeds`: sample recovery among greedy failures for every run seed. The greedy output, read under the
+lowest seed, does not depend on it. `mean` is the mean of the seeds' rates, with an interval over items. The range shows
+the noise of sampling, the interval the noise of the choice of items.
 """
 
 from collections.abc import Iterator

@@ -6,22 +6,17 @@ reports which of two checkpoints has more items right. Three rules count the vot
 
     borda          how many checkpoints are below it, summed over the voters; a tie counts a half. Its order is the
                    order of the mean rank, which is M - borda / V for M checkpoints and V voters
-    copeland       how many checkpoints it beats, minus how many beat it, two at a time: A beats B if more voters
-                   have A above B than B above A
+    copeland       how many checkpoints it beats, minus how many beat it: A beats B if more voters have A above B
     worst_defeat   the most votes of any checkpoint that beats it; 0 if none does. The minimax rule (Simpson and
                    Kramer) ranks the smallest first
 
 Checkpoints with a tie in a rule share the best of their places (1, 1, 3); `ties` counts the others there. A voter
-counts the items that all ranked checkpoints measured. A checkpoint is not ranked
+counts the items that all ranked checkpoints measured. A checkpoint is not ranked if it has no item for a voter, or if
+the gate decided early on a task: its few items would rank the others.
 
-- if it has no item for one of the voters;
-- if the gate decided early on a task: its few items would rank the others.
-
-The rows of one task have its languages as voters. With several tasks there are also rows of `all`: there each task has
-as many votes as languages. A task with several prompts votes with one prompt alone (the paper's, if evaluated).
-
-The interval is of the mean accuracy, for the given voters. Places have no interval. All known methods either miss the
-place too often for close checkpoints, or cover nearly all places.
+The rows of one task have its languages as voters. Rows of `all` have those of all tasks, of a task with several prompts
+under one alone (the paper's, if evaluated). The interval is of the mean accuracy, for the given voters. Places have
+none: all known methods either miss the place too often for close checkpoints, or cover nearly all places.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

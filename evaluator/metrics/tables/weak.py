@@ -1,29 +1,24 @@
 """Table `weak`: which kinds of questions does a checkpoint lose most, compared with its base?
 
-A single accuracy hides where a checkpoint is weak. EvalTree (Zeng et al., arXiv 2503.08893) finds such kinds with a
-model; ours are rules. Every kind has, on its items that both checkpoints measured:
+EvalTree (Zeng et al., arXiv 2503.08893) finds such kinds with a model; ours are rules. Every kind has, on its items
+that both checkpoints measured:
 
     drop       the base's accuracy minus the checkpoint's
     excess     that drop minus the drop on all other kinds of the same sort: above 0, the kind is hit harder
     mcnemar_p  whether the drop may be chance, exact; holm_p corrects it over all kinds of the checkpoint and probe
 
 Intervals are over contexts. A kind with fewer than 20 items has none of these numbers, and a reason. If every kind is
-that small, there is no table. Sorts that all items share (one language, no contexts) are left out.
-
-The kinds, by sort:
+that small, there is no table. Sorts that all items share (one language, no contexts) are left out. The sorts:
 
     language           as the task spells it
     answer type        of the first gold answer: date, number, name or other (`evaluator.tasks.answer_types`)
     answer length      of the first gold answer, in words; in characters if the language has no space between words
-    question word      `question_word`
+    question word      the first in the question; of two at one place the longer ("how many" is not "how")
     context length     thirds of a language's contexts, by characters
     answer position    where a gold answer first occurs in the context, both normalised as in grading
 
-The rules are rough but the same for every checkpoint, so a kind's drop is a drop on these very items.
-
-`question_words.json` has the question words, by language code. The first of them in a question decides its kind. If two
-begin at the same place, the longer one does ("how many" is not "how"). Inflected forms are listed. A language that is
-not listed has no kinds of question word. Greek has the same word for "who" and "which": it is under "which".
+`question_words.json` has the question words with their inflections, by language code; a language that is not listed has
+no kinds of question word. Greek has the same word for "who" and "which": it is under "which".
 """
 
 import json
