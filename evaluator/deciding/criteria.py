@@ -240,7 +240,7 @@ def _of_known(name: str, told: str, bound: str, shows: Shows, picked: float) -> 
 
 def _of_fidelity(name: str, told: str, bound: str, column: str, **more: Any) -> Criterion:
     """A mean along the base's own answer."""
-    read = {"table": "fidelity", "column": column, "where": {"along": "greedy answer", "group": "all"}}
+    read: dict[str, Any] = {"table": "fidelity", "column": column, "where": {"along": "greedy answer", "group": "all"}}
     return Criterion(name, told, bound, SCORE, "probabilities", per=1.0, **read, **more)
 
 
