@@ -1,9 +1,8 @@
 """Calibration text: passages from a source, as token ids, with a manifest of exactly the tokens that a pruning saw.
 
-A passage keeps its origin, so that the manifest can name each file and row. Each passage gives one sequence, encoded
-with the tokenizer's defaults and cut to the configured length; nothing is packed. `c4:windows` is the Wanda authors'
-recipe instead: random stretches of that length, from longer documents of the whole shard. Other hub data sets are
-streamed: only the first rows of the first shard are fetched.
+A passage keeps its origin, so that the manifest can name each file and row. Each gives one sequence, encoded with the
+tokenizer's defaults and cut to the configured length; nothing is packed. `c4:windows` is the Wanda authors' recipe
+instead: random stretches of that length, from longer documents of the whole shard. Other hub data sets are streamed.
 
 No text of a task may decide which weights go. The caller passes such texts as digests (`held_out`). Passages are
 compared with them when they are read; a manifest stores the digests of a finished checkpoint. Texts that differ only in

@@ -15,7 +15,6 @@ from pruning.methods.patterns import UNSTRUCTURED, Group, NofM, Pattern, Removed
 Allocation = Literal["uniform", "owl"]
 Repair = Literal["none", "least_squares"]  # of the weights that stay (layers/repair.py)
 
-
 MethodName = Annotated[str, AfterValidator(METHODS.checked)]
 
 

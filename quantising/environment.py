@@ -3,8 +3,8 @@
     python = python_of("llm-compressor", ["llmcompressor==0.14.0.1"])
     python = python_of("lm-eval", pins(LOCK), beside_ours=True)
 
-Such a program's requirements never touch our environment. One that must run on our vLLM gets an environment *beside
-ours*: it sees our packages after its own, and its own are complete pins that leave ours out.
+One that must run on our vLLM gets an environment *beside ours*: it sees our packages after its own, and its own are
+complete pins that leave ours out.
 """
 
 import hashlib

@@ -26,7 +26,6 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 # tensors' own dtypes are compared.
 INCIDENTAL = frozenset({"_name_or_path", "name_or_path", "transformers_version", "use_cache", "dtype", "torch_dtype"})
 
-
 # Digests of the weights that this run has written, by absolute path, with the files' states then: they spare a read.
 WRITTEN: dict[Path, tuple[FileStates, str]] = {}
 

@@ -125,7 +125,6 @@ class Heartbeat:
 
 HEARTBEAT = Heartbeat()  # of this process, which works on one job at a time
 
-
 _TIMES = 5.0  # the longest pause that ended well; a longer silence is a hang
 
 

@@ -1,16 +1,15 @@
 """Compares two sides on their common items: which scores moved by more than noise.
 
-A score moved if its paired test is significant after Holm's correction. McNemar's exact test is for scores of 0 or 1;
-other numbers get a paired t-test that is robust to shared contexts. `same`: no item differs. `noise`: some items
-differ, but no more than by chance.
+A score moved if its paired test is significant after Holm's correction: McNemar's exact test for scores of 0 or 1, for
+other numbers a paired t-test that is robust to shared contexts. `same`: no item differs. `noise`: some items differ,
+but no more than by chance.
 
 Holm's correction has one family for all rows pooled over languages. The single languages form one family for each
-task, checkpoint and measure. A family contains only comparisons that can differ. The compared models and measures
-decide this, not the results:
+task, checkpoint and measure. A family contains only comparisons that can differ, whatever the results:
 
 - The same weights under the same settings are one model. Its rows have no Holm p; the uncorrected p decides.
-- Measures with equal values on every item of both sides are one test. It counts once, and they share its p. An
-  example is `exact_match` and `open`, if each answer with a gold answer equals that gold answer.
+- Measures with equal values on every item of both sides are one test, which counts once. Example: `exact_match` and
+  `open`, if each answer with a gold answer equals that gold answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -21,8 +21,7 @@ from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, Mean, Ratio
 
 Flags = npt.NDArray[np.bool_]
 Probe = Literal["open", "choice"]
-# A loss beyond the tolerance means: fewer answers are said, fewer are recognised, answers change, or token
-# probabilities change.
+# A loss beyond the tolerance: fewer answers are said, fewer are recognised, answers or token probabilities change.
 Shows = Literal["saying", "recognising", "changing", "probabilities"]
 # How to count an item without a judgement: not at all, as a loss, as a gain.
 Absent = Literal["left out", "loss", "gain"]
@@ -33,10 +32,9 @@ _Z = float(ndtri(1 - ALPHA / 2))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Paired:
-    """One entry per item: the base's and the checkpoint's open (`said`) and choice answers (`picked`).
+    """One entry per item: open (`said`) and choice answers (`picked`): 1.0 right, 0.0 wrong, NaN without a judgement.
 
-    An answer is 1.0 if right, 0.0 if wrong, NaN without a judgement. The flags `open` and `choice` mark the items that
-    this probe was to judge.
+    The flags `open` and `choice` mark the items that this probe was to judge.
     """
 
     languages: npt.NDArray[np.object_]

@@ -7,13 +7,12 @@ Each criterion is a test of non-inferiority on paired items, clustered by contex
 - undecided: neither; `enough` estimates how many items would decide
 - unmeasured: the run lacks the number
 
-PASS requires every criterion and language to be within. A checkpoint that exceeds a tolerance has to pass the test of
-that tolerance too, which happens in at most 5 % of runs. So PASS needs no correction (intersection-union test,
-R. Berger, Technometrics 24, 1982). BLOCK does, as any single check can block by chance (Bonferroni).
+PASS requires every criterion and language to be within, so a checkpoint that exceeds any tolerance passes in
+at most 5 % of runs (intersection-union test, R. Berger, Technometrics 24, 1982). BLOCK needs a correction, as any
+single check can block by chance (Bonferroni).
 
 A run with several looks divides both levels among them (`looks`). A check that is within at one look stays within at
-later looks, unless it is beyond there. A look too small for even a flawless checkpoint cannot pass and takes no share
-of the level.
+later looks, unless it is beyond there. A look too small for even a flawless checkpoint takes no share of the level.
 """
 
 import math
@@ -130,8 +129,7 @@ def decide(
     """The decision on one checkpoint.
 
     `sizes`: the items of each planned look. `passed`: the checks that were within at an earlier look. `reports`:
-    numbers of tables; if one with a tolerance is missing, the checkpoint cannot pass. `absent`: how to count items
-    without a judgement.
+    numbers of tables; without one that has a tolerance no PASS. `absent`: how to count items without a judgement.
     """
     items = len(paired.contexts)
     spoken = paired.spoken if thresholds.languages and len(paired.spoken) > 1 else []

@@ -75,8 +75,7 @@ class Thresholds(Frozen):
 
 
 class Screen(Frozen):
-    """How a sweep stops early: `screen:` in a sweep file. The gate judges a checkpoint's first items, then more and
-    more items, until its verdict is certain. A screened sweep writes fewer records, but the same ones."""
+    """How a sweep stops early: the gate judges first items, then more, until its verdict is certain (`screen:`)."""
 
     items: Annotated[int, Field(ge=10)] = Field(100, description="items at the first look; then 20 % more")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of the items' order")

@@ -174,9 +174,8 @@ def _named(languages: Sequence[str]) -> str:
 
 
 def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequence[Failure] = ()) -> dict[str, Any]:
-    """The content of RUN/gate.json. `verdict` is the worst of any checkpoint; WARN without any. It is at best WARN if a
-    checkpoint or one of its tasks failed, as nothing judged it. Shares and differences are fractions of 1, as in the
-    tables."""
+    """RUN/gate.json, shares as fractions of 1. `verdict` is the worst of any checkpoint; WARN without any, and at best
+    WARN if a checkpoint or one of its tasks failed, as nothing judged it."""
     worst = max((verdict.outcome for verdict in verdicts), key=OUTCOMES.index, default="WARN")
     return {
         "schema_version": 2,

@@ -63,7 +63,6 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
 
 Request = Generate | Score
 
-
 NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN)"
 
 
@@ -180,7 +179,6 @@ class RequestSource(Protocol):
         Every Cancel that is ready comes with them, before them, however small the limit: it makes room. It names a
         request that was given before.
         """
-        ...
 
     def streamed(self, tokens: Sequence[Streamed]) -> None:
         """New tokens of streamed requests, before any response of their step. The responses repeat them.
@@ -204,11 +202,9 @@ class Engine(Protocol):
         Raises InputError if the shapes or the architecture differ from the engine's first checkpoint. Raises
         EngineError if the loaded weights differ from the files.
         """
-        ...
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives, in any order, until it gives nothing and nothing is in flight."""
-        ...
 
     def stats(self) -> EngineStats: ...
 

@@ -20,11 +20,7 @@ STATUSES = ("excluded", "engine_error")
 
 
 def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was measured") -> tuple[pd.DataFrame, Row]:
-    """The items on which all these probes were measured; and n, excluded and engine_error with the reasons.
-
-    An item is excluded if any of the probes is, and failed if none is excluded and any failed. `nothing` is the reason
-    for an n of 0.
-    """
+    """The items that all these probes measured; n, excluded (by any) and engine_error; `nothing`: why n is 0."""
     names = [f"{probe}_status" for probe in probes]
     status = [items[name] for name in names]
     keep = np.logical_and.reduce([each.isin(MEASURED).to_numpy() for each in status])
@@ -70,11 +66,9 @@ COLUMNS = (
 
 
 def left_out(inputs: Inputs) -> pd.DataFrame:
-    """The table: pooled rows before those of single languages, for each status the most frequent reason first; empty if
-    every probe was measured on every item.
+    """The table: pooled rows first, for each status the most frequent reason first; empty if nothing is left out.
 
-    `n` counts items, or windows of a text, out of those `asked`. For samples, these are the items of the run's own
-    seed.
+    `n` counts items, or windows of a text, out of those `asked`; of samples, under the run's own seed.
     """
     rows: list[Row] = []
     for subject in [*inputs.checkpoints, *inputs.readers]:

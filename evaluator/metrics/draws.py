@@ -7,9 +7,8 @@ the Bayesian bootstrap (D. B. Rubin, Annals of Statistics 9, 1981). Alone it is 
 ignores values that the items do not show. So one more context joins the others at each end, as in Gaffke's bound of a
 mean (`evaluator.metrics.intervals`). All its items are of the kind that moves the statistic furthest.
 
-Weights depend only on the place of a context among the items. So equal values give equal intervals, and rows that
-compare several checkpoints on the same items use the same weights. `benchmarks/gate/coverage.py` measures the coverage
-of these intervals.
+Weights depend only on the place of a context among the items: equal values give equal intervals, and checkpoints on the
+same items share them. `benchmarks/gate/coverage.py` measures the coverage.
 """
 
 import math
@@ -42,9 +41,8 @@ def intervals(
 ) -> list[Interval | str]:
     """The 95 % interval of `statistic` of the means of `values`, or the reason why there is none.
 
-    `values`: each has one number an item, or several such rows for as many intervals. `contexts` numbers each item's
-    context. `kinds`: the extreme values that an item may have. `beside`: further arguments of the statistic from other
-    data, each as a number and its draws.
+    `values`: each has one number an item, or several such rows for as many intervals. `kinds`: the extreme values that
+    an item may have. `beside`: further arguments of the statistic from other data, each as a number and its draws.
     """
     rows = [np.atleast_2d(each) for each in values]
     place = pd.factorize(contexts)[0]

@@ -57,9 +57,7 @@ COLUMNS = (
     Column("delta_pr", col.RATIO, "Δ PR"),
 )
 
-
 SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap", "hard_distractors")
-
 
 # Column of the headline -> table, column, and what its row equals beside checkpoint, task and all languages.
 _OPEN, _CHOICE = {"format": "open", "probe": "greedy"}, {"format": "open", "probe": "choice"}
@@ -91,10 +89,9 @@ _CELLS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
 def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The headline from the computed tables that SUMMED names, languages pooled.
 
-    `open_base` and `open_paired` are the base's and the checkpoint's own accuracy on the `open_n_paired` items measured
-    in both. `known` counts the items that the base both produced and recognised; it is null if no item was measured in
-    both. The fates are shares of `known`. Recoverability is over all items with beams or samples. `*_recovered` is over
-    the checkpoint's own greedy failures.
+    `open_base` and `open_paired` are both accuracies on the `open_n_paired` items measured in both. `known` counts the
+    items that the base both produced and recognised, null if none was measured in both; fates are shares of it.
+    Recoverability is over all items with beams or samples, `*_recovered` over the checkpoint's own greedy failures.
     """
     whole = {name: pooled(tables[name]) for name in SUMMED}
     own = {name: dict(iter(table.groupby(["task", "checkpoint"], sort=False))) for name, table in whole.items()}
@@ -132,8 +129,7 @@ _NAMED = 5  # checkpoints that a sentence names
 
 
 def headline_sentence(headline: pd.DataFrame) -> str:
-    """The finding in one sentence: the checkpoint with the largest loss of open answers relative to choices, in
-    numbers.
+    """The finding: the checkpoint that lost most open answers relative to choices, in numbers.
 
     Both sides of an arrow are over the items measured in both. A re-run is the headline only without other checkpoints.
     """

@@ -60,12 +60,10 @@ class Inputs:
     """Outcomes of any number of checkpoints and tasks, in one frame or by checkpoint.
 
     The rest is optional. `items` has the columns of `Item`; intervals need task, language, item_id and cluster.
-    `verdicts` are those of matcher models (the record's key, then the columns of `VerdictRow`). `run` is run.json, with
-    the settings of the evaluation. `controls` are matchers' verdicts on control pairs (`ControlRow`). `fit_only`:
-    matchers that are unfit by their control pairs have no vote in the panel.
+    `verdicts` are those of matcher models (the record's key, then the columns of `VerdictRow`), `controls` theirs on
+    control pairs (`ControlRow`). `run` is run.json. `fit_only`: unfit matchers have no vote in the panel.
 
-    - `checkpoints`: every checkpoint on every task with questions, in display order. `readers`: the same for tasks of
-      text, which have only probes of texts.
+    - `checkpoints`: every checkpoint on every task with questions, in display order. `readers`: the same for texts.
     - `formats`: the evaluated formats, in the protocol's order.
     - `decided_early`: the note on each checkpoint that has records of some items only, by task and checkpoint.
     """

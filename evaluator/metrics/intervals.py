@@ -146,10 +146,9 @@ class Mean:
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
         """The sum and the size of one more context: a context of usual size with the worst plausible values.
 
-        The usual size is weighted by size: large contexts decide how far the mean may move. A single item may be as
-        bad as `high`. In a context of several items, all rarely are. So the worst share is the larger of two. One is
-        the largest share of any context. The other is the mean share with each share as its own weight, after adding a
-        context of share 1.
+        The usual size is weighted by size: large contexts decide how far the mean may move. A single item may be as bad
+        as `high`; in a context of several, all rarely are. So the worst share is the larger of two: the largest share
+        of any context, and the mean share with each share as its own weight, after adding a context of share 1.
         """
         usual = 0.0 if low < 0 < high else low
         shown = np.clip((sums / self._sizes - usual) / (high - usual), 0.0, 1.0)

@@ -29,8 +29,7 @@ from evaluator.metrics.inputs import Inputs, rounded_activations
 from evaluator.metrics.measures import WHY, correct_for_many
 
 Where = Mapping[str, str]  # column -> value of the rows; without a language, rows that pool the languages
-# rates: 0 to 100 %; share: around 100 %; points and changes: around 0, in points or plain; amounts: factors apart;
-# places: whole numbers
+# rates: 0 to 100 %; share: around 100 %; points, changes: around 0 (points: in points); amounts: factors apart
 Axis = Literal["rates", "share", "points", "changes", "amounts", "places"]
 
 
@@ -67,9 +66,8 @@ class Note:
 
 @dataclass(frozen=True, eq=False)
 class Dots:
-    """Series in one panel, with a thin line in each row if `linked`. `line` marks a value of the axis. `text` writes
-    the values of filled dots above them. `legend` is its number of columns; 0: no legend. `series` may be a function
-    that makes them from the frame."""
+    """Series in one panel, or a function that makes them from the frame; a thin line in each row if `linked`. `line`: a
+    value to mark. `text`: of filled dots, above them. `legend`: its number of columns; 0: none."""
 
     title: str
     series: Sequence[Series] | Callable[[pd.DataFrame], Sequence[Series]]
@@ -211,13 +209,8 @@ class Table:
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with these reasons, if they apply:
-
-        - its checkpoint was evaluated on some items only;
-        - it compares with a base that was evaluated otherwise;
-        - it compares with a base, and quantised activations have a noise floor;
-        - a number has no interval.
-        """
+        """A row with its reasons: its checkpoint was evaluated on some items only; it compares with a base that was
+        evaluated otherwise, or has quantised activations; a number has no interval."""
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
         why = None if row.get("base") is None else incomparable.get(key)
@@ -249,11 +242,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class FilledTable:
-    """A table's numbers in one run.
-
-    If nothing could be computed, `note` names what to run. `lacks` names what to run for missing parts. Both are empty
-    for a complete table.
-    """
+    """A table's numbers in one run. `note` says what to run for any, `lacks` for missing parts; else empty."""
 
     table: Table
     frame: pd.DataFrame

@@ -3,15 +3,13 @@
 Base and checkpoint read the same tokens. At each token, the two distributions over the whole vocabulary are compared
 (`evaluator.engine.base.Divergence`). `fidelity` reads two answers after the open prompt: the base's greedy answer with
 its end, and the gold answer. `text_fidelity` reads the windows of a text. The base keeps its distributions in the run
-directory.
-
-The Kullback-Leibler divergences follow llama.cpp's perplexity tool. The expected acceptance rate is speculative
-decoding's (Leviathan et al., 2023). Without a base in the run the probes are not defined: `excluded`.
+directory. Without a base in the run the probes are not defined: `excluded`. The Kullback-Leibler divergences follow
+llama.cpp's perplexity tool; the expected acceptance rate is speculative decoding's (Leviathan et al., 2023).
 
 A passage is a prompt and the tokens after it. The base computes every passage twice: it keeps its distributions, then
-compares itself with these. The second time the batch differs, and more of the passage is in the cache. The result is
-the floor of the measurement: smaller divergences are noise. Every other checkpoint compares once, with the same
-requests. The engine gets a passage in pieces, so that neither a file nor the rows in memory grow with its length.
+compares itself with these in another batch, with more of the passage in the cache. The result is the floor of the
+measurement: smaller divergences are noise. Every other checkpoint compares once, with the same requests. The engine
+gets a passage in pieces, so that neither a file nor the rows in memory grow with its length.
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from evaluator.probes.item import Settings
-
 
 # Why it is not defined: the text of an excluded record.
 NOT_OPEN = "it needs the base's greedy answer to the open prompt, and the format open is not asked"

@@ -1,12 +1,11 @@
 """Token-level perplexity of a text: the metric that hides the losses that other probes show.
 
 The text is tokenised whole and cut into windows that do not overlap. The last window may be short; no token is dropped.
-Every token is predicted from the earlier tokens of its window. The first token of a window is predicted from BOS, if
-the tokenizer puts one before a text, and otherwise not at all.
+Every token is predicted from the earlier tokens of its window, the first one from BOS if the tokenizer puts one before
+a text, and otherwise not at all.
 
 A window is scored in pieces: `Score` requests whose prompt is all of the window before the piece. The engine's prefix
-cache holds the window once. So the cost is one pass over the window and one decode step per token, many pieces at a
-time, and no response grows with the window.
+cache holds the window once. So the cost is one pass over the window and one decode step per token.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Two ranks of the answer's first token in the vocabulary: after the open prompt, and where the base wrote it.
 
-`rank` is the rank of the gold answer's first token after the open prompt.
-
-A model that answers in sentences ("The river is the Nile.") does not begin with the answer, so the rank of the answer's
-first token right after the prompt is misleading. The probe `aligned_rank` uses the *base's* greedy answer to the open
-prompt, if it contains a gold answer. The base's words before that answer are the *lead-in*; its tokens for it are the
-*aligned answer*. The probe measures the likelihood of the aligned answer after prompt and lead-in, for every
-checkpoint. The base uses its own greedy answer, in the same stream. It chose every token of the aligned answer, so its
-aligned rank is 1, up to ties and rounding.
+A model that answers in sentences ("The river is the Nile.") does not begin with the answer, so the probe `rank` alone
+is misleading. The probe `aligned_rank` uses the *base's* greedy answer to the open prompt, if it contains a gold
+answer. The base's words before that answer are the *lead-in*; its tokens for it are the *aligned answer*. The probe
+measures the likelihood of the aligned answer after prompt and lead-in, for every checkpoint. The base uses its own
+greedy answer, in the same stream: it chose every token, so its aligned rank is 1, up to ties and rounding.
 
 Without a base, or without a gold answer in the base's greedy answer, the probe is not defined: `excluded`.
 
@@ -22,9 +19,8 @@ spans of thinking.
     k = the smallest number such that the decoding of ids[:k] contains a gold answer
     j = the largest number below k such that the decoding of ids[j:k] contains one
 
-The lead-in is ids[:j], the aligned answer ids[j:k]. Nothing is tokenised again: after the prompt and the lead-in, each
-token of the aligned answer is the model's own choice. The whole answer determines the spans of thinking. So a thought
-never counts as the answer, even if k splits a tag or a slice begins after its tag.
+The lead-in is ids[:j], the aligned answer ids[j:k]; nothing is tokenised again. The whole answer determines the spans
+of thinking. So a thought never counts as the answer, even if k splits a tag or a slice begins after its tag.
 """
 
 from __future__ import annotations
@@ -45,7 +41,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from evaluator.probes.item import ItemRun, Settings
-
 
 # Why it is not defined: the text of an excluded record.
 NOT_SAID = "the base's greedy answer contains no gold answer"

@@ -3,10 +3,9 @@
 A row is named by KEY. A probe counts as measured only if all of an item's records are; columns that were not measured
 are null, and `<probe>_status` says why.
 
-Two kinds of values are packed as text. Sums give means, but percentiles over positions need every position's
-divergence. A position takes five bytes: the divergence as float32, and one byte for the band of the base's confidence
-and the agreement of the likeliest tokens. To compare two checkpoints' choices, each option keeps its probability in
-four bytes.
+Two kinds of values are packed as text. Percentiles over positions need every position's divergence: five bytes, for the
+divergence as float32, the band of the base's confidence and the agreement of the likeliest tokens. To compare two
+checkpoints' choices, each option keeps its probability in four bytes.
 """
 
 from __future__ import annotations

@@ -34,15 +34,12 @@ class Fence(Protocol):
     @property
     def folder(self) -> Path:
         """The folder for unfinished files. A process that takes the directory over removes it first."""
-        ...
 
     def check(self) -> None:
         """Raises ResurfaceError when this process may no longer write."""
-        ...
 
     def folder_is_gone(self) -> None:
         """Raises ResurfaceError: the folder is gone. On a network file system, a failed write may show it first."""
-        ...
 
 
 _fences: dict[str, Fence] = {}
@@ -126,9 +123,8 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
     """A table as CSV that is safe to open in a spreadsheet, with a header and without row numbers.
 
     A spreadsheet reads a cell as a formula if it begins with =, +, -, @, a tab or a line end. A formula can run
-    programs or send other cells away, and a table's texts come from checkpoints, data sets and engines. So each such
-    text gets a leading apostrophe, which marks it as text. Numbers stay unchanged, with or without a sign; so do texts
-    that are numbers.
+    programs or send other cells away, and texts come from checkpoints, data sets and engines. So such a text, if it is
+    no number, gets a leading apostrophe, which marks it as text.
     """
     import pandas as pd  # late: a process that only reads a run's state does not need it
 
@@ -162,8 +158,7 @@ def _fenced(owner: Fence, path: Path, parts: Iterable[bytes]) -> None:
         owner.check()
         if error.errno != errno.EXDEV:
             raise
-        # A link leads to another file system, and a rename from the folder cannot cross file systems. Another process
-        # may take over between this check and the rename.
+        # A link leads to another file system. Another process may take over between this check and the rename.
         _renamed(path.parent / f".{path.name}.writing", path, parts, owner.check)
 
 

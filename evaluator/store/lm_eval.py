@@ -106,8 +106,7 @@ def _sample(row: Any, task: str, place: str) -> Sample:
 
 
 def _answer(responses: Any) -> str:
-    """One text for the filtered responses. For log-likelihoods ([value, whether greedy] for each option) it names the
-    best option: the last digits of the values differ between any two runs."""
+    """The filtered responses as one text; of log-likelihoods the best option, as their last digits always differ."""
     if isinstance(responses, list) and responses and all(map(_is_likelihood, responses)):
         values = [float(each[0]) for each in responses]
         return f"option {values.index(max(values))}" if len(values) > 1 else str(responses[0][1])

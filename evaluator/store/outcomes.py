@@ -2,13 +2,11 @@
 
     RUN/outcomes/<checkpoint>.parquet       derived from RUN/records by every report; notebooks can read it too
 
-The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), and each registered probe's
-(`Probe.columns`; null if not measured). Each probe adds two more:
+The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), `truncated` (one of the item's prompts has
+a shortened context), and each registered probe's (`Probe.columns`; null if not measured) with
 
     <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null if the probe did not run
     <probe>_why       the record's reason if it was excluded or failed
-
-`truncated`: at least one of the item's prompts has a shortened context.
 """
 
 from collections import OrderedDict

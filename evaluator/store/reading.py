@@ -77,10 +77,9 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, schema.Sto
     """The columns `names` of one Parquet file; `columns` defines the allowed content of each.
 
     Columns that an older run lacks (`Meaning.later`) become null. Wider types of the same kind are accepted: other
-    programs write int64 for int32, and pandas writes floats for integers with nulls.
-
-    Raises InputError, naming file and column. Reasons are an unreadable file, a missing column, another type or a value
-    that is not allowed (null, an unknown status).
+    programs write int64 for int32, and pandas floats for integers with nulls. Raises InputError, naming file and
+    column, for an unreadable file, a missing column, another type or a value that is not allowed (null, an unknown
+    status).
     """
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)

@@ -127,11 +127,9 @@ class RecordStore:
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
         """The greedy answers of one checkpoint to the open prompts of one task: language, item_id, status, token_ids.
 
-        token_ids is null without an answer. Raises InputError for a damaged part. Raises ResurfaceError if parts have
-        disappeared, as their items would look unanswered.
-
-        Thread-safe. The last few tables stay in memory until their parts change. Every checkpoint of a base requests
-        them whenever an engine starts some of its shards.
+        token_ids is null without an answer. Raises InputError for a damaged part, and ResurfaceError if parts have
+        disappeared, as their items would look unanswered. Thread-safe. The last few tables, which engines request again
+        and again, stay in memory until their parts change.
         """
         with self._reading:
             folder = self.root / checkpoint / task

@@ -8,15 +8,12 @@ name      every word of more than three letters begins with a capital letter, an
           capital letters: a dot between the parts of a foreign name, or brackets of a title
 other     the rest
 
-No word may follow a year, except a word for "year" or an era: "1500 soldiers" is a number. In Swahili no word may
-precede it either: a numeral follows its noun there. No Chinese, Japanese, Korean or Thai letter may follow directly.
+No word may follow a year (in Swahili: precede it), except a word for "year" or an era: "1500 soldiers" is a number. No
+Chinese, Japanese, Korean or Thai letter may follow directly. Digits of every script count.
 
-Digits of every script count. `answer_words.json` has the month names and number words of 26 languages. Chinese,
-Japanese and Korean write months with a sign, Vietnamese with a word. Other languages are judged by digits and capital
-letters.
-
-Two limits: German capitalises nouns, so a noun counts as a name there. Scripts without capital letters (Arabic,
-Bengali, Chinese, Hindi, Thai, ...) hardly mark names, so most names are `other` there.
+`answer_words.json` has the month names and number words of 26 languages; others are judged by digits and capital
+letters. Two limits: German nouns count as names. Scripts without capital letters (Arabic, Bengali, Chinese, Hindi,
+Thai, ...) hardly mark names, so most names are `other` there.
 """
 
 import json

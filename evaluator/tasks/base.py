@@ -46,20 +46,17 @@ class DataReader(Protocol):
 
     def read(self, path: Path | None, said: Source) -> Iterable[Item]:
         """The items. Raises InputError."""
-        ...
 
     def usual(self, path: Path | None) -> Source | None:
         """The description of a data set on the hub; None for files."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One source of questions, or of running text. Exactly one of `read_items`, `data` and `read_text` is given.
 
-    Readers take the path after the colon, or None if there is none. One of `argument.words` also arrives as a path.
-    They raise InputError for missing or malformed data. Items keep the order of their file. The run replaces
-    `Item.task` with its own name for the task.
+    Readers take the path after the colon (also one of `argument.words`), or None. They raise InputError for missing or
+    malformed data. Items keep the order of their file. The run replaces `Item.task` with its own name for the task.
     """
 
     name: str
@@ -108,10 +105,7 @@ class TaskSpec:
 
     @classmethod
     def parse(cls, spec: str) -> "TaskSpec":
-        """Read a specification; the path must exist, its content is not looked at.
-
-        Raises InputError for an unknown task, and for a path that is missing or out of place.
-        """
+        """The task and its path. Raises InputError for an unknown task, and for a path missing or out of place."""
         name, colon, rest = spec.partition(":")
         task = TASKS[name]
         argument = task.argument

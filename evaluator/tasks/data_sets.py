@@ -1,12 +1,10 @@
 """Tasks of data sets: the presets and `hf`.
 
-A preset is one YAML file (`presets/NAME.yaml`), which becomes the task NAME.
+A preset is one YAML file (`presets/NAME.yaml`), which becomes the task NAME: the data set's address, the meaning of its
+columns (`Source`), what open answering means for it, and an invented sample row in its layout.
 
     resurface eval MODEL --task arc_easy          from the hub
     resurface eval MODEL --task arc_easy:DIR      from its files (Parquet, JSON or CSV) in a directory
-
-A file states the data set's address, the meaning of its columns (`Source`) and what open answering means for it. It
-also has a sample row in the data set's layout. The row is invented, not copied.
 
 `hf` is any data set on the hub, or in files that `datasets` reads:
 
@@ -14,8 +12,7 @@ also has a sample row in the data set's layout. The row is invented, not copied.
     hf:DIR, hf:FILE           Parquet, JSON (also a row per line) or CSV
     hf:FILE.yaml              for the command line: a YAML file with a mapping; its `data` names the data set
 
-That file, or the task's entry in a sweep file, maps columns to fields (`source.py`). Without a mapping, columns have
-the names of the fields.
+That file, or the task's entry in a sweep file, maps columns to fields (`source.py`). Without one, names decide.
 """
 
 from collections.abc import Mapping

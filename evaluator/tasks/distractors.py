@@ -1,8 +1,7 @@
 """The wrong candidates beside a gold answer in a choice or a prompt. Pure.
 
-There are two rules. `any` draws from all answers of the language, like the paper (The Benchmark Illusion, arXiv
-2606.17609). `alike` prefers answers of the gold answer's kind and of similar length. A year among names would give the
-answer away.
+Rule `any` draws from all answers of the language, like the paper (The Benchmark Illusion, arXiv 2606.17609). `alike`
+prefers answers of the gold answer's kind and of similar length: a year among names would give the answer away.
 
 Every draw uses `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates in every run. A candidate is
 the gold option of another item. Once normalised, it differs from the item's gold answers and from the other candidates.
@@ -46,15 +45,11 @@ def by_kind(pool: Iterable[Item]) -> ByKind:
 
 
 def choose_options(item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | None = None) -> Options:
-    """The gold option among three distractors from the pool, or among the item's own options.
+    """The gold option among three distractors from the pool (or as many as it has), or among the item's own options.
 
-    With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the pool allows. The order is: same
-    kind and similar length, same kind, similar length, any. Each group is drawn at random.
-
-    All of an item's own options are used, without repetitions and gold answers, so a benchmark may give its whole list.
-    A pool with fewer than three usable answers gives fewer.
-
-    Raises InputError without a single distractor.
+    With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the pool allows: same kind and similar
+    length, same kind, similar length, any; each group is drawn at random. Of an item's own options, all are used,
+    without repetitions and gold answers. Raises InputError without a single distractor.
     """
     rng = random.Random(f"{seed}:{item.item_id}")
     if item.options:
@@ -100,8 +95,8 @@ def unrelated_candidates(item: Item, pools: Mapping[str, Sequence[Item]], seed: 
 def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
     """The three answers of the pool that look most like the gold option.
 
-    Likeness is the Jaccard index of the sets of character trigrams of the normalised texts; ties go to the earlier item
-    of the pool. A text of under three characters has no trigram and is like nothing.
+    Likeness is the Jaccard index of the sets of character trigrams of the normalised texts (0 for texts without one);
+    ties go to the earlier item of the pool.
     """
     wanted = _trigrams(gold_option(item))
     others = [other for other in pool if other.item_id != item.item_id and not is_excluded(other)]

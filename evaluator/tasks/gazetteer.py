@@ -1,10 +1,8 @@
 """The bundled task: short invented passages in nine languages, with questions and answers, generated from a seed.
 
-It needs no download. Every town, river and person is invented, so no model has seen the facts before. The grammar of a
-language (templates and syllables) is in `grammar/<language>.yaml`.
-
-One generator makes three streams of passages. A word's digest assigns each invented word to exactly one stream, so
-calibration and training text never contain a name of an evaluated item:
+Every town, river and person is invented, so no model has seen the facts before. The grammar of a language (templates
+and syllables) is in `grammar/<language>.yaml`. One generator makes three streams of passages. A word's digest assigns
+each invented word to exactly one, so calibration and training text never contain a name of an evaluated item:
 
 * ``items``: the evaluated items (`gazetteer_items`), one question per passage;
 * ``calibration``: the text for pruning methods (`gazetteer_passages`);
@@ -37,8 +35,7 @@ LANGUAGES = ("arabic", "bengali", "english", "finnish", "indonesian", "korean", 
 NAME = "gazetteer"
 FACTS_PER_PASSAGE = (3, 6)
 
-# relation -> (kind of its subject, kind of its answer). A town and a ship have several relations, so a model must match
-# both the subject and the relation of a question.
+# relation -> (kind of its subject, kind of its answer). Towns and ships have several, so both must be matched.
 RELATIONS: Mapping[str, tuple[str, Kind]] = {
     "town_river": ("town", "word"),
     "town_mayor": ("town", "person"),

@@ -43,10 +43,9 @@ class Place:
 
 @contextmanager
 def rows_at(place: Place) -> Iterator[tuple[str, Any]]:
-    """The name of a place's split, and its rows. What local files were converted to is removed at the end.
+    """The name of a place's split, and its rows; what local files were converted to is removed at the end.
 
-    Raises InputError, in one line, for data that cannot be loaded, for a split that is not there, and where it takes
-    one to be named.
+    Raises InputError, in one line, for data that cannot be loaded, and for a split that is not there or must be named.
     """
     with ExitStack() as stack:
         splits = _load(place, stack)
@@ -123,10 +122,8 @@ def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: b
 
     The user's settings `said` override the preset `usual`. `data` names a repository on the hub, or (`local`) a
     directory or file. Local files ignore the preset's split, configuration and revision: a configuration is then the
-    directory or file with its name or its language's, if one exists.
-
-    Raises InputError in one line for data that cannot be loaded, for data without an answered item, and for a malformed
-    row. The message names data, row and field.
+    directory or file with its name or its language's, if one exists. Raises InputError in one line for data that cannot
+    be loaded or has no answered item, and for a malformed row; it names data, row and field.
     """
     source = said.over(usual)
     items: dict[tuple[str, str], Item] = {}

@@ -37,9 +37,8 @@ Paths = Annotated[tuple[str, ...] | None, BeforeValidator(_paths)]
 class Fields(Frozen):
     """Where a row holds each field of an item: a dotted path (`answers.text`), or several of them.
 
-    A path follows objects by name and lists by number. Without a number it follows every entry of a list. A hyphen
-    joins the parts of an id, a line break the parts of a text. Answers and options form one list. `=text` is the text
-    itself.
+    A path follows objects by name and lists by number, or else every entry of a list. A hyphen joins the parts of an
+    id, a line break the parts of a text. Answers and options form one list. `=text` is the text itself.
     """
 
     id: Paths = None  # None: split and number of the row

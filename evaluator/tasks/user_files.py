@@ -1,8 +1,7 @@
 """Tasks of a user's own file: `jsonl`, questions, and `text`, running text for the perplexity probe.
 
 jsonl: one JSON object per line with `id, language, context, question, answers` (list of strings). An optional `options`
-lists the distractors of a multiple-choice benchmark (gold answers in it are skipped). Other fields are ignored, and so
-are blank lines.
+lists the distractors of a multiple-choice benchmark. Other fields and blank lines are ignored.
 
 text: any UTF-8 file, or `gazetteer`, the bundled passages in nine languages.
 """

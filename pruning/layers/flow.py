@@ -1,11 +1,10 @@
 """The calibration text passes through the decoder: `Flow` feeds it to a layer, `Observer` gathers statistics there.
 
 Modules that receive the same tensor (query, key and value; gate and up) are found by the tensor's identity and share
-one statistic. The pass stops at the last module's input: no statistic needs its output. A matrix of an expert sees the
-tokens of its expert, and their number is counted. One that saw none is judged by its weights alone.
+one statistic. The pass stops at the last module's input. A matrix of an expert sees the tokens of its expert, and their
+number is counted. One that saw none is judged by its weights alone.
 
-`Activations` keep a layer's inputs in memory while they fit; otherwise one file on disk holds them. The file is read
-and written batch by batch, so that resident memory holds one batch.
+`Activations` keep a layer's inputs in memory while they fit, or else in a file, read and written batch by batch.
 
 Shapes: T tokens of a batch, its sequences end to end; I input columns; N sequences.
 """

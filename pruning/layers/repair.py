@@ -3,10 +3,9 @@
 A row w of a pruned matrix had the dense weights d. Its repair is the w with zeros wherever its mask has them that is
 the least of (d - w) A (d - w)^T, for A = H + damping: the Hessian of a row's squared output error on the inputs that
 the layers before it produce as they are now, damped as SparseGPT damps it, so that where the text says nothing the
-dense weights count. Each row has its own mask, hence its own system of normal equations. Conjugate gradients
-over the kept weights solve those of many rows at once: a step is one product with H, whereas to factor them takes a
-matrix for each row. (Boza, Fast and Effective Weight Update for Pruned Large Language Models, 2024, is the same least
-squares by ADMM.)
+dense weights count. Each row has its own mask, hence its own normal equations. Conjugate gradients over the kept
+weights solve those of many rows at once: a step is one product with H. (Boza, Fast and Effective Weight Update for
+Pruned Large Language Models, 2024, is the same least squares by ADMM.)
 
 Shapes: O output rows, I input columns.
 """

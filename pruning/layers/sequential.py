@@ -2,13 +2,10 @@
 
 Statistics of a layer are gathered on inputs that the pruned layers before it produced. One dense pass observes all its
 Linear modules at once. Then all of them are pruned, perhaps repaired, and the layer runs again for the next one's
-inputs. Memory holds one layer's weights, one layer's statistics, and the activations of the calibration tokens (or one
-batch).
+inputs. Memory holds one layer's weights and statistics, and the calibration's activations (or one batch of them).
 
 Where the Hessians of many experts would fill the memory, `portions` splits a layer: some experts at a time, the rest
-last. No expert reads another's output, so the outcome is that of one pass.
-
-`owl` divides the requested sparsity over layers.
+last. No expert reads another's output, so the outcome is that of one pass. `owl` divides the sparsity over layers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

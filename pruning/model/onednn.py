@@ -1,9 +1,9 @@
 """Float32 matrix products on a CPU by oneDNN, which torch carries beside MKL.
 
-torch gives float32 products to MKL, and MKL keeps to AVX2 on processors that are not Intel's: half of what the machine
-can do where there is AVX-512. oneDNN uses it (measured on two Zen 5 cores: 230 against 450 GFLOP/s). With AVX2 alone
-MKL is the faster of the two (measured on an AMD EPYC core: 90 against 70 GFLOP/s), and keeps all products. How one is
-rounded depends on the order in which its terms are added, so there are two ways to use it:
+MKL keeps to AVX2 on processors that are not Intel's: half of what the machine can do where there is AVX-512, which
+oneDNN uses (measured on two Zen 5 cores: 230 against 450 GFLOP/s). With AVX2 alone MKL is the faster of the two
+(measured on an AMD EPYC core: 90 against 70 GFLOP/s), and keeps all products. How one is rounded depends on the order
+in which its terms are added, so there are two ways to use oneDNN:
 
 - `Linear`, for the forward passes, whose bits decide masks: it adds in MKL's order, each stretch of `_STRETCH` terms by
   itself and then the stretches, and for every new shape it computes the product by torch as well, once. Only a shape
@@ -24,8 +24,7 @@ _SMALL = 1 << 22  # multiply-adds below which a product does not repay a second 
 _FEW = 64  # tokens below which MKL may take another path
 _BLOCK = 256  # columns of a symmetric product that are computed at once
 
-# Shapes of a weight (columns, rows, biased, threads) and the token counts for which oneDNN's bits were torch's; None
-# where they once were not.
+# Shapes of a weight (columns, rows, biased, threads) -> token counts with torch's bits; None: they once were not.
 _agreed: dict[tuple[int, int, bool, int], set[int] | None] = {}
 
 

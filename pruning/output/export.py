@@ -1,10 +1,9 @@
 """A pruned checkpoint on disk: complete under its own name, or absent.
 
-Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time: whatever is
-not pruned stays identical, and memory holds one matrix. The export works in a directory `OUT.partial-TOKEN` beside
-OUT. config.json has a name that nothing loads until all is synced; then one rename of the directory makes the
-checkpoint appear. A killed export leaves a directory that does not load; the next one to the same OUT removes it, once
-its owner is known to be dead (see `liveness.py`).
+Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time. The export
+works in a directory `OUT.partial-TOKEN` beside OUT. config.json has a name that nothing loads until all is synced; then
+one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does not load; the next
+one to the same OUT removes it, once its owner is known to be dead (see `liveness.py`).
 """
 
 import errno

@@ -18,7 +18,6 @@ from pruning.output.manifest import JobManifest
 _NOT_IDENTITY = {"source", "device"}
 _QUOTED = 80  # characters of a value in a message
 
-
 ConfigT = TypeVar("ConfigT", bound=JobConfig)
 ManifestT = TypeVar("ManifestT", bound=JobManifest)
 

@@ -18,7 +18,6 @@ from pruning.methods.patterns import Unit
 MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
 
-
 _LATER = Field(default=None, exclude_if=lambda value: value is None)  # a manifest without such a field keeps its bytes
 
 

@@ -25,7 +25,6 @@ from quantising.schemes import SCHEMES
 if TYPE_CHECKING:
     from pruning.model.checkpoint import Checkpoint
 
-
 NAME = "llm-compressor"
 REQUIREMENT = "llmcompressor==0.14.0.1"
 LOCK = Path(__file__).parents[2] / "requirements" / "llm-compressor.lock"

@@ -152,7 +152,6 @@ DISTRACTORS = Table(
     silent=True,
 )
 
-
 _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
 _GREEDY = "the probe greedy on a checkpoint and its base (for the dissociation rates)"
 

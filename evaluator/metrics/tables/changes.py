@@ -120,7 +120,6 @@ FATES_TABLE = Table(
     plotted=lambda frame: frame[frame.groupby(["task", "checkpoint"])["n"].transform("max") > 0],
 )
 
-
 THIRDS = ("lowest", "middle", "highest")
 KINDS = ("right_to_wrong", "wrong_to_right", "wrong_to_other")
 

@@ -207,7 +207,6 @@ TABLE = Table(
     plotted=_drawn,
 )
 
-
 PERPLEXITY = col.AMOUNT  # exp of nats per token
 _COUNTS = ("n", "excluded", "engine_error", "tokens")
 

@@ -152,7 +152,6 @@ TABLE = Table(
     ),
 )
 
-
 _MEANS = ("open_dense", "open_pruned", "open_floor", "choice_dense", "choice_pruned", "choice_floor")
 
 

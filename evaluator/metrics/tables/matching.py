@@ -52,9 +52,8 @@ class _Graded:
     """The verdicts of graders on one checkpoint's answers.
 
     `items` has for every item a status, whether a response `contained` a gold answer (1, 0 or NaN), and the number of
-    `responses`. `tallies` has the same rows for every matcher. It counts the responses that the matcher accepted
-    (`yes`) and those that were `too_long` for it, and marks the items with verdicts on all responses (`whole`).
-    `verdicts` are the matchers' own, on single responses.
+    `responses`. `tallies` has the same rows for every matcher: how many responses it accepted (`yes`) and found
+    `too_long`, and whether all have verdicts (`whole`). `verdicts` are the matchers' own, on single responses.
     """
 
     items: pd.DataFrame
@@ -74,8 +73,7 @@ def scott_pi(agreed: Floats, first: Floats, second: Floats, count: Floats | floa
 def _rows(inputs: Inputs) -> Iterator[Row]:
     """A row without `against` is a grader's accuracy; one with it is the agreement of two graders.
 
-    `yes` counts the right items. `unjudged` counts the measured items without a verdict that the row needs, including
-    those on which the matcher's engine failed.
+    `yes` counts the right items, `unjudged` the measured items without a verdict that the row needs.
     """
     if inputs.verdicts is None:
         return
@@ -120,8 +118,7 @@ def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: st
     ours = of_task[(of_task["checkpoint"] == subject.checkpoint) & same_weights]
     own = inputs.run_seed(subject.checkpoint, subject.task)
     ours = ours[ours["seed"] == (own if (ours["seed"] == own).any() else ours["seed"].min())]
-    # Only matchers with verdicts on this checkpoint are its graders. If containment accepted everything, no matcher
-    # was needed, and all of them agree.
+    # Matchers with verdicts on this checkpoint are its graders; all, if containment accepted everything.
     all_contained = len(items) > 0 and bool((items["contained"].dropna() == 1).all())
     matchers = sorted(set(ours["matcher"]) or set(of_task["matcher"] if all_contained else ()))
     said = ours.assign(verdict=ours["verdict"].astype("float64"), too_long=ours["status"] == "excluded")

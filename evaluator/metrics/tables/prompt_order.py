@@ -205,11 +205,8 @@ class PosedTask:
     _known: dict[tuple[str, ...], pd.DataFrame] = field(default_factory=dict)
 
     def few(self, *checkpoints: str) -> str | None:
-        """Which of these checkpoints were evaluated on a few items only, and under which prompt. All prompts are
-        compared on those items alone.
-
-        The first checkpoint under the first prompt is left out: every table reports it.
-        """
+        """Which of these checkpoints were evaluated on a few items only, under which prompt: all prompts use those
+        items. The first checkpoint under the first prompt is left out: every table reports it."""
         out = self.inputs.decided_early
         places = [(self.tasks[prompt], name, prompt) for prompt in self.tasks for name in checkpoints]
         told = [place for place in places if place[:2] in out and place[:2] != (self.task, checkpoints[0])]
@@ -272,10 +269,9 @@ def posed_tasks(inputs: Inputs) -> list[PosedTask]:
 
 
 def cochran_p(right_PI: Floats) -> float:
-    """Whether prompts differ at all: the p of Cochran's Q (Biometrika 37, 1950). It is approximate if items are few or
-    share contexts, and 1 if every item is right under all prompts or under none.
+    """Whether prompts differ at all: the p of Cochran's Q (Biometrika 37, 1950); 1 if none differs on any item.
 
-    `right_PI`: prompts x items, 0.0 or 1.0.
+    Approximate if items are few or share contexts. `right_PI`: prompts x items, 0.0 or 1.0.
     """
     prompts = len(right_PI)
     by_prompt, by_item = right_PI.sum(axis=1), right_PI.sum(axis=0)

@@ -76,9 +76,8 @@ def _of_language(posed: PosedTask, subject: Subject, answers: Answers, own: Row)
 def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
     """The intervals of the worst accuracy and of the spread over P prompts.
 
-    The worst is above the least lower bound, whichever prompt it is. It is below every prompt's upper bound, whose
-    levels share the error. Likewise, the spread is below the greatest upper bound of the difference of any two prompts,
-    and above every lower bound.
+    The worst is above the least lower bound, and below every prompt's upper bound; these share the error. Likewise, the
+    spread is below the greatest upper bound of the difference of any two prompts, and above every lower bound.
     """
     level, prompts = ALPHA / 2, len(right_PI)
     each = [Mean(right, contexts) for right in right_PI]
@@ -138,7 +137,6 @@ TABLE = Table(
     ],
     silent=True,
 )
-
 
 SHOTS = ("zero", "one")
 

@@ -102,7 +102,6 @@ def _weakest(frame: pd.DataFrame) -> pd.DataFrame:
 _PROBES = {"greedy": "open", "choice": "choice"}
 _DRAWN = 16  # kinds
 
-
 TABLE = Table(
     name="weak",
     title="Which kinds of questions does it lose?",
@@ -143,7 +142,6 @@ TABLE = Table(
     silent=True,
     page=_weakest,
 )
-
 
 KINDS = ("language", "answer type", "answer length", "question word", "context length", "answer position")
 _THIRDS = ("shortest third", "middle third", "longest third")
