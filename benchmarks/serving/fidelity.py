@@ -7,11 +7,9 @@ Timed are the checkpoint's pass over the texts and the divergence at every posit
 noise on its matrices.
 """
 
-import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Agreement, Child, Side, compare, environment, lacking, module_command, run_main, serve
+from benchmarks.harness import Agreement, Side, compare, lacking, run_main
 from benchmarks.serving import workload
-from benchmarks.serving.sides import llm_arguments
+from benchmarks.serving.sides import llm_arguments, start
 
 TOLERANCE = 1e-3  # nats, of the divergence at any position
 _NOISE = 0.02  # deviations of a matrix
@@ -65,18 +63,18 @@ def noisy(model: Path) -> Iterator[Path]:
 class Ours:
     """Resurface's engine: the base keeps its distributions, then the checkpoint is swapped in."""
 
-    def __init__(self, work: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, work: Mapping[str, Any]) -> None:
         from evaluator.engine.config import EngineConfig
         from evaluator.engine.vllm.engine import VLLMEngine
 
         self._work = work
-        self._folder = folder
+        self._folder = tempfile.TemporaryDirectory()
         self._engine = VLLMEngine(EngineConfig(max_model_len=_MAX_MODEL_LEN, **work["engine_args"]))
         self._engine.load(Path(work["model"]))
         self._run(keep=True)
         self.cold = partial(self._engine.load, Path(work["compressed"]))  # loading resets the prefix cache
 
-    def round(self) -> dict[str, Any]:
+    def fidelity(self) -> dict[str, Any]:
         return {"kld": self._run(keep=False), "dtype": self._engine.dtype}
 
     def _run(self, *, keep: bool) -> dict[str, list[float]]:
@@ -85,13 +83,13 @@ class Ours:
         requests: list[Score] = []
         for item in self._work["items"]:
             ids = tuple(item["prompt"])
-            for start in reversed(range(1, len(ids), _PIECE)):
-                path = str(self._folder / f"{len(requests)}.safetensors")
+            for first in reversed(range(1, len(ids), _PIECE)):
+                path = f"{self._folder.name}/{len(requests)}.safetensors"
                 requests.append(
                     Score(
-                        request_id=f"{item['id']}/{start}",
-                        prompt_ids=ids[:start],
-                        continuation_ids=ids[start : start + _PIECE],
+                        request_id=f"{item['id']}/{first}",
+                        prompt_ids=ids[:first],
+                        continuation_ids=ids[first : first + _PIECE],
                         reference=Reference(path=path, keep=keep),
                     )
                 )
@@ -107,7 +105,7 @@ class Ours:
 class Theirs:
     """`vllm.LLM` with the checkpoint; the base's distributions are transformers'."""
 
-    def __init__(self, work: Mapping[str, Any], _: Path) -> None:
+    def __init__(self, work: Mapping[str, Any]) -> None:
         os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
         self._items: Sequence[Mapping[str, Any]] = work["items"]
         import torch
@@ -122,7 +120,7 @@ class Theirs:
         self._llm = LLM(work["compressed"], **{**llm_arguments(work), "max_logprobs": -1})
         self.cold = self._llm.reset_prefix_cache
 
-    def round(self) -> dict[str, Any]:
+    def fidelity(self) -> dict[str, Any]:
         import numpy as np
         from vllm import SamplingParams
 
@@ -144,31 +142,13 @@ class Theirs:
 
 
 def main() -> None:
-    if sys.argv[1:2] in (["--side"],):
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--side", choices=("ours", "theirs"))
-        parser.add_argument("workload", type=Path)
-        options = parser.parse_args()
-        with tempfile.TemporaryDirectory() as folder:
-            side = (Ours if options.side == "ours" else Theirs)(json.loads(options.workload.read_text()), Path(folder))
-            serve(side.round, cold=side.cold)
-        return
     options = workload.parser(__doc__, task="random:129", items=8, rounds=3).parse_args()
     with ExitStack() as stack:
         path = stack.enter_context(workload.written(options))
         work = json.loads(path.read_text())
         work["compressed"] = str(stack.enter_context(noisy(Path(work["model"]))))
         path.write_text(json.dumps(work))
-        ours, theirs = (
-            stack.enter_context(
-                Child(
-                    f"{who}, fidelity",
-                    module_command("benchmarks.serving.fidelity", "--side", who, path),
-                    env=environment(HF_HUB_OFFLINE="1"),
-                )
-            )
-            for who in ("ours", "theirs")
-        )
+        ours, theirs = (stack.enter_context(start(who, "fidelity", path)) for who in ("ours", "theirs"))
         compare(
             "fidelity",
             ours=Side(name="compared where the logits are", run=ours.round),

@@ -3,7 +3,7 @@
 `Ours` is Resurface's engine and drivers; `Theirs` is `vllm.LLM` used as its documentation shows. A side is a child
 process that does one round of its work per line it reads, and answers with one line of JSON::
 
-    python -m benchmarks.serving.sides ours score WORKLOAD.json      (started by score, beam and checkpoint_pass)
+    python -m benchmarks.serving.sides ours score WORKLOAD.json      (started by the benchmarks of serving)
 
 Results are keyed by the workload's item ids, and scores by the option's number besides, so that a comparison sees which
 answers a side lacks.
@@ -17,10 +17,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarks.harness import Child, environment, module_command, run_main, serve
 
@@ -33,7 +33,7 @@ WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048
 
 Who = Literal["ours", "theirs"]
-Work = Literal["score", "beam", "beam_without_eos", "everything"]
+Work = Literal["score", "beam", "beam_without_eos", "everything", "fidelity"]
 Scores = dict[str, dict[str, float]]  # item -> option's number -> summed log-likelihood, nats
 
 
@@ -116,6 +116,9 @@ class Ours:
             if search.error is None
         }
         return {"beams": beams, "stats": self._stats()}
+
+    def beam_without_eos(self) -> dict[str, Any]:
+        return self.beam(eos=False)
 
     @cached_property
     def _questions(self) -> Questions:
@@ -283,6 +286,9 @@ class Theirs:
         }
         return {"beams": beams}
 
+    def beam_without_eos(self) -> dict[str, Any]:
+        return self.beam(eos=False)
+
     def everything(self) -> dict[str, Any]:
         """Greedy, then samples, then beams, then candidates: four blocking calls."""
         from vllm import SamplingParams
@@ -306,20 +312,18 @@ class Theirs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("side", choices=("ours", "theirs"))
-    parser.add_argument("work", choices=("score", "beam", "beam_without_eos", "everything"))
+    parser.add_argument("side", choices=get_args(Who))
+    parser.add_argument("work", choices=get_args(Work))
     parser.add_argument("workload", type=Path)
     options = parser.parse_args()
-    made: dict[str, type[Ours] | type[Theirs]] = {"ours": Ours, "theirs": Theirs}
-    side = made[options.side](json.loads(options.workload.read_text()))
-    works: dict[str, Callable[[], dict[str, Any]]] = {
-        "score": side.score,
-        "beam": side.beam,
-        "beam_without_eos": lambda: side.beam(eos=False),
-        "everything": side.everything,
-    }
-    accounts = side.accounts if options.work == "everything" and isinstance(side, Ours) else dict
-    serve(works[options.work], cold=side.cold, after=accounts)
+    from benchmarks.serving import fidelity
+
+    kinds: dict[str, Any] = {"ours": Ours, "theirs": Theirs}
+    if options.work == "fidelity":
+        kinds = {"ours": fidelity.Ours, "theirs": fidelity.Theirs}
+    side = kinds[options.side](json.loads(options.workload.read_text()))
+    accounts = side.accounts if options.work == "everything" and options.side == "ours" else dict
+    serve(getattr(side, options.work), cold=side.cold, after=accounts)
 
 
 if __name__ == "__main__":
