@@ -51,8 +51,8 @@ class Passage:
 def iterate(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
     """The passages of a source in order; at least `config.samples`, unless the source has fewer.
 
-    A name in `sources` takes precedence over the kinds known here. Raises InputError for an unknown kind and, while it
-    is read, for a file that is missing, not UTF-8, or not JSON lines with a `text`.
+    A name in `sources` takes precedence. Raises InputError for an unknown kind and, while it is read, for a file that
+    is missing, not UTF-8, or not JSON lines with a `text`.
     """
     source, samples = config.source, config.samples
     if source in sources:
@@ -270,11 +270,8 @@ def load(
 
 
 def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[tuple[Passage, int, Sequence[int]]]:
-    """Random stretches of `sequence_length` tokens from random documents of the whole shard that are longer.
-
-    Each draw equals that of the Wanda authors' loader with Python's generator: a document, again while it is too short,
-    then an offset, which never reaches the last stretch.
-    """
+    """Random stretches of `sequence_length` tokens from random documents of the whole shard that are longer: the draws
+    of the Wanda authors' loader with Python's generator (an offset never reaches the last stretch)."""
     with _reading(_C4["path"]) as load_dataset:  # fetched whole once, then read from the hub's cache on disk
         documents = load_dataset(split="train", **_C4)
     generator = random.Random(seed)

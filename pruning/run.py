@@ -47,7 +47,7 @@ def check(
     """Look for every bad input that shows before heavy work. Raises InputError; writes nothing.
 
     It reads the configuration, headers, the tokenizer, and calibration passages (one, of a source on the network).
-    `prune` itself searches weights for NaN, and the passages of a source on the network for those in `held_out`.
+    `prune` itself searches weights for NaN, and passages on the network for those in `held_out`.
     """
     job = Job(config, out, sources, held_out)
     if job.finished(read_manifest) is None:
@@ -99,10 +99,10 @@ def prune(
 ) -> PruneManifest:
     """Prune `config.source` into `out`, which is complete afterwards, or absent if anything fails.
 
-    `sources` are named passages that calibration may take; `held_out` are the digests of texts that no passage may
-    be, each with what it is; `provenance` goes into the manifest; `progress` is called with (layers
-    done, layers); activations beyond `activation_bytes` go to disk. An `out` that the same job has already finished is
-    returned at once. Raises InputError for bad input and JobError for a job that failed.
+    `sources`: named passages that calibration may take; `held_out`: digests of texts that no passage may be, each with
+    what it is; `provenance` goes into the manifest; `progress` gets (layers done, layers); activations beyond
+    `activation_bytes` go to disk. An `out` that the same job has finished is returned at once. Raises InputError, and
+    JobError for a job that failed.
     """
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)

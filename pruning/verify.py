@@ -29,10 +29,8 @@ class Verdict:
 
 
 def examine(directory: Path) -> Verdict:
-    """Hold a directory against its manifest.
-
-    Files are re-hashed; zeros are re-counted; an N:M pattern is checked group by group. Where parts were taken out,
-    what stays must be the dense checkpoint's byte for byte, if that is still where it was.
+    """Hold a directory against its manifest: files are re-hashed, zeros re-counted, an N:M pattern checked by group.
+    Where parts were taken out, what stays must be the dense checkpoint's byte for byte, if that is still where it was.
     """
     try:
         manifest = read_manifest(directory)

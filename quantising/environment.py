@@ -18,11 +18,8 @@ from pathlib import Path
 
 
 def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = False, pinned: bool = False) -> Path | str:
-    """The interpreter of an environment with `requirements`, or a sentence that says why there is none.
-
-    `pinned`: they are complete, so that their dependencies are not resolved. With `beside_ours` they must be, since
-    most of those are ours.
-    """
+    """The interpreter of an environment with `requirements`, or a sentence that says why there is none. `pinned`: they
+    are complete, and not resolved; with `beside_ours` they must be, since most of those are ours."""
     ours = sysconfig.get_path("purelib") if beside_ours else ""
     digest = hashlib.sha256("\n".join([*requirements, ours]).encode()).hexdigest()[:8]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

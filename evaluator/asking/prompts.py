@@ -51,12 +51,10 @@ class Continuation:
 
 
 class Prompter:
-    """Makes the prompts of one task for one tokenizer. Holds configuration only; the same call gives the same ids.
+    """Makes the prompts of one task for one tokenizer (of transformers). The same call gives the same ids.
 
-    `tokenizer` is a transformers tokenizer; with `chat`, prompts are user turns of its chat template.
-    `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's length. `template` words the prompts; None: the paper.
-
-    Raises InputError if `chat` is requested and the tokenizer has no template.
+    `chat`: prompts are user turns of its chat template. `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's
+    length. `template` words the prompts; None: the paper. Raises InputError for `chat` without a chat template.
     """
 
     def __init__(
@@ -91,19 +89,16 @@ class Prompter:
         exemplar: Item | None = None,
         context_chars: int | None = None,
     ) -> Prompt:
-        """The prompt that poses `item`.
+        """The prompt that poses `item`. Raises InputError if it is too long without any context, or lacks an exemplar.
 
         `shown`, `distractors_only` and `unrelated` list the `candidates`; a template that names `options` lists them in
-        every format. `one_shot` shows the `exemplar`. `context_chars` cuts the context first. Its default is 500 for
-        `one_shot` and `open_capped`, and unlimited for the others. These two also share a token cap: only the exemplar
-        differs.
+        every format. `one_shot` shows the `exemplar`. `context_chars` cuts the context first: by default to 500 for
+        `one_shot` and `open_capped`, which also share a token cap, and not for the others.
 
         If the prompt is over its cap, the context is cut from its end, at a code point, to the longest prefix that
-        fits. "Longest" means that none of the next 8 longer ones fits. (The number of tokens is not monotonic in the
-        number of characters. So the search starts at the character of the cap's last token. It gallops and bisects to a
-        prefix that fits while the next one does not. Then it looks ahead.)
-
-        Raises InputError if the prompt is too long without any context, and if `one_shot` lacks an exemplar.
+        fits: none of the next 8 longer ones does. (The number of tokens is not monotonic in the number of characters.
+        So the search starts at the character of the cap's last token, gallops and bisects to a prefix that fits while
+        the next one does not, and looks ahead.)
         """
         assert bool(candidates) == (format not in ("open", *CAPPED_FORMATS)) or self._wording is not None, format
         if context_chars is None and format in CAPPED_FORMATS:
@@ -139,12 +134,11 @@ class Prompter:
         return Prompt(text=text, token_ids=self._encode(text), truncated=True)
 
     def continuations(self, prompt: Prompt, answers: Sequence[str]) -> list[Continuation]:
-        """Each answer as a continuation of `prompt`, with the boundary checked by encoding both together, in one batch.
+        """Each answer as a continuation of `prompt`, checked by encoding both together, in one batch.
 
-        A space precedes an answer, except after a chat template or after a prompt that ends in white space. If the
-        joint encoding does not begin with the prompt's ids, it is split after the last common token instead.
-
-        Raises InputError for an answer that adds no tokens.
+        A space precedes an answer, except after a chat template or white space. If the joint encoding does not begin
+        with the prompt's ids, it is split after the last common token. Raises InputError for an answer that adds no
+        tokens.
         """
         separator = "" if self._chat else _separator(prompt.text)
         joint = self._encode_batch([prompt.text + separator + answer for answer in answers])

@@ -1,10 +1,9 @@
 """Renders a template in a separate process, with limits on time and memory, before this process renders it.
 
 A template is a program in Jinja: a checkpoint's chat template, or a user's prompt template (`templates.py`). The
-sandbox keeps it from files, the network and Python. The sandbox does not prevent endless loops or texts of gigabytes.
-So the process has limits on processor time and memory; a template that exceeds them is refused before the run starts.
-A chat template is tried once, so one that misbehaves for a certain item only is not found. A prompt template is tried
-with all its items.
+sandbox keeps it from files, the network and Python, but not from endless loops or texts of gigabytes: a template that
+exceeds the limits is refused before the run starts. A chat template is tried once, a prompt template with all its
+items.
 
     python -m evaluator.asking.trial < {"chat": "...", "variables": {...}, "seconds": 10}
     python -m evaluator.asking.trial < {"template": {...}, "posed": [[item, options], ...], "seconds": 10}

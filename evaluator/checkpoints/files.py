@@ -34,8 +34,7 @@ def digest_of_file(file: Path) -> str:
 
 
 def digest_once(file: Path) -> str:
-    """The same, read once by this process as long as neither size nor time changes: a resumed sweep needs it for each
-    checkpoint that was made from one source."""
+    """The same, read once by this process as long as neither size nor time changes."""
     state = file.stat()
     return _digest_as_of(file, state.st_ino, state.st_size, state.st_mtime_ns)
 

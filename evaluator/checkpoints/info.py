@@ -17,7 +17,7 @@ from evaluator.checkpoints.files import FileStates, changed_file, check_files, c
 from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
 from evaluator.checkpoints.tensors import Tensor, count_weights, identity, read_tensors
-from evaluator.core.errors import InputError, field, of_kind, parse
+from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes
 
 MANIFEST = "prune_manifest.json"
 
@@ -55,12 +55,9 @@ class CheckpointInfo:
 def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code: bool = False) -> CheckpointInfo:
     """Check a checkpoint directory and describe it; `name` is by default the directory's own.
 
-    Raises InputError, in one line that names the file and the field or tensor, for:
-
-    - a directory that is not a whole checkpoint with finite weights
-    - an unknown architecture, or sizes that differ from the tensors'
-    - a checkpoint that needs its own code, unless `trust_remote_code`. (Phi-3 brings code, but transformers knows its
-      architecture: the code is not run.)
+    Raises InputError, in one line that names the file and the field or tensor, for a directory that is not a whole
+    checkpoint with finite weights, an unknown architecture, sizes that differ from the tensors', and code of its own
+    unless `trust_remote_code`. (Phi-3 brings code, but transformers knows its architecture: the code is not run.)
     """
     if not path.is_dir():
         raise InputError(f"checkpoint {path}: {'is not a directory' if path.exists() else 'no such directory'}")
@@ -137,13 +134,9 @@ def recognise(info: CheckpointInfo, *, trust_remote_code: bool = False) -> FileS
 def read_config(path: Path) -> dict[str, Any]:
     """config.json of a checkpoint directory. Raises InputError if it is missing or describes no model."""
     file = path / "config.json"
-    try:
-        text = file.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"checkpoint {path}: config.json is missing") from None
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    config: dict[str, Any] = of_kind(parse(text, str(file)), dict, str(file))
+    if not file.exists():
+        raise InputError(f"checkpoint {path}: config.json is missing")
+    config: dict[str, Any] = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
     field(config, "model_type", str, str(file))
     return config
 
@@ -164,9 +157,8 @@ def _joined(*parts: str | None) -> str | None:
 def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor], alone: str | None) -> str:
     """A digest of the configuration without its incidental fields, and of the tensors' names, dtypes and shapes.
 
-    `alone` separates a checkpoint that may not share an engine. The digest covers more fields than the shapes depend
-    on: an engine also keeps the first checkpoint's rotary base or window. A key that is too fine costs one start of an
-    engine; one that is too coarse gives a wrong result.
+    `alone` separates a checkpoint that may not share an engine. The digest covers more than the shapes depend on, since
+    an engine also keeps the first checkpoint's rotary base: a key that is too coarse gives a wrong result.
     """
     kept = {key: value for key, value in config.items() if key not in INCIDENTAL}
     digest = hashlib.sha256(json.dumps([kept, dtype, *filter(None, [alone])], sort_keys=True).encode())
@@ -189,19 +181,13 @@ def stored_dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
 
 
 def _read_pruning(path: Path, *, quantised: bool) -> dict[str, Any]:
-    """How a checkpoint was pruned; empty for a dense one. Raises InputError.
-
-    The manifest says it, which is written last and lists every other file with its digest. A quantised checkpoint may
-    have kept its source's manifest, with other file names.
-    """
+    """How a checkpoint was pruned, by its manifest, which is written last and lists every other file; empty for a dense
+    one. Raises InputError. A quantised checkpoint may have kept its source's manifest, with other file names."""
     file = path / MANIFEST
     if not file.exists():
         return {}
     place = str(file)
-    try:
-        manifest = of_kind(parse(file.read_bytes(), place), dict, place)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+    manifest = parse(read_bytes(file), place)
     files = field(manifest, "files", dict, place)
     if outside := [name for name in files if not is_inside(name)]:
         raise InputError(f"{file}: field 'files' names {outside[0]!r}, which is not in its directory")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, field, of_kind, parse, unknown
+from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes, unknown
 
 COMPRESSED_TENSORS = "compressed-tensors"
 # `quant_method` of plain weights that vLLM quantises while it loads; `scheme` is then one of these. The keys are vLLM's
@@ -163,11 +163,7 @@ def _of_manifest(file: Path) -> str | None:
     """The calibration data of a checkpoint that a sweep has quantised."""
     if not file.is_file():
         return None
-    try:
-        manifest = of_kind(parse(file.read_bytes(), str(file)), dict, str(file))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    calibration = field(manifest, "config", dict, str(file)).get("calibration")
+    calibration = field(parse(read_bytes(file), str(file)), "config", dict, str(file)).get("calibration")
     place = f"{file}: config.calibration"
     source: str | None = None if calibration is None else field(calibration, "source", str, place)
     return source

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from evaluator.checkpoints.files import is_plain
-from evaluator.core.errors import InputError, field, of_kind, parse
+from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes
 from evaluator.core.liveness import HEARTBEAT
 
 INDEX = "model.safetensors.index.json"
@@ -96,11 +96,8 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
         if len(files) > 1:
             raise InputError(f"{checkpoint}: holds {len(files)} *.safetensors files and no {INDEX} that lists them")
         return _by_name(read_header(files[0]))
-    try:
-        text = index.read_bytes()
-    except OSError as error:
-        raise InputError(f"{index}: cannot be read ({error.strerror})") from error
-    weight_map: dict[str, Any] = field(parse(text, str(index), unique=True), "weight_map", dict, str(index))
+    document = parse(read_bytes(index), str(index), unique=True)
+    weight_map: dict[str, Any] = field(document, "weight_map", dict, str(index))
     shards = {of_kind(shard, str, f"{index}: weight_map[{name!r}]") for name, shard in weight_map.items()}
     if not shards:
         raise InputError(f"{index}: field 'weight_map' is empty")
@@ -181,8 +178,8 @@ _BESIDE = re.compile(r"(scales?|_scale_inv|_scale_2|zero_point|qzeros|g_idx|_sha
 
 
 def count_weights(tensors: Iterable[Tensor], scheme: str | None) -> int:
-    """The weights in a checkpoint's tensors. Quantised ones (`scheme`: "W4A16") are counted as if unpacked, without
-    scales and zero points; the padding of a packed row counts if no shape is stored."""
+    """The weights in a checkpoint's tensors. Quantised ones (`scheme`: "W4A16") count as if unpacked, without scales,
+    zero points and, if a shape is stored, padding."""
     if scheme is None:
         return sum(math.prod(tensor.shape) for tensor in tensors)
     by_name = {tensor.name: tensor for tensor in tensors}
@@ -212,9 +209,9 @@ def identity(tensor: Tensor) -> bytes:
 def digests(files: Iterable[Path]) -> tuple[dict[Path, str], str]:
     """sha256 of each safetensors file, and of all tensors as `inspect_checkpoint` digests them; both from one read.
 
-    The tensors are read by name. A file's digest follows its bytes, which lie in the same order for each dtype. A
-    tensor that comes before its turn in the file waits in memory; beyond `_KEPT` bytes it is read again. Raises
-    InputError as `Tensor.chunks` does.
+    The tensors are read by name. A file's digest follows its bytes, in the same order for each dtype. A tensor that
+    comes before its turn waits in memory; beyond `_KEPT` bytes it is read again. Raises InputError as `Tensor.chunks`
+    does.
     """
     turns = {file: deque(sorted(read_header(file), key=lambda tensor: (tensor.start, tensor.size))) for file in files}
     of_files, of_weights = {file: hashlib.sha256() for file in turns}, hashlib.sha256()

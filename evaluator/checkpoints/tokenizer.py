@@ -38,11 +38,8 @@ def tokenise_alike(one: Any, other: Any) -> bool:
 
 
 def eos_ids_of(tokenizer: Any) -> frozenset[int]:
-    """The ids that end an answer: the tokenizer's own EOS, and `eos_token_id` of the checkpoint's
-    generation_config.json, or of its config.json where the former names none.
-
-    Raises InputError for a configuration whose `eos_token_id` is not an id or a list of ids.
-    """
+    """The tokenizer's own EOS, and `eos_token_id` of the checkpoint's generation_config.json, or else of its
+    config.json. Raises InputError for one that is not an id or a list of ids."""
     own = frozenset() if tokenizer.eos_token_id is None else frozenset({tokenizer.eos_token_id})
     for name in ("generation_config.json", "config.json") if tokenizer.name_or_path else ():
         file = Path(tokenizer.name_or_path) / name

@@ -86,6 +86,14 @@ def need_regular(path: Path) -> Path:
     return path
 
 
+def read_bytes(file: Path) -> bytes:
+    """What a file holds. Raises InputError, naming it, if it cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+
+
 def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
     """The JSON value in UTF-8 text. Raises InputError that names `place`; with `unique` also for a key given twice."""
 

@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import Literal
 
 OWNER = "owner.json"
-_BEAT_SECONDS = 5.0  # between two signs of life
-_SILENCE_SECONDS = 45.0  # without one, after which an owner is dead; a shared file system may show them late
-_LOOK_SECONDS = 0.5
 
 Sight = Literal["running", "stopped", "gone", "elsewhere"]
 Decision = Literal["take", "refuse", "watch"]
@@ -72,6 +69,9 @@ class Pace:
         return self.beat_seconds * self.missed
 
 
+_PACE = Pace()  # of a directory's owner
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseClaim:
     number: int
@@ -82,11 +82,9 @@ class LeaseClaim:
 
 
 def decide(last: LeaseClaim | None, sight: Sight, locked_by_another: bool) -> Decision:
-    """The reaction to the latest claim. `sight`: its owner's state; `locked_by_another`: the file lock's state.
-
-    The file lock works at once, but not on every file system, and a stopped process keeps it. It decides only if no
-    claimant can hold it: then another process is just claiming the directory.
-    """
+    """The reaction to the latest claim. `sight`: its owner's state; `locked_by_another`: the file lock's state. The
+    lock works at once, but not on every file system, and a stopped process keeps it. It decides only if no claimant can
+    hold it: then another process is just claiming the directory."""
     if last is None or last.released or sight == "gone":
         unexplained = locked_by_another and (last is None or last.locked)
         return "refuse" if unexplained else "take"
@@ -202,19 +200,19 @@ def living_owner(directory: Path) -> Owner | None:
         return None
     if owner.machine == _machine():
         return None if sight(owner) == "gone" else owner
-    first, deadline = _touched(file), time.monotonic() + _SILENCE_SECONDS
+    first, deadline = _touched(file), time.monotonic() + _PACE.silence
     while time.monotonic() < deadline:
         now = _touched(file)
         if now is None:
             return None
         if now != first:
             return owner
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_PACE.look_seconds)
     return None
 
 
 def _beat(file: Path, ended: threading.Event) -> None:
-    while not ended.wait(_BEAT_SECONDS):
+    while not ended.wait(_PACE.beat_seconds):
         with suppress(OSError):  # the directory has its final name, or a file server is away for a moment
             os.utime(file)
 

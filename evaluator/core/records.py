@@ -14,6 +14,7 @@ Example (the beam probe's second beam of one item)::
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -37,6 +38,11 @@ class Meaning:
     later: bool = False  # runs of before there was this column lack it: it is then null
 
 
+_Later = partial(Meaning, later=True)
+_Unreported = partial(Meaning, reported=False)
+PerToken = tuple[float, ...] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One question, with everything needed to pose and to grade it."""
@@ -50,10 +56,7 @@ class Item:
     cluster: Annotated[str, Meaning("the group that intervals resample as one; by default the items of one context")]
     options: Annotated[
         tuple[str, ...],
-        Meaning(
-            "the options of `choice` in order, with the gold answer (in memory: the task's own wrong options)",
-            reported=False,
-        ),
+        _Unreported("the options of `choice` in order, with the gold answer (in memory: the task's own wrong options)"),
     ] = ()
 
 
@@ -80,13 +83,12 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a reco
     sparsity: Annotated[
         float | None,
         Meaning(
-            "the achieved share of zeros in the pruned matrices, or the removed share of the layers' weights",
-            unit="0 to 1",
+            "the achieved share of zeros in the pruned matrices, or the removed share of the layers' weights", "0 to 1"
         ),
     ]
     calibration: Annotated[str | None, Meaning("the source of the calibration text; null if none is known")]
     requested_sparsity: Annotated[
-        float | None, Meaning("the share in the setting; N / M for a pattern N:M", unit="0 to 1", later=True)
+        float | None, _Later("the share in the setting; N / M for a pattern N:M", "0 to 1")
     ] = None
 
 
@@ -130,7 +132,7 @@ class Record(Origin, frozen=True, kw_only=True):
         Meaning(
             "log-probability, summed over `token_ids` or over the window of a text. Perplexity is "
             "exp(-sum(logprob) / sum(prompt_tokens))",
-            unit="nats",
+            "nats",
         ),
     ] = None
     rank: Annotated[
@@ -141,64 +143,49 @@ class Record(Origin, frozen=True, kw_only=True):
         ),
     ] = None
     margin: Annotated[
-        float | None, Meaning("log-probability of the ranked token minus the likeliest token's; <= 0", unit="nats")
+        float | None, Meaning("log-probability of the ranked token minus the likeliest token's; <= 0", "nats")
     ] = None
     is_gold: Annotated[bool | None, Meaning("whether the scored option is the gold answer")] = None
     option_text: Annotated[str | None, Meaning("the scored option; `aligned_rank`: the aligned answer")] = None
     contains: Annotated[bool | None, Meaning("whether the response contains a gold answer, both normalised")] = None
     exact_match: Annotated[bool | None, Meaning("whether the response equals a gold answer, both normalised")] = None
     token_f1: Annotated[
-        float | None, Meaning("token F1 of response and gold answer, the best over the answers", unit="0 to 1")
+        float | None, Meaning("token F1 of response and gold answer, the best over the answers", "0 to 1")
     ] = None
     prompt_tokens: Annotated[
         int | None,
         Meaning(
             "length of the prompt; `aligned_rank`: with the lead-in; running text: the number of predicted tokens. "
             "It is shorter for an option whose first token also covers the prompt's end",
-            unit="tokens",
+            "tokens",
         ),
     ] = None
     truncated: Annotated[bool | None, Meaning("whether the context was cut to fit")] = None
-    cached_tokens: Annotated[
-        int | None, Meaning("prompt tokens from the prefix cache", unit="tokens", reported=False)
-    ] = None
+    cached_tokens: Annotated[int | None, _Unreported("prompt tokens from the prefix cache", "tokens")] = None
     engine: Annotated[str, Meaning("the engine's name")]
     engine_version: Annotated[str, Meaning("the version of its library")]
     dtype: Annotated[str, Meaning("the engine's number format")]
-    device: Annotated[str | None, Meaning("the names of its GPUs, or of the processor", reported=False, later=True)] = (
-        None
-    )
+    device: Annotated[str | None, _Unreported("the names of its GPUs, or of the processor", later=True)] = None
     kld: Annotated[
-        tuple[float, ...] | None,
-        Meaning(
+        PerToken,
+        _Later(
             "KL divergence, sum P (ln P - ln Q): P is the base's distribution over the next token, Q this "
             "checkpoint's. Only `fidelity` and `text_fidelity` fill this column and those up to `base_confidence`: a "
             "value for each token",
-            unit="nats",
-            later=True,
+            "nats",
         ),
     ] = None
-    kld_reverse: Annotated[tuple[float, ...] | None, Meaning("sum Q (ln Q - ln P)", unit="nats", later=True)] = None
+    kld_reverse: Annotated[PerToken, _Later("sum Q (ln Q - ln P)", "nats")] = None
     acceptance: Annotated[
-        tuple[float, ...] | None,
-        Meaning(
-            "expected acceptance rate (EAR), sum min(P, Q): the overlap of both distributions",
-            unit="0 to 1",
-            later=True,
-        ),
+        PerToken, _Later("expected acceptance rate (EAR), sum min(P, Q): the overlap of both distributions", "0 to 1")
     ] = None
-    same_top: Annotated[tuple[bool, ...] | None, Meaning("whether both have the same likeliest token", later=True)] = (
-        None
-    )
+    same_top: Annotated[tuple[bool, ...] | None, _Later("whether both have the same likeliest token")] = None
     top_agreement: Annotated[
-        tuple[float, ...] | None,
-        Meaning("the share of the first 5 ranks with the same token in both", unit="0 to 1", later=True),
+        PerToken, _Later("the share of the first 5 ranks with the same token in both", "0 to 1")
     ] = None
-    token_logprobs: Annotated[tuple[float, ...] | None, Meaning("ln Q of the token", unit="nats", later=True)] = None
-    base_token_logprobs: Annotated[tuple[float, ...] | None, Meaning("ln P of the token", unit="nats", later=True)] = (
-        None
-    )
-    base_confidence: Annotated[tuple[float, ...] | None, Meaning("the highest P", unit="0 to 1", later=True)] = None
+    token_logprobs: Annotated[PerToken, _Later("ln Q of the token", "nats")] = None
+    base_token_logprobs: Annotated[PerToken, _Later("ln P of the token", "nats")] = None
+    base_confidence: Annotated[PerToken, _Later("the highest P", "0 to 1")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,15 +193,11 @@ class VerdictRow:
     """A matcher model's decision about one record's response; on disk it follows the record's key."""
 
     matcher: Annotated[str, Meaning("the matcher's name")]
-    matcher_digest: Annotated[str, Meaning("digest of the matcher's weights, as `weights_digest`", reported=False)]
+    matcher_digest: Annotated[str, _Unreported("digest of the matcher's weights, as `weights_digest`")]
     verdict: Annotated[bool | None, Meaning("whether the response means the same as a gold answer; null: not measured")]
     probability: Annotated[
         float | None,
-        Meaning(
-            "the matcher's probability of yes, where yes and no add up to 1; null: not measured",
-            unit="0 to 1",
-            reported=False,
-        ),
+        _Unreported("the matcher's probability of yes, where yes and no add up to 1; null: not measured", "0 to 1"),
     ]
     status: Annotated[
         Status,

@@ -20,8 +20,8 @@ _BURST = 8  # a burst fills at least one row of so many
 def room(rows: int, in_flight: int, *, bursts: bool) -> int:
     """How many requests an engine takes now that computes `rows` at a time and has `in_flight`.
 
-    In bursts, it takes none until an eighth of its rows is free: the steps in between only generate. Every request
-    that ends frees a row, so a burst always comes, and with few requests in flight each is taken at once.
+    In bursts, it takes none until an eighth of its rows is free: the steps in between only generate. A burst always
+    comes, as every request that ends frees a row.
     """
     if not bursts:
         return max(0, rows + _QUEUED - in_flight)

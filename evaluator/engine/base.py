@@ -128,11 +128,9 @@ class EngineStats:
 
     Seconds are wall time between the first request and the last response of each `run`. In `busy_seconds` the engine's
     device computed: the processor in each step, or a GPU as its own clock tells. In `waiting_seconds` the engine held
-    requests and computed nothing: its driver handled responses, or its scheduler and its launches kept a GPU waiting.
-    In `idle_seconds` it held no request. None: the engine does not measure them.
-
-    `peak_memory`: bytes since the process began, summed over the engine's workers. Of a GPU, torch's peak of reserved
-    memory; on a CPU, the peak of the process's resident memory.
+    requests and computed nothing: its driver, its scheduler or its launches kept it waiting. In `idle_seconds` it held
+    no request. None: the engine does not measure them. `peak_memory`: bytes since the process began, summed over the
+    engine's workers: of a GPU torch's reserved memory, on a CPU the process's resident memory.
     """
 
     requests: int = 0

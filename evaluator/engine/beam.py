@@ -175,10 +175,8 @@ class BeamSearch:
 
     def _best_candidates(self, rows: Sequence[Streamed | None]) -> tuple[list[_Candidate], float]:
         """Continuations of the expanded live beams, best first, up to the `width`-th that does not end, since no later
-        one is selected. Ties go to the better beam, then to the earlier token.
-
-        Also the negated sum of that last one, infinite if there are fewer. No continuation is more likely than its
-        prefix: a prefix that is strictly worse contributes neither a live beam nor a finished one.
+        one is selected. Ties go to the better beam, then to the earlier token. Also the negated sum of that last one,
+        infinite if there are fewer: a prefix that is strictly worse contributes neither a live beam nor a finished one.
         """
         live, eos_ids, width = self._live, self._eos_ids, self._width
         # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.

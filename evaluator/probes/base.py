@@ -88,12 +88,10 @@ class Probe(ABC):
     def run(self, item: ItemRun) -> Steps:
         """One item or window on one checkpoint: a generator that yields requests and returns its records, in order.
 
-        It goes on when all requests of a step are answered, and gets the responses in their order. After an
-        empty step it goes on when no request of the item is open: all that the item will bring is then known.
-
-        A probe that `gathers` goes on after every step of the engine that answered it. It gets these responses, and the
-        tokens of its streamed requests. It may cancel its requests. It gets no response when no request of the item is
-        open.
+        It goes on when all requests of a step are answered, and gets the responses in their order. After an empty step
+        it goes on when no request of the item is open: all that the item will bring is then known. A probe that
+        `gathers` goes on after every step of the engine that answered it, with these responses and the tokens of its
+        streamed requests, or none when no request of the item is open. It may cancel its requests.
         """
 
     @abstractmethod

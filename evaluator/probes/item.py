@@ -108,10 +108,8 @@ class ItemRun:
         base: BaseAnswer | None = None,
         references: References | None = None,
     ) -> None:
-        """`serial` is unique in the stream; `columns` are those of every record of the checkpoint.
-
-        `base`: None if the checkpoint is its own base, or no probe reads its base's answers. `references`: None if
-        there is no place for them, or no probe needs them.
+        """`serial` is unique in the stream; `columns` are those of every record of the checkpoint. `base`: None if the
+        checkpoint is its own base, or no probe reads its base's answers; `references`: None without a place or a need.
         """
         self.item = plan.question.item
         self.plan = plan

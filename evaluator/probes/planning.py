@@ -33,11 +33,8 @@ def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
 
 
 def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> list[Question]:
-    """The questions of a task, language by language in the data's order, each language's in its drawn order.
-
-    A question omits candidates that its pool lacks. With `refuse`, raises InputError if for that reason no question
-    remains that any probe can evaluate.
-    """
+    """The questions of a task, language by language in the data's order, each language's in its drawn order, without
+    candidates that its pool lacks. With `refuse`, raises InputError if so no probe can evaluate any."""
     questions = []
     refusals: list[InputError] = []
     hard_options = any(probe.options == "hard" for probe in config.item_probes)
@@ -97,11 +94,8 @@ def _candidates(
 
 
 def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig) -> Plan:
-    """Tokenise a question for its probes; a window is tokenised already. The same question gives the same plan.
-
-    A prompt is left out if the question lacks the format's candidates, or if the prompt is over its token cap even
-    with an empty context. Raises ResurfaceError where a probe fails.
-    """
+    """Tokenise a question for its probes (a window is); always alike. A prompt is left out without its candidates, or
+    if over its token cap even with an empty context. Raises ResurfaceError where a probe fails."""
     if isinstance(question, Window) or question.excluded:
         return Plan(question=question, prompts={}, scored={})
     formats: set[Format] = set()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, field, need_regular, of_kind, parse, text_field
+from evaluator.core.errors import InputError, field, need_regular, of_kind, parse, read_bytes, text_field
 from evaluator.core.records import Item
 from evaluator.core.text import name_of
 from evaluator.tasks.base import Argument, Task
@@ -102,10 +102,7 @@ def _read_all(files: Sequence[Path], task: str, language_of: LanguageOf, *, shar
 
 
 def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bool) -> Iterator[Item]:
-    try:
-        content = parse(need_regular(file).read_bytes(), str(file))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+    content = parse(read_bytes(need_regular(file)), str(file))
     for article_number, article in enumerate(field(content, "data", list, str(file))):
         place = f"{file}: data[{article_number}]"
         title = field(article, "title", str, place) if "title" in of_kind(article, dict, place) else ""

@@ -8,7 +8,7 @@ text: any UTF-8 file, or `gazetteer`, the bundled passages in nine languages.
 
 from pathlib import Path
 
-from evaluator.core.errors import InputError, field, parse, strings, text_field
+from evaluator.core.errors import InputError, field, parse, read_bytes, strings, text_field
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
@@ -18,17 +18,14 @@ _BUNDLED_START = 1_000_000  # far behind the passages that calibrate pruning
 _BUNDLED_PASSAGES = 40  # of each language
 
 
-def read_jsonl(path: Path, task: str) -> list[Item]:
+def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     """Every item, in order. Raises InputError with the line's number if malformed or an id is twice in a language."""
+    assert path is not None, "the argument is required"
     items = []
     first_seen: dict[tuple[str, str], int] = {}
     clusters: dict[tuple[str, str], str] = {}  # (language, context) -> the first item that has this context
-    try:
-        # Bytes: text mode would also end a line at characters that JSON strings may hold.
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    for number, line in enumerate(lines, start=1):
+    # Bytes: text mode would also end a line at characters that JSON strings may hold.
+    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
         if not line.strip():
             continue
         place = f"{path}: line {number}"
@@ -61,17 +58,12 @@ def read_jsonl(path: Path, task: str) -> list[Item]:
     return items
 
 
-def _read_items(path: Path | None) -> list[Item]:
-    assert path is not None, "the argument is required"
-    return read_jsonl(path, JSONL.name)
-
-
 JSONL = Task(
     name="jsonl",
     help="your own questions, a JSON object per line",
     argument=Argument("FILE", required=True),
     named_after="file",
-    read_items=_read_items,
+    read_items=read_jsonl,
 )
 
 
@@ -82,9 +74,7 @@ def read_text(path: Path | None) -> str:
         passages = (gazetteer_passages(each, start=_BUNDLED_START, count=_BUNDLED_PASSAGES) for each in LANGUAGES)
         return "\n".join(passage for each in passages for passage in each)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason})") from error
     if not text.strip():

@@ -100,11 +100,8 @@ class Observer:
 
 
 class Gathered:
-    """The statistics of one input, from the same pass; see `Statistic`. float32.
-
-    Squared norms are summed for each sequence by itself, and the sums are added in the calibration's order. So the
-    result does not depend on how sequences were batched.
-    """
+    """The statistics of one input, from the same pass; see `Statistic`. float32. Squared norms are summed by sequence,
+    in the calibration's order, so they do not depend on how sequences were batched."""
 
     def __init__(self, kinds: Sequence[Statistic], columns: int, sequences: int, device: torch.device) -> None:
         """Empty, for inputs of `columns` columns and a calibration of `sequences` sequences."""

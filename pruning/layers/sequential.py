@@ -33,8 +33,8 @@ OWL_SPREAD = 0.08  # a layer's ratio differs from the mean of all by less than t
 def owl(shares: Sequence[float], ratio: float) -> list[Unstructured]:
     """A ratio per layer: layers with more outliers keep more, and the mean is `ratio` (Yin et al., OWL, section 3).
 
-    `shares` are scaled to a spread of 2 * OWL_SPREAD and shifted so that their mean is the density 1 - ratio; all
-    equal, they give the uniform allocation. Raises InputError if a ratio leaves [0, 1).
+    `shares` are scaled to a spread of 2 * OWL_SPREAD and shifted to a mean of the density 1 - ratio (all equal:
+    uniform). Raises InputError if a ratio leaves [0, 1).
     """
     low, high = min(shares), max(shares)
     scale = 2 * OWL_SPREAD / (high - low) if high > low else 0.0

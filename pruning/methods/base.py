@@ -66,11 +66,8 @@ class Method(_Named):
     def prune(
         self, weights_OI: Iterable[Tensor], statistic: Tensor | None, pattern: Pattern, group: Group, where: str
     ) -> Iterator[Pruned]:
-        """Prune matrices that read the same input, in their order.
-
-        `statistic` is that of their input, or None for a method that needs none; it may be overwritten. Raises
-        JobError naming `where` if it cannot be used.
-        """
+        """Prune matrices that read the same input, in their order. `statistic`: of their input, if needed; it may be
+        overwritten. Raises JobError naming `where` if it cannot be used."""
 
 
 class ScoringMethod(Method):

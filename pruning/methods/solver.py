@@ -35,12 +35,10 @@ class Factor:
 def factorise(hessian_II: Tensor, name: str) -> Factor:
     """Factor a Hessian, which is changed where columns are dead.
 
-    With rows and columns in reverse order its Cholesky factor, reversed back, is an upper U with H = U U^T; so
-    H^-1 = R^T R for R = U^-1, and the factor is unique. The published route (factor, invert, factor again) does three
-    times the work and rounds a matrix of squared condition.
-
-    A matrix that is not positive definite is tried again with ten times the damping, then in float64; the result says
-    which of them it took. Raises JobError naming `name` if the Hessian is not finite or no step succeeds.
+    With rows and columns in reverse order its Cholesky factor, reversed back, is an upper U with H = U U^T; so H^-1 =
+    R^T R for R = U^-1, and the factor is unique. The published route (factor, invert, factor again) does three times
+    the work and rounds a matrix of squared condition. A matrix that is not positive definite is tried again with ten
+    times the damping, then in float64. Raises JobError naming `name` if the Hessian is not finite or no step succeeds.
     """
     diagonal_I = hessian_II.diagonal()
     if not bool(torch.isfinite(hessian_II).all()):
@@ -78,11 +76,8 @@ def _inverse_of_upper(upper_II: Tensor) -> Tensor:
 
 
 def solve(weights_OI: Sequence[Tensor], factor: Factor, pattern: Pattern, *, block: int) -> list[tuple[Tensor, Tensor]]:
-    """Prune matrices that read the same input; returns (weight_OI, mask_OI) of each, in the factor's dtype.
-
-    `block`: how many columns are compared with each other and updated as one.
-    Dead columns become zero whatever their mask.
-    """
+    """Prune matrices that read the same input; returns (weight_OI, mask_OI) of each, in the factor's dtype. `block`:
+    the columns that are compared with each other and updated as one. Dead columns become zero whatever their mask."""
     rows = [len(weight) for weight in weights_OI]
     upper_II = factor.upper_II
     weight_OI = torch.cat([weight.to(upper_II.dtype) for weight in weights_OI])

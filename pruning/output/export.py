@@ -136,9 +136,8 @@ class Export:
     ) -> ManifestT:
         """Add the other files and the manifest `name`, and put all in place.
 
-        `describe` makes the manifest from the sha256 of the written files and of the source's. `more`: files that are
-        copied besides the companions, where the source has them; config.json is, unless `partial` has its own. A link
-        is no file of this checkpoint.
+        `describe` makes the manifest from the sha256 of the written files (no links) and of the source's. `more`: files
+        that are copied besides the companions, where the source has them, and config.json unless `partial` has its own.
         """
         source, config = self._checkpoint.directory, self.partial / f"config.json{_SUFFIX}"
         own = self.partial / "config.json"

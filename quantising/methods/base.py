@@ -18,6 +18,8 @@ from evaluator.core.errors import InputError
 if TYPE_CHECKING:
     from pruning.model.checkpoint import Checkpoint
 
+Sequences = Sequence[Sequence[int]]  # of token ids
+
 
 @dataclass(frozen=True, slots=True)
 class Modifier:
@@ -69,9 +71,7 @@ class Method(ABC):
             raise InputError(f"{checkpoint.directory / 'config.json'}: the checkpoint is already quantised")
 
     @abstractmethod
-    def write(
-        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
-    ) -> dict[str, str]:
+    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
         """Fill `folder` with config.json, weights as safetensors, their index if there are several, and recipe.yaml.
 
         `sequences`: token ids, empty for a method that needs none. Returns the versions of what did the work.

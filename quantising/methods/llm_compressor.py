@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from evaluator.core.errors import InputError, JobError
 from evaluator.core.isolated import run_isolated
 from evaluator.core.liveness import HEARTBEAT
 from quantising.environment import pins, python_of
-from quantising.methods.base import Method, Modifier, Wanted, recipe_of
+from quantising.methods.base import Method, Modifier, Sequences, Wanted, recipe_of
 from quantising.schemes import SCHEMES
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def interpreter() -> Path | str:
     return python_of(NAME, pins(LOCK) if locked else [REQUIREMENT], pinned=locked)
 
 
-def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Sequence[int]]) -> dict[str, str]:
+def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequences) -> dict[str, str]:
     """Write `source` as a recipe makes it; returns versions. Raises JobError with its last line, or InputError."""
     python = environment()
     with tempfile.TemporaryDirectory(prefix="resurface-llm-compressor-") as scratch:
@@ -107,9 +107,7 @@ class Recipe(Method):
     def check_here(self) -> None:
         environment()
 
-    def write(
-        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
-    ) -> dict[str, str]:
+    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
         recipe = wanted.recipe or recipe_of(self.modifiers, wanted)
         versions = apply_recipe(recipe, checkpoint.directory, folder, sequences)
         (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")  # as it was asked for

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.checkpoints.quantisation import ONLINE, ONLINE_SCHEMES
-from quantising.methods.base import Method, Modifier, Wanted, recipe_of
+from quantising.methods.base import Method, Modifier, Sequences, Wanted, recipe_of
 from quantising.schemes import SCHEMES
 
 if TYPE_CHECKING:
@@ -28,9 +27,7 @@ class RTN(Method):
 
         rounding.matrices(checkpoint, wanted.scheme, wanted.group_size, wanted.ignore)
 
-    def write(
-        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
-    ) -> dict[str, str]:
+    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
         from quantising.methods import rounding
 
         rounding.write(checkpoint, folder, wanted.scheme, wanted.group_size, wanted.ignore)
@@ -47,9 +44,7 @@ class Online(Method):
     schemes = tuple(ONLINE_SCHEMES)
     takes_group = False
 
-    def write(
-        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
-    ) -> dict[str, str]:
+    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
         said = {"quant_method": ONLINE, "scheme": wanted.scheme}
         for file in filter(None, (*checkpoint.files, checkpoint.index)):
             (folder / file.name).symlink_to(file.resolve())

@@ -96,7 +96,7 @@ def test_a_failed_job_leaves_nothing(target, name, error, raised, checkpoints, t
 
 @pytest.mark.parametrize("where", ["this machine", "another node"])
 def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setattr(liveness, "_BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(liveness, "_PACE", liveness.Pace(beat_seconds=0.01))
     partial = tmp_path / "out.partial-0123456789ab"
     with liveness.owned_directory(partial):
         if where == "another node":
@@ -105,7 +105,7 @@ def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
         with pytest.raises(InputError, match=writer):
             prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
         assert partial.exists()
-    monkeypatch.setattr(liveness, "_SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(liveness, "_PACE", liveness.Pace(beat_seconds=0.005, missed=10))
     if where == "another node":  # where it shows no more sign of life
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
         assert [file.name for file in tmp_path.iterdir()] == ["out"]
