@@ -158,8 +158,7 @@ def _join_engines() -> None:
 
 
 def mistakes(prepared: Prepared, answers: Answers, out: Path) -> Mapping[str, int]:
-    """What is wrong with the records of a run: how many items are missing or there twice, and of how many checkpoints
-    the records are not those of a run in which nothing dies. Empty where all is well."""
+    """What is wrong with a run's records: missing or double items, and checkpoints that differ. Empty: nothing."""
     store, found = RecordStore(out), Counter[str]()
     task = prepared.tasks[0]
     wanted = {(question.item.language, question.item.item_id) for question in task.questions}

@@ -198,8 +198,7 @@ def controlled(matcher: str, accepted: int, denied: int, language: str = "englis
 
 
 def test_an_accuracy_without_the_matchers_error():
-    """Of 7 items 3 contain the answer; of the other 4, the matcher accepts 2, where 9 of 10 and 8 of 10 were right:
-    (1/2 + 8/10 - 1) / (9/10 + 8/10 - 1) = 3/7 of them are right."""
+    """3 of 7 items contain the answer, 2 of 4 are accepted: (1/2 + 8/10 - 1) / (9/10 + 8/10 - 1) = 3/7 are right."""
     found = table(of_failures("a", 3, 4), controls=controlled("a", 9, 8))
     line = row(found, "a")
     assert line["accuracy"] == pytest.approx(5 / 7)

@@ -29,8 +29,7 @@ def _given() -> tuple[str, str]:
 
 
 def _fill(folder: Path) -> tuple[list[str], str, list[str], str]:
-    """The GPUs of five engines on two GPUs for three each, of a prune task, and of two engines after the first of the
-    five has ended; and the prune task's share."""
+    """GPUs of five engines on two for three each, of a prune task and its share, and of two engines after that."""
     with (
         ray_nodes([(folder, {"num_cpus": 2, "num_gpus": 2})]) as address,
         ray.init(address=address, log_to_driver=False),

@@ -112,8 +112,7 @@ def test_model_output_stays_text(opened):
 def test_the_headline_fits_a_page_of_1280_pixels_and_a_narrow_page_scrolls_its_tables_alone(
     tmp_path, tasks, per_language
 ):
-    """Also with long names: neither the page nor the table has anything to scroll sideways. On 600 pixels tables scroll
-    in boxes of their own, and a long question in the item view does not widen the page."""
+    """Also with long names, nothing scrolls sideways. On 600 pixels tables scroll in boxes of their own."""
     run = write_run(tmp_path / "run", per_language, ("dense", *LONG), languages=("english", "korean"), tasks=tasks)
     page = write_report(run).page
     window, whole, hidden = sizes_of(page, tmp_path)

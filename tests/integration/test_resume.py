@@ -73,8 +73,7 @@ def undisturbed(desk):
 
 @pytest.mark.more
 def test_a_driver_that_is_killed_again_and_again(desk, undisturbed, monkeypatch):
-    """Interrupted while it prunes, stopped while an engine starts, killed in the middle of the records; then other
-    shards, other engines."""
+    """Interrupted while it prunes, stopped while an engine starts, killed amid the records; then other shards."""
     run = desk.directory / "driver"
     log, sweep = desk.log(run), desk.sweep()
 

@@ -59,8 +59,8 @@ def prune(
     statistic: Callable[[Tensor], Tensor],
     apply: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, Tensor]:
-    """Pruned weights by tensor name, layer by layer, each layer observed on inputs from already pruned layers.
-    `statistic` is summed over sequences and divided by their number; `apply(weight, statistic)` is the new weight."""
+    """By tensor name; a layer's inputs are from pruned layers. `statistic`: summed over sequences, divided by their
+    number."""
     model = load_model(directory)
     prefix = _prefix(directory)
     pruned: dict[str, Tensor] = {}
@@ -99,8 +99,7 @@ def plain_experts(
     weights: Tensor,
     see: Callable[[int, str, Tensor], None] = lambda number, what, inputs: None,
 ) -> Tensor:
-    """Every token through every expert, of which those count that the router chose. With at least 16 rows: a product of
-    fewer may be rounded otherwise."""
+    """Every token through every expert, with at least 16 rows: a product of fewer may be rounded otherwise."""
     out = torch.zeros_like(hidden)
     rows = torch.cat([hidden, hidden.new_zeros(max(0, 16 - len(hidden)), hidden.shape[1])])
     for number in range(len(experts.down_proj)):

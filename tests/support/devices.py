@@ -10,8 +10,7 @@ FOLDER = Path(__file__).parents[1] / "gpu"
 
 
 def hides_gpus(mark_expression: str, asked: Sequence[Path]) -> bool:
-    """Whether GPUs are hidden from a whole test run: once CUDA has started, a process cannot hide or show them.
-    `asked`: the files and folders whose tests are run. Those of a GPU alone need no mark: they would all be skipped."""
+    """Whether GPUs are hidden from a whole test run. `asked`: its files and folders. GPU tests alone need no mark."""
     only_theirs = bool(asked) and all(path.resolve().is_relative_to(FOLDER) for path in asked)
     return mark_expression.strip() != ONLY_GPU and not only_theirs
 

@@ -71,8 +71,7 @@ def asked(_: Path) -> Cases:
 def scripted(
     monkeypatch: pytest.MonkeyPatch, bent: dict[str, Bend | Exception] | None = None, visible: int = 8
 ) -> Callable[[Run, Inputs], RunResult | str]:
-    """Executes the real runs on scripted engines. `bent`: by run, how its engine errs or fails. `visible` GPUs are all
-    that a process may use."""
+    """The real runs on scripted engines. `bent`: by run, how its engine errs. `visible`: a process's GPUs."""
     now: list[str] = []
 
     def build(config: EngineConfig) -> ScriptedEngine:

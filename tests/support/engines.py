@@ -101,8 +101,7 @@ def assert_beams_of_transformers(
     pad: int,
     among: Sequence[Request] = (),
 ) -> dict[str, Response]:
-    """Searches that run together in `engine` end with the beams that transformers' own search has for each prompt.
-    Returns the answers to the requests that they ran among."""
+    """Searches together in `engine` end with transformers' beams. Returns the answers to the requests among them."""
     eos = model.generation_config.eos_token_id
     eos_ids = frozenset(eos if isinstance(eos, list) else [eos])
     searches = [

@@ -32,9 +32,8 @@ def save_tiny_model(
     max_position_embeddings: int = 2048,
     vocabulary: int = VOCABULARY,
 ) -> Path:
-    """Write a random checkpoint of `architecture` to `directory` and return it. `seed` changes the weights and nothing
-    else; `eos_ids` is what generation_config.json says ends an answer (the tokenizer's own EOS is id 0). A smaller
-    `vocabulary` is the model's, not the tokenizer's."""
+    """Write a random checkpoint. `seed`: of the weights; `eos_ids`: generation_config.json's (the tokenizer's is 0);
+    `vocabulary`: the model's, not the tokenizer's."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 

@@ -63,8 +63,7 @@ def config(name: str, **changes: Any) -> Any:
 
 
 def build(name: str, directory: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **changes: Any) -> None:
-    """Write a random checkpoint; `max_shard_size` among the changes cuts it into shards. What transformers warns of
-    concerns these sizes alone, and is no test's business."""
+    """Write a random checkpoint; `max_shard_size` among the changes cuts it into shards."""
     from transformers import AutoModelForCausalLM
 
     shard = changes.pop("max_shard_size", "5GB")

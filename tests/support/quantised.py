@@ -38,8 +38,7 @@ class Layout:
 def quantise(
     source: Path, directory: Path, layout: str, *, twin: Path | None = None, config: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write `source` to `directory`, each matrix of its decoder layers quantised in a layout of `LAYOUTS`. `twin`:
-    where the dense checkpoint of the same values is written. `config` replaces fields of quantization_config."""
+    """Write `source`, quantised in a layout of `LAYOUTS`. `twin`: where its dense copy goes. `config`: other fields."""
     chosen = LAYOUTS[layout]
     stored: dict[str, Any] = {}
     values: dict[str, Any] = {}
@@ -204,8 +203,7 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 def rounding_inputs(model: Any, layout: str) -> Any:
-    """A transformers model of a layout's twin, whose matrices see inputs that are rounded for each token as the layout
-    says: int8 or float8, scaled to the token's largest value."""
+    """A transformers model of a layout's twin; its matrices see inputs that are rounded for each token."""
     inputs = LAYOUTS[layout].config["config_groups"]["group_0"]["input_activations"]
     assert inputs is None or inputs["dynamic"]
     most = {None: None, "int": 127.0, "float": 448.0}[inputs and inputs["type"]]

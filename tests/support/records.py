@@ -151,8 +151,7 @@ def judged(
     probe: str = "greedy",
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A matcher's verdicts on a checkpoint's answers; `said` maps "language/item" to one of them, or to one of each
-    beam or sample: None is a failure of the engine, "too long" a response that the matcher's prompt has no room for."""
+    """A matcher's verdicts; `said`: "language/item" -> one, or one of each response. None: failed; "too long"."""
     rows = []
     for key, verdicts in said.items():
         language, item_id = key.split("/")

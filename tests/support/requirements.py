@@ -23,8 +23,7 @@ def requirements(lines: Iterable[str]) -> list[Requirement]:
 
 
 def pins(lock: str, python: str) -> dict[NormalizedName, str]:
-    """What a lock installs on Linux under `python`: names and versions. Raises ValueError for a line that is no pin,
-    and for a package that is pinned twice."""
+    """A lock's names and versions on Linux. Raises ValueError for a line that is no pin, and for one pinned twice."""
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     pinned: dict[NormalizedName, str] = {}
     for requirement in requirements((REQUIREMENTS / lock).read_text(encoding="utf-8").splitlines()):
@@ -39,9 +38,8 @@ def pins(lock: str, python: str) -> dict[NormalizedName, str]:
 
 
 def overwritten(distributions: Iterable[Distribution]) -> dict[str, list[str]]:
-    """The files that several distributions install with different contents, each with those distributions' names. The
-    one that is installed last wins there, and the others may break. Equal files, such as the empty `__init__.py` of a
-    namespace, do no harm. Byte code is left out: it follows its source."""
+    """Files that several distributions install with different contents (the last one wins), each with their names. Byte
+    code follows its source."""
     owners: dict[str, dict[str, str]] = {}
     for distribution in distributions:
         name, text = distribution.name, distribution.read_text("RECORD") or ""  # each reads a file

@@ -115,8 +115,7 @@ def records(run: Path) -> pd.DataFrame:
 
 
 def assert_alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """The same records in the same order, up to rounding in float32: a batch changes it. Sums over 32 tokens were seen
-    to differ by 4e-6 nats."""
+    """The same records in the same order, up to rounding in float32: 4e-6 nats in sums over 32 tokens."""
     one, other = (frame.reset_index(drop=True) for frame in (found, expected))
     for frame in (one, other):
         ids = [None if each is None else tuple(each) for each in frame["token_ids"]]

@@ -50,8 +50,7 @@ def without_layers(model: Any, gone: tuple[int, ...]) -> Any:
 
 
 def lowest(model: Any, sequences: list[Tensor], unit: str, count: int) -> list[tuple[int, ...]]:
-    """The heads (those of one key and value together) or channels of each layer with the lowest Wanda scores. A layer's
-    inputs come from layers in which the columns of those that go are zero; the model is left so."""
+    """By layer the heads or channels with the lowest Wanda scores, whose columns are then zero in the model."""
     parts = model.config.num_key_value_heads if unit == "heads" else model.config.intermediate_size
     gone = []
     for layer in model.model.layers:

@@ -9,9 +9,8 @@ from safetensors.torch import save_file
 
 
 def lay_traps(checkpoint: Path, marker: Path) -> Path:
-    """Put traps into a tiny checkpoint of a known architecture, and return it; `marker` appears if its code is run.
-    Code that config.json and tokenizer_config.json ask for; a pickle of weights; and, in the layout of Mistral's own
-    files, other weights with other sizes."""
+    """Trap a tiny checkpoint: `marker` appears if code that it names is run, or a pickle is read; and other weights lie
+    in the layout of Mistral's own files."""
     code = f"from pathlib import Path\nPath({str(marker)!r}).touch()\nModel = Config = None\n"
     (checkpoint / "evil.py").write_text(code, encoding="utf-8")
     model = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model", "AutoModelForCausalLM": "evil.Model"}

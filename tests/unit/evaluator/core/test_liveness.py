@@ -10,28 +10,26 @@ CLAIM = LeaseClaim(number=7, token="t", owner=this_process(), locked=True)
 PACE = Pace(beat_seconds=5.0, missed=3, look_seconds=1.0)
 
 
-def test_what_is_seen_of_the_owner_decides():
-    decided = {"running": "refuse", "gone": "take", "stopped": "watch", "elsewhere": "watch"}
-    assert {sight: decide(CLAIM, sight, locked_by_another=False) for sight in decided} == decided
+UNLOCKED, RELEASED = replace(CLAIM, locked=False), replace(CLAIM, released=True)
+SEEN = {"running": "refuse", "gone": "take", "stopped": "watch", "elsewhere": "watch"}
 
 
-def test_a_directory_without_an_owner_is_free():
-    assert decide(None, "elsewhere", locked_by_another=False) == "take"
-    for sight in ("running", "gone", "stopped", "elsewhere"):
-        assert decide(replace(CLAIM, released=True), sight, locked_by_another=False) == "take"
-
-
-@pytest.mark.parametrize("last", [None, replace(CLAIM, released=True), CLAIM])
-def test_a_lock_that_no_claim_explains_is_a_process_that_is_just_claiming(last):
-    assert decide(last, "gone", locked_by_another=True) == "refuse"
-
-
-def test_a_lock_that_a_stopped_process_keeps_is_in_nobodys_way():
-    """That of a driver before the last one, which could not get it."""
-    unlocked = replace(CLAIM, locked=False)
-    assert decide(unlocked, "gone", locked_by_another=True) == "take"
-    assert decide(replace(unlocked, released=True), "running", locked_by_another=True) == "take"
-    assert decide(CLAIM, "stopped", locked_by_another=True) == "watch"
+@pytest.mark.parametrize(
+    ("last", "sight", "locked_by_another", "decision"),
+    [
+        *((CLAIM, sight, False, decision) for sight, decision in SEEN.items()),
+        *((RELEASED, sight, False, "take") for sight in SEEN),
+        (None, "elsewhere", False, "take"),
+        # a lock that no claim explains is a process that is just claiming
+        *((last, "gone", True, "refuse") for last in (None, RELEASED, CLAIM)),
+        # a stopped process keeps that of a driver before the last one, which could not get it
+        (UNLOCKED, "gone", True, "take"),
+        (replace(UNLOCKED, released=True), "running", True, "take"),
+        (CLAIM, "stopped", True, "watch"),
+    ],
+)
+def test_what_is_seen_of_the_owner_and_its_lock_decides(last, sight, locked_by_another, decision):
+    assert decide(last, sight, locked_by_another) == decision
 
 
 @pytest.mark.parametrize(("first", "then"), [(None, 1), (0, 1), (41, 1), (3, None)])

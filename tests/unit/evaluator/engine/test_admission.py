@@ -68,11 +68,8 @@ def test_an_error_reaches_the_riders():
     assert shared.answer(refuse(leader, "why"))[1:] == []
 
 
-def test_without_bursts_the_rows_and_a_short_queue_are_kept_full():
+def test_the_rows_are_kept_full_and_a_burst_begins_when_an_eighth_of_them_is_free():
     assert [room(256, held, bursts=False) for held in (0, 200, 256, 264, 300)] == [264, 64, 8, 0, 0]
-
-
-def test_a_burst_begins_when_an_eighth_of_the_rows_is_free_and_fills_them():
     assert [room(256, held, bursts=True) for held in (0, 100, 224, 225, 256, 264)] == [256, 156, 32, 0, 0, 0]
     assert [room(4, held, bursts=True) for held in (0, 3, 4)] == [4, 1, 0]
 

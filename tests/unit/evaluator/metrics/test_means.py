@@ -63,13 +63,6 @@ def test_items_of_one_context_are_one_observation():
     assert together.interval()[0] < low < high < together.interval()[1]
 
 
-def test_no_interval_is_without_width_or_outside_the_bounds():
-    for n in (3, 10, 200):
-        for count in (0, 1, n):
-            low, high = Mean(flags(count, n), np.arange(n)).interval()
-            assert 0 <= low < high <= 1
-
-
 def test_two_contexts_have_no_interval():
     assert Mean(flags(1, 4), np.array([0, 0, 1, 1])).interval() == (None, None)
     assert too_few(2) == "2 contexts are too few for an interval"

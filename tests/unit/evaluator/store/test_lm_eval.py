@@ -6,6 +6,7 @@ import pytest
 
 from evaluator.core.errors import InputError
 from evaluator.store.lm_eval import is_logged, read_logged
+from tests.support.sweeps import refused
 
 # What is read of a line that lm-eval 0.4.13 writes for gsm8k, once for each of its two filters; texts shortened.
 LINE = {
@@ -55,8 +56,7 @@ def test_samples_of_several_filters_and_the_results_beside_them(tmp_path):
     ],
 )
 def test_what_lm_eval_would_not_write_is_one_line(tmp_path, row, message):
-    with pytest.raises(InputError, match=message):
-        read_logged(logged(tmp_path, row))
+    assert message in refused(read_logged, logged(tmp_path, row))
 
 
 def test_the_answer_to_a_choice_is_the_option_that_won(tmp_path):

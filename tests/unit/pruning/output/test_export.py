@@ -96,7 +96,7 @@ def test_a_failed_job_leaves_nothing(target, name, error, raised, checkpoints, t
 
 @pytest.mark.parametrize("where", ["this machine", "another node"])
 def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setattr(liveness, "_PACE", liveness.Pace(beat_seconds=0.01))
+    monkeypatch.setattr(liveness, "_PACE", liveness.Pace(beat_seconds=0.01, missed=4500))
     partial = tmp_path / "out.partial-0123456789ab"
     with liveness.owned_directory(partial):
         if where == "another node":

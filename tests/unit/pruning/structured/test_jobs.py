@@ -1,6 +1,7 @@
 """Whole jobs that take layers, heads or channels out of tiny models, against the brute force."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +10,6 @@ import pytest
 import torch
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.core.errors import InputError
 from pruning.methods.patterns import read_numbers
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
@@ -19,6 +19,7 @@ from pruning.verify import examine
 from tests.support import brute_force, structured
 from tests.support import pruning as tiny
 from tests.support.models import load_model
+from tests.support.sweeps import refused
 
 SAMPLES = 6
 
@@ -144,8 +145,8 @@ def test_a_gemma_4_keeps_full_attention_in_its_last_layer(checkpoints, tmp_path)
     source, out = checkpoints("gemma4_text", torch.float32), tmp_path / "out"
     assert_dropped(source, out, (0,))
     assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {"1"}
-    with pytest.raises(InputError, match=r"layer 1 would be of another kind: .*'full_attention'"):
-        check(drop(source, "2"), tmp_path / "other")
+    told = refused(check, drop(source, "2"), tmp_path / "other")
+    assert "'full_attention'" in told.partition("layer 1 would be of another kind: ")[2]
 
 
 def test_checkpoints_without_as_many_layers_share_an_engine(checkpoints, tmp_path):
@@ -201,9 +202,7 @@ def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path
     ],
 )
 def test_a_job_that_leaves_or_takes_nothing_is_refused(name, method, fields, message, checkpoints, passages, tmp_path):
-    with pytest.raises(InputError, match=message) as caught:
-        check(config(checkpoints(name), passages, method, **fields), tmp_path / "out")
-    assert "\n" not in str(caught.value)
+    assert re.search(message, refused(check, config(checkpoints(name), passages, method, **fields), tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -212,5 +211,4 @@ def test_a_layer_that_the_configuration_does_not_count_is_refused(checkpoints, t
     settings = json.loads((copy / "config.json").read_text())
     settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
     (copy / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(InputError, match=r"model.layers.2.* is of a layer beyond the 2 of config.json"):
-        check(drop(copy, "0"), tmp_path / "out")
+    assert "is of a layer beyond the 2 of config.json" in refused(check, drop(copy, "0"), tmp_path / "out")

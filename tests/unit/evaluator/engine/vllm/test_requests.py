@@ -200,8 +200,7 @@ def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine,
 
 
 def outputs(counts, width, seed=0):
-    """EngineCoreOutputs of so many tokens each, as views of one table; None: no log-probabilities were asked for.
-    Values are multiples of a half, so that many tie."""
+    """EngineCoreOutputs of so many tokens, views of one table; None: without log-probabilities. Many tie."""
     rng = np.random.default_rng(seed)
     rows = sum(count or 0 for count in counts)
     top = -np.sort(rng.integers(0, 6, (rows, width)) / 2, axis=1).astype(np.float32)
