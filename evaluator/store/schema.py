@@ -77,13 +77,9 @@ _KEY = tuple(each for each in _RECORD if each.meaning.key)
 _VERDICT = (*_KEY, *stored(VerdictRow))
 _CONTROL = stored(ControlRow)
 
-RECORDS = _schema(_RECORD)
-ITEMS = _schema(_ITEM)
-VERDICTS = _schema(_VERDICT)
-CONTROLS = _schema(_CONTROL)
+RECORDS, ITEMS, VERDICTS, CONTROLS = map(_schema, (_RECORD, _ITEM, _VERDICT, _CONTROL))
 KEY = tuple(each.name for each in _KEY)  # the columns that together name a record
-READ_RECORDS, READ_ITEMS, READ_VERDICTS = _reported(_RECORD), _reported(_ITEM), _reported(_VERDICT)
-READ_CONTROLS = _reported(_CONTROL)
+READ_RECORDS, READ_ITEMS, READ_VERDICTS, READ_CONTROLS = map(_reported, (_RECORD, _ITEM, _VERDICT, _CONTROL))
 # Every column of a file by name, for a reader that checks what others may have written.
 RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS, CONTROL_COLUMNS = (
     {each.name: each for each in columns} for columns in (_RECORD, _ITEM, _VERDICT, _CONTROL)

@@ -16,7 +16,6 @@ That file, or the task's entry in a sweep file, maps columns to fields (`source.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,15 +51,6 @@ class Preset(DataSource):
     sample: dict[str, Any]  # a row of our own
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """The data set that a path names: a repository of the hub, or files."""
-
-    data: str
-    local: bool
-    said: Source  # its description
-
-
 class _Reader:
     """Reads a preset's data set, or, without a preset, whatever a path names."""
 
@@ -72,18 +62,19 @@ class _Reader:
         if self._preset is not None:
             data = self._preset.data if path is None else str(path)
             return read_data_set(self._name, data, self._preset, said, local=path is not None)
-        named = _named(path)
-        return read_data_set(self._name, named.data, Source(), said.over(named.said), local=named.local)
+        named, described, local = _named(path)
+        return read_data_set(self._name, named, Source(), said.over(described), local=local)
 
     def usual(self, path: Path | None) -> Source | None:
         """The description of a data set on the hub; None for files."""
         if self._preset is not None:
             return self._preset if path is None else None
-        named = _named(path)
-        return None if named.local else named.said
+        _, described, local = _named(path)
+        return None if local else described
 
 
-def _named(path: Path | None) -> _Named:
+def _named(path: Path | None) -> tuple[str, Source, bool]:
+    """The data set that a path names, its description, and whether it is files."""
     assert path is not None, "the argument is required"
     said = Source()
     if path.suffix in (".yaml", ".yml"):
@@ -91,9 +82,9 @@ def _named(path: Path | None) -> _Named:
         beside = path.parent / said.data
         path = beside if beside.exists() else Path(said.data)
     if path.exists():
-        return _Named(str(path), True, said)
+        return str(path), said, True
     repository, _, revision = str(path).partition("@")
-    return _Named(repository, False, said.over(Source(revision=revision or None)))
+    return repository, said.over(Source(revision=revision or None)), False
 
 
 def document(path: Path, kind: type[_Said]) -> _Said:

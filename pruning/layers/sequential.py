@@ -122,10 +122,9 @@ def _prune_layer(
         known = {} if observer is None else observer.take(leader)
         least_squares = None
         if config.repair != "none" and tokens != 0:
-            overwritten = own_kind is Statistic.HESSIAN
-            least_squares = LeastSquares(
-                known[Statistic.HESSIAN].clone() if overwritten else known[Statistic.HESSIAN], where
-            )
+            hessian_II = known[Statistic.HESSIAN]  # the method may overwrite its own
+            least_squares = LeastSquares(hessian_II.clone() if own_kind is Statistic.HESSIAN else hessian_II, where)
+            del hessian_II
         own = None if own_kind is None else known.pop(own_kind)
         del known
         pruned = method.prune((linears[name].weight.data for name in members), own, pattern, group, where)

@@ -44,30 +44,21 @@ _GEMMA4 = {
     "enable_moe_block": "experts beside its dense matrices",
 }
 
+_PLAIN = ("gemma2", "gemma3_text", "glm", "glm4", "granite", "llama", "mistral", "olmo2", "olmo3", "phi3")
+_PLAIN += ("qwen2", "qwen3", "smollm3")
+
 # By the model_type of config.json.
-ARCHITECTURES = {
-    "gemma2": Architecture(),
+_KNOWN = {
+    **dict.fromkeys(_PLAIN, Architecture()),
     "gemma3": Architecture(("language_model.model.", "model.language_model."), text_config=True),
-    "gemma3_text": Architecture(),
     "gemma4": Architecture(_TOWERS, text_config=True, whole=_GEMMA4),
     "gemma4_text": Architecture(("model.", *_TOWERS), whole=_GEMMA4),
-    "glm": Architecture(),
-    "glm4": Architecture(),
-    "granite": Architecture(),
-    "llama": Architecture(),
-    "mistral": Architecture(),
     "mixtral": Architecture(experts=("w1", "w3", "w2"), renamed={"mlp.": "block_sparse_moe."}),
-    "olmo2": Architecture(),
-    "olmo3": Architecture(),
-    "olmoe": Architecture(experts=_EXPERTS),
-    "phi3": Architecture(),
-    "qwen2": Architecture(),
-    "qwen3": Architecture(),
+    **dict.fromkeys(("olmoe", "qwen3_moe"), Architecture(experts=_EXPERTS)),
     "qwen3_5": Architecture(_TOWERS, text_config=True, dense=_GATES, recurrent=True),
     "qwen3_5_text": Architecture(("model.", *_TOWERS), dense=_GATES, recurrent=True),
-    "qwen3_moe": Architecture(experts=_EXPERTS),
-    "smollm3": Architecture(),
 }
+ARCHITECTURES = dict(sorted(_KNOWN.items()))
 
 
 def recognise(checkpoint: Checkpoint) -> Architecture:
@@ -104,13 +95,8 @@ class Expert(nn.Module):
 
     def __init__(self, width: int, inner: int, activation: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> None:
         super().__init__()
-        matrices = [
-            Routed(width, inner, bias=False),
-            Routed(width, inner, bias=False),
-            Routed(inner, width, bias=False),
-        ]
-        for name, matrix in zip(names, matrices, strict=True):
-            self.add_module(name, matrix)
+        for name, sizes in zip(names, ((width, inner), (width, inner), (inner, width)), strict=True):
+            self.add_module(name, Routed(*sizes, bias=False))
         self._names = names
         self._activation = activation
 

@@ -59,10 +59,8 @@ class Linear(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         inputs_TI = inputs.reshape(-1, self.in_features)
-        tokens, shape = (
-            len(inputs_TI),
-            (self.in_features, self.out_features, self.bias is not None, torch.get_num_threads()),
-        )
+        tokens, threads = len(inputs_TI), torch.get_num_threads()
+        shape = self.in_features, self.out_features, self.bias is not None, threads
         agreed = _agreed.setdefault(shape, set())
         if agreed is None or tokens < _FEW or inputs_TI.numel() * self.out_features < _SMALL:
             return functional.linear(inputs, self.weight, self.bias)

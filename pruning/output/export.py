@@ -33,26 +33,13 @@ _SUFFIX = ".partial"
 _TOKEN = re.compile(r"-([0-9a-f]{12}|[0-9]+)$")  # numbers were the ids of processes
 # What goes along with weights and config.json. No other weights, no model card: it describes the dense model.
 _NAMES = {
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tekken.json",
-    "preprocessor_config.json",
-    "processor_config.json",
+    *("generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tekken.json"),
+    *("vocab.json", "vocab.txt", "merges.txt"),
 }
 _BEGINNINGS = (
-    "tokenizer.model.",
-    "chat_template",
-    "additional_chat_templates/",
-    "LICENSE",
-    "LICENCE",
-    "NOTICE",
-    "USE_POLICY",
+    *("tokenizer.model.", "chat_template", "additional_chat_templates/"),
+    *("LICENSE", "LICENCE", "NOTICE", "USE_POLICY"),
 )
 _ENDINGS = (".model", ".tiktoken")
 

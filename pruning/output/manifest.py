@@ -68,9 +68,7 @@ class PruneManifest(JobManifest):
     # First: it reveals another version before any other field fails.
     schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
     method: str
-    pattern: (
-        str  # "unstructured" or "N:M"; "layers", "heads", "channels" or a list of layers where parts were taken out
-    )
+    pattern: str  # "unstructured", "N:M"; of parts taken out "layers", "heads", "channels" or a list of layers
     sparsity: float  # requested; N / M for a pattern
     # zeros / weights over the pruned matrices; of parts taken out the share of the weights of all layers' matrices
     measured_sparsity: float
