@@ -1,11 +1,12 @@
 """Questions in letters: each letter is a token, so that plans, requests and records can be read by eye."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from evaluator.asking.prompts import Continuation, Prompt
 from evaluator.asking.questions import Question
 from evaluator.core.records import Item
+from evaluator.engine.base import Request, Response
 from evaluator.engine.fake import FakeLM
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
@@ -64,6 +65,12 @@ def letter_evaluation(plans: Iterable[Plan], config: EvalConfig, **settings: Any
 def letter_model() -> FakeLM:
     """A language model over the letters."""
     return FakeLM(vocabulary=27, eos_ids=EOS, seed=5)
+
+
+def noted(script: Callable[[Request], Response]) -> tuple[list[Request], Callable[[Request], Response]]:
+    """The list of the requests that a script gets, and a script that fills it."""
+    sent: list[Request] = []
+    return sent, lambda request: sent.append(request) or script(request)  # type: ignore[func-returns-value]
 
 
 def letter_stream(config: EvalConfig, items: int, in_flight: int = 4) -> Evaluation:

@@ -53,17 +53,6 @@ def run(script, questions, config=CONFIG, base=None, **engine):
     return {record.item_id: record for record in found}
 
 
-def recorded():
-    """A script of the letter model, and the list of the requests that it got."""
-    sent = []
-
-    def script(request):
-        sent.append(request)
-        return letter_model().answer(request)
-
-    return sent, script
-
-
 def test_on_the_base_itself_the_aligned_rank_is_one(questions):
     found = run(letter_model().answer, questions)
     defined = {name: record for name, record in found.items() if record.status == "ok"}
@@ -110,7 +99,7 @@ def test_on_another_checkpoint_the_same_tokens_are_scored_after_the_bases_words(
 def test_the_eos_of_the_bases_answer_is_not_scored(questions):
     question = questions[0]
     base = {question.item.item_id: BaseAnswer(token_ids=(5, 1, 0))}
-    sent, script = recorded()
+    sent, script = letters.noted(letter_model().answer)
     gold = replace(question, item=replace(question.item, answers=("ea",)))
     record = run(script, [gold], base=base)[question.item.item_id]
     assert record.token_ids == (5, 1)
@@ -120,7 +109,7 @@ def test_the_eos_of_the_bases_answer_is_not_scored(questions):
 
 
 def test_what_is_missing_is_excluded_with_the_reason_and_asks_nothing(questions):
-    sent, script = recorded()
+    sent, script = letters.noted(letter_model().answer)
     config = CONFIG.model_copy(update={"probes": ("greedy", "aligned_rank")})
     base = {q.item.item_id: BaseAnswer(missing="nobody asked it") for q in questions}
     found = run(script, questions, config, base=base)

@@ -18,7 +18,7 @@ from evaluator.probes import PROBES
 from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
 from evaluator.report.embed import ItemView
-from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plans, letter_questions
+from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plans, letter_questions, noted
 
 
 class Again(ItemProbe):
@@ -74,12 +74,7 @@ def config(**changes):
 
 
 def records_of(settings):
-    asked = []
-
-    def script(request):
-        asked.append(request)
-        return letter_model().answer(request)
-
+    asked, script = noted(letter_model().answer)
     plans = letter_plans(letter_questions(letter_items(6), settings), settings)
     stream = letter_evaluation(plans, settings).run(FakeEngine(script))
     return [record for _, found in stream for record in found], asked

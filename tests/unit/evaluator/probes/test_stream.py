@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.asking.questions import NO_GOLD
 from evaluator.core.errors import EngineError
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.rank import NOT_SAID
@@ -64,12 +64,7 @@ def test_a_probe_alone_gives_what_it_gives_among_all():
 
 def test_an_excluded_item_is_recorded_and_never_sent():
     items = [*letter_items(5), replace(letter_items(1)[0], item_id="empty", answers=("?!",))]
-    asked: list[Request] = []
-
-    def script(request):
-        asked.append(request)
-        return letter_model().answer(request)
-
+    asked, script = letters.noted(letter_model().answer)
     questions = letter_questions(items, CONFIG)
     records = [r for r in _evaluate(FakeEngine(script), questions, CONFIG) if r.item_id == "empty"]
     assert {r.status for r in records} == {"excluded"}
