@@ -44,8 +44,8 @@ _GEMMA4 = {
     "enable_moe_block": "experts beside its dense matrices",
 }
 
-_PLAIN = ("gemma2", "gemma3_text", "glm", "glm4", "granite", "llama", "mistral", "olmo2", "olmo3", "phi3")
-_PLAIN += ("qwen2", "qwen3", "smollm3")
+_PLAIN = {"gemma2", "gemma3_text", "glm", "glm4", "granite", "llama", "mistral", "olmo2", "olmo3", "phi3"}
+_PLAIN |= {"qwen2", "qwen3", "smollm3"}
 
 # By the model_type of config.json.
 _KNOWN = {
