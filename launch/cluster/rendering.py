@@ -9,10 +9,10 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -26,6 +26,7 @@ _LABEL = (
     re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?"),  # of Kubernetes, with room for what is added to it
     "small letters, digits and hyphens only, as Kubernetes has them",
 )
+_KEY = r"([\w.-]+(?:/[\w.-]+)?)"  # of Kubernetes' labels and taints
 _WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+@:/-]*"), "letters, digits and _ . , + @ : / - only")
 _FORMS: Mapping[str, tuple[re.Pattern[str], str]] = {
     **dict.fromkeys(("name", "partition", "account"), _WORD),
@@ -34,7 +35,15 @@ _FORMS: Mapping[str, tuple[re.Pattern[str], str]] = {
         re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}"),
         "minutes, HH:MM:SS or D-HH:MM:SS, as Slurm has it",
     ),
-    "memory": (re.compile(r"\d+([KMGT]i?)?"), "a number and K, M, G or T (Kubernetes also Ki, Mi, Gi, Ti)"),
+    **dict.fromkeys(
+        ("memory", "shm"), (re.compile(r"\d+([KMGT]i?)?"), "a number and K, M, G or T (Kubernetes also Ki, Mi, Gi, Ti)")
+    ),
+    "secrets": (re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), "is no name of a Kubernetes secret"),
+    "node_selector": (re.compile(rf"{_KEY}=([\w.-]*)", re.ASCII), "KEY=VALUE is needed"),
+    "tolerations": (
+        re.compile(rf"{_KEY}(?:=([\w.-]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?", re.ASCII),
+        "KEY[=VALUE][:EFFECT] is needed, as `kubectl taint` has it",
+    ),
     "user": (re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), "is no user's name"),
 }
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
@@ -72,6 +81,10 @@ class ClusterSettings:
     queue: str | None = None  # of Kueue
     tries: int = 3
     ray_version: str | None = None
+    node_selector: tuple[str, ...] = ()  # KEY=VALUE
+    tolerations: tuple[str, ...] = ()  # KEY[=VALUE][:EFFECT]
+    secrets: tuple[str, ...] = ()  # of Kubernetes: each key becomes a variable
+    shm: str = "16Gi"  # of /dev/shm. With less than 10 GB, Ray keeps its objects elsewhere
     address: str | None = None  # of a Ray cluster's dashboard
     head: str | None = None  # a host, for `ray up`
     workers: tuple[str, ...] = ()
@@ -90,7 +103,8 @@ class ClusterSettings:
         _need(self.gpus >= 0, "gpus", self.gpus, "cannot be fewer than none")
         for name, (form, why) in _FORMS.items():
             value = getattr(self, name)
-            _need(value is None or bool(form.fullmatch(value)), name, value, why)
+            for text in value if isinstance(value, tuple) else (value,):
+                _need(text is None or bool(form.fullmatch(text)), name, text, why)
         for host in filter(None, (self.head, *self.workers)):
             _need(bool(_HOST.fullmatch(host)), "head and --workers", host, "is no host")
         try:
@@ -178,8 +192,14 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
         kept = Path(settings.mount) in Path(os.path.normpath(path)).parents
         why = f"is not below --mount {settings.mount}, so the pods do not share it"
         _need(kept or (name == "sweep" and path in bundled_recipes()), name, path, why)
+    old = re.match(r"([01]\.|2\.([0-9]|[1-4][0-9]|5[01])(\.|$))", settings.ray_version or "")
+    _need(not old, "ray-version", settings.ray_version, "only Ray 2.52 and later has tokens")
     group = {"rayStartParams": {"num-gpus": str(settings.gpus)}, "template": {"spec": _pod(settings)}}
-    cluster: dict[str, Any] = {"rayVersion": settings.ray_version, "headGroupSpec": group}
+    cluster: dict[str, Any] = {
+        "rayVersion": settings.ray_version,
+        "authOptions": {"mode": "token"},  # KubeRay makes a secret for each cluster, and hands it to the pods
+        "headGroupSpec": group,
+    }
     if settings.nodes > 1:
         count = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), settings.nodes - 1)
         cluster["workerGroupSpecs"] = [{"groupName": "engines", **count, **group}]
@@ -187,7 +207,8 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
     if settings.namespace:
         metadata["namespace"] = settings.namespace
     spec: dict[str, Any] = {
-        "entrypoint": command,
+        "jobId": settings.name,
+        "entrypoint": f"python -m launch.cluster.job {settings.name} {command}",
         "submissionMode": "K8sJobMode",
         "backoffLimit": settings.tries - 1,
         "shutdownAfterJobFinishes": True,
@@ -202,6 +223,7 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
     heading = (
         "# A sweep as a RayJob of KubeRay: kubectl apply -f rayjob.yaml\n"
         "# A try that fails gets a new cluster, which finishes what the one before began (backoffLimit).\n"
+        "# The exit codes 2, 3 and 4 stay the same: the job then ends as STOPPED, and is not tried again.\n"
         "# The claim's volume is mounted by all pods: it needs the access mode ReadWriteMany.\n"
     )
     document = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
@@ -218,15 +240,31 @@ def _pod(settings: ClusterSettings) -> dict[str, Any]:
         "image": settings.image,
         "volumeMounts": [{"name": "shared", "mountPath": settings.mount}, {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
     }
+    if settings.secrets:
+        container["envFrom"] = [{"secretRef": {"name": name}} for name in settings.secrets]
     if resources:
         container["resources"] = {"requests": dict(resources), "limits": dict(resources)}
     return {
         "containers": [container],
         "volumes": [
             {"name": "shared", "persistentVolumeClaim": {"claimName": settings.claim}},
-            {"name": "shm", "emptyDir": {"medium": "Memory"}},  # what workers of one engine exchange
+            # What workers of one engine exchange.
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm}},
         ],
+        **(
+            {"nodeSelector": dict(each.split("=") for each in settings.node_selector)} if settings.node_selector else {}
+        ),
+        **({"tolerations": tolerations} if (tolerations := list(_tolerations(settings))) else {}),
     }
+
+
+def _tolerations(settings: ClusterSettings) -> Iterator[dict[str, str]]:
+    """Those that were asked for; and with GPUs, the one for the taint that nodes with GPUs usually have."""
+    form, _ = _FORMS["tolerations"]
+    for text in (*settings.tolerations, *(["nvidia.com/gpu"] if settings.gpus else [])):
+        key, value, effect = cast("re.Match[str]", form.fullmatch(text)).groups()
+        given = {"operator": "Exists"} if value is None else {"operator": "Equal", "value": value}
+        yield {"key": key, **given, **({"effect": effect} if effect else {})}
 
 
 def _job(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
@@ -284,7 +322,9 @@ FORMATS: Mapping[str, Format] = {
             name="kuberay",
             help="a RayJob for KubeRay (ray.io/v1), under Kueue with --queue; needs --image and --claim",
             render=_kuberay,
-            uses=_MACHINES | {"time", "image", "claim", "mount", "namespace", "queue", "tries", "ray_version"},
+            uses=_MACHINES
+            | {"time", "image", "claim", "mount", "namespace", "queue", "tries", "ray_version"}
+            | {"node_selector", "tolerations", "secrets", "shm"},
         ),
         Format(
             name="job",

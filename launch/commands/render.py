@@ -22,7 +22,7 @@ def render_files(
     recipe: Annotated[str, typer.Argument(metavar="SWEEP", help="file or recipe, as in `resurface sweep`")],
     out: Annotated[Path, typer.Option("--out", help="the run directory; all nodes share it")],
     to: Annotated[Path, typer.Option("--to", help="the folder of the files")] = Path("cluster"),
-    sweep_path: Annotated[str | None, typer.Option(help="the sweep file on the cluster; default: as here")] = None,
+    sweep_path: Annotated[str | None, typer.Option(help="the sweep file's path on the cluster")] = None,
     name: Annotated[str, typer.Option(help="the job's name")] = "resurface",
     nodes: Annotated[int, machines(help="number of machines")] = 1,
     gpus: Annotated[int, machines(help="GPUs per machine")] = 0,
@@ -31,15 +31,19 @@ def render_files(
     time: Annotated[str | None, machines(help="time limit: minutes, HH:MM:SS or D-HH:MM:SS")] = None,
     partition: Annotated[str | None, slurm(help="the partition")] = None,
     account: Annotated[str | None, slurm(help="the account")] = None,
-    setup: Annotated[str | None, machines(help="slurm, up: the first command, e.g. 'source x/bin/activate'")] = None,
+    setup: Annotated[str | None, machines(help="slurm, up: first command, as 'source x/bin/activate'")] = None,
     mode: Annotated[str, slurm(help="symmetric, start or array")] = "symmetric",
     image: Annotated[str | None, kuberay(help="the image of all pods")] = None,
-    claim: Annotated[str | None, kuberay(help="PersistentVolumeClaim of run directory and models")] = None,
+    claim: Annotated[str | None, kuberay(help="PersistentVolumeClaim with run and models")] = None,
     mount: Annotated[str, kuberay(help="where pods mount this volume")] = "/shared",
     namespace: Annotated[str | None, kuberay(help="the namespace")] = None,
     queue: Annotated[str | None, kuberay(help="Kueue's local queue")] = None,
     tries: Annotated[int, kuberay(help="starts, each on a new Ray cluster")] = 3,
     ray_version: Annotated[str | None, kuberay(help="the image's Ray version; default: the one here")] = None,
+    node_selector: Annotated[str | None, kuberay(metavar="K=V,...", help="labels of the nodes")] = None,
+    tolerations: Annotated[str | None, kuberay(metavar="TAINT,...", help="KEY[=VALUE][:EFFECT] to accept")] = None,
+    secrets: Annotated[str | None, kuberay(metavar="NAME,...", help="secrets; their keys become variables")] = None,
+    shm: Annotated[str, kuberay(help="size of /dev/shm")] = "16Gi",
     address: Annotated[str | None, ray(help="job: the dashboard, http://HOST:8265")] = None,
     head: Annotated[str | None, ray(help="up: the head's host")] = None,
     workers: Annotated[str | None, ray(metavar="HOST,...", help="up: the other hosts")] = None,
@@ -53,7 +57,8 @@ def render_files(
         raise InputError(
             f"--gpus: {gpus}: an engine of this sweep takes {config.engine.tensor_parallel} of one machine's"
         )
-    given["workers"] = tuple(listed("workers", workers)) if workers is not None else ()
+    for option in ("workers", "node_selector", "tolerations", "secrets"):
+        given[option] = tuple(listed(option.replace("_", "-"), given[option])) if given[option] is not None else ()
     bundled = file in bundled_recipes().values() and not Path(recipe).exists()
     given["sweep"] = sweep_path or (recipe if bundled else os.path.abspath(file))
     given["out"] = out if format == "kuberay" else Path(os.path.abspath(out))  # pods have another directory

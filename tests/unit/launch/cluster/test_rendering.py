@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,7 +75,8 @@ SHIMS = {
     "scontrol": 'printf "%s\\n" node-1 node-2',
     # Here, in place of on the nodes.
     "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"; code=$?; /bin/sleep "${LOST_NODE-0}"; log ended; exit $code',
-    "ray": 'log ray "$@"; while [ $# -gt 0 ] && [ "$1" != -- ]; do shift; done; [ $# -eq 0 ] || { shift; exec "$@"; }',
+    "ray": 'log ray "$@"; case "$*" in "job stop"*) kill "$PPID" ;; esac; '
+    'while [ $# -gt 0 ] && [ "$1" != -- ]; do shift; done; [ $# -eq 0 ] || { shift; exec "$@"; }',
     "resurface": 'log resurface "$@"; log RAY_ADDRESS "${RAY_ADDRESS-none}"; exit "${CODE-0}"',
     "python": 'grep -c "^ray" {log} || true',  # nodes that are alive: those that have begun
     "sleep": "exec /bin/sleep 0.1",
@@ -185,7 +187,9 @@ def test_a_rayjob_fits_kuberays_own_definition(rayjob, nodes):
     rayjob.validate(document)
     assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayJob")
     spec = document["spec"]
-    assert spec["entrypoint"] == "resurface sweep /shared/sweep.yaml --out /shared/runs/grid"
+    command = "resurface sweep /shared/sweep.yaml --out /shared/runs/grid"
+    assert spec["entrypoint"] == f"python -m launch.cluster.job {spec['jobId']} {command}"
+    assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], spec["suspend"]) == (2, 26 * 3600, True)
     workers = spec["rayClusterSpec"].get("workerGroupSpecs", [])
     assert [group["replicas"] for group in workers] == ([2] if nodes == 3 else [])
@@ -193,6 +197,40 @@ def test_a_rayjob_fits_kuberays_own_definition(rayjob, nodes):
         (container,) = group["template"]["spec"]["containers"]
         assert container["resources"]["limits"] == {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": 8}
         assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/shared", "/dev/shm"}
+
+
+def test_pods_have_what_was_asked_for(rayjob):
+    asked = {"node_selector": ("example.com/gpu=h100", "zone=a"), "tolerations": ("spot=yes:NoExecute", "shared")}
+    made = files("kuberay", **KUBERAY, **asked, nodes=2, gpus=1, secrets=("hf", "wandb"), shm="64Gi")
+    document = yaml.safe_load(made["rayjob.yaml"])
+    rayjob.validate(document)
+    cluster = document["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        assert pod["nodeSelector"] == {"example.com/gpu": "h100", "zone": "a"}
+        assert pod["tolerations"] == [
+            {"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoExecute"},
+            {"key": "shared", "operator": "Exists"},
+            {"key": "nvidia.com/gpu", "operator": "Exists"},
+        ]
+        assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": name}} for name in ("hf", "wandb")]
+        assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
+    assert "tolerations" not in files("kuberay", **KUBERAY)["rayjob.yaml"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 143])
+def test_a_job_stops_itself_if_another_try_cannot_change_its_exit_code(submitted, code):
+    """KubeRay tries a job again that failed, but none that Ray calls stopped: here, Ray ends it at once."""
+    entrypoint = yaml.safe_load(files("kuberay", **KUBERAY)["rayjob.yaml"])["spec"]["entrypoint"]
+    program = f"PYTHONPATH={Path(__file__).parents[4]} exec {entrypoint.replace('python', sys.executable, 1)}"
+    returned, calls = submitted(program, CODE=str(code))
+    assert calls[0] == ["resurface", "sweep", "/shared/sweep.yaml", "--out", "/shared/runs/grid"]
+    stops = [call for call in calls if call[0] == "ray"]
+    if code in (2, 3, 4):
+        assert returned == -signal.SIGTERM
+        assert stops == [["ray", "job", "stop", "--no-wait", "--address", "http://127.0.0.1:8265", "resurface"]]
+    else:
+        assert (returned, stops) == (code, [])
 
 
 def test_yaml_holds_strings_as_strings():
@@ -278,6 +316,11 @@ def test_what_runs_on_the_head_is_one_argument(submitted):
         *(("kuberay", {"sweep": path}, f"--sweep-path: '{path}': is not below --mount /shared") for path in PLACES),
         ("kuberay", {"tries": 0}, "--tries: 0"),
         ("kuberay", {"mount": "shared"}, "--mount: 'shared'"),
+        ("kuberay", {"node_selector": ("zone",)}, "--node-selector: 'zone': KEY=VALUE is needed"),
+        ("kuberay", {"tolerations": ("gpu:Never",)}, "--tolerations: 'gpu:Never': KEY[=VALUE][:EFFECT] is needed"),
+        ("kuberay", {"secrets": ("hf", "HF_TOKEN")}, "--secrets: 'HF_TOKEN': is no name of a Kubernetes secret"),
+        ("kuberay", {"shm": "lots"}, "--shm: 'lots'"),
+        ("kuberay", {"ray_version": "2.51.1"}, "--ray-version: '2.51.1': only Ray 2.52 and later has tokens"),
         ("kuberay", {"mount": "/shared:ro"}, "--mount: '/shared:ro'"),
         ("kuberay", {"partition": "gpu"}, "--partition: 'gpu': not used by kuberay"),
         ("up", {"workers": ("node-2", "node-2")}, "'node-2': occurs twice"),  # Ray's file of hosts would have it once
