@@ -159,7 +159,10 @@ def render(format: str, settings: ClusterSettings, parts: Parts) -> dict[str, st
 def _slurm(settings: ClusterSettings, parts: Parts, command: str) -> dict[str, str]:
     if settings.memory and settings.memory.endswith("i"):
         raise InputError(f"--memory: {settings.memory!r}: Slurm has K, M, G and T only")
-    values = {**asdict(settings), "file": "sweep.sbatch", "command": command}
+    # Slurm's signal may come a minute early, and the sweep needs some seconds to end.
+    limit = _seconds(settings.time) if settings.time else 0
+    warning = min(120, limit // 4) if limit else 120  # seconds
+    values = {**asdict(settings), "file": "sweep.sbatch", "command": command, "warning": warning}
     if settings.mode in ("symmetric", "start"):
         return {"sweep.sbatch": _TEMPLATES.get_template(f"slurm-{settings.mode}.sbatch.j2").render(values)}
     if settings.mode != "array":

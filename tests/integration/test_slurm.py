@@ -93,6 +93,27 @@ def test_a_node_goes_down(desk, nodes, undisturbed, mode, lost):
     nodes.wait_for_nodes()
 
 
+@pytest.mark.parametrize("mode", ["symmetric", "start"])
+def test_a_job_that_reaches_its_time_limit_begins_again_by_itself(desk, nodes, undisturbed, mode):
+    run = desk.directory / f"{mode}-limited"
+    folder = _rendered(desk.sweep(shard_items=1, engines=None), run, "--nodes", "2", "--mode", mode, "--time", "60")
+    job = nodes.submit(folder / "sweep.sbatch")
+    while len(parts(run)) < 3:
+        assert nodes.job(job)["JobState"] in ("PENDING", "CONFIGURING", "RUNNING"), _said(folder)
+        time.sleep(0.1)
+    hours, minutes, _ = map(int, nodes.job(job)["RunTime"].split(":"))
+    nodes.run("scontrol", "update", f"JobId={job}", f"TimeLimit={hours * 60 + minutes + 2}")  # the warning comes now
+    while nodes.job(job)["Restarts"] == "0":
+        assert nodes.job(job)["JobState"] in ("RUNNING", "COMPLETING", "PENDING", "REQUEUED"), _said(folder)
+        time.sleep(0.5)
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"  # in order
+    nodes.run("scontrol", "update", f"JobId={job}", "TimeLimit=60")
+    ended = nodes.ended(job)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), _said(folder)
+    check_same(run, undisturbed)
+    nodes.wait_for_nodes()
+
+
 def test_an_array_is_joined_to_one_report(desk, nodes):
     save_tiny_model(desk.directory / "other", seed=1)
     sweep, run = desk.directory / "array.yaml", desk.directory / "array"

@@ -72,12 +72,15 @@ def sound_bash(text: str) -> None:
 
 
 SHIMS = {
-    "scontrol": 'printf "%s\\n" node-1 node-2',
+    "scontrol": 'if [ "$1" = show ]; then printf "%s\\n" node-1 node-2; else log scontrol "$@"; fi',
     # Here, in place of on the nodes.
     "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"; code=$?; /bin/sleep "${LOST_NODE-0}"; log ended; exit $code',
     "ray": 'log ray "$@"; case "$*" in "job stop"*) kill "$PPID" ;; esac; '
     'while [ $# -gt 0 ] && [ "$1" != -- ]; do shift; done; [ $# -eq 0 ] || { shift; exec "$@"; }',
-    "resurface": 'log resurface "$@"; log RAY_ADDRESS "${RAY_ADDRESS-none}"; exit "${CODE-0}"',
+    "resurface": 'log resurface "$@"; log RAY_ADDRESS "${RAY_ADDRESS-none}"; '
+    # As a sweep does that TERM reaches while it works; the signal is the batch script's.
+    '[ -z "${SIGNAL-}" ] || { trap "log told; exit ${CODE-143}" TERM; kill -s "$SIGNAL" "$BATCH"; '
+    'for _ in {1..600}; do /bin/sleep 0.1; done; }; exit "${CODE-0}"',
     "python": 'grep -c "^ray" {log} || true',  # nodes that are alive: those that have begun
     "sleep": "exec /bin/sleep 0.1",
 }
@@ -97,6 +100,7 @@ def submitted(tmp_path: Path):
         log.unlink(missing_ok=True)
         given = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node-[1-2]", **variables}
         environment = {"PATH": f"{bin}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path), **given}
+        text = text.replace("set -euo", "export BATCH=$$; set -euo", 1)
         done = subprocess.run(["bash"], input=text, text=True, env=environment, cwd=tmp_path, check=False)
         assert not (tmp_path / "owned").exists()
         lines = log.read_text().splitlines() if log.exists() else []
@@ -152,6 +156,35 @@ def test_a_node_whose_ray_ends_does_not_end_the_others_and_one_that_is_down_has_
     for own in ("10000 + SLURM_JOB_ID % 2200 * 10", "export RAY_AUTH_MODE=token", "/dev/urandom"):
         assert own in text
     assert '--temp-dir="/tmp/ray-$SLURM_JOB_ID"' in text
+
+
+@pytest.mark.parametrize("mode", ["symmetric", "start", "array"])
+@pytest.mark.parametrize(
+    ("signal", "code", "again"),
+    [
+        *(("USR1", code, True) for code in (1, 143)),
+        *(("USR1", code, False) for code in (0, 2, 3, 4)),
+        ("TERM", 143, False),
+        ("", 1, False),
+    ],
+)
+def test_a_job_begins_again_after_its_time_limit_and_only_then(submitted, mode, signal, code, again):
+    """The limit's signal goes to the script alone; the sweep ends in order, and what it ends with decides."""
+    text = files("slurm", mode=mode, nodes=1 if mode == "array" else 2, time="1:00:00")["sweep.sbatch"]
+    assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} < set(text.splitlines())
+    assert "#SBATCH --signal=B:USR1@120\n" in text
+    task = {"SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "1"} if mode == "array" else {}
+    returned, calls = submitted(text, SIGNAL=signal, CODE=str(code), **task)
+    assert returned == code
+    assert ["told"] * bool(signal) == [call[0] for call in calls if call[0] == "told"]
+    requeued = ["scontrol", "requeue", "4700_1" if mode == "array" else "4711"]
+    assert [call for call in calls if call[0] == "scontrol"] == [requeued] * again
+
+
+def test_the_warning_is_shorter_than_the_time():
+    assert "--signal=B:USR1@15\n" in files("slurm", time="1")["sweep.sbatch"]
+    for none in (None, "0"):
+        assert "--signal=B:USR1@120\n" in files("slurm", time=none)["sweep.sbatch"]
 
 
 def test_an_array_has_a_job_for_each_part_and_they_are_joined(submitted, tmp_path):
