@@ -77,9 +77,9 @@ def prune(
 
 
 def run_prune(
-    model: str | None, out: Path | None, options: Mapping[str, Any], checked: Callable[[Path], None] | None = None
+    model: str | None, out: Path | None, options: Mapping[str, Any], checked: Callable[[], None] | None = None
 ) -> None:
-    """Prune `model` into `out`; `checked` gets the model's directory first. Raises InputError or JobError."""
+    """Prune `model` into `out`; `checked` is called once all is checked. Raises InputError or JobError."""
     if model is None:
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
@@ -97,7 +97,7 @@ def run_prune(
 
     check(config, out, sources=SOURCES)
     if checked is not None:
-        checked(source)
+        checked()
     with console.status("pruning") as status:
 
         def progress(done: int, total: int) -> None:
@@ -133,11 +133,7 @@ def run_push(
         if run is not None:
             raise InputError("--run: this checkpoint is not pruned yet, so it has no run: push it later, without MODEL")
 
-        def open_for(source: Path) -> None:
-            hub.need_own_files(source)
-            hub.open_repository(name, public=public)
-
-        run_prune(model, out, options, open_for)
+        run_prune(model, out, options, lambda: hub.open_repository(name, public=public))
         assert out is not None
         manifest, fates = hub.whole(out), []
     from huggingface_hub.utils.tqdm import disable_progress_bars

@@ -86,16 +86,6 @@ def whole(directory: Path) -> PruneManifest:
     return manifest
 
 
-def need_own_files(source: Path) -> None:
-    """Raises InputError if a dense checkpoint has links other than into the hub's cache: pruning copies the files."""
-    home = source.resolve()
-    blobs = home.parents[1] / "blobs" if len(home.parents) > 1 and home.parent.name == "snapshots" else home
-    for file in sorted(source.rglob("*")):
-        target = file.resolve()
-        if file.is_symlink() and not (target.is_relative_to(home) or target.is_relative_to(blobs)):
-            raise InputError(f"--push: {file}: is a link to {target}, which would be published; copy what is meant")
-
-
 def base_of(manifest: PruneManifest) -> str | None:
     """The hub id and revision of the model that was pruned, if it came from the hub's cache."""
     cached = re.search(

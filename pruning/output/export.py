@@ -57,12 +57,27 @@ def companions(checkpoint: Checkpoint) -> list[str]:
 
 def source_files(checkpoint: Checkpoint, digest: Callable[[Path], str] = digest_of_file) -> dict[str, str]:
     """sha256 of each file of the dense checkpoint that the job reads or copies."""
-    names = ["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)]
-    return {name: digest(checkpoint.directory / name) for name in sorted(names)}
+    return {name: digest(checkpoint.directory / name) for name in _sources(checkpoint)}
+
+
+def _sources(checkpoint: Checkpoint) -> list[str]:
+    return sorted(["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)])
+
+
+def _need_own_files(checkpoint: Checkpoint) -> None:
+    """Raises InputError if a file to copy is a link, other than within the checkpoint or into the hub's cache."""
+    home = checkpoint.directory.resolve()
+    blobs = home.parents[1] / "blobs" if len(home.parents) > 1 and home.parent.name == "snapshots" else home
+    sources = [checkpoint.directory / name for name in _sources(checkpoint)]
+    for file in (*sources, *checkpoint.directory.glob("*_manifest.json")):
+        target = file.resolve()
+        if not (target.is_relative_to(home) or target.is_relative_to(blobs)):
+            raise InputError(f"{file}: is a link to {target}, which would be copied; put the file itself there")
 
 
 def check_place(checkpoint: Checkpoint, out: Path) -> None:
-    """Raises InputError if a checkpoint cannot be written at `out`: a bad place, or too little space."""
+    """Raises InputError if a file to copy lies elsewhere, or `out` is a bad place or has too little space."""
+    _need_own_files(checkpoint)
     source, target = checkpoint.directory.resolve(), out.resolve()
     if target == source or source in target.parents:
         raise InputError(f"out: {out} is inside the source checkpoint {checkpoint.directory}")

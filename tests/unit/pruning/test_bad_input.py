@@ -120,6 +120,39 @@ def test_a_place_in_the_source_or_one_that_holds_something_is_refused(copied, tm
     assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "config.json", "model.safetensors", "prune_manifest.json"])
+@pytest.mark.parametrize("by", [check, prune])
+def test_a_link_to_a_file_elsewhere_is_not_copied(by, name, copied, tmp_path):
+    shutil.copyfile(copied / ("config.json" if name == "prune_manifest.json" else name), tmp_path / "secret")
+    (copied / name).unlink(missing_ok=True)
+    (copied / name).symlink_to(tmp_path / "secret")
+    refused(magnitude(copied), tmp_path / "out", f"{name}: is a link to {tmp_path / 'secret'}", by=by)
+
+
+def test_a_linked_folder_is_not_copied_and_links_within_the_checkpoint_are(copied, tmp_path):
+    (copied / "LICENSE").symlink_to("config.json")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "x.jinja").write_text("secret")
+    (copied / "additional_chat_templates").symlink_to(tmp_path / "templates")
+    refused(magnitude(copied), tmp_path / "out", r"x\.jinja: is a link to")
+    (copied / "additional_chat_templates").unlink()
+    prune(magnitude(copied), tmp_path / "out")
+    assert (tmp_path / "out" / "LICENSE").read_bytes() == (copied / "config.json").read_bytes()
+
+
+def test_the_hubs_cache_is_made_of_links(copied, tmp_path):
+    cache = tmp_path / "models--org--name"
+    snapshot = cache / "snapshots" / "1b"
+    snapshot.mkdir(parents=True)
+    copied.rename(cache / "blobs")
+    for blob in (cache / "blobs").iterdir():
+        (snapshot / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    check(magnitude(snapshot), tmp_path / "out")
+    (snapshot / "NOTICE").symlink_to("../../../secret")
+    (tmp_path / "secret").write_text("x")
+    refused(magnitude(snapshot), tmp_path / "out", "NOTICE: is a link to")
+
+
 def test_a_missing_or_half_written_checkpoint_is_named(copied, tmp_path):
     weights = copied / "model.safetensors"
     whole = weights.read_bytes()

@@ -10,10 +10,9 @@ import yaml
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.info import inspect_checkpoint
 from launch.sweep.models import is_hub_id
-from launch.trackers.hub import base_of, check_repository, fates_of, model_card, need_own_files, whole
+from launch.trackers.hub import base_of, check_repository, fates_of, model_card, whole
 from pruning.calibration import CalibrationManifest
 from pruning.output.manifest import MANIFEST_NAME, RemovedParts, read_manifest, to_json
-from tests.support.checkpoint_files import write
 from tests.support.hub import MANIFEST, write_pruned
 from tests.support.sweeps import refused
 
@@ -112,27 +111,6 @@ def test_a_folder_that_leads_elsewhere_is_not_published(pruned):
 )
 def test_the_hubs_cache_tells_the_dense_models_id(source, base):
     assert base_of(MANIFEST.model_copy(update={"config": {"source": source}})) == base
-
-
-def test_a_link_out_of_a_dense_checkpoint_is_not_published(tmp_path):
-    (tmp_path / "secret").write_text("x")
-    dense = write(tmp_path / "dense")
-    (dense / "LICENSE").symlink_to(dense / "config.json")
-    need_own_files(dense)
-    (dense / "NOTICE").symlink_to(tmp_path / "secret")
-    assert f"NOTICE: is a link to {tmp_path / 'secret'}, which would be published" in refused(need_own_files, dense)
-
-
-def test_the_hubs_own_cache_is_made_of_links(tmp_path):
-    (tmp_path / "models--org--name" / "blobs").mkdir(parents=True)
-    blob = tmp_path / "models--org--name" / "blobs" / "0a"
-    blob.write_text("{}")
-    directory = tmp_path / "models--org--name" / "snapshots" / "1b"
-    directory.mkdir(parents=True)
-    (directory / "tokenizer.json").symlink_to("../../blobs/0a")
-    need_own_files(directory)
-    (directory / "LICENSE").symlink_to("../../../secret")
-    assert "LICENSE: is a link" in refused(need_own_files, directory)
 
 
 @pytest.mark.parametrize(
