@@ -237,31 +237,27 @@ def _pieces(
 ) -> tuple[str, str, str]:
     """What stands before the context, the context, and what stands after it."""
     context = _context(item)[:context_chars]
-    if format == "one_shot" and exemplar is None:
-        raise InputError(
-            f"task {item.task!r}, language {item.language!r}: format 'one_shot' needs an item that is not "
-            f"evaluated as its exemplar, and none is left; use fewer items"
-        )
+    solved = ""
+    if format == "one_shot":
+        if exemplar is None:
+            raise InputError(
+                f"task {item.task!r}, language {item.language!r}: format 'one_shot' needs an item that is not "
+                f"evaluated as its exemplar, and none is left; use fewer items"
+            )
+        shown = _context(exemplar)[:EXEMPLAR_CONTEXT_CHARS]
+        if wording is None:
+            before, after = _around(shown, "\n", exemplar.question)
+            posed = f"{before}{shown}{after}\n{_INSTRUCTION}"
+        else:
+            posed = wording.whole(exemplar, shown, ())
+        solved = f"{posed}{_separator(posed)}{gold_option(exemplar)}\n\n"
     if wording is not None:
-        solved = "" if format != "one_shot" or exemplar is None else _solved(exemplar, wording)
         before, context, after = wording.around(item, context, candidates)
         return solved + before, context, after
-    if format == "one_shot":
-        assert exemplar is not None
-        shown = _context(exemplar)[:EXEMPLAR_CONTEXT_CHARS]
-        before, after = _around(shown, "\n", exemplar.question)
-        solved = f"{before}{shown}{after}\n{_INSTRUCTION} {gold_option(exemplar)}\n\n"
-        before, after = _around(context, "\n", item.question)
-        return solved + before, context, f"{after}\n{_INSTRUCTION}"
+    gap = "\n" if solved else "\n\n"
     listed = f"Candidates: {'; '.join(candidates)}\n\n" if candidates else ""
-    before, after = _around(context, "\n\n", item.question)
-    return before, context, f"{after}\n\n{listed}{_INSTRUCTION}"
-
-
-def _solved(exemplar: Item, wording: Wording) -> str:
-    """The exemplar as a template poses it, with its answer."""
-    posed = wording.whole(exemplar, _context(exemplar)[:EXEMPLAR_CONTEXT_CHARS], ())
-    return f"{posed}{_separator(posed)}{gold_option(exemplar)}\n\n"
+    before, after = _around(context, gap, item.question)
+    return solved + before, context, f"{after}{gap}{listed}{_INSTRUCTION}"
 
 
 def _separator(prompt: str) -> str:

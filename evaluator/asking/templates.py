@@ -105,15 +105,10 @@ class Wording:
         return None
 
     def _rendered(self, item: Item, context: str, options: Sequence[str]) -> str:
-        fields = {
-            "context": context,
-            "question": item.question,
-            "options": list(options),
-            "language": item.language,
-            "id": item.item_id,
-        }
         try:
-            return self._compiled.render(fields)
+            return self._compiled.render(
+                context=context, question=item.question, options=list(options), language=item.language, id=item.item_id
+            )
         except MemoryError:
             raise
         except Exception as error:  # a template divides by zero as it likes

@@ -199,12 +199,11 @@ def _read_pruning(path: Path, *, quantised: bool) -> dict[str, Any]:
         if not isinstance(manifest.get(name), int | float):
             raise InputError(f"{place}: field {name!r} must be a number, not {manifest.get(name)!r}")
     repair = None if manifest.get("repair") is None else field(manifest, "repair", str, place)
+    source = None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration")
     return {
         "method": _joined(field(manifest, "method", str, place), repair),
         "pattern": field(manifest, "pattern", str, place),
         "sparsity": float(manifest["measured_sparsity"]),
         "requested_sparsity": float(manifest["sparsity"]),
-        "calibration": (
-            None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration")
-        ),
+        "calibration": source,
     }

@@ -32,15 +32,8 @@ _NO_ACTIVATION_BITS = 16
 _RECIPE = "recipe.yaml"
 QUANTISE_MANIFEST = "quantise_manifest.json"  # of a checkpoint that a sweep has quantised
 # llm-compressor's modifiers that choose or transform weights; Quantization alone rounds to the nearest value.
-_MODIFIERS = {
-    "SmoothQuant": "smoothquant",
-    "SpinQuant": "spinquant",
-    "QuIP": "quip",
-    "AWQ": "awq",
-    "GPTQ": "gptq",
-    "AutoRound": "autoround",
-    "Quantization": "rtn",
-}
+_MODIFIERS = {name: name.lower() for name in ("SmoothQuant", "SpinQuant", "QuIP", "AWQ", "GPTQ", "AutoRound")}
+_MODIFIERS["Quantization"] = "rtn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +64,10 @@ class Quantisation:
 
 def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | None:
     """How a checkpoint is quantised; None: dense. Raises InputError that names file, field and value."""
-    place = str(path / "config.json")
     key = next((key for key in _KEYS if config.get(key) is not None), None)
     if key is None:
         return None
-    place = f"{place}: {key}"
+    place = f"{path / 'config.json'}: {key}"
     said = of_kind(config[key], dict, place)
     # Before it was named in the configuration, compressed-tensors was the only one that wrote config_groups.
     named = "quant_method" in said or "config_groups" not in said

@@ -22,16 +22,8 @@ _CODES = {
 }  # fmt: skip
 _NAMES = {code: name for name, code in _CODES.items()}
 # Languages whose scripts put no space between words, under the names and codes that data sets use for them.
-_WITHOUT_SPACES = frozenset(
-    (
-        *("thai", "th", "tha"),
-        *("chinese", "zh", "zho", "chi", "cmn", "yue"),
-        *("japanese", "ja", "jpn"),
-        *("khmer", "km", "khm"),
-        *("lao", "lo"),
-        *("burmese", "my", "mya", "bur"),
-    )
-)
+_WITHOUT_SPACES = {"thai", "th", "tha", "chinese", "zh", "zho", "chi", "cmn", "yue", "japanese", "ja", "jpn"}
+_WITHOUT_SPACES |= {"khmer", "km", "khm", "lao", "lo", "burmese", "my", "mya", "bur"}
 
 
 class _Kept(dict[int, int | None]):

@@ -44,10 +44,8 @@ class Reference:
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`.
-
-    With a `reference`, the engine itself stores the base's distributions or compares with them. So it never returns a
-    row as long as the vocabulary. An engine without references must not get one (`EngineKind.references`).
-    """
+    With a `reference`, the engine itself stores the base's distributions or compares with them, so it never returns a
+    row as long as the vocabulary. An engine without references must not get one (`EngineKind.references`)."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -96,7 +94,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
     def or_error(self, vocabulary: int) -> "Response":
         """This response, or an error if a log-probability is NaN (collapsed model) or a rank is outside the vocabulary.
-
         Every engine returns responses through this method: no token is more likely than NaN, so each would rank first.
         """
         error = None
@@ -172,18 +169,13 @@ Streamed = tuple[str, int, tuple[int, ...], tuple[float, ...]]
 
 class RequestSource(Protocol):
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        """At most `limit` requests that are ready now; empty if none is ready, even if responses may bring more.
-
-        Every Cancel that is ready comes with them, before them, however small the limit: it makes room. It names a
-        request that was given before.
-        """
+        """At most `limit` requests that are ready now; none if only a response can bring more. Every Cancel that is
+        ready comes before them, however small the limit: it makes room, and names a request that was given."""
 
     def streamed(self, tokens: Sequence[Streamed]) -> None:
-        """New tokens of streamed requests, before any response of their step. The responses repeat them.
-
-        A token whose log-probability is NaN is left out, and so are all that follow it. A source that asks for no
-        streams inherits this method.
-        """
+        """New tokens of streamed requests, before any response of their step, which repeats them. A token whose
+        log-probability is NaN is left out, and so are all that follow it. A source without streams inherits this
+        method."""
         return
 
 
@@ -195,11 +187,8 @@ class Engine(Protocol):
     dtype: str  # of its computations: "float32", "bfloat16", ...
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Serve `checkpoint` from now on.
-
-        Raises InputError if the shapes or the architecture differ from the engine's first checkpoint. Raises
-        EngineError if the loaded weights differ from the files.
-        """
+        """Serve `checkpoint` from now on. Raises InputError if its shapes or architecture differ from those of the
+        engine's first one, EngineError if the loaded weights differ from the files."""
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives, in any order, until it gives nothing and nothing is in flight."""

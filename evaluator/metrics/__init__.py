@@ -13,16 +13,5 @@ from evaluator.metrics.table import FilledTable, Lack, Table
 from evaluator.metrics.tables import TABLES, compute_tables
 from evaluator.store.outcomes import Outcomes, empty_outcomes, reduce_records
 
-__all__ = [
-    "TABLES",
-    "FilledTable",
-    "Inputs",
-    "Lack",
-    "Outcomes",
-    "Table",
-    "compute_tables",
-    "empty_outcomes",
-    "headline_of",
-    "headline_sentence",
-    "reduce_records",
-]
+__all__ = ["TABLES", "FilledTable", "Inputs", "Lack", "Outcomes", "Table"]
+__all__ += ["compute_tables", "empty_outcomes", "headline_of", "headline_sentence", "reduce_records"]

@@ -14,13 +14,5 @@ from evaluator.probes.sample import Sample
 
 __all__ = ["PROBES", "answering_probes"]
 
-PROBES.register(Greedy())
-PROBES.register(Beam())
-PROBES.register(Sample())
-PROBES.register(Choice())
-PROBES.register(Rank())
-PROBES.register(AlignedRank())
-PROBES.register(HardChoice())
-PROBES.register(Perplexity())
-PROBES.register(Fidelity())
-PROBES.register(TextFidelity())
+for probe in (Greedy, Beam, Sample, Choice, Rank, AlignedRank, HardChoice, Perplexity, Fidelity, TextFidelity):
+    PROBES.register(probe())

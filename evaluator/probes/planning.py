@@ -17,8 +17,8 @@ from evaluator.core.records import Format, Item
 from evaluator.probes.base import blame
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
-from evaluator.tasks import DEEP_ITEMS, TaskData, is_excluded, select
 from evaluator.tasks.distractors import Options, by_kind, choose_hard_options, choose_options, unrelated_candidates
+from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, select
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompt, Prompter

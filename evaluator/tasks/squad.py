@@ -20,16 +20,9 @@ _SPLIT = "validation"
 _XQUAD_LANGUAGES = ("ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro")
 # Language -> items of the validation split, as the hub has them.
 _TYDIQA_SIZES = {
-    "arabic": 921,
-    "bengali": 113,
-    "english": 440,
-    "finnish": 782,
-    "indonesian": 565,
-    "korean": 276,
-    "russian": 812,
-    "swahili": 499,
-    "telugu": 669,
-}
+    "arabic": 921, "bengali": 113, "english": 440, "finnish": 782, "indonesian": 565, "korean": 276, "russian": 812,
+    "swahili": 499, "telugu": 669,
+}  # fmt: skip
 _TYDIQA_LANGUAGES = (*_TYDIQA_SIZES, "japanese", "thai")  # GoldP has the first nine
 
 

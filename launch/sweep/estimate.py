@@ -25,7 +25,7 @@ from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.shapes import text_model
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks import DEEP_ITEMS, UNKNOWN_SIZE, items_by_language, load_task
+from evaluator.tasks.loading import DEEP_ITEMS, UNKNOWN_SIZE, items_by_language, load_task
 from launch.sweep.checks import bytes_of
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand, models_of

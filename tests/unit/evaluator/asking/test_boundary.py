@@ -3,7 +3,7 @@
 import pytest
 
 from evaluator.asking.prompts import Prompter
-from evaluator.tasks import gold_option, load_task
+from evaluator.tasks.loading import gold_option, load_task
 from tests.support.tokenizers import NAMES, SHARED, absent, real_tokenizer
 
 LANGUAGES = ("ar", "de", "el", "en", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.core.text import code_of, normalise
-from evaluator.tasks import gold_option, is_excluded, load_task, select
 from evaluator.tasks.answer_types import WORDS, answer_type
 from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors, similar_length, unrelated_candidates
+from evaluator.tasks.loading import gold_option, is_excluded, load_task, select
 from tests.support.items import make_item
 from tests.support.sweeps import refused
 
