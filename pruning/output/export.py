@@ -57,19 +57,19 @@ def companions(checkpoint: Checkpoint) -> list[str]:
 
 def source_files(checkpoint: Checkpoint, digest: Callable[[Path], str] = digest_of_file) -> dict[str, str]:
     """sha256 of each file of the dense checkpoint that the job reads or copies."""
-    return {name: digest(checkpoint.directory / name) for name in _sources(checkpoint)}
-
-
-def _sources(checkpoint: Checkpoint) -> list[str]:
-    return sorted(["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)])
+    names = ["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)]
+    return {name: digest(checkpoint.directory / name) for name in sorted(names)}
 
 
 def _need_own_files(checkpoint: Checkpoint) -> None:
-    """Raises InputError if a file to copy is a link, other than within the checkpoint or into the hub's cache."""
+    """Raises InputError if a file to copy is a link, other than within the checkpoint or into the hub's cache.
+
+    The weights may be links: they are read, and the new checkpoint gets files of its own.
+    """
     home = checkpoint.directory.resolve()
     blobs = home.parents[1] / "blobs" if len(home.parents) > 1 and home.parent.name == "snapshots" else home
-    sources = [checkpoint.directory / name for name in _sources(checkpoint)]
-    for file in (*sources, *checkpoint.directory.glob("*_manifest.json")):
+    copied = [checkpoint.directory / name for name in ("config.json", *companions(checkpoint))]
+    for file in (*copied, *checkpoint.directory.glob("*_manifest.json")):
         target = file.resolve()
         if not (target.is_relative_to(home) or target.is_relative_to(blobs)):
             raise InputError(f"{file}: is a link to {target}, which would be copied; put the file itself there")

@@ -120,7 +120,7 @@ def test_a_place_in_the_source_or_one_that_holds_something_is_refused(copied, tm
     assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
 
 
-@pytest.mark.parametrize("name", ["tokenizer_config.json", "config.json", "model.safetensors", "prune_manifest.json"])
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "config.json", "prune_manifest.json"])
 @pytest.mark.parametrize("by", [check, prune])
 def test_a_link_to_a_file_elsewhere_is_not_copied(by, name, copied, tmp_path):
     shutil.copyfile(copied / ("config.json" if name == "prune_manifest.json" else name), tmp_path / "secret")
@@ -131,6 +131,8 @@ def test_a_link_to_a_file_elsewhere_is_not_copied(by, name, copied, tmp_path):
 
 def test_a_linked_folder_is_not_copied_and_links_within_the_checkpoint_are(copied, tmp_path):
     (copied / "LICENSE").symlink_to("config.json")
+    (copied / "model.safetensors").rename(tmp_path / "weights")
+    (copied / "model.safetensors").symlink_to(tmp_path / "weights")  # weights are read, not copied
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "x.jinja").write_text("secret")
     (copied / "additional_chat_templates").symlink_to(tmp_path / "templates")
@@ -138,6 +140,7 @@ def test_a_linked_folder_is_not_copied_and_links_within_the_checkpoint_are(copie
     (copied / "additional_chat_templates").unlink()
     prune(magnitude(copied), tmp_path / "out")
     assert (tmp_path / "out" / "LICENSE").read_bytes() == (copied / "config.json").read_bytes()
+    assert not (tmp_path / "out" / "model.safetensors").is_symlink()
 
 
 def test_the_hubs_cache_is_made_of_links(copied, tmp_path):
