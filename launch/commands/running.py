@@ -140,6 +140,9 @@ def evaluate(
     engines: Annotated[int | None, running(help="engines to run; default one per GPU")] = None,
     engines_per_gpu: Annotated[str, running(metavar="N", help="engines on one GPU; auto: 2 of small models")] = "1",
     shard_items: Annotated[int, running(help="items per file, which a crash can lose")] = 20,
+    keep_references: Annotated[
+        bool, running("--keep-references", help="keep the distributions of probe fidelity after the run")
+    ] = False,
     out: Out,
     track: Track = None,
 ) -> None:
@@ -154,7 +157,8 @@ def evaluate(
               "seed": seed, "chat": chat, "options": options},
         engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
                 "trust_remote_code": trust_remote_code},
-        resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items},
+        resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items,
+                   "keep_references": keep_references},
         prompts=prompts,
     )  # fmt: skip
     run_and_report(config, out, track)
