@@ -9,7 +9,13 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from evaluator.checkpoints.files import Files, of_version, parse_manifest
-from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
+from evaluator.checkpoints.quantisation import (
+    COMPRESSED_TENSORS,
+    ONLINE,
+    ONLINE_SCHEMES,
+    QUANTISE_MANIFEST,
+    Quantisation,
+)
 from evaluator.core.errors import unknown
 from pruning.calibration import CalibrationManifest
 from pruning.config import CalibrationConfig, JobConfig
@@ -51,6 +57,19 @@ class QuantiseConfig(JobConfig):
     @property
     def wanted(self) -> Wanted:
         return Wanted(scheme=self.scheme, group_size=self.group_size, ignore=self.ignore, recipe=self.recipe)
+
+    @property
+    def quantisation(self) -> Quantisation:
+        """That of the checkpoint to come, as far as it is known before."""
+        if self.method == ONLINE:
+            scheme, per = ONLINE_SCHEMES[self.scheme]
+            return Quantisation(library=ONLINE, scheme=scheme, algorithm=ONLINE, per=per)
+        known = SCHEMES[self.scheme]
+        per = f"group {self.group_size}" if self.group_size else known.per
+        symmetric = not known.name.endswith("_ASYM")
+        return Quantisation(
+            library=COMPRESSED_TENSORS, scheme=known.term, algorithm=self.method, per=per, symmetric=symmetric
+        )
 
 
 class QuantiseManifest(JobManifest):

@@ -20,18 +20,20 @@ class Scheme:
     name: str
     bits: int  # of a stored weight
     format: str  # how compressed-tensors calls the layout of its tensors
+    term: str  # its usual name (evaluator/checkpoints/quantisation.py)
+    per: str = "group 128"  # the weights that share a scale
     group: int | None = None  # weights of a row that share a scale, unless a job says otherwise
 
 
 SCHEMES = {
     each.name: each
     for each in (
-        Scheme(name="W4A16", bits=4, format="pack-quantized", group=128),
-        Scheme(name="W4A16_ASYM", bits=4, format="pack-quantized", group=128),
-        Scheme(name="W8A16", bits=8, format="pack-quantized", group=128),
-        Scheme(name="W8A8", bits=8, format="int-quantized"),
-        Scheme(name="FP8_DYNAMIC", bits=8, format="float-quantized"),
-        Scheme(name="FP8_BLOCK", bits=8, format="float-quantized"),
+        Scheme(name="W4A16", term="W4A16", bits=4, format="pack-quantized", group=128),
+        Scheme(name="W4A16_ASYM", term="W4A16", bits=4, format="pack-quantized", group=128),
+        Scheme(name="W8A16", term="W8A16", bits=8, format="pack-quantized", group=128),
+        Scheme(name="W8A8", term="W8A8", per="channel", bits=8, format="int-quantized"),
+        Scheme(name="FP8_DYNAMIC", term="FP8", per="channel", bits=8, format="float-quantized"),
+        Scheme(name="FP8_BLOCK", term="FP8", per="block 128x128", bits=8, format="float-quantized"),
     )
 }
 

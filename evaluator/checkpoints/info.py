@@ -52,6 +52,15 @@ class CheckpointInfo:
     files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
 
 
+def check_directory(path: Path) -> None:
+    """Raises InputError for no directory, a half-written one, and files that nobody may read."""
+    if not path.is_dir():
+        raise InputError(f"checkpoint {path}: {'is not a directory' if path.exists() else 'no such directory'}")
+    if ".partial-" in path.resolve().name or any(path.glob("*.partial")):
+        raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
+    check_files(path)
+
+
 def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code: bool = False) -> CheckpointInfo:
     """Check a checkpoint directory and describe it; `name` is by default the directory's own.
 
@@ -59,12 +68,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     checkpoint with finite weights, an unknown architecture, sizes that differ from the tensors', and code of its own
     unless `trust_remote_code`. (Phi-3 brings code, but transformers knows its architecture: the code is not run.)
     """
-    if not path.is_dir():
-        raise InputError(f"checkpoint {path}: {'is not a directory' if path.exists() else 'no such directory'}")
-    label = path.resolve().name
-    if ".partial-" in label or any(path.glob("*.partial")):
-        raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
-    check_files(path)
+    check_directory(path)
     files = file_states(path)
     config = read_config(path)
     check_no_code(path / "config.json", config)
@@ -97,7 +101,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     # gets its own engine.
     alone = weights_digest if quantisation is not None or expert_field(config) else None
     return CheckpointInfo(
-        name=name or label,
+        name=name or path.resolve().name,
         path=path,
         weights_digest=weights_digest,
         architecture=_architecture(config, dtype, tensors, alone),

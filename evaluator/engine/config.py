@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.checkpoints.quantisation import Quantisation
 from evaluator.core.config import Frozen, Registry
 from evaluator.engine.base import Engine
 
@@ -20,7 +21,8 @@ Graphs = Literal["full", "piecewise", "decode", True, False]
 
 
 class EngineConfig(Frozen):
-    """How an engine is built. `auto` computes in float32 on a CPU and in the checkpoint's own dtype on a GPU."""
+    """How an engine is built. `auto` computes in the checkpoint's own dtype on a GPU. On a CPU it computes in
+    float32, or in the dtype that a quantised checkpoint needs."""
 
     kind: str = "vllm"  # a name in ENGINES
     dtype: DType = "auto"
@@ -71,9 +73,13 @@ class EngineKind:
     # Raises InputError for what certainly cannot be had on this machine, before anything starts; imports nothing heavy.
     check_here: Callable[[EngineConfig], None] = lambda config: None
     references: bool = False  # it keeps and compares the distributions of a Score (Score.reference)
-    # Called as `check_served` is, before anything starts; None: the engine serves whatever can be read.
-    check_checkpoints: Callable[..., tuple[str, ...]] | None = None
-    own_dtypes: Callable[[], bool] = lambda: False  # whether dtype `auto` is each checkpoint's own here
+    # Raises InputError for a quantised checkpoint that it certainly cannot serve; reads no file, imports nothing heavy.
+    # Its arguments: the configuration, the checkpoint in words, its quantisation, and `here` of `check_served`.
+    check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = lambda *_: None
+    # Tries quantised checkpoints, before anything starts. Raises InputError; the rest is that of `check_served`.
+    rehearse: Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] | None = None
+    # What dtype `auto` is here, for a dense checkpoint (None) or a quantised one; "auto": each checkpoint's own.
+    auto_dtype: Callable[[Quantisation | None], DType] = lambda quantisation: "float32"
 
 
 ENGINES: Registry[EngineKind] = Registry("engine")
@@ -86,8 +92,11 @@ def engines_help() -> str:
 
 def check_served(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
     """Notes on how an engine serves checkpoints, on this machine if `here`. Raises InputError if it cannot."""
-    check = ENGINES[config.kind].check_checkpoints
-    return () if check is None else check(config, checkpoints, here=here)
+    kind = ENGINES[config.kind]
+    for info in checkpoints:
+        if info.quantisation is not None:
+            kind.check_quantisation(config, f"checkpoint {info.path}", info.quantisation, here)
+    return kind.rehearse(config, checkpoints) if here and kind.rehearse is not None else ()
 
 
 def build_engine(config: EngineConfig) -> Engine:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.checkpoints.files import check_files
-from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.checkpoints.quantisation import Quantisation
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.admission import refusal, refuse
@@ -187,17 +187,11 @@ def _nucleus(logits_V: torch.Tensor, request: Generate, draw: torch.Generator) -
     return int(ids[values.multinomial(1, generator=draw)])
 
 
-def _check_dense(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
-    """Raises InputError for the first checkpoint that is quantised: the oracle computes with plain weights."""
-    for info in checkpoints:
-        if info.quantisation is not None:
-            raise InputError(
-                f"checkpoint {info.path}: {info.quantisation.label}: engine torch serves no quantised checkpoint; "
-                "use --engine vllm"
-            )
-    return ()
+def _refuse(config: EngineConfig, place: str, quantisation: Quantisation, here: bool) -> None:
+    """Raises InputError: the oracle computes with plain weights."""
+    raise InputError(f"{place}: {quantisation.label}: engine torch serves no quantised checkpoint; use --engine vllm")
 
 
 TORCH = EngineKind(
-    name="torch", help="one request at a time", build=TorchEngine, references=True, check_checkpoints=_check_dense
+    name="torch", help="one request at a time", build=TorchEngine, references=True, check_quantisation=_refuse
 )

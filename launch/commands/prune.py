@@ -87,7 +87,7 @@ def run_prune(
     config = prune_request(Path(model), options)
     source = resolve_model(model)
     if not source.is_dir():
-        raise InputError(f"{source}: no such checkpoint directory")
+        raise InputError(f"checkpoint {source}: no such directory")
     config = config.model_copy(update={"source": source})
     if config.calibration is not None:  # before torch is imported
         check_named(config.calibration, config.seed, SOURCES)

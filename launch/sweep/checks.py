@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config
-from evaluator.checkpoints.quantisation import ONLINE
+from evaluator.checkpoints.info import CheckpointInfo, check_directory, inspect_checkpoint, read_config
+from evaluator.checkpoints.quantisation import ONLINE, read_quantisation
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tensors import read_tensors
 from evaluator.core.errors import InputError
@@ -27,6 +27,41 @@ from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
 
 _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store it
+
+
+def check_files(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
+    """Why checkpoints cannot be used, by name, as far as their directories show it: before transformers is imported."""
+    refused = {}
+    for job in jobs:
+        try:
+            check_directory(job.path)
+            read_quantisation(job.path, read_config(job.path))
+        except InputError as error:
+            refused[job.name] = str(error)
+    return refused
+
+
+def engine_of(
+    engine: EngineConfig, jobs: Iterable[CheckpointJob], *, here: bool
+) -> tuple[EngineConfig, tuple[str, ...]]:
+    """The engine in the dtype that `auto` is for the whole run, and a line on it. Raises InputError for a quantised
+    checkpoint, made or to be made, that the engine certainly cannot serve. Imports nothing heavy."""
+    kind, needing = ENGINES[engine.kind], []
+    for job in jobs:
+        if job.quantise is not None:
+            place, quantised = f"compress: {job.name}", job.quantise.quantisation
+        elif job.is_made or (found := read_quantisation(job.path, read_config(job.path))) is None:
+            continue
+        else:
+            place, quantised = f"checkpoint {job.path}", found
+        kind.check_quantisation(engine, place, quantised, here)
+        if (dtype := kind.auto_dtype(quantised)) != kind.auto_dtype(None):
+            needing.append((dtype, f"{job.name} ({quantised.label})"))
+    if engine.dtype != "auto" or engine.mixed_dtypes or not needing:
+        return engine, ()
+    dtype, names = needing[0][0], ", ".join(name for _, name in needing)
+    note = f"dtype auto: this run computes every checkpoint in {dtype}, because of {names}"
+    return engine.model_copy(update={"dtype": dtype}), (note,)
 
 
 def check_compression(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]) -> None:
@@ -182,7 +217,7 @@ def _in_groups(quantise: QuantiseConfig | None, settings: Mapping[str, Any]) -> 
 
 def check_dtypes(engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo]) -> None:
     """Raises InputError for the first checkpoint whose dtype differs from its base's; a made one has its source's."""
-    if engine.dtype != "auto" or engine.mixed_dtypes or not ENGINES[engine.kind].own_dtypes():
+    if engine.dtype != "auto" or engine.mixed_dtypes or ENGINES[engine.kind].auto_dtype(None) != "auto":
         return
     for job in jobs:
         own, base = dense.get(job.name), dense.get(job.base or "")

@@ -7,6 +7,7 @@ other model, and is filled if necessary: weights in safetensors, configuration a
 
 import os
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,10 +52,12 @@ def resolve_model(value: str) -> Path:
         )
     # No network, an unknown name, a gated model: each raises another library's exceptions.
     except Exception as error:
-        mirrored = _mirrored(value) or Path(f"${MIRROR}", value)
+        mirrored = _mirrored(value)
+        neither = f"no such directory, none at {mirrored}" if mirrored else "no such directory"
+        why = textwrap.shorten(str(error).strip().partition("\n")[0], 160, placeholder=" ...")
         raise InputError(
-            f"model {value!r}: no such directory here, none at {mirrored}, and it cannot be fetched from the hub "
-            f"({one_line(error, 160)}); name a local directory, or set {MIRROR}=DIR where DIR/{value} is one"
+            f"checkpoint {value}: {neither}, and the hub does not give it ({one_line(why)}); "
+            f"with {MIRROR}=DIR it may be at DIR/{value}"
         ) from error
 
 

@@ -26,8 +26,10 @@ from launch.sweep.checks import (
     check_divided,
     check_dtypes,
     check_environments,
+    check_files,
     check_references,
     damaged,
+    engine_of,
     served_here,
 )
 from launch.sweep.config import SweepConfig
@@ -152,14 +154,17 @@ class Inspections:
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     """Read and check all inputs, set damaged checkpoints aside. May fetch a model. Raises InputError."""
-    trust = config.engine.trust_remote_code
+    trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")  # a cluster has other machines
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
+    existing = [job for job in jobs if not job.is_made]
+    refused = check_files(existing)
+    _unusable(jobs, refused)
+    engine, notes = engine_of(config.engine, [job for job in jobs if job.name not in refused], here=here)
+    config = config.model_copy(update={"engine": engine})
     dense: dict[str, CheckpointInfo] = {}
     tokenizers: dict[str, Any] = {}
-    refused: dict[str, str] = {}
     positions = _NO_LIMIT  # the fewest of any checkpoint
-    existing = [job for job in jobs if not job.is_made]
     with Inspections(existing, trust=trust) as inspections:
         for job in existing:
             try:
@@ -186,8 +191,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     check_dtypes(config.engine, jobs, dense)
     check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
-    # These two may take minutes, so they come last. A cluster's engines run on other machines.
-    served = served_here(config.engine, jobs, dense, here=not os.environ.get("RAY_ADDRESS"))
+    # These two may take minutes, so they come last.
+    served = served_here(config.engine, jobs, dense, here=here)
     check_environments(jobs)
     return Prepared(
         config=config,
@@ -199,7 +204,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         engine=config.engine.model_copy(update={"max_model_len": min(longest, positions)}),
         identity=_identity(config, jobs, dense, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, config.engine.dtype),
-        served=served,
+        served=(*notes, *served),
         unusable=unusable,
         other_tokenizer=frozenset(
             job.name

@@ -29,6 +29,7 @@ from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.checkpoints.shapes import text_model
 from evaluator.engine.config import EngineConfig, Graphs
+from evaluator.engine.vllm.schemes import cpu_auto
 
 MAX_TOP_LOGPROBS = 64
 _COMPUTED_IN = ("float32", "bfloat16", "float16")
@@ -64,7 +65,7 @@ def of_device(
     if (scheme := online_scheme(read_config(checkpoint))) is not None:
         arguments["quantization"] = scheme  # what vLLM is to make of plain weights while it loads them
     if on_cpu:
-        own = "float32"
+        own: str = cpu_auto(blueprint.quantisation)
         arguments |= {"block_size": config.block_size or _CPU_BLOCK_SIZE, "enforce_eager": not config.compile}
     else:  # vLLM's own "auto" computes float32 checkpoints in bfloat16
         own = blueprint.dtype if blueprint.dtype in _COMPUTED_IN else "auto"

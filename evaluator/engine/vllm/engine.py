@@ -33,8 +33,9 @@ from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.arguments import FASTER_DECODE
 from evaluator.engine.vllm.counters import Counters
+from evaluator.engine.vllm.schemes import cpu_auto
 from evaluator.engine.vllm.start import Started, check_here, installed_version, named, on_workers, serves_cpus, start
-from evaluator.engine.vllm.verify.rehearsal import check_quantised
+from evaluator.engine.vllm.verify.rehearsal import check_quantisation, rehearse_all
 
 
 class VLLMEngine:
@@ -299,6 +300,7 @@ VLLM = EngineKind(
     scorings=("forced", "prompt_logprobs"),
     check_here=check_here,
     references=True,
-    check_checkpoints=check_quantised,
-    own_dtypes=lambda: not serves_cpus(),
+    check_quantisation=check_quantisation,
+    rehearse=rehearse_all,
+    auto_dtype=lambda quantisation: cpu_auto(quantisation) if serves_cpus() else "auto",
 )

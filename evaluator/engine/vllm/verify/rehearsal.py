@@ -29,10 +29,11 @@ from evaluator.checkpoints.tensors import INDEX, SINGLE, read_tensors
 from evaluator.core.config import Frozen
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.core.isolated import run_module
+from evaluator.engine import processor
 from evaluator.engine.base import FixedSource, Generate
 from evaluator.engine.config import DType, EngineConfig, build_engine
-from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import Memory, code_digest
+from evaluator.engine.vllm.schemes import cpu_auto, cpu_dtypes
 from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version, serves_cpus
 
 # Layouts that left vLLM's core, and the packages that bring them back.
@@ -71,35 +72,35 @@ class Rehearsal(Frozen):
     kernels: tuple[str, ...] = ()  # vLLM's names of those that multiplied the quantised matrices
 
 
-def check_quantised(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
-    """Notes on how quantised checkpoints are served, a line each.
-
-    `here`: the engines run on this machine. Raises InputError for the first checkpoint that cannot be served; it names
-    scheme and dtype, and what could serve it.
-    """
-    notes = []
-    for info in checkpoints:
-        quantisation = info.quantisation
-        if quantisation is None:
-            continue
-        label = f"checkpoint {info.path}: {quantisation.label}"
-        if (plugin := _PLUGINS.get(quantisation.library)) is not None:
-            try:
-                distribution(plugin)
-            except PackageNotFoundError:
-                raise InputError(
-                    f"{label}: vLLM reads {quantisation.library} with the package {plugin}, which is not installed"
-                ) from None
-        # With one group to a row, GPTQ's order changes nothing, and vLLM takes it.
-        harmless = quantisation.per == "channel" and quantisation.library in _GPTQ
-        if quantisation.activation_order == "group" and not harmless:
+def check_quantisation(config: EngineConfig, place: str, quantisation: Quantisation, here: bool) -> None:
+    """Raises InputError for what vLLM, or its kernels on this CPU if `here`, cannot serve; `place` names it."""
+    label = f"{place}: {quantisation.label}"
+    if (plugin := _PLUGINS.get(quantisation.library)) is not None:
+        try:
+            distribution(plugin)
+        except PackageNotFoundError:
             raise InputError(
-                f"{label}: vLLM has removed groups in activation order (desc_act, actorder), on every processor and "
-                "GPU; quantise again with desc_act: false or a static order"
-            )
-        if here:
-            notes.append(_rehearsed(config, info, quantisation))
-    return tuple(notes)
+                f"{label}: vLLM reads {quantisation.library} with the package {plugin}, which is not installed"
+            ) from None
+    # With one group to a row, GPTQ's order changes nothing, and vLLM takes it.
+    harmless = quantisation.per == "channel" and quantisation.library in _GPTQ
+    if quantisation.activation_order == "group" and not harmless:
+        raise InputError(
+            f"{label}: vLLM has removed groups in activation order (desc_act, actorder), on every processor and "
+            "GPU; quantise again with desc_act: false or a static order"
+        )
+    served = cpu_dtypes(quantisation, processor.instruction_sets()) if here and serves_cpus() else None
+    if served == ():
+        raise InputError(f"{label}: vLLM has no kernel for this scheme here; {_needs(quantisation)}")
+    if served is not None and config.dtype not in ("auto", *served):
+        could = _SET_DTYPE.format(served[0])
+        raise InputError(f"{label} in {config.dtype}: vLLM has no kernel for this scheme and dtype here; {could}")
+
+
+def rehearse_all(config: EngineConfig, checkpoints: Sequence[CheckpointInfo]) -> tuple[str, ...]:
+    """A line on each quantised checkpoint. Raises InputError for the first that cannot be served on this machine; it
+    names scheme and dtype, and what could serve it."""
+    return tuple(_rehearsed(config, info, info.quantisation) for info in checkpoints if info.quantisation is not None)
 
 
 def _rehearsed(config: EngineConfig, info: CheckpointInfo, quantisation: Quantisation) -> str:
@@ -110,9 +111,8 @@ def _rehearsed(config: EngineConfig, info: CheckpointInfo, quantisation: Quantis
         how = f", computed in {found.dtype}{by}" if found.dtype else ""
         return f"{info.name}: {quantisation.label}{how}"
     on_cpu = serves_cpus()
-    dtype = "float32" if on_cpu and config.dtype == "auto" else config.dtype
-    served_by, lacking = _SERVED_BY.get(quantisation.scheme, ("a GPU", set()))
-    could = "it needs a GPU" if lacking & {*instruction_sets()} else f"it needs {served_by}"
+    dtype = cpu_auto(quantisation) if on_cpu and config.dtype == "auto" else config.dtype
+    could = _needs(quantisation)
     for other in _TRIED if on_cpu else ():
         if other != dtype and rehearse(info.path, config.model_copy(update={"dtype": other})).reason is None:
             could = _SET_DTYPE.format(other)
@@ -123,6 +123,11 @@ def _rehearsed(config: EngineConfig, info: CheckpointInfo, quantisation: Quantis
     raise InputError(f"{place}: {why}; {could}") from EngineError(found.reason)  # whole with --debug
 
 
+def _needs(quantisation: Quantisation) -> str:
+    served_by, lacking = _SERVED_BY.get(quantisation.scheme, ("a GPU", set()))
+    return "it needs a GPU" if lacking & {*processor.instruction_sets()} else f"it needs {served_by}"
+
+
 def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     """Rehearse a checkpoint, or recall an earlier success. Failures are tried again."""
     combination = {
@@ -130,7 +135,7 @@ def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
         "dtype": config.dtype,
         "tensor_parallel": str(config.tensor_parallel),
         "vllm": installed_version(),
-        "instructions": " ".join(instruction_sets()),
+        "instructions": " ".join(processor.instruction_sets()),
         "int4": os.environ.get(INT4_AS_W4A8, ""),
         "code": code_digest(Path(__file__).parents[1]),
     }

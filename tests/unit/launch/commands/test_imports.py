@@ -6,10 +6,13 @@ import sys
 
 import pytest
 
+from tests.support.checkpoint_files import write
+from tests.support.quantised import with_quantisation
 from tests.support.runs import environment
 from tests.support.synthetic import write_run
 
 HEAVY = ("torch", "transformers", "ray", "vllm", "pandas", "pyarrow", "datasets")
+EVAL = ("eval", "--task", "gazetteer", "--out", "x")
 WANDA = ("--method", "wanda", "--sparsity", "0.5", "--out", "x")
 PROGRAM = """
 import json, sys
@@ -41,10 +44,18 @@ def typed(*arguments: object) -> tuple[int, list[str], str]:
         (("--help",), 0, ""),
         (("doctor", "--dtype", "float33"), 2, "error: unknown --dtype 'float33'; did you mean 'float32'?"),
         (("prune", "bundled", "--method", "wunda", "--out", "x"), 2, "error: unknown --method 'wunda'; did you mean"),
-        (("prune", "nowhere", *WANDA), 2, "error: nowhere: no such"),
+        (("prune", "nowhere", *WANDA), 2, "error: checkpoint nowhere: no such directory"),
         (("prune", "bundled", *WANDA, "--calibration", "text:no"), 2, "error: no: calibration file cannot be read"),
         (("eval", "bundled", "--task", "gazetteer", "--probes", "gredy", "--out", "x"), 2, "error: unknown probe"),
         (("eval", "nowhere", "--task", "gazetteer", "--out", "x"), 2, "error: checkpoint nowhere: no such directory"),
+        (
+            ("eval", "bundled", "--base", "no/where", "--task", "gazetteer", "--out", "x"),
+            *(2, "error: checkpoint no/where: no such directory, and the hub does not give it ("),
+        ),
+        ((*EVAL, "bundled", "nowhere", "--base", "nowhere"), 2, "error: checkpoint nowhere: no such directory"),
+        ((*EVAL, "w8a16"), 2, "error: checkpoint w8a16: W8A16 (gptq): vLLM has no kernel for this scheme"),
+        ((*EVAL, "w8a16", "--engine", "torch"), 2, "error: checkpoint w8a16: W8A16 (gptq): engine torch serves no"),
+        ((*EVAL, "bundled", "--items", "x"), 2, "error: Invalid value for '--items': Input should be a valid"),
         (("sweep", "nowhere.yaml", "--out", "x"), 2, "error: nowhere.yaml: cannot read the sweep file"),
         (("sweep", "paper", "--dry-run"), 0, ""),
         (("tasks", "mmlu"), 0, ""),
@@ -56,6 +67,7 @@ def typed(*arguments: object) -> tuple[int, list[str], str]:
 )
 def test_light_answers(arguments, code, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    with_quantisation(write(tmp_path / "w8a16"), {"quant_method": "gptq", "bits": 8})
     ended, imported, error = typed(*arguments)
     assert (ended, imported) == (code, [])
     assert error.startswith(message) if message else not error  # without arguments: the help alone

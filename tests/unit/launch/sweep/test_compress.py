@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.engine import processor
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.sweep.config import SweepConfig, load_sweep
@@ -49,6 +50,7 @@ def rehearsed(monkeypatch):
 
     monkeypatch.setattr(rehearsal, "rehearse", rehearse)
     monkeypatch.setattr(rehearsal, "serves_cpus", lambda: True)
+    monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
     return asked, answers
 
 
@@ -138,7 +140,11 @@ def test_each_way_is_rehearsed_once_on_the_models_first_layer(model, tmp_path, r
     lines = [{**RTN, "after": ["dense", "wanda-0.5"]}, {"method": "online", "scheme": "fp8_per_channel"}]
     plan = prepared(model, tmp_path, *lines)
     assert sorted(label for label, _ in asked) == ["FP8 (online, per channel)", "FP8 (rtn, per channel)"]
-    served = ["rtn-fp8_dynamic: FP8 (rtn", "online-fp8_per_channel: FP8 (online"]
+    served = [
+        "dtype auto: this run computes every checkpoint in bfloat16",
+        "rtn-fp8_dynamic: FP8 (rtn",
+        "online-fp8_per_channel: FP8 (online",
+    ]
     assert [line.partition(",")[0] for line in plan.served] == served
     assert [each for each in plan.identity["checkpoints"] if "quantise" in each][1]["after"] == "wanda-0.5"
     assert not (tmp_path / "run").exists()
@@ -151,7 +157,7 @@ def test_what_cannot_be_served_is_refused_before_it_is_quantised(model, tmp_path
     _, answers = rehearsed
     answers["W4A16 (rtn, group 16)"] = "no kernel"
     told = refused(prepared, model, tmp_path, {"method": "rtn", "scheme": "W4A16", "group_size": 16})
-    assert told.startswith("compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in float32: vLLM has no kernel for this")
+    assert told.startswith("compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in bfloat16: vLLM has no kernel for this")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,12 @@ def test_the_mirror_comes_before_the_hub(hub, tmp_path, monkeypatch):
 
 def test_offline_is_one_line_that_says_how_to_give_a_directory(hub, tmp_path, monkeypatch):
     message = refused(resolve_model, "org/offline")
-    for part in ("model 'org/offline'", "Couldn't reach the hub", "RESURFACE_MODELS=DIR", "DIR/org/offline"):
+    for part in (
+        "checkpoint org/offline: no such directory, and",
+        "Couldn't reach the hub",
+        "RESURFACE_MODELS=DIR",
+        "DIR/org/offline",
+    ):
         assert part in message
     monkeypatch.setenv("RESURFACE_MODELS", str(tmp_path))
     assert str(tmp_path / "org" / "offline") in refused(resolve_model, "org/offline")

@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 from evaluator.core.errors import InputError
+from evaluator.engine import processor
+from evaluator.engine.vllm import engine
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.run.directory.rundir import RunDirectory
@@ -217,18 +219,27 @@ def test_checkpoints_that_tokenise_otherwise_than_their_base_are_known(models, t
 def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_machines(models, tmp_path, monkeypatch):
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
-    monkeypatch.setattr(rehearsal, "serves_cpus", lambda: True)
+    monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
+    for module in (rehearsal, engine):
+        monkeypatch.setattr(module, "serves_cpus", lambda: True)
     found = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
     monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
     task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
     sweep = {"models": {"a": str(models / "a"), "small": str(small)}, "base": "a", "tasks": [task]}
     plan = prepared(tmp_path, **sweep)
-    assert plan.served == ("small: W4A16 (group 32), computed in bfloat16 by SomeKernel",)
+    chosen = "dtype auto: this run computes every checkpoint in bfloat16, because of small (W4A16 (group 32))"
+    assert plan.served == (chosen, "small: W4A16 (group 32), computed in bfloat16 by SomeKernel")
+    assert (plan.engine.dtype, plan.identity["engine"]["dtype"], plan.config.engine.dtype) == ("bfloat16",) * 3
+    mixed = prepared(tmp_path, **sweep, engine={"mixed_dtypes": True})
+    assert (mixed.served[0][:6], mixed.engine.dtype) == ("small:", "auto")  # the engine decides for each
     assert (plan.dense["small"].method, plan.dense["small"].pattern) == ("quantised", "W4A16 (group 32)")
     found = Rehearsal(reason="out of order")
-    monkeypatch.setattr(rehearsal, "instruction_sets", tuple)
     told = refused(prepared, tmp_path, **sweep)
-    assert "small: W4A16 (group 32) in float32: out of order; it needs a processor" in told
+    assert "small: W4A16 (group 32) in bfloat16: out of order; it needs a GPU" in told
+    with_quantisation(small, LAYOUTS["w8a8"].config)
+    monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2",))
+    told = refused(prepared, tmp_path, **sweep)
+    assert "small: W8A8 (per channel): vLLM has no kernel for this scheme here; it needs a processor with VNNI" in told
     assert not (tmp_path / "run").exists()
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert prepared(tmp_path, **sweep).served == ()
+    assert prepared(tmp_path, **sweep).served == ()  # a cluster has other processors

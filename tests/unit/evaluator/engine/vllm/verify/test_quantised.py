@@ -5,13 +5,18 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.checkpoints.quantisation import read_quantisation
 from evaluator.core.errors import InputError
+from evaluator.engine import processor as engine_processor
 from evaluator.engine.config import EngineConfig, check_served
+from evaluator.engine.vllm import schemes
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from tests.support.checkpoint_files import tensors, write
 from tests.support.quantised import LAYOUTS, compressed_tensors, integers, with_quantisation
 
+AVX2, AVX512 = ("avx2", "fma"), ("avx2", "avx512f", "avx512_vnni")
+AMX = (*AVX512, "amx_tile", "amx_int8")
 Rehearsed = Callable[[Mapping[str, Rehearsal], bool], list[str]]
 KERNEL = "CPUInt8ScaledMMLinearKernel"
 
@@ -27,7 +32,7 @@ def models(tmp_path):
 @pytest.fixture
 def rehearsals(monkeypatch):
     """Say what each dtype's rehearsal finds, and whether vLLM's build is one for CPUs; returns the list of dtypes that
-    will have been rehearsed. The processor has AVX2 alone."""
+    will have been rehearsed. The processor has AVX-512 and VNNI."""
 
     def say(found, on_cpu):
         asked: list[str] = []
@@ -38,7 +43,7 @@ def rehearsals(monkeypatch):
 
         monkeypatch.setattr(rehearsal, "rehearse", rehearse)
         monkeypatch.setattr(rehearsal, "serves_cpus", lambda: on_cpu)
-        monkeypatch.setattr(rehearsal, "instruction_sets", lambda: ("avx2", "fma"))
+        monkeypatch.setattr(engine_processor, "instruction_sets", lambda: AVX512)
         return asked
 
     return say
@@ -79,16 +84,21 @@ ORDERED = (
 BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 PLUGIN = "vLLM reads bitsandbytes with the package vllm-bnb-plugin, which is not installed"
 TORCH = "engine torch serves no quantised checkpoint; use --engine vllm"
+NO_KERNEL = "vLLM has no kernel for this scheme here"
+WRONG_DTYPE = (
+    "vLLM has no kernel for this scheme and dtype here; set --dtype bfloat16 (engine.dtype in a sweep file), "
+    "which is then that of its base too"
+)
 NEWER = "processor with AVX-512, or a GPU"
-AVX2, AVX512 = ("avx2", "fma"), ("avx2", "avx512f", "avx512_vnni")
 
 
 @pytest.mark.parametrize(
     ("config", "settings", "processor", "rehearsed", "said"),
     [
-        (LAYOUTS["w4a16"].config, {}, AVX2, True, f"W4A16 (group 32) in float32: {UNSUPPORTED} {NEWER}"),
+        (LAYOUTS["w4a16"].config, {}, AVX2, False, f"W4A16 (group 32): {NO_KERNEL}; it needs a {NEWER}"),
+        (LAYOUTS["w4a16"].config, {"dtype": "float32"}, AVX512, False, f"in float32: {WRONG_DTYPE}"),
         (LAYOUTS["w8a8"].config, {}, AVX512, True, f"W8A8 (per channel) in float32: {UNSUPPORTED} GPU"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, AVX2, True, f"in float32: {UNSUPPORTED} GPU"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, AVX2, False, f"NVFP4: {NO_KERNEL}; it needs a GPU"),
         (GPTQ, {}, AVX2, False, f"W4A16 (gptq, group 128, act order): {ORDERED}"),
         (PACKED, {}, AVX2, False, f"W4A16 (group 32, act order): {ORDERED}"),
         (BITSANDBYTES, {}, AVX2, False, f"FP4 (rtn): {PLUGIN}"),
@@ -100,7 +110,7 @@ def test_what_nothing_here_serves_is_said_with_what_could(
     config, settings, processor, rehearsed, said,
 ):  # fmt: skip
     asked = rehearsals({"auto": BROKEN, "bfloat16": BROKEN}, True)
-    monkeypatch.setattr(rehearsal, "instruction_sets", lambda: processor)
+    monkeypatch.setattr(engine_processor, "instruction_sets", lambda: processor)
     with_quantisation(models[1].path, config)
     changed = [models[0], inspect_checkpoint(models[1].path)]
     assert refusal(changed, **settings).endswith(said)
@@ -130,6 +140,31 @@ def test_an_order_of_a_whole_row_changes_nothing(models, rehearsals):
     with_quantisation(models[1].path, {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True})
     check_served(EngineConfig(dtype="bfloat16"), [models[0], inspect_checkpoint(models[1].path)], here=True)
     assert asked == ["bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "settled"),  # with AVX2, with AVX-512 and VNNI, and with AMX; None: a rehearsal tells
+    [
+        ("fp8", (None, None, None)),
+        ("fp8-tensor", ((), (), ("bfloat16",))),
+        ("fp8-block", ((), (), ("bfloat16",))),
+        ("w8a8", ((), ("float32", "bfloat16"), ("bfloat16",))),
+        *((name, ((), ("bfloat16",), ("bfloat16",))) for name in ("w4a16", "gptq", "awq")),
+        ("w8a16", ((), (), ())),
+        ("fp8_per_channel", (("bfloat16",),) * 3),
+        ("fp8_per_tensor", ((), (), ("bfloat16",))),
+        ("mxfp4", ((), (), None)),
+    ],
+)
+def test_the_table_of_the_documentation_is_known_without_a_rehearsal(layout, settled, tmp_path, monkeypatch):
+    online = {"quantization_config": {"quant_method": "online", "scheme": layout}}
+    config = {"quantization_config": LAYOUTS[layout].config} if layout in LAYOUTS else online
+    quantisation = read_quantisation(tmp_path, config)
+    assert tuple(schemes.cpu_dtypes(quantisation, each) for each in (AVX2, AVX512, AMX)) == settled
+    monkeypatch.setattr(engine_processor, "instruction_sets", lambda: AVX512)
+    assert schemes.cpu_auto(quantisation) == ("bfloat16" if settled[1] == ("bfloat16",) else "float32")
+    assert schemes.cpu_dtypes(quantisation, ("asimd",)) is None
+    assert schemes.cpu_auto(None) == "float32"
 
 
 def test_engines_elsewhere_and_dense_checkpoints_need_no_rehearsal(models, rehearsals):
