@@ -26,6 +26,7 @@ from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, need_regular, one_line
 from evaluator.core.liveness import HEARTBEAT
+from evaluator.core.saved_data import is_saved, saved_files, saved_texts
 from evaluator.core.text import code_of, normalise
 from pruning.config import CalibrationConfig
 
@@ -34,6 +35,7 @@ PassageSource = Callable[[int, int], Iterator[str]]
 
 KINDS = ("c4", "c4:windows", "wikipedia:LANG,...", "balanced:LANG,...", "text:FILE,...", "jsonl:FILE,...")
 C4_ORIGIN = "c4:train:00000"
+_TRAIN = "train"  # the split that calibrates, where there are several
 _C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
 _WIKIPEDIA = "wikimedia/wikipedia"
 _WIKIPEDIA_DATE = "20231101"
@@ -71,6 +73,10 @@ def iterate(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageS
 
 def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Passage]:
     for name, path in files:
+        if is_saved(path):
+            texts = saved_texts(path, _TRAIN)
+            yield from (Passage(text, name, row) for row, text in enumerate(texts) if text.strip())
+            continue
         opened = gzip.open if path.suffix == ".gz" else open
         try:
             with opened(need_regular(path), "rb") as stream:
@@ -104,7 +110,7 @@ def _decode(file: str, row: int, line: bytes, json_lines: bool) -> str:
 def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
     """The rows of a hub data set's train split, streamed."""
     with _reading(path) as load_dataset:
-        for row, value in enumerate(load_dataset(path, split="train", streaming=True, **arguments)):
+        for row, value in enumerate(load_dataset(path, split=_TRAIN, streaming=True, **arguments)):
             if value["text"].strip():
                 yield Passage(value["text"], origin, row)
 
@@ -145,6 +151,15 @@ def _of_language(name: str, requested: int) -> list[Passage]:
         raise InputError(
             f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {requested} were requested"
         )
+    return found
+
+
+def digests_of(config: CalibrationConfig) -> dict[str, str]:
+    """sha256 of every calibration file that is there, and of each file of a folder, by the name that the user gave."""
+    found: dict[str, str] = {}
+    for name, path in config.files:
+        inside = saved_files(path) if path.is_dir() else [path] if path.is_file() else []
+        found |= {str(Path(name) / file.relative_to(path)): digest_of_file(file) for file in inside}
     return found
 
 
@@ -262,7 +277,7 @@ def load(
         tokens=sum(map(len, sequences)),
         cut=sum(len(ids) > longest for _, _, ids in drawn),
         ids_sha256=digest.hexdigest(),
-        files={name: digest_of_file(path) for name, path in config.files},
+        files=digests_of(config),
         passages=tuple(records),
     )
     check_disjoint(records, held_out or {})
@@ -273,7 +288,7 @@ def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[t
     """Random stretches of `sequence_length` tokens from random documents of the whole shard that are longer: the draws
     of the Wanda authors' loader with Python's generator (an offset never reaches the last stretch)."""
     with _reading(_C4["path"]) as load_dataset:  # fetched whole once, then read from the hub's cache on disk
-        documents = load_dataset(split="train", **_C4)
+        documents = load_dataset(split=_TRAIN, **_C4)
     generator = random.Random(seed)
     length = config.sequence_length
     for _ in range(config.samples):

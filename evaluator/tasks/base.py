@@ -24,6 +24,7 @@ from typing import Literal, Protocol
 from evaluator.core.config import Registry
 from evaluator.core.errors import InputError, need_regular
 from evaluator.core.records import Item
+from evaluator.core.saved_data import is_saved
 from evaluator.tasks.source import Source
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
@@ -130,8 +131,8 @@ class TaskSpec:
                     f"task {spec!r}: {path}: no such file or directory, "
                     "nor the name of a data set of the hub (ORG/NAME)"
                 )
-        if argument.placeholder == "FILE" and path.is_dir():
-            raise InputError(f"task {spec!r}: {path}: is a directory, not a file")
+        if argument.placeholder == "FILE" and path.is_dir() and not is_saved(path):
+            raise InputError(f"task {spec!r}: {path}: is a directory, not a file, and no folder of save_to_disk")
         return cls(task, path)
 
 

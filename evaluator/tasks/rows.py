@@ -1,4 +1,5 @@
-"""The rows of any data set that `datasets` reads, from the hub or from files: Parquet, JSON and CSV, never code.
+"""The rows of any data set that `datasets` reads, from the hub or from files: Parquet, JSON, CSV and the Arrow files of
+`save_to_disk`, never code.
 
 `datasets` has not run loading scripts since version 4. Other formats are refused, because some are pickles.
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 from evaluator.core.errors import InputError, need_regular, one_line
 from evaluator.core.records import Item
+from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_splits
 from evaluator.core.text import code_of
 from evaluator.tasks.mapping import RowMapping
 from evaluator.tasks.source import Fields, Source
@@ -21,7 +23,6 @@ from evaluator.tasks.source import Fields, Source
 _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 SUFFIXES = tuple(_LOADERS)
 _PACKAGED = "datasets.packaged_modules."
-_USUAL_SPLITS = ("validation", "test")  # without a named split, the first that exists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def rows_at(place: Place) -> Iterator[tuple[str, Any]]:
     """
     with ExitStack() as stack:
         splits = _load(place, stack)
-        usual = [name for name in (place.usual, *_USUAL_SPLITS) if name in splits]
+        usual = [name for name in (place.usual, *USUAL_SPLITS) if name in splits]
         chosen = place.split or (usual[0] if usual else next(iter(splits)) if len(splits) == 1 else None)
         if chosen is None or chosen not in splits:
             lacks = "name one with split" if chosen is None else f"there is no split {chosen!r}"
@@ -59,13 +60,15 @@ def rows_at(place: Place) -> Iterator[tuple[str, Any]]:
 
 def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
     """Split -> its rows."""
+    path = Path(place.data)
+    if place.local and is_saved(path):
+        return saved_splits(path)
     import datasets  # seconds of imports, for those who need it only
 
     # It logs every retry; the one error below is enough for users.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     options: dict[str, Any] = {}
-    path = Path(place.data)
     if place.local:  # the cache would copy local files and confuse two versions of them
         for file in (path, *(each for each in path.rglob("*") if each.suffix.lower() in _LOADERS)):
             need_regular(file)

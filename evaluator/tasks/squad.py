@@ -12,6 +12,7 @@ from typing import Any
 
 from evaluator.core.errors import InputError, field, need_regular, of_kind, parse, read_bytes, text_field
 from evaluator.core.records import Item
+from evaluator.core.saved_data import is_saved, saved_rows
 from evaluator.core.text import name_of
 from evaluator.tasks.base import Argument, Task
 
@@ -34,15 +35,22 @@ def read_xquad(path: Path | None) -> list[Item]:
     """
     if path is not None:
         files = _files(path, "xquad.*.json")
-        return _read_all(files, "xquad", lambda _, file: file.stem.rpartition(".")[2], shared_contexts=True)
-    items = []
+        return _read_all(files, "xquad", _xquad_language, shared_contexts=True)
+    items: list[Item] = []
     for language in _XQUAD_LANGUAGES:
-        # Numbered in order of appearance, which is the same in every language.
-        contexts: dict[str, str] = {}
-        for row in _hub_rows("xquad", "google/xquad", f"xquad.{language}"):
-            cluster = contexts.setdefault(row["context"], f"context {len(contexts)}")
-            items.append(_hub_item("xquad", language, row, cluster))
+        items += _in_contexts(language, _hub_rows("xquad", "google/xquad", f"xquad.{language}"))
     return items
+
+
+def _in_contexts(language: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Item]:
+    """XQuAD's items. Contexts are numbered in order of appearance, which is the same in every language."""
+    contexts: dict[str, str] = {}
+    for row in rows:
+        yield _hub_item("xquad", language, row, contexts.setdefault(row["context"], f"context {len(contexts)}"))
+
+
+def _xquad_language(_: str, file: Path) -> str:
+    return file.name.removesuffix(".json").rpartition(".")[2]
 
 
 def read_tydiqa(path: Path | None) -> list[Item]:
@@ -71,14 +79,15 @@ def _tydiqa_language(item_id: str, file: Path) -> str:
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
-    """The file itself, or a directory's files that match `pattern`, sorted. Raises InputError if there are none."""
-    if path.is_file():
+    """The file itself, or a directory's files that match `pattern` and folders of `save_to_disk`, sorted. Raises
+    InputError if there are none."""
+    if path.is_file() or is_saved(path):
         return [path]
     if not path.is_dir():
         raise InputError(f"{path}: no such file or directory")
-    found = sorted(path.glob(pattern))
+    found = sorted([*path.glob(pattern), *(each for each in path.iterdir() if is_saved(each))])
     if not found:
-        raise InputError(f"{path}: holds no file {pattern!r}")
+        raise InputError(f"{path}: holds no file {pattern!r} and no folder of save_to_disk")
     return found
 
 
@@ -95,6 +104,13 @@ def _read_all(files: Sequence[Path], task: str, language_of: LanguageOf, *, shar
 
 
 def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bool) -> Iterator[Item]:
+    if is_saved(file):
+        rows = saved_rows(file, _SPLIT, columns=("id", "context", "question", "answers"))
+        if shared_contexts:
+            yield from _in_contexts(language_of("", file), rows)
+        else:
+            yield from (_hub_item(task, language_of(row["id"], file), row, row["id"]) for row in rows)
+        return
     content = parse(read_bytes(need_regular(file)), str(file))
     for article_number, article in enumerate(field(content, "data", list, str(file))):
         place = f"{file}: data[{article_number}]"

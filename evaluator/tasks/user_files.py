@@ -1,15 +1,20 @@
 """Tasks of a user's own file: `jsonl`, questions, and `text`, running text for the perplexity probe.
 
 jsonl: one JSON object per line with `id, language, context, question, answers` (list of strings). An optional `options`
-lists the distractors of a multiple-choice benchmark. Other fields and blank lines are ignored.
+lists the distractors of a multiple-choice benchmark. Other fields and blank lines are ignored. The rows of a folder of
+`save_to_disk` may have these fields as well.
 
-text: any UTF-8 file, or `gazetteer`, the bundled passages in nine languages.
+text: any UTF-8 file; a folder of `save_to_disk` with a column `text`; or `gazetteer`, the bundled passages in nine
+languages.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from evaluator.core.errors import InputError, field, parse, read_bytes, strings, text_field
 from evaluator.core.records import Item
+from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_rows, saved_texts
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 
@@ -22,14 +27,10 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     """Every item, in order. Raises InputError with the line's number if malformed or an id is twice in a language."""
     assert path is not None, "the argument is required"
     items = []
-    first_seen: dict[tuple[str, str], int] = {}
+    first_seen: dict[tuple[str, str], str] = {}
     clusters: dict[tuple[str, str], str] = {}  # (language, context) -> the first item that has this context
-    # Bytes: text mode would also end a line at characters that JSON strings may hold.
-    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        place = f"{path}: line {number}"
-        record = parse(line, place)
+    for entry, record in _records(path):
+        place = f"{path}: {entry}"
         item_id, language = text_field(record, "id", place), text_field(record, "language", place)
         context = field(record, "context", str, place)
         answers = strings(field(record, "answers", list, place), f"{place}: field 'answers'")
@@ -38,9 +39,9 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
         for at, option in enumerate(options):
             if not option.strip():
                 raise InputError(f"{place}: field 'options'[{at}] is empty")
-        earlier = first_seen.setdefault((language, item_id), number)
-        if earlier != number:
-            raise InputError(f"{place}: field 'id' repeats {item_id!r} of line {earlier}")
+        earlier = first_seen.setdefault((language, item_id), entry)
+        if earlier != entry:
+            raise InputError(f"{place}: field 'id' repeats {item_id!r} of {earlier}")
         items.append(
             Item(
                 task=task,
@@ -56,6 +57,17 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
     if not items:
         raise InputError(f"{path}: holds no items")
     return items
+
+
+def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Each line's value with its place, or each row's of a folder of `save_to_disk`. Raises InputError."""
+    if is_saved(path):
+        yield from ((f"row {number}", row) for number, row in enumerate(saved_rows(path, *USUAL_SPLITS)))
+        return
+    # Bytes: text mode would also end a line at characters that JSON strings may hold.
+    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
+        if line.strip():
+            yield f"line {number}", parse(line, f"{path}: line {number}")
 
 
 JSONL = Task(
@@ -74,7 +86,7 @@ def read_text(path: Path | None) -> str:
         passages = (gazetteer_passages(each, start=_BUNDLED_START, count=_BUNDLED_PASSAGES) for each in LANGUAGES)
         return "\n".join(passage for each in passages for passage in each)
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        text = "\n".join(saved_texts(path, *USUAL_SPLITS)) if is_saved(path) else read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason})") from error
     if not text.strip():

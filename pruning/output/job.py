@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from evaluator.checkpoints.files import digest_of_file, digest_once
+from evaluator.checkpoints.files import digest_once
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
-from pruning.calibration import Calibration, PassageSource, check_disjoint, iterate, load, take_passages
+from pruning.calibration import Calibration, PassageSource, check_disjoint, digests_of, iterate, load, take_passages
 from pruning.config import JobConfig
 from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
@@ -72,10 +72,9 @@ def check_made(
     differing = None
     if source is not None and manifest.source_files != export.source_files(source, digest_once):
         differing = "field source differs"
-    if manifest.calibration is not None and config.calibration is not None:
-        files = config.calibration.files
-        if manifest.calibration.files != {name: digest_of_file(path) for name, path in files if path.is_file()}:
-            differing = differing or "field calibration differs: its files have changed"
+    text, wanted = manifest.calibration, config.calibration
+    if text is not None and wanted is not None and text.files != digests_of(wanted):
+        differing = differing or "field calibration differs: its files have changed"
     mine = config.model_dump(mode="json")
     for name in {**mine, **manifest.config}:  # a field at its default may be absent
         there, here = manifest.config.get(name), mine.get(name)
