@@ -14,6 +14,27 @@ NAMES = ("qwen", "mistral", "phi3")
 _QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Chat templates like those of Qwen3, Mistral and Phi-3, in our own words.
+TEMPLATES = {
+    "qwen": """
+{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}
+{%- for message in messages if message.role != 'system' %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}""",
+    "mistral": """
+{{- bos_token }}
+{%- for message in messages %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns must alternate') }}{%- endif %}
+{%- if message.role == 'user' %}{{- '[INST] ' + message.content + ' [/INST]' }}
+{%- else %}{{- ' ' + message.content + eos_token }}{%- endif %}
+{%- endfor %}""",
+    "phi3": """
+{%- for message in messages %}{{- '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- else %}{{- eos_token }}{%- endif %}""",
+}
 
 
 def absent(name: str) -> bool:

@@ -4,16 +4,10 @@ import pytest
 
 from evaluator.asking.prompts import Prompter
 from evaluator.tasks.loading import gold_option, load_task
-from tests.support.tokenizers import NAMES, SHARED, absent, real_tokenizer
+from tests.support.tokenizers import NAMES, SHARED, TEMPLATES, absent, real_tokenizer
 
 LANGUAGES = ("ar", "de", "el", "en", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh")
 
-# How the published chat templates of these models put a user's turn, up to where the answer begins.
-TEMPLATES = {
-    "qwen": "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-    "mistral": "[INST] {{ messages[0].content }} [/INST]",
-    "phi3": "<|user|>\n{{ messages[0].content }}<|end|>\n<|assistant|>\n",
-}
 # How many of the 1,190 items of each language are flagged, where any are. A completion prompt ends in a colon, and no
 # vocabulary joins a colon and a space; Mistral's template ends in "]", which it joins with "(", "," and "$".
 FLAGGED = {("mistral", True): {"el": 1, "en": 3, "hi": 3, "ro": 2, "ru": 1, "vi": 1}}

@@ -1,4 +1,4 @@
-"""Chat templates like those of Qwen3, Mistral and Phi-3, in our own words, on the real vocabularies."""
+"""Chat templates on the real vocabularies."""
 
 import copy
 
@@ -6,28 +6,8 @@ import pytest
 
 from evaluator.asking.prompts import Prompter
 from evaluator.tasks import load_task
-from tests.support.tokenizers import SHARED, absent, real_tokenizer
+from tests.support.tokenizers import SHARED, TEMPLATES, absent, real_tokenizer
 
-TEMPLATES = {
-    "qwen": """
-{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}
-{%- for message in messages if message.role != 'system' %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
-{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
-{%- endif %}""",
-    "mistral": """
-{{- bos_token }}
-{%- for message in messages %}
-{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns must alternate') }}{%- endif %}
-{%- if message.role == 'user' %}{{- '[INST] ' + message.content + ' [/INST]' }}
-{%- else %}{{- ' ' + message.content + eos_token }}{%- endif %}
-{%- endfor %}""",
-    "phi3": """
-{%- for message in messages %}{{- '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- else %}{{- eos_token }}{%- endif %}""",
-}
 BEFORE = {"qwen": "<|im_start|>user\n", "mistral": "<s>[INST] ", "phi3": "<|user|>\n"}
 AFTER = {"mistral": " [/INST]", "phi3": "<|end|>\n<|assistant|>\n"}
 AFTER["qwen"] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"

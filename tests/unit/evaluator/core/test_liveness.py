@@ -32,24 +32,23 @@ def test_what_is_seen_of_the_owner_and_its_lock_decides(last, sight, locked_by_a
     assert decide(last, sight, locked_by_another) == decision
 
 
-@pytest.mark.parametrize(("first", "then"), [(None, 1), (0, 1), (41, 1), (3, None)])
-def test_one_change_of_the_beat_is_life(first, then):
-    watch = SilenceWatch(PACE, now=100.0, beats=first)
-    assert watch.look(now=101.0, beats=first) == "watch"
-    assert watch.look(now=102.0, beats=then) == "refuse"
-
-
-def test_silence_is_death_after_the_beats_that_may_be_missed():
-    watch = SilenceWatch(PACE, now=100.0, beats=41)
-    decisions = [watch.look(now=100.0 + second, beats=41) for second in range(1, 16)]
-    assert decisions == ["watch"] * 14 + ["take"]
-
-
-def test_while_the_waiter_was_paused_it_heard_nothing():
-    watch = SilenceWatch(PACE, now=0.0, beats=None)
-    assert watch.look(now=3600.0, beats=None) == "watch"
-    assert watch.look(now=3601.0, beats=None) == "watch"
-    assert watch.look(now=3602.0, beats=3) == "refuse"
+@pytest.mark.parametrize(
+    ("first", "looks"),
+    [
+        # one change of the beat is life
+        *(
+            (first, [(1, first, "watch"), (2, then, "refuse")])
+            for first, then in ((None, 1), (0, 1), (41, 1), (3, None))
+        ),
+        # silence is death after the beats that may be missed
+        (41, [*((second, 41, "watch") for second in range(1, 15)), (15, 41, "take")]),
+        # while the waiter was paused, it heard nothing
+        (None, [(3600, None, "watch"), (3601, None, "watch"), (3602, 3, "refuse")]),
+    ],
+)
+def test_life_and_silence(first, looks):
+    watch = SilenceWatch(PACE, now=0.0, beats=first)
+    assert [watch.look(now=second, beats=beats) for second, beats, _ in looks] == [decision for *_, decision in looks]
 
 
 def test_what_ended_well_after_a_long_pause_may_take_long_again():

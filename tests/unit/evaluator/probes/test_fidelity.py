@@ -13,15 +13,8 @@ from evaluator.probes.item import BaseAnswer, References
 from evaluator.probes.reducing import BANDS, unpack
 from evaluator.store.outcomes import reduce_records
 from evaluator.store.records import to_table
-from tests.support.letters import (
-    EOS,
-    letter_evaluation,
-    letter_items,
-    letter_model,
-    letter_plan,
-    letter_questions,
-    noted,
-)
+from tests.support import letters
+from tests.support.letters import EOS, letter_model, letter_plan
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=("greedy", "rank", "fidelity"))
 TEXT = EvalConfig(task="text:book.txt", probes=("text_fidelity",))
@@ -30,15 +23,17 @@ OTHER = FakeLM(vocabulary=27, eos_ids=EOS, seed=6)
 
 @pytest.fixture(scope="module")
 def questions():
-    return letter_questions(letter_items(4), CONFIG)
+    return letters.letter_questions(letters.letter_items(4), CONFIG)
 
 
 def run(script, questions, references=None, base=None, config=CONFIG, **engine):
     """Records by item id and index, and what was asked. `base` has the base's answers by item id."""
-    sent, noting = noted(script)
+    sent, noting = letters.noted(script)
     plans = [letter_plan(question, config) for question in questions]
     find = None if base is None else lambda item: base[item.item_id]
-    stream = letter_evaluation(plans, config, base=find, references=references).run(FakeEngine(noting, **engine))
+    stream = letters.letter_evaluation(plans, config, base=find, references=references).run(
+        FakeEngine(noting, **engine)
+    )
     found = {(r.item_id, r.index): r for _, records in stream for r in records if "fidelity" in r.probe}
     return found, sent
 

@@ -1,8 +1,8 @@
 """The probes of one item: its requests and records, and what becomes of what cannot be asked."""
 
-from collections import defaultdict
 from dataclasses import replace
 
+import pytest
 from msgspec import structs
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, TOO_LONG
@@ -142,30 +142,25 @@ def test_sample_seeds_depend_on_run_item_and_number_only():
     assert sample_seed(0, "q0", 0) == 5050325379533103084
 
 
-def _sampled(tokenizer, *, collapsed):
-    """The statuses of greedy, rank and samples, where `collapsed` requests come back as NaN, unless they are drawn."""
+NAN = ("engine_error", NOT_NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("collapsed", "expected"),
+    [
+        ((Generate, Score), {"greedy": NAN, "rank": NAN, "sample": NAN}),
+        (Score, {"greedy": ("ok", "x"), "rank": NAN, "sample": ("ok", "x")}),
+    ],
+)
+def test_what_is_drawn_from_nan_is_no_answer_and_samples_stand_where_only_scores_are(tokenizer, collapsed, expected):
+    """An engine reports no log-probabilities of samples: that there are none shows in the item's other requests."""
     settings = config(formats=("open",), probes=("greedy", "rank", "sample"))
     stream = evaluation(tokenizer, settings, questions(settings)[:1])
     script = answer(tokenizer, "x")
     for request in reversed(stream.take(100)):  # the samples are answered before the other requests
         response = script(request)
-        if response.logprobs and collapsed(request):
+        if response.logprobs and isinstance(request, collapsed):
             response = structs.replace(response, logprobs=(float("nan"),))
         stream.handle(response.or_error(1000))
-    found = defaultdict(set)
     ((_, records),) = stream.recorded()
-    for record in records:
-        found[record.probe].add((record.status, record.text))
-    return found
-
-
-def test_what_is_drawn_from_nan_is_no_answer(tokenizer):
-    """An engine reports no log-probabilities of samples: that there are none shows in the item's other requests."""
-    found = _sampled(tokenizer, collapsed=lambda request: True)
-    assert found == {probe: {("engine_error", NOT_NUMBERS)} for probe in ("greedy", "rank", "sample")}
-
-
-def test_samples_stand_where_only_some_scores_are_nan(tokenizer):
-    found = _sampled(tokenizer, collapsed=lambda request: isinstance(request, Score))
-    assert found["rank"] == {("engine_error", NOT_NUMBERS)}
-    assert found["sample"] == {("ok", "x")}
+    assert {(r.probe, r.status, r.text) for r in records} == {(probe, *each) for probe, each in expected.items()}

@@ -2,8 +2,6 @@
 
 import json
 import sys
-import types
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +10,7 @@ import pytest
 from evaluator.tasks import Source, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.rows import Place, rows_at
 from tests.support.sweeps import refused
+from tests.unit.evaluator.tasks.conftest import Builder, Table
 
 ARC = {"id": "a1", "question": "q?", "choices": {"text": ["w", "x", "y"], "label": ["A", "B", "C"]}, "answerKey": "B"}
 PASSAGE = {"id": "1", "context": "c", "question": "q", "answers": {"text": ["x"], "answer_start": [0]}}
@@ -156,39 +155,6 @@ def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
     assert not list((tmp_path / "temporary").iterdir())
 
 
-class Table(list[dict[str, Any]]):
-    """A split as `datasets` hands it out."""
-
-    @property
-    def column_names(self):
-        return list(self[0])
-
-    def select_columns(self, columns):
-        return [{name: row[name] for name in columns} for row in self]
-
-
-_Builder = type("_Builder", (), {"__module__": "datasets.packaged_modules.parquet.parquet"})
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """(data set, configuration, revision) -> its splits, or the error that loading it raises."""
-    known: dict[tuple[str, str | None, str | None], Any] = {}
-
-    def load(name, config=None, *, revision=None):
-        found = known.get((name, config, revision), ConnectionError(f"Couldn't reach '{name}' on the Hub\nmore lines"))
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def builder(name, config=None, *, revision=None):
-        return load(name, config, revision=revision) and _Builder()
-
-    named = {"load_dataset": load, "load_dataset_builder": builder, "disable_progress_bars": lambda: None}
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(**named))
-    return known
-
-
 def test_a_data_set_of_the_hub(hub):
     hub["org/riddles.v2", None, None] = {"validation": Table([{"n": 1, "q": "q", "a": "x", "image": b""}])}
     hub["org/riddles.v2", None, "v1"] = {"validation": Table([{"n": 1, "q": "old", "a": "x"}])}
@@ -227,7 +193,7 @@ def test_what_the_hub_does_not_give(hub, error, parts):
 
 def test_a_data_set_of_other_files_is_refused_before_it_is_fetched(hub, monkeypatch):
     hub["org/x", None, None] = {"test": Table([{"q": "q"}])}
-    monkeypatch.setattr(_Builder, "__module__", "datasets.packaged_modules.pandas.pandas")
+    monkeypatch.setattr(Builder, "__module__", "datasets.packaged_modules.pandas.pandas")
     monkeypatch.setattr(sys.modules["datasets"], "load_dataset", None)
     assert "data set 'org/x': its files are 'pandas'; only Parquet, JSON and CSV are" in only_error("hf:org/x", MINE)
 

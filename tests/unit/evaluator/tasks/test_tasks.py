@@ -2,8 +2,6 @@
 
 import json
 import os
-import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -242,36 +240,22 @@ def test_squad_errors_name_file_and_place(tmp_path, content, parts):
     assert all(part in message for part in parts), message
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """A stand-in for `datasets`, whose `load_dataset` answers from a dictionary and otherwise fails."""
-    rows = {}
-
-    def load_dataset(name, config, *, split):
-        if (name, config, split) not in rows:
-            raise ConnectionError("Couldn't reach the Hub\nmore lines")
-        return rows[name, config, split]
-
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    return rows
-
-
 def row(item_id, context="c", answers=("x", "x")):
     return {"id": item_id, "context": context, "question": "q?", "answers": {"text": list(answers), "answer_start": []}}
 
 
 def test_items_of_the_hub(hub):
     message = refused(load_task, "xquad", None)
-    parts = ("cannot load data set 'google/xquad'", "Couldn't reach the Hub", "use xquad:DIR")
+    parts = ("cannot load data set 'google/xquad'", "Couldn't reach 'google/xquad'", "use xquad:DIR")
     assert all(part in message for part in parts)
     for language in ["ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro"]:
-        hub["google/xquad", f"xquad.{language}", "validation"] = [row("1"), row("2"), row("3", context="d")]
+        hub["google/xquad", f"xquad.{language}", None] = {"validation": [row("1"), row("2"), row("3", context="d")]}
     data = load_task("xquad", ["ro"])
     assert len(data.every_pool) == 12
     clusters = [item.cluster for item in data.pools["ro"]]
     assert clusters[0] == clusters[1] != clusters[2]
     rows = [row("telugu-1"), row("arabic-2-0", answers=["x", "y"])]
-    hub["google-research-datasets/tydiqa", "secondary_task", "validation"] = rows
+    hub["google-research-datasets/tydiqa", "secondary_task", None] = {"validation": rows}
     pools = load_task("tydiqa", None).pools
     found = {language: [item.answers for item in pool] for language, pool in pools.items()}
     assert found == {"arabic": [("x", "y")], "telugu": [("x",)]}
