@@ -1,9 +1,13 @@
-"""What holds of every table whatever the records: nothing is dropped, and their order is irrelevant."""
+"""What holds of every table: nothing is dropped, order is irrelevant, and memory holds the comparison at hand only."""
+
+import gc
+import tracemalloc
 
 import pandas as pd
 import pytest
 
-from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics import TABLES, Inputs, Outcomes, compute_tables, inputs, reduce_records
+from evaluator.store.outcomes import outcome_types
 from tests.support.synthetic import SETTINGS, frame_of, records_of
 
 CHECKPOINTS = ("dense", "wanda-0.5", "magnitude-0.6")
@@ -77,3 +81,32 @@ def test_clusters_from_the_items_move_intervals_and_nothing_else(outcomes, table
     alone = tables["pr_gap"].query(query).iloc[0]
     assert grouped["delta_pr"] == alone["delta_pr"]
     assert grouped["delta_pr_high"] - grouped["delta_pr_low"] != alone["delta_pr_high"] - alone["delta_pr_low"]
+
+
+ITEMS = 200
+
+
+@pytest.mark.more
+def test_memory_does_not_grow_with_the_items_of_checkpoints_outside_the_comparison(monkeypatch, tmp_path):
+    """With outcomes in files, six further checkpoints add a fraction of what they add with outcomes in memory."""
+    monkeypatch.setattr(inputs, "_HELD_ROWS", 2 * ITEMS)  # a checkpoint and its base
+    monkeypatch.setattr(inputs, "_HELD_PAIRS", ITEMS)
+    one = reduce_records(frame_of(records_of("dense", "gazetteer", ITEMS, languages=("english",))))
+
+    def kept(checkpoints, folder):
+        tracemalloc.start()
+        found = Outcomes()
+        for number in range(checkpoints):
+            own = one.assign(checkpoint=f"p{number}", base="p0" if number else None, weights_digest=f"{number}")
+            found.add(own.astype(outcome_types()), folder and folder / f"{checkpoints}-{number}.parquet")
+        given = Inputs(found)
+        for name in ("accuracy", "fates", "rank"):
+            assert len(TABLES[name].frame(given))
+        gc.collect()
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        return size
+
+    kept(2, tmp_path)  # imports, and caches of numbers
+    filed, held = (kept(9, folder) - kept(3, folder) for folder in (tmp_path, None))
+    assert filed < held / 3

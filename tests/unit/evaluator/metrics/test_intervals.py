@@ -1,13 +1,105 @@
-"""Tests of paired outcomes against statsmodels."""
+"""Exact means over contexts and tests of paired outcomes, against scipy, statsmodels, simulation and special cases."""
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import betaincc
+from scipy.stats import binomtest, norm
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
 
-from evaluator.metrics.intervals import holm, mcnemar_p
+from evaluator.metrics.intervals import FEWEST, Mean, Ratio, _positive, holm, mcnemar_p, too_few
+
+
+def flags(count: int, n: int) -> np.ndarray:
+    return (np.arange(n) < count).astype(np.float64)
+
+
+@given(st.integers(FEWEST, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+@settings(max_examples=60)
+def test_a_rate_is_clopper_and_pearsons(count_n):
+    count, n = count_n
+    expected = binomtest(count, n).proportion_ci(method="exact")
+    assert Mean(flags(count, n), np.arange(n)).interval() == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+def test_the_p_value_is_that_of_random_weights():
+    """A drop of 3 of 12 items in contexts of 2: 200,000 draws of Dirichlet weights, one more context at the worst."""
+    contexts = np.arange(12) // 2
+    values = np.array([1, 1, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0], dtype=np.float64)
+    sums = np.append(np.bincount(contexts, values), 2.0)  # one context lost both of its items: so may the added one
+    weights = np.random.default_rng(0).standard_exponential((200_000, 7))
+    drawn = (weights @ sums) / (2 * weights.sum(axis=1))
+    mean = Mean(values, contexts, low=-1)
+    for margin in (0.1, 0.3, 0.5):
+        assert mean.p_at_least(margin) == pytest.approx((drawn > margin).mean(), abs=0.004)
+    assert mean.p_at_least(mean.upper(0.05)) == pytest.approx(0.05, abs=1e-7)
+    assert mean.p_at_most(mean.lower(0.025)) == pytest.approx(0.025, abs=1e-7)
+
+
+@pytest.mark.parametrize("n", [5, 50, 500])
+def test_without_a_discordant_pair_the_bound_is_exact(n):
+    """A loss as large as 1 - level^(1/n) shows no discordant pair in `level` of the samples."""
+    mean = Mean(np.zeros(n), np.arange(n), low=-1)
+    assert mean.upper(0.05) == pytest.approx(1 - 0.05 ** (1 / n))
+    assert mean.lower(0.05) == pytest.approx(-(1 - 0.05 ** (1 / n)))
+
+
+def test_many_contexts_give_the_clustered_normal_interval():
+    rng = np.random.default_rng(1)
+    contexts = np.repeat(np.arange(1000), 5)
+    values = (rng.random(5000) < np.repeat(rng.beta(4, 2, 1000), 5)).astype(np.float64)
+    low, high = Mean(values, contexts).interval()
+    sums = np.bincount(contexts, values - values.mean())
+    error = np.sqrt((sums**2).sum()) / 5000
+    assert high - low == pytest.approx(2 * norm.isf(0.025) * error, rel=0.05)
+
+
+def test_items_of_one_context_are_one_observation():
+    alone = Mean(flags(7, 10), np.arange(10))
+    together = Mean(np.repeat(flags(7, 10), 5), np.repeat(np.arange(10), 5))
+    assert together.interval() == pytest.approx(alone.interval())
+    low, high = proportion_confint(35, 50, method="beta")
+    assert together.interval()[0] < low < high < together.interval()[1]
+
+
+def test_two_contexts_have_no_interval():
+    assert Mean(flags(1, 4), np.array([0, 0, 1, 1])).interval() == (None, None)
+    assert too_few(2) == "2 contexts are too few for an interval"
+    assert too_few(1) == "1 context is too few for an interval"
+    with pytest.raises(ValueError, match="an item"):
+        Mean(np.array([]), np.array([], dtype=np.intp))
+
+
+def test_a_ratio_has_no_upper_end_where_nothing_is_below_it():
+    assert Ratio(flags(2, 5), np.zeros(5), np.arange(5)).upper(0.05) == float("inf")
+    ratio = Ratio(flags(20, 50), flags(40, 50), np.arange(50))
+    low, high = ratio.interval()
+    assert low < ratio.value == 0.5 < high
+
+
+@pytest.mark.parametrize(
+    ("n", "lost", "gained", "margin"), [(3000, 15, 10, 0.02), (2000, 14, 1, 0.03), (5000, 1, 0, 0.1)]
+)
+def test_a_p_value_far_out_is_one(n, lost, gained, margin):
+    """The saddle point lies close to a pole. It was missed there, and one p-value was 3e20."""
+    values = np.repeat([1.0, -1.0, 0.0], [lost, gained, n - lost - gained])
+    assert 0 <= Mean(values, np.arange(n), low=-1).p_at_least(margin) < 1e-9
+
+
+@given(st.integers(10, 5000), st.integers(1, 30), st.floats(0.001, 0.3))
+def test_the_integral_is_the_exact_probability(others, own, margin):
+    terms, counts = np.array([-margin, 1 - margin]), np.array([others, own], dtype=np.float64)
+    exact = betaincc(own, others, margin)
+    assert _positive(terms, np.zeros(2), counts)[0] == pytest.approx(exact, rel=2e-3, abs=1e-14)
+
+
+def test_more_of_the_same_contexts_narrow_an_interval_as_if_they_were_there():
+    values = np.repeat([1.0, 0.0], [4, 36])
+    thrice = Mean(np.tile(values, 3), np.arange(120))
+    assert Mean(values, np.arange(40)).times(3).interval() == pytest.approx(thrice.interval(), abs=1e-9)
 
 
 @given(st.integers(0, 60), st.integers(0, 60))

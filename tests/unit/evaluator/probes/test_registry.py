@@ -1,4 +1,4 @@
-"""The registry of probes: what each object says, and a toy probe that a test adds from requests to report."""
+"""What an evaluation may be told, what each probe says, and a toy probe that a test adds from requests to report."""
 
 import base64
 import gzip
@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import asdict
 from pydantic import ValidationError
 
-from evaluator.core.errors import EngineError, InputError, ResurfaceError
+from evaluator.core.errors import EngineError, ResurfaceError
 from evaluator.engine.base import Generate
 from evaluator.engine.fake import FakeEngine
 from evaluator.metrics import Inputs, reduce_records
@@ -19,6 +19,7 @@ from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
 from evaluator.report.embed import ItemView
 from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plans, letter_questions, noted
+from tests.support.sweeps import refused
 
 
 class Again(ItemProbe):
@@ -62,10 +63,7 @@ def test_the_order_of_probes_is_that_of_records_and_identities():
 
 
 def test_an_unknown_probe_is_an_error_that_suggests_the_nearest():
-    with pytest.raises(InputError, match="unknown probe 'gredy'; did you mean 'greedy'"):
-        PROBES["gredy"]
-    with pytest.raises(ValidationError, match="unknown probe 'again'"):
-        EvalConfig(task="toy", probes=("greedy", "again"))
+    assert "unknown probe 'gredy'; did you mean 'greedy'" in refused(PROBES.__getitem__, "gredy")
 
 
 def config(**changes):
@@ -137,3 +135,31 @@ def test_an_error_of_ours_that_a_probe_raises_is_passed_on(again, monkeypatch):
     monkeypatch.setattr(Again, "why_not", refuse)
     with pytest.raises(EngineError, match=r"^the engine answered nonsense$"):
         records_of(config())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "xquad", "formats": ("open", "open")}, "each one once"),
+        ({"task": "xquad", "probes": ()}, "at least one"),
+        ({"task": "xquad", "probes": ("greedy", "again")}, "unknown probe 'again'"),
+        ({"task": "xquad", "sample_seeds": ()}, "at least one"),
+        ({"task": "xquad", "sample_seeds": (3, 3)}, "at least one: 3, 3"),
+        ({"task": "xquad", "sample_seeds": (0, -1)}, "greater than or equal to 0"),
+        ({"task": "xquad", "sample_seeds": (2**63,)}, "less than 9223372036854775808"),
+        ({"task": "xquad", "seed": 2**63}, "less than 9223372036854775808"),
+        ({"task": "xquad", "probes": ("fidelity",)}, "needs the probe greedy too"),
+        ({"task": "xquad", "probes": ("aligned_rank", "rank")}, "reads the base's greedy answers: it needs"),
+        ({"task": "xquad", "fidelity_top": 4}, "first 5 ranks"),
+        ({"task": "xquad", "probes": ("perplexity",)}, "probe perplexity takes a text, as in task text:FILE"),
+        ({"task": "text:a.txt"}, "'text:a.txt' takes the probe perplexity or text_fidelity and no other: greedy, beam"),
+        ({"task": "xquad", "name": "a/b"}, "pattern"),
+        ({"task": "xquad", "formats": ("opened",)}, "open_capped"),
+        ({"task": "xquad", "window": 1}, "greater than or equal to 2"),
+        ({"task": "xquad", "temperature": 2.1}, "less than or equal to 2"),
+        ({"task": "xquad", "temperature": 0.001}, "greater than or equal to 0.01"),
+    ],
+)
+def test_what_is_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        EvalConfig(**settings)

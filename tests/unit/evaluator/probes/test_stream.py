@@ -12,7 +12,7 @@ from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.rank import NOT_SAID
 from tests.support import letters
-from tests.support.letters import letter_items, letter_model, letter_plans, letter_questions
+from tests.support.letters import EOS, letter_items, letter_model, letter_plans, letter_questions, letter_stream
 
 
 def _evaluate(engine, questions, config, in_flight=64):
@@ -156,3 +156,40 @@ def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room
     assert stream.idle
     assert len(list(stream.recorded())) == 4
     assert cancelled
+
+
+def run(probes: tuple[str, ...]) -> tuple[list[Generate], set[str]]:
+    """The requests that an engine was given, and those that it was told to stop."""
+    config = EvalConfig(task="toy", items=0, max_new_tokens=12, probes=probes)
+    stream = letter_stream(config, 8)
+    given: list[Generate] = []
+    cancelled: set[str] = set()
+
+    class Watched:
+        streamed = stream.streamed
+
+        def take(self, limit: int) -> list[Generate | Cancel]:
+            taken = list(stream.take(limit))
+            given.extend(each for each in taken if not isinstance(each, Cancel))
+            cancelled.update(each.request_id for each in taken if isinstance(each, Cancel))
+            return taken
+
+    for response in FakeEngine(letter_model().answer, reorder_seed=1).run(Watched()):
+        stream.handle(response)
+    assert stream.idle
+    return given, cancelled
+
+
+@pytest.mark.parametrize("probes", [("greedy", "beam"), ("beam",)])
+def test_the_open_greedy_request_is_sent_once_with_what_the_search_needs(probes):
+    given, _ = run(probes)
+    first = [request for request in given if request.request_id.endswith("/greedy/open")]
+    assert len(first) == 8
+    assert all(request.stream and request.top_logprobs == 5 + len(EOS) for request in first)
+    (alone,) = {(request.stream, request.top_logprobs) for request in run(("greedy",))[0]}
+    assert alone == (False, 0)
+
+
+def test_a_search_ends_the_greedy_request_only_where_nothing_else_waits_for_it():
+    assert not [name for name in run(("greedy", "beam"))[1] if "/greedy/" in name]
+    assert [name for name in run(("beam",))[1] if "/greedy/" in name]
