@@ -53,6 +53,20 @@ def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
         ({"sparsity": 0.5, "calibration": {"source": ""}}, "calibration source is empty"),
         ({"sparsity": 0.5, "calibration": {"source": "c4", "samples": 0}}, "calibration.samples"),
         ({"sparsity": 0.5, "calibration": {"source": "c4", "length": 3}}, "calibration.length"),
+        *(
+            (nothing | {"repair": "least_squares"}, "repair: 'least_squares' means nothing at a sparsity of 0")
+            for nothing in ({"sparsity": 0.0}, {"pattern": "0:4"})
+        ),
+        ({"method": "layers", "sparsity": 0}, "sparsity: 0.0 is not a share of layers between 0 and 1"),
+        ({"method": "heads", "sparsity": 1}, "sparsity: 1.0 is not a share of heads"),
+        ({"method": "channels"}, "sparsity: None is not a share of channels"),
+        ({"method": "layers", "pattern": "2:4"}, "pattern: '2:4': of layers a share goes: give sparsity"),
+        ({"method": "drop", "sparsity": 0.5}, "pattern: '' is no list of layers, for example '20-25,28'"),
+        ({"method": "drop", "pattern": "1", "sparsity": 0.5}, "sparsity: 0.5: which layers go is said by pattern"),
+        ({"method": "layers", "sparsity": 0.5, "allocation": "owl"}, "allocation: 'owl' means nothing with layers"),
+        ({"method": "layers", "sparsity": 0.5, "group": "row"}, "group: 'row' means nothing with layers"),
+        ({"method": "wanda", "pattern": "20-25"}, "pattern: '20-25' is neither 'unstructured' nor N:M"),
+        ({"method": ["layers"], "sparsity": 0.5}, "Input should be a valid string"),
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(fields, message, tmp_path):

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import ValidationError
 
-from pruning.config import PruneConfig
 from pruning.layers import repair
 from pruning.output.manifest import MANIFEST_NAME, read_manifest
 from pruning.run import check, prune
@@ -228,14 +226,6 @@ def test_resident_memory_does_not_grow_with_the_layers(checkpoints, tmp_path):
     prune(magnitude(source), tmp_path / "out", progress=progress)
     assert len(resident) == 10
     assert resident[-1] - resident[0] < 15
-
-
-@pytest.mark.parametrize("nothing", [{"sparsity": 0.0}, {"pattern": "0:4"}])
-def test_where_nothing_goes_nothing_is_repaired(nothing):
-    wanted = {"source": "model", "method": "wanda", "calibration": {"source": "text:a.txt"}}
-    assert PruneConfig(**wanted, **nothing).weights_pattern.ratio == 0
-    with pytest.raises(ValidationError, match="repair: 'least_squares' means nothing at a sparsity of 0"):
-        PruneConfig(**wanted, **nothing, repair="least_squares")
 
 
 def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(checkpoints, tmp_path, monkeypatch):

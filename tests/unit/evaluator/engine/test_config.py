@@ -24,22 +24,19 @@ def test_an_engine_is_added_by_registering_one_object(tmp_path):
     assert "toy" not in ENGINES
 
 
-def test_an_unknown_engine_is_refused_with_the_nearest_name():
-    with pytest.raises(ValidationError, match="unknown engine 'vlm'; did you mean 'vllm'"):
-        EngineConfig(kind="vlm")
-
-
-def test_a_scoring_belongs_to_the_engines_that_know_it():
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "vlm"}, "unknown engine 'vlm'; did you mean 'vllm'"),
+        ({"kind": "torch", "scoring": "prompt_logprobs"}, "'prompt_logprobs' is a way of engine vllm, not of torch"),
+        ({"compile": True, "cuda_graphs": "full"}, "cuda_graphs: 'full': compile: true has graphs of its own"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        EngineConfig(**settings)
     assert EngineConfig(scoring="prompt_logprobs").kind == "vllm"
-    with pytest.raises(ValidationError, match="scoring 'prompt_logprobs' is a way of engine vllm, not of torch"):
-        EngineConfig(kind="torch", scoring="prompt_logprobs")
-
-
-@pytest.mark.parametrize("graphs", [True, False, None])
-def test_compiling_brings_its_own_graphs(graphs):
-    assert EngineConfig(compile=True, cuda_graphs=graphs).compile
-    with pytest.raises(ValidationError, match="cuda_graphs: 'full': compile: true has graphs of its own"):
-        EngineConfig(compile=True, cuda_graphs="full")
+    assert all(EngineConfig(compile=True, cuda_graphs=graphs).compile for graphs in (True, False, None))
 
 
 def test_importing_the_registry_imports_nothing_heavy():

@@ -1,4 +1,4 @@
-"""Rows of numbers with their intervals, and why there is none."""
+"""Rows of numbers with their intervals, and why there is none; rows of a frame, against a mask over it."""
 
 import math
 
@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binom, ttest_1samp
 
+from evaluator.metrics.inputs import ALL, Comparison, in_language
 from evaluator.metrics.intervals import Mean
 from evaluator.metrics.measures import ALIKE, Unbounded, apart, difference, language_mean, median, rate
 
@@ -57,3 +58,24 @@ def test_values_without_bounds_have_students_interval():
     assert mean.interval("exp") == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
     assert mean.p == pytest.approx(ttest_1samp(values, 0).pvalue)
     assert Unbounded.ratio(values[:2], np.ones(2), np.arange(2)).interval() == "2 contexts are too few for an interval"
+
+
+def frame(languages: str) -> pd.DataFrame:
+    names = {"e": "english", "k": "korean", "t": "thai"}
+    return pd.DataFrame({"language": [names[each] for each in languages], "item": range(len(languages))})
+
+
+@pytest.mark.parametrize("languages", ["eekkt", "ekket", "k", ""])
+@pytest.mark.parametrize("language", ["english", "korean", "thai", "telugu"])
+def test_the_rows_of_a_language_adjacent_or_not(languages, language):
+    rows = frame(languages).astype({"language": object})
+    pd.testing.assert_frame_equal(in_language(rows, language), rows[rows["language"] == language])
+    assert in_language(rows, ALL) is rows
+
+
+def test_what_is_measured_in_both():
+    status = {"greedy_status_dense": ["ok", "excluded", "truncated"], "greedy_status_pruned": ["ok", "ok", None]}
+    rows = pd.DataFrame(status, dtype=object)
+    for some in (rows, rows.iloc[:1]):
+        found = Comparison(subject=None, unpaired={}, languages=[], reason=None, load=lambda some=some: some)
+        assert found.measured("greedy").index.tolist() == [0]

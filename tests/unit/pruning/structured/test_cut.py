@@ -1,9 +1,7 @@
 """How many parts go, and how lists of them are written."""
 
 import pytest
-from pydantic import ValidationError
 
-from pruning.config import PruneConfig
 from pruning.methods.patterns import Share, read_numbers, written
 from pruning.structured.cut import _step
 
@@ -47,23 +45,3 @@ def test_a_share_is_rounded_down_to_whole_steps():
 @pytest.mark.parametrize(("channels", "step"), [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)])
 def test_channels_go_in_steps_of_at_most_a_32nd(channels, step):
     assert _step(channels) == step
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"method": "layers", "sparsity": 0}, "sparsity: 0.0 is not a share of layers between 0 and 1"),
-        ({"method": "heads", "sparsity": 1}, "sparsity: 1.0 is not a share of heads"),
-        ({"method": "channels"}, "sparsity: None is not a share of channels"),
-        ({"method": "layers", "pattern": "2:4"}, "pattern: '2:4': of layers a share goes: give sparsity"),
-        ({"method": "drop", "sparsity": 0.5}, "pattern: '' is no list of layers, for example '20-25,28'"),
-        ({"method": "drop", "pattern": "1", "sparsity": 0.5}, "sparsity: 0.5: which layers go is said by pattern"),
-        ({"method": "layers", "sparsity": 0.5, "allocation": "owl"}, "allocation: 'owl' means nothing with layers"),
-        ({"method": "layers", "sparsity": 0.5, "group": "row"}, "group: 'row' means nothing with layers"),
-        ({"method": "wanda", "pattern": "20-25"}, "pattern: '20-25' is neither 'unstructured' nor N:M"),
-        ({"method": ["layers"], "sparsity": 0.5}, "Input should be a valid string"),
-    ],
-)
-def test_what_a_method_does_not_take_is_refused(fields, message, tmp_path):
-    with pytest.raises(ValidationError, match=message):
-        PruneConfig(source=tmp_path, calibration={"source": "c4"}, **fields)
