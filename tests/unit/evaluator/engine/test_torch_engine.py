@@ -1,15 +1,17 @@
-"""The oracle against transformers' own forward pass and generate."""
+"""The oracle against transformers; what is kept of distributions and compared with them, against formulas."""
 
 import math
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.engine.base import FixedSource, Generate, Reference, Score
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.distributions import RANKS, referred, unusable
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.models import collapse, save_tiny_model
 from tests.support.sweeps import refused
@@ -23,10 +25,15 @@ def checkpoint(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(0, 7))
 
 
-@pytest.fixture(scope="module")
-def engine(checkpoint):
+def loaded(checkpoint):
     engine = TorchEngine(EngineConfig(kind="torch", max_model_len=64))
     engine.load(checkpoint)
+    return engine
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint):
+    engine = loaded(checkpoint)
     yield engine
     engine.close()
 
@@ -97,8 +104,7 @@ def test_a_request_that_does_not_fit_fails_alone(engine):
 
 
 def test_log_probabilities_that_are_not_numbers_are_an_error(tmp_path):
-    engine = TorchEngine(EngineConfig(kind="torch", max_model_len=64))
-    engine.load(collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,))))
+    engine = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,))))
     greedy = Generate(request_id="greedy", prompt_ids=PROMPT, max_tokens=3)
     for asked in (Score(request_id="score", prompt_ids=PROMPT, continuation_ids=(5, 6)), greedy):
         (answer,) = engine.run(FixedSource([asked]))
@@ -142,3 +148,147 @@ def test_a_model_that_is_not_wholly_in_its_safetensors_is_refused(tmp_path, spoi
     checkpoint = save_tiny_model(tmp_path / "spoilt", "qwen3")
     spoil(checkpoint)
     assert reason in refused(TorchEngine(EngineConfig(kind="torch")).load, checkpoint)
+
+
+TOLERANCE = 1e-5  # nats; shares and probabilities
+CONTINUATION = (33, 200, 7, 380, 12)
+
+
+def rows(seed, count=40, columns=500):
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def expected(base_TV, own_TV, ids):
+    """Every measure by its definition, in float64."""
+    p, q = (each.double().log_softmax(1) for each in (base_TV, own_TV))
+    first_p, first_q = (each.argsort(dim=1, descending=True, stable=True)[:, :RANKS] for each in (p, q))
+    return [
+        (
+            float((p[t].exp() * (p[t] - q[t])).sum()),
+            float((q[t].exp() * (q[t] - p[t])).sum()),
+            float(torch.minimum(p[t].exp(), q[t].exp()).sum()),
+            bool(first_p[t, 0] == first_q[t, 0]),
+            float((first_p[t] == first_q[t]).double().mean()),
+            float(p[t, ids[t]]),
+            float(p[t].exp().max()),
+        )
+        for t in range(len(ids))
+    ]
+
+
+def check(found, wanted):
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert one[:3] == pytest.approx(other[:3], abs=TOLERANCE)
+        assert one.same_top is other[3]
+        assert one[4:] == pytest.approx(other[4:], abs=TOLERANCE)
+
+
+def test_every_measure_is_its_definition(tmp_path):
+    base, own, ids = rows(1), rows(2), list(range(40))
+    own[:20] = base[:20] + 0.1 * own[:20]  # nearly the same, and not at all
+    path = str(tmp_path / "deeper" / "one.safetensors")
+    assert referred(Reference(path=path, keep=True), base, ids) == ()
+    found = referred(Reference(path=path, keep=False), own, ids)
+    check(found, expected(base, own, ids))
+    assert {each.same_top for each in found} == {True, False}
+    assert not list(tmp_path.glob("**/.*"))  # nothing half-written stays
+
+
+def test_a_distribution_has_no_distance_from_itself(tmp_path):
+    base, ids = rows(1).bfloat16(), list(range(40))
+    for top in (0, 8):
+        path = str(tmp_path / f"{top}.safetensors")
+        referred(Reference(path=path, keep=True, top=top), base, ids)
+        for each in referred(Reference(path=path, keep=False, top=top), base, ids):
+            assert each[:5] == pytest.approx((0, 0, 1, True, 1), abs=1e-6)
+            assert each.kld >= 0
+
+
+def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path):
+    base, ids = rows(1), list(range(40))
+    own = base + 0.5 * rows(2)
+    whole = expected(base, own, ids)
+    last = None
+    for top in (RANKS, 16, 100, 500, 900):
+        path = str(tmp_path / f"{top}.safetensors")
+        referred(Reference(path=path, keep=True, top=top), base, ids)
+        found = referred(Reference(path=path, keep=False, top=top), own, ids)
+        for one, other in zip(found, whole, strict=True):
+            assert one.kld <= other[0] + TOLERANCE
+            assert one.kld_reverse <= other[1] + TOLERANCE
+            assert one.acceptance >= other[2] - TOLERANCE
+            assert (one.same_top, one.agreement) == (other[3], pytest.approx(other[4]))
+            assert one[5:] == pytest.approx(other[5:], abs=TOLERANCE)
+        mean = sum(each.kld for each in found)
+        assert last is None or mean >= last - TOLERANCE  # more tokens, a closer bound
+        last = mean
+    check(found, whole)
+    # By hand, for one row and five tokens.
+    p, q = base[0].double().softmax(0), own[0].double().softmax(0)
+    kept = p.argsort(descending=True)[:RANKS]
+    merged = [torch.cat((each[kept], (1 - each[kept].sum())[None])) for each in (p, q)]
+    path = str(tmp_path / f"{RANKS}.safetensors")
+    (first, *_) = referred(Reference(path=path, keep=False, top=RANKS), own, ids)
+    assert first.kld == pytest.approx(float((merged[0] * (merged[0] / merged[1]).log()).sum()), abs=TOLERANCE)
+    assert first.acceptance == pytest.approx(float(torch.minimum(*merged).sum()), abs=TOLERANCE)
+
+
+def test_tokens_that_cannot_happen_count_nothing_and_what_only_one_side_allows_is_infinite(tmp_path):
+    base, own = rows(1, 2), rows(2, 2)
+    base[:, 7] = own[:, 7] = float("-inf")
+    own[1, 9] = float("-inf")
+    path = str(tmp_path / "one.safetensors")
+    referred(Reference(path=path, keep=True), base, [1, 2])
+    one, other = referred(Reference(path=path, keep=False), own, [1, 2])
+    assert math.isfinite(one.kld)
+    assert other.kld == math.inf
+    assert math.isfinite(other.kld_reverse)
+
+
+def test_other_tokens_another_vocabulary_and_no_file_are_said(tmp_path):
+    path = str(tmp_path / "one.safetensors")
+    compare = Reference(path=path, keep=False)
+    assert "are not there" in unusable(compare, (1, 2), 500)
+    referred(Reference(path=path, keep=True), rows(1, 2), (1, 2))
+    assert unusable(compare, (1, 2), 500) is None
+    assert unusable(Reference(path=path, keep=True), (9, 9), 4) is None
+    assert "other tokens" in unusable(compare, (1, 3), 500)
+    assert "500 columns, the vocabulary here has 512" in unusable(compare, (1, 2), 512)
+    (tmp_path / "one.safetensors").write_bytes(b"half")
+    assert "are not there" in unusable(compare, (1, 2), 500)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return [save_tiny_model(folder / str(seed), "qwen3", seed, eos_ids=(0,)) for seed in (0, 1)]
+
+
+def score(path, keep, name="s", continuation=CONTINUATION, top=0):
+    reference = Reference(path=str(path), keep=keep, top=top)
+    return Score(request_id=name, prompt_ids=PROMPT, continuation_ids=continuation, reference=reference)
+
+
+def test_the_torch_engine_is_transformers(checkpoints, tmp_path):
+    base, other = map(loaded, checkpoints)
+    kept = base.answer(score(tmp_path / "one", keep=True))
+    assert (kept.status, kept.divergences, len(kept.logprobs)) == ("ok", (), len(CONTINUATION))
+    answer = other.answer(score(tmp_path / "one", keep=False))
+    logits = []
+    for checkpoint in checkpoints:
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        with torch.no_grad():
+            logits.append(model(torch.tensor([PROMPT + CONTINUATION])).logits[0, len(PROMPT) - 1 : -1])
+    check(answer.divergences, expected(*logits, CONTINUATION))
+    assert answer.logprobs == other.answer(score(tmp_path / "none", keep=True)).logprobs
+    for each in base.answer(score(tmp_path / "one", keep=False)).divergences:
+        assert each[:4] == (0, 0, pytest.approx(1), True)
+
+
+def test_a_base_without_numbers_makes_no_divergence(checkpoints, tmp_path):
+    broken = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,))))
+    assert broken.answer(score(tmp_path / "one", keep=True)).status == "engine_error"
+    answer = loaded(checkpoints[0]).answer(score(tmp_path / "one", keep=False))
+    assert answer.status == "engine_error"
+    assert "NaN" in answer.error

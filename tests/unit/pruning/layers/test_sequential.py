@@ -1,18 +1,115 @@
-"""The driver of layers: experts some at a time give the outcome of one pass, and OWL divides the sparsity."""
+"""Statistics do not depend on how sequences are batched, nor outcomes on how many experts are held; OWL's ratios."""
 
 import functools
+import random
 
 import pytest
 import torch
 from torch import nn
 
+from evaluator.core.errors import JobError
 from pruning.layers import sequential
+from pruning.layers.flow import Gathered, Observer, activations
 from pruning.layers.sequential import owl, portions
 from pruning.methods.base import Statistic
 from pruning.model.architectures import Routed
+from pruning.model.checkpoint import Checkpoint
+from pruning.model.decoder import Decoder
+from pruning.model.packing import ALONE_BELOW, Batch, batches
 from pruning.run import prune
 from tests.support import pruning as tiny
 from tests.support.sweeps import refused
+
+CPU = torch.device("cpu")
+
+
+def drawn(lengths: list[int]) -> list[tuple[int, ...]]:
+    draw = random.Random(0)
+    return [tuple(draw.randrange(tiny.VOCABULARY) for _ in range(length)) for length in lengths]
+
+
+def observed(decoder: Decoder, made: list[Batch], kind: Statistic) -> dict[str, torch.Tensor]:
+    """Statistics of the first two layers, propagated densely."""
+    count = sum(len(batch.order) for batch in made)
+    found = {}
+    with torch.no_grad():
+        hidden = [decoder.embed(batch) for batch in made]
+        for index in range(2):
+            layer = decoder.load(index)
+            observer = Observer(decoder.linears(index), lambda columns: Gathered([kind], columns, count, CPU))
+            for inputs, batch in zip(hidden, made, strict=True):
+                observer.run(layer, inputs, decoder.keywords(index, batch), batch)
+            found |= {f"{index}.{name}": statistic.result()[kind] for name, statistic in observer.statistics.items()}
+            hidden = [layer(h, **decoder.keywords(index, b)) for h, b in zip(hidden, made, strict=True)]
+            decoder.release(index)
+    return found
+
+
+@pytest.mark.parametrize("name", [*tiny.ARCHITECTURES, *tiny.MIXTURES])
+def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoints):
+    decoder = Decoder(Checkpoint(checkpoints(name)), CPU)
+    sequences = drawn([40, 3, 17, 40, 90, 16, 31, 90, 7])
+    decoder.open_skeleton(torch.tensor([token for sequence in sequences for token in sequence]))
+    one = observed(decoder, batches(sequences, 1), Statistic.COLUMN_NORMS)
+    many = observed(decoder, batches(sequences, 120), Statistic.COLUMN_NORMS)
+    assert len(batches(sequences, 1)) == 9
+    assert len(batches(sequences, 120)) < 8
+    assert len(one) >= 8
+    assert all(torch.equal(one[key], many[key]) for key in one)
+    one, many = (observed(decoder, batches(sequences, budget), Statistic.HESSIAN) for budget in (1, 120))
+    for key in one:
+        torch.testing.assert_close(one[key], many[key], rtol=1e-4, atol=1e-4)
+
+
+def test_batches_hold_every_sequence_once_and_keep_to_their_budget():
+    lengths = [1, 15, 16, 17, 300, 40, 40, 40, 100]
+    made = batches(drawn(lengths), 128)
+    assert sorted(i for batch in made for i in batch.order) == list(range(len(lengths)))
+    for batch in made:
+        assert batch.lengths == tuple(lengths[i] for i in batch.order)
+        assert sum(batch.lengths) <= 128 or len(batch.order) == 1
+        assert min(batch.lengths) >= ALONE_BELOW or len(batch.order) == 1
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.o, self.unused = (nn.Linear(4, 4) for _ in range(4))
+        self.finished = 0
+
+    def forward(self, hidden):
+        hidden = self.o(self.q(hidden) + self.k(hidden))
+        self.finished += 1
+        return hidden
+
+
+def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_is_saved():
+    layer = Layer()
+    linears = {name: getattr(layer, name) for name in "qko"}
+    observer = Observer(linears, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 2, CPU))
+    for i in range(2):
+        observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (i,)))
+    assert observer.groups == {"q": ["q", "k"], "o": ["o"]}
+    assert layer.finished == 0  # every pass stops at the last input, the first one too
+    assert not any(module._forward_pre_hooks for module in linears.values())
+    observer = Observer({"unused": layer.unused}, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 1, CPU))
+    with pytest.raises(JobError, match="unused did not run"):
+        observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("limit", "spilled"), [(10**6, False), (0, True)])
+def test_what_is_put_comes_back(dtype, limit, spilled, tmp_path):
+    made = [Batch((torch.zeros(length),), (i,)) for i, length in enumerate((5, 3, 3))]
+    with activations(made, 4, dtype, torch.device("cpu"), limit, tmp_path) as held:
+        assert held.bytes == 44 * dtype.itemsize
+        for _ in range(2):  # the second layer writes over the first
+            values = [torch.randn(1, length, 4).to(dtype) for length in (5, 3, 3)]
+            for number, value in enumerate(values):
+                held.put(number, value)
+            assert bool(held.held) is not spilled
+            assert all(torch.equal(held.get(number), value) for number, value in enumerate(values))
+    assert not list(tmp_path.iterdir())
 
 
 def test_layers_with_more_outliers_keep_more():
