@@ -1,15 +1,16 @@
-"""Draws the figures that tables describe (`evaluator.metrics.table`) as inline SVG."""
+"""Draws the figures that tables describe (`evaluator.metrics.table`), as inline SVG or as matplotlib's axes."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
-from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Table
+from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Series, Table
 from evaluator.report import theme
 
 _SCATTER_ROWS = 7  # the height of a scatter
@@ -21,36 +22,46 @@ Axes = Any  # matplotlib is untyped here
 
 def draw_each(table: Table, frame: pd.DataFrame) -> list[str]:
     """The figures of a table as inline SVG: one, or one for each part that the table keeps `apart`."""
-    parts = [part for _, part in frame.groupby(list(table.apart), sort=False)] if table.apart else [frame]
-    found = (draw(table, part, f"-{number}" if number else "") for number, part in enumerate(parts))
+    found = (draw(table, part, f"-{number}" if number else "") for number, part in enumerate(parts_of(table, frame)))
     return [figure for figure in found if figure is not None]
+
+
+def parts_of(table: Table, frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of each figure of a table."""
+    return [part for _, part in frame.groupby(list(table.apart), sort=False)] if table.apart else [frame]
+
+
+def axes_of(table: Table, frame: pd.DataFrame, place: theme.Place) -> list[Axes]:
+    """The panels of one figure (`parts_of`), within `place` (`theme.figure`); none without a figure or a value."""
+    if not table.figure or frame.empty:
+        return []
+    with mpl.rc_context(theme.STYLE):
+        return _painted(table.figure, table.plotted(frame), place)
 
 
 def draw(table: Table, frame: pd.DataFrame, suffix: str = "") -> str | None:
     """The figure of a table as inline SVG, `suffix` for its name; None if there is no figure or no value."""
-    if not table.figure or frame.empty:
-        return None
     with mpl.rc_context(theme.STYLE), warnings.catch_warnings():
         # The browser draws the text with its own fonts. A glyph missing in matplotlib's font only shifts a label.
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
-        made = _painted(table.figure, table.plotted(frame))
-        if made is None:
-            return None
-        return theme.to_svg(made, f"figure-{table.name.replace('_', '-')}{suffix}", f"Figure of table {table.name}")
+        panels = axes_of(table, frame, Figure)
+        name = f"figure-{table.name.replace('_', '-')}{suffix}"
+        return theme.to_svg(panels[0].figure, name, f"Figure of table {table.name}") if panels else None
 
 
-def _painted(figure: Sequence[Panel], frame: pd.DataFrame) -> Any:
+def _painted(figure: Sequence[Panel], frame: pd.DataFrame, place: theme.Place) -> list[Axes]:
     rows = _Rows(frame)
     shown = [panel for panel in figure if rows.keys and _has_values(panel, frame)]
     if not shown:
-        return None
+        return []
     if isinstance(shown[0], Scatter):
-        return _scatters([panel for panel in shown if isinstance(panel, Scatter)], rows)
-    made, panels = theme.figure(len(rows.keys), [each.width for each in shown if not isinstance(each, Scatter)])
-    panels[0].set_yticks(range(len(rows.labels)), [theme.in_two_lines(label) for label in rows.labels])
+        return _scatters([panel for panel in shown if isinstance(panel, Scatter)], rows, place)
+    panels = theme.figure(len(rows.keys), [each.width for each in shown if not isinstance(each, Scatter)], place)
+    theme.name_rows(panels[0], rows.labels)
+    told = {each.label for panel in shown if isinstance(panel, Dots) for each in _series(panel, rows)}
     for axes, panel in zip(panels, shown, strict=True):
         if isinstance(panel, Dots):
-            _dots(axes, panel, rows)
+            _dots(axes, panel, rows, told)
         elif isinstance(panel, Bars):
             _bars(axes, panel, rows)
         elif isinstance(panel, Heat):
@@ -60,7 +71,7 @@ def _painted(figure: Sequence[Panel], frame: pd.DataFrame) -> Any:
             theme.legend(axes, columns=legend)
     if not any(getattr(each, "legend", 0) for each in shown) and any(getattr(each, "legend", 0) for each in figure):
         theme.legend(panels[0])  # the panel with the legend is left out
-    return made
+    return panels
 
 
 def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
@@ -102,10 +113,16 @@ class _Rows:
         return [None if value is None or pd.isna(value) else float(value) for value in picked]
 
 
-def _dots(axes: Axes, panel: Dots, rows: _Rows) -> None:
+def _series(panel: Dots, rows: _Rows) -> list[Series]:
+    """The series of a panel that have a value."""
     series = panel.series(rows.frame) if callable(panel.series) else panel.series
-    found = [(each, rows.values(each.column, each.where)) for each in series]
-    drawn = [(each, values) for each, values in found if not panel.linked or any(each is not None for each in values)]
+    return [each for each in series if any(value is not None for value in rows.values(each.column, each.where))]
+
+
+def _dots(axes: Axes, panel: Dots, rows: _Rows, told: Collection[str]) -> None:
+    """`told`: the labels of the legend, those of every series with a value in any panel."""
+    series = panel.series(rows.frame) if callable(panel.series) else panel.series
+    drawn = [(each, rows.values(each.column, each.where)) for each in series if each.label in told]
     if panel.linked:
         theme.link(axes, *(values for _, values in drawn))
     for each, values in drawn:
@@ -148,7 +165,7 @@ def _heat(axes: Axes, panel: Heat, rows: _Rows) -> None:
     theme.heat(axes, languages, cells)
 
 
-def _scatters(panels: Sequence[Scatter], rows: _Rows) -> Any:
+def _scatters(panels: Sequence[Scatter], rows: _Rows, place: theme.Place) -> list[Axes]:
     """A panel for each scatter, or for each checkpoint and task of one scatter."""
     frame = rows.frame
     parts = [
@@ -159,7 +176,7 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows) -> Any:
             (panels[0], label, frame[(frame["task"] == task) & (frame["checkpoint"] == checkpoint)])
             for (task, checkpoint), label in zip(rows.keys, rows.labels, strict=True)
         ]
-    made, axes = theme.figure(_SCATTER_ROWS, [1.0] * len(parts))
+    axes = theme.figure(_SCATTER_ROWS, [1.0] * len(parts), place)
     low, high = min(0.0, frame[panels[0].y].min()) - 0.03, frame[panels[0].y].max() + 0.05
     for at, (panel, title, part) in zip(axes, parts, strict=True):
         hollow = part[panel.hollow].astype(bool)
@@ -178,7 +195,7 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows) -> Any:
         at.set_xlabel(_written(panel.x_title, part))
         at.margins(x=0.15 if panel.each else 0.2)
         if panel.each:
-            theme.name_points(at, *(part[name].tolist() for name in (panel.x, panel.y, panel.name)))
+            theme.name_points(at, part.groupby([panel.x, panel.y], sort=False)[panel.name].agg(list).to_dict())
         else:
             high_of_name = _NAME_SHARE * float(np.ptp(at.get_ylim()))
             for x, dots in part.sort_values(panel.y, kind="stable").groupby(panel.x):
@@ -193,4 +210,4 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows) -> Any:
     axes[0].set_ylabel(panels[0].y_title)
     if any(panels[0].labels) and frame[panels[0].hollow].any():
         theme.legend(axes[0])
-    return made
+    return axes

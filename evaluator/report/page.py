@@ -30,6 +30,7 @@ from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ALL, MEAN
 from evaluator.report.figures import draw_each
 from evaluator.report.results import Page, Results
+from evaluator.report.theme import light
 from evaluator.store.run_json import failures_of
 
 
@@ -90,9 +91,7 @@ def render_page(
 
 def standalone(svg: str) -> str:
     """A figure as a separate file, on white. The light theme's values replace the CSS variables."""
-    values: dict[str, str] = {}
-    for name, value in re.findall(r"(--[a-z0-9-]+):\s*([^;]+);", _asset("page.css")):
-        values.setdefault(name, value)  # the light theme comes first
+    values = light()
     # A `var(...)` that the page's style does not define is the text of a label.
     painted = re.sub(r"var\((--[a-z0-9-]+)\)", lambda match: values.get(match[1], match[0]).replace('"', "'"), svg)
     return re.sub(r"<svg ", '<svg style="background: white" ', painted, count=1)

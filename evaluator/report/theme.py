@@ -1,14 +1,16 @@
 """The style of the figures: one row per checkpoint, direct labels, a light grid, and colours from the page.
 
-Every colour is drawn as a placeholder that becomes a CSS variable of the page. So a figure is readable on light and on
-dark backgrounds, and a fate or probe has the same colour in figures, tables and the item view. Text stays text. The
-same numbers give the same SVG: no date, salted ids.
+Every colour is one of the page's light theme, and in SVG the CSS variable of that colour. So a figure is readable on
+light and on dark backgrounds, and a fate or probe has the same colour in figures, tables and the item view. Text stays
+text. The same numbers give the same SVG: no date, salted ids.
 """
 
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from functools import cache
+from importlib.resources import files
+from itertools import cycle, product
 from textwrap import wrap
 from typing import Any
 
@@ -24,16 +26,21 @@ from evaluator.metrics.table import Axis, amount
 
 Axes = Any  # matplotlib is untyped here
 
-# name of the page's CSS variable -> its placeholder colour while drawing
+
+@cache
+def light() -> Mapping[str, str]:
+    """The values of the page's CSS variables in its light theme, which comes first, by name (`--mc-only`)."""
+    style = files("evaluator.report").joinpath("page.css").read_text(encoding="utf-8").partition("@media")[0]
+    return dict(re.findall(r"(--[a-z0-9-]+):\s*([^;]+);", style))
+
+
+# Name of a colour on the page -> its light value. Names of one colour have one colour in the dark theme too.
 COLOURS: Mapping[str, str] = {
-    name: f"#{number:02x}fe{number:02x}"
-    for number, name in enumerate(
-        (
-            *("ink", "muted", "grid", "paper"),
-            *("kept", "mc_only", "produced_only", "lost"),
-            *("greedy", "beam", "sample", "choice", "shown", "rank", "negative"),
-        ),
-        start=1,
+    name: light()[f"--{name.replace('_', '-')}"]
+    for name in (
+        *("ink", "muted", "grid", "paper"),
+        *("kept", "mc_only", "produced_only", "lost"),
+        *("greedy", "beam", "sample", "choice", "shown", "rank", "negative"),
     )
 }
 STYLE = {  # matplotlib's settings while a figure is drawn and written
@@ -60,27 +67,49 @@ STYLE = {  # matplotlib's settings while a figure is drawn and written
 }
 ROW_INCHES = 0.34
 WIDTH_INCHES = 10.4
+_GAP = 0.12  # between panels within another figure, of a panel's width
+Place = Any  # makes a figure; or axes, which panels then cover
 
 
-def figure(rows: int, widths: Sequence[float]) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel per width. All panels share `rows` checkpoint rows, the first at the top."""
-    made = Figure(
-        figsize=(WIDTH_INCHES, 1.15 + ROW_INCHES * max(rows, 2)),
-        layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04, wspace=0.03),
-    )
-    panels = made.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=list(widths))[0]
+def figure(rows: int, widths: Sequence[float], place: Place = Figure) -> list[Axes]:
+    """A panel per width, in a new figure or within `place`. All share `rows` checkpoint rows, the first at the top."""
+    if callable(place):
+        made = place(
+            figsize=(WIDTH_INCHES, 1.15 + ROW_INCHES * max(rows, 2)),
+            layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04, wspace=0.03),
+        )
+        panels = list(made.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=list(widths))[0])
+    else:
+        place.set_axis_off()
+        panels = []
+        for at, width in enumerate(widths):
+            box = (sum(widths[:at]) / sum(widths), 0, (1 - _GAP) * width / sum(widths), 1)
+            panels.append(place.inset_axes(box, sharey=panels[0] if panels else None))
+            panels[-1].tick_params(labelleft=at == 0)
     for panel in panels:
         panel.set_ylim(rows - 0.5, -0.5)
         panel.grid(axis="x", color=COLOURS["grid"], linewidth=0.7)
         panel.set_axisbelow(True)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)
-    return made, list(panels)
+    return panels
 
 
 def in_two_lines(name: str, width: int = 30) -> str:
     """A checkpoint's name in at most two lines, as longer names would take the panel's space."""
     return "\n".join(wrap(name, width, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}"))
+
+
+def name_rows(panel: Axes, labels: Sequence[str]) -> None:
+    """Write a label left of each row. Each line is a text of its own, so that the browser aligns it."""
+    panel.set_yticks(range(len(labels)), [])
+    for y, label in enumerate(labels):
+        lines = in_two_lines(label).splitlines()
+        for at, line in enumerate(lines):
+            panel.annotate(
+                line, (0, y), xycoords=panel.get_yaxis_transform(), xytext=(-5, 10.5 * ((len(lines) - 1) / 2 - at)),
+                textcoords="offset points", ha="right", va="center",
+            )  # fmt: skip
 
 
 def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
@@ -131,7 +160,7 @@ def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[f
     """Write each value above its dot, apart, equal ones once. Call it when limits and scale are final."""
     panel.get_xlim()  # computes pending limits from the dots
     placed = panel.transAxes.inverted().transform
-    room = _DIGIT / panel.get_position().width / WIDTH_INCHES
+    room = _DIGIT * panel.figure.dpi / panel.get_window_extent().width
     for y, row in enumerate(zip(*series, strict=True)):
         told = {text(value): value for value in sorted(value for value in row if value is not None)}
         spots = [float(placed(panel.transData.transform((value, y)))[0]) for value in told.values()]
@@ -144,8 +173,8 @@ def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[f
 
 _HATCHES = ("", "////", "....", "xxxx")  # of a bar's parts: not everybody tells the colours apart
 _DIGIT = 0.062  # inches, of a digit in a value's label
-_NAME_SHARES = 0.24, 0.05  # of a narrow panel, width and height of a dot's name
-_NAME_PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1))
+_NAME_HIGH = 9  # points, of a line of dots' names
+_NAME_LINES = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # where a name may stand, from its dot
 
 
 def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
@@ -167,23 +196,22 @@ def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
     return placed
 
 
-def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
-    """Name dots on their right, or where there is room. Call it when the panel has its limits."""
-    points = list(zip(xs, ys, strict=True))
-    ends = panel.get_xlim(), panel.get_ylim()
-    wide, high = (share * (end - start) for share, (start, end) in zip(_NAME_SHARES, ends, strict=True))
-    taken: list[tuple[float, float]] = []  # the middles of names
-    for (x, y), name in zip(points, names, strict=True):
-        for side, above in (*_NAME_PLACES, _NAME_PLACES[0]):  # the first one if none is free
-            across, up = x + side * wide / 2, y + above * high
-            if not any(abs(across - a) < wide and abs(up - u) < high for a, u in taken) and not any(
-                abs(across - a) < 0.6 * wide and abs(up - u) < high / 2 for a, u in points if (a, u) != (x, y)
-            ):
+def name_points(panel: Axes, points: Mapping[Any, Sequence[str]]) -> None:
+    """Write the names of each point's dots beside it, where there is room. Call it when the panel has its limits."""
+    panel.get_xlim()  # computes pending limits from the dots
+    dots = panel.transData.transform(list(points)) * 72 / panel.figure.dpi
+    taken = [(x - 4, x + 4, y - 4, y + 4) for x, y in dots]  # in points, as all offsets
+    for (point, names), (x, y) in zip(points.items(), dots, strict=True):
+        text = ", ".join(map(_short, names))
+        for line, side in product(_NAME_LINES, (1, -1)):
+            ends = sorted((x + 5 * side, x + side * (5 + 72 * _DIGIT * len(text))))
+            box = (*ends, y + (line - 0.5) * _NAME_HIGH, y + (line + 0.5) * _NAME_HIGH)
+            if not any(box[0] < b and a < box[1] and box[2] < d and c < box[3] for a, b, c, d in taken):
                 break
-        taken.append((x + side * wide / 2, y + above * high))
+        taken.append(box)
         panel.annotate(
-            _short(name), (x, y), xytext=(5 * side, 8 * above), textcoords="offset points", va="center",
-            ha=("center", "left", "right")[side], fontsize=7.3, color=COLOURS["muted"],
+            text, point, xytext=(5 * side, line * _NAME_HIGH), textcoords="offset points", va="center",
+            ha="left" if side > 0 else "right", fontsize=7.3, color=COLOURS["muted"],
         )  # fmt: skip
 
 
@@ -262,14 +290,14 @@ def legend(panel: Axes, columns: int = 4) -> None:
 
 
 def to_svg(made: Figure, name: str, description: str) -> str:
-    """The figure as inline SVG. Placeholder colours become CSS variables, and the figure's name prefixes all ids."""
+    """The figure as inline SVG. Colours become CSS variables, and the figure's name prefixes all ids."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         FigureCanvasSVG(made).print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    for colour, placeholder in COLOURS.items():
-        svg = svg.replace(placeholder, f"var(--{colour.replace('_', '-')})")
+    for colour, value in COLOURS.items():
+        svg = svg.replace(f": {value}", f": var(--{colour.replace('_', '-')})")
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     text = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'

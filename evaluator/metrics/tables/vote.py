@@ -177,7 +177,7 @@ TABLE = Table(
         Dots(
             title,
             tuple(
-                Series(f"{rule}_place", colour, name, {"probe": probe}, 0.16 * (number - 1.5), rule == "accuracy")
+                Series(f"{rule}_place", colour, name, {"probe": probe}, 0.24 * (number - 1.5), rule == "accuracy")
                 for number, (rule, name, colour) in enumerate(_DRAWN)
             ),
             "places",
