@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _HALF = 2000  # characters of an error's text that are told from its beginning, and from its end
+_LISTED = 50  # names
 _KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
@@ -67,12 +68,13 @@ def one_line(error: BaseException | str, limit: int = 200) -> str:
 
 
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not one of `known`, with the nearest valid name suggested."""
+    """The error for a name that is not one of `known`, with the nearest valid name suggested; it lists at most 50."""
     names = sorted(known)
     cutoff = 0.6 if len(value) > 3 else 0.4  # one wrong letter is half of a language's code
     near = difflib.get_close_matches(value, names, n=1, cutoff=cutoff)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return InputError(f"unknown {what} {value!r}{hint} (known: {', '.join(names)})")
+    listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")
+    return InputError(f"unknown {what} {value!r}{hint} (known: {listed})")
 
 
 def need_regular(path: Path) -> Path:

@@ -52,6 +52,14 @@ class Compared:
     notes: Sequence[str] = ()
 
     @property
+    def stated(self) -> list[Row]:
+        """`differences` as JSON: a row for each checkpoint and task."""
+        return [
+            {"checkpoint": name, "task": task, "settings": {each: list(values) for each, values in settings.items()}}
+            for (name, task), settings in self.differences.items()
+        ]
+
+    @property
     def moved(self) -> pd.DataFrame:
         return self.frame[self.frame["verdict"] == "moved"]
 

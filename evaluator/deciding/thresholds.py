@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from evaluator.core.config import Frozen
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, unknown
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Amount = Annotated[float, Field(ge=0)]
@@ -81,13 +81,18 @@ class Screen(Frozen):
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of the items' order")
 
 
-def thresholds_of(run: Mapping[str, Any], place: str) -> Thresholds:
-    """The thresholds that run.json states, or the default ones. Raises InputError naming `place`, field and value."""
+def thresholds_of(run: Mapping[str, Any], place: str, **given: object) -> Thresholds:
+    """The thresholds `given`, then those that run.json states, then the default ones. Raises InputError naming `place`,
+    field and value."""
     config = run.get("config")
     stated = config.get("gate") if isinstance(config, Mapping) else None
+    for name in given.keys() - Thresholds.model_fields.keys():
+        raise unknown("tolerance", name, Thresholds.model_fields)
     try:
-        return Thresholds.model_validate({} if stated is None else stated)
+        document = {} if stated is None else stated
+        return Thresholds.model_validate({**document, **given} if given else document)
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(["config.gate", *map(str, problem["loc"])])
-        raise InputError(f"{place}: {field}: {problem['input']!r}: {problem['msg']}") from error
+        where = problem["loc"][0] if given.keys() & {*problem["loc"]} else f"{place}: {field}"
+        raise InputError(f"{where}: {problem['input']!r}: {problem['msg']}") from error

@@ -34,9 +34,10 @@ class Kind:
     unit: str = ""
     number: bool = True  # numbers are right-aligned
     dtype: str | None = None  # of the frame's column, if pandas' own choice does not fit
+    stored: str = ""  # unit of the stored value
 
-    def __call__(self, *names: str, interval: bool = False) -> "tuple[Column, ...]":
-        return tuple(Column(name, self, interval=interval) for name in names)
+    def __call__(self, *names: str, interval: bool = False, stored: str = "") -> "tuple[Column, ...]":
+        return tuple(Column(name, self, interval=interval, stored=stored) for name in names)
 
     def shown(self, value: object, *, unit: bool = True) -> str:
         """A value for people; a dash if it is null."""
@@ -57,18 +58,19 @@ def rounded(value: float, digits: int = 0) -> str:
 
 TEXT = Kind("text", str, number=False)
 FLAG = Kind("flag", lambda value: "yes" if value else "no")
-COUNT = Kind("count", lambda value: f"{int(value):,}", dtype="Int64")
-PERCENTAGE = Kind("percentage", lambda value: rounded(100 * float(value), 1), unit="%")
+COUNT = Kind("count", lambda value: f"{int(value):,}", dtype="Int64", stored="count")
+PERCENTAGE = Kind("percentage", lambda value: rounded(100 * float(value), 1), unit="%", stored="fraction of 1")
 POINTS = replace(PERCENTAGE, name="points", unit="pp")  # a difference of two percentages
-SHARE = Kind("share", lambda value: f"{float(value):.3g}")  # a setting or a bound from 0 to 1
+SHARE = Kind("share", lambda value: f"{float(value):.3g}", stored="fraction of 1")  # a setting or a bound from 0 to 1
 SCORE = Kind("score", partial(rounded, digits=3))  # a mean from 0 to 1 that is no share of items
 # A ratio of two differences, or another signed number around 0.
 RATIO = Kind("ratio", lambda value: f"{float(value):+.3f}".replace("-", MINUS))
 P_VALUE = Kind("p_value", lambda value: f"{float(value):.3f}" if float(value) >= 0.001 else f"{float(value):.0e}")
-NATS = Kind("nats", partial(rounded, digits=2))
-DIVERGENCE = Kind("divergence", lambda value: f"{float(value):.3g}", unit="nats")  # of distributions: often far below 1
-RANK = Kind("rank", partial(rounded, digits=1))  # a place in the vocabulary, or the median of several
-AMOUNT = Kind("amount", partial(rounded, digits=2))  # a positive number with its own unit
+NATS = Kind("nats", partial(rounded, digits=2), stored="nats")
+# Of distributions: often far below 1.
+DIVERGENCE = Kind("divergence", lambda value: f"{float(value):.3g}", unit="nats", stored="nats")
+RANK = Kind("rank", partial(rounded, digits=1), stored="rank")  # a place in the vocabulary, or the median of several
+AMOUNT = Kind("amount", partial(rounded, digits=2))  # a positive number: `Column.stored` is its unit
 FACTOR = Kind("factor", partial(rounded, digits=3))  # how many times as large
 
 
@@ -81,6 +83,7 @@ class Column:
     - `csv_only`: neither page nor terminal shows it.
     - `figure_only`: only the table's figure reads it. CSV and page show rows that differ in nothing else once.
     - `of`: the column that counts the total of a share.
+    - `stored`: the unit of its stored values, if its kind does not name it.
     - `requested`: the column of the requested value, which is shown beside this one if they differ.
     - `interval`: the columns `<name>_low` and `<name>_high` follow. `alone` leaves out the value.
     """
@@ -96,6 +99,7 @@ class Column:
     figure_only: bool = False
     of: str = ""
     requested: str = ""
+    stored: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, Kind):
@@ -161,6 +165,20 @@ def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
         raise ValueError(f"no column and no kind is declared for {', '.join(sorted(unknown))}")
     frame = pd.DataFrame(values if any(values.values()) else None, columns=list(values))
     return frame.astype({column.name: column.kind.dtype for column in columns if column.kind.dtype})
+
+
+def described(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
+    """The frame with a type for each column. `attrs["units"]` has the units of the stored values by column."""
+    types: dict[str, str] = {}
+    units: dict[str, str] = {}
+    for name, column in ((name, each) for each in columns for name in each.names if name in frame):
+        own = column.kind.dtype if name == column.name else None
+        types[name] = "string" if not column.kind.number else "boolean" if column.kind is FLAG else own or "float64"
+        if unit := column.stored or column.kind.stored:
+            units[name] = unit
+    found = frame.astype(types)
+    found.attrs["units"] = units
+    return found
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from evaluator.core.errors import rows_at
+from evaluator.core.errors import InputError, rows_at
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
 Row = TypeVar("Row")
 Stage = Literal["prune", "load", "evaluate", "item"]
+
+
+def need_run(path: Path) -> None:
+    """Raises InputError, which lists the runs beside it, if `path` is not a directory with records."""
+    if not (path / "records").is_dir():
+        runs = sorted(each.parent.name for each in path.parent.glob("*/run.json"))
+        listed = f" (runs in {path.parent}: {', '.join(runs)})" if runs else ""
+        raise InputError(f"{path}: not a run directory: it has no records/{listed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

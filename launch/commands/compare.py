@@ -11,7 +11,6 @@ import typer
 from rich.markup import escape
 
 from evaluator.core.errors import InputError
-from launch.commands.report import need_records
 from launch.commands.terminal import console, empty_table, print_plain
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from evaluator.deciding.comparison import Compared
-    from evaluator.deciding.sides import Side
 
 _STYLES = {"moved": "red", "noise": "yellow", "same": "green"}
 
@@ -50,18 +48,15 @@ def compare(
             raise InputError(f"{path}: no such file or directory")
     pairs, task_pairs = _pairs("--pair", pair or []), _pairs("--pair-task", pair_task or [])
     from evaluator.deciding.comparison import compare as compared
+    from evaluator.report.opened import side_at
 
-    found = compared(_side(run_a), _side(run_b), pairs, task_pairs)
+    found = compared(side_at(run_a), side_at(run_b), pairs, task_pairs)
     if csv is not None:
         from evaluator.store.files import csv_bytes, write_atomically
 
         write_atomically(csv, csv_bytes(found.frame))
     if as_json:
-        differences = [
-            {"checkpoint": name, "task": task, "settings": {each: list(values) for each, values in settings.items()}}
-            for (name, task), settings in found.differences.items()
-        ]
-        document = {"schema_version": 1, "moved": len(found.moved), "differences": differences}
+        document = {"schema_version": 1, "moved": len(found.moved), "differences": found.stated}
         rows = json.loads(found.frame.to_json(orient="records"))
         print(json.dumps(document | {"notes": list(found.notes), "rows": rows}))
         return
@@ -77,20 +72,6 @@ def _pairs(option: str, typed: Sequence[str]) -> Mapping[str, str]:
             raise InputError(f"{option}: {each!r} is not of the form A=B")
         pairs[name] = other
     return pairs
-
-
-def _side(path: Path) -> Side:
-    from evaluator.deciding.sides import side_of_logged, side_of_run
-    from evaluator.store.lm_eval import is_logged, read_logged
-
-    if not (path / "records").is_dir() and is_logged(path):  # a run may hold an export of itself
-        return side_of_logged(read_logged(path), str(path))
-    if not path.is_dir():
-        raise InputError(f"{path}: neither a run directory nor a file of lm-eval's (samples_*.jsonl)")
-    need_records(path)
-    from evaluator.report import read_inputs
-
-    return side_of_run(read_inputs(path), str(path))
 
 
 def _print(found: Compared) -> None:

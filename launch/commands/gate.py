@@ -13,8 +13,8 @@ from rich.markup import escape
 
 from evaluator.core.errors import InputError, mapping_at
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
+from evaluator.store.run_json import need_run
 from launch.commands.options import as_option, grouped
-from launch.commands.report import need_records
 from launch.commands.terminal import console, empty_table, print_plain
 from launch.sweep.document import validated
 
@@ -63,35 +63,23 @@ def gate(
     Known answers: the base says and picks them. Writes RUN/gate.json.
     """
     typed = {name: value for name, value in locals().items() if name in Thresholds.model_fields and value is not None}
-    need_records(run)
+    need_run(run)
     from evaluator.store.reading import read_run
 
-    state = read_run(run)
-    stated = thresholds_of(state, str(run / "run.json")).model_dump()
+    stated = thresholds_of(read_run(run), str(run / "run.json")).model_dump()
     if languages is False:
         stated.pop("max_drop_language", None)
     thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
-    from evaluator.deciding.verdicts import judge, unfinished
-    from evaluator.deciding.words import document, paragraph, summary
-    from evaluator.report import read_inputs
+    from evaluator.report.opened import OpenRun
     from evaluator.store.files import write_atomically
-    from evaluator.store.run_json import failures_of
 
-    inputs = read_inputs(run)
-    verdicts = judge(inputs, thresholds)
-    if not verdicts:
-        raise InputError(
-            f"{run}: no checkpoint names a base on a task of questions: evaluate dense and compressed together (--base)"
-        )
-    failures = [each for each in failures_of(state) if each.lost]
-    failures += unfinished(inputs, failures)
-    told = document(verdicts, thresholds, failures)
+    verdicts, told = OpenRun(run).judged(thresholds)
     write_atomically(run / "gate.json", json.dumps(told, indent=2).encode())
     console.print(_table(verdicts))
-    lines = [_LEGEND, f"\n{summary(verdicts)}", paragraph(verdicts)]
-    for each in failures:
-        what = f"{each.checkpoint} on {each.task}" if each.task else each.checkpoint
-        lines.append(f"not judged: {what}: {each.reason}")
+    lines = [_LEGEND, f"\n{told['summary']}", told["words"]]
+    for each in told["not_judged"]:
+        what = f"{each['checkpoint']} on {each['task']}" if each["task"] else each["checkpoint"]
+        lines.append(f"not judged: {what}: {each['why']}")
     for line in (*lines, f"{told['verdict']}: {run / 'gate.json'}"):
         print_plain(line)
     if told["verdict"] == "BLOCK":
@@ -142,7 +130,7 @@ def screen(
     Settings come from the options, then from `screen:` of the run's sweep file.
     """
     typed = {name: value for name, value in locals().items() if name in Screen.model_fields and value is not None}
-    need_records(run)
+    need_run(run)
     from evaluator.store.reading import read_run
 
     state = read_run(run)

@@ -8,8 +8,9 @@ from rich.markup import escape
 
 from evaluator.engine.config import engines_help
 from evaluator.probes import answering_probes
+from evaluator.store.run_json import need_run
 from launch.commands.options import DTYPES, match_request, models, running
-from launch.commands.report import finish, need_records
+from launch.commands.report import finish
 from launch.commands.terminal import console, print_plain, warn
 
 CONTROLS = 30
@@ -31,7 +32,7 @@ def match(
     Runs one engine at a time: each matcher judges the whole run. Each first judges control pairs with a known result;
     a judge that fails them is named as unfit.
     """
-    need_records(run)
+    need_run(run)
     settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
     chosen, config = match_request(probes, settings)
     from launch.matching import Asked, match_run

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.store.run_json import need_run
 from launch.commands.terminal import console, empty_table, print_plain
 
 if TYPE_CHECKING:
@@ -20,14 +21,8 @@ if TYPE_CHECKING:
 
 def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]) -> None:
     """Rebuild tables/ and report/ from the records alone."""
-    need_records(run)
+    need_run(run)
     finish(console, run)
-
-
-def need_records(run: Path) -> None:
-    """Raises InputError if `run` is not a run directory."""
-    if not (run / "records").is_dir():
-        raise InputError(f"{run}: not a run directory: it has no records/")
 
 
 def export(
@@ -40,7 +35,7 @@ def export(
     """Write a run's answers as files of lm-eval. --lm-eval is the only format, and required."""
     if not lm_eval:
         raise InputError("Missing option '--lm-eval': the format to write")
-    need_records(run)
+    need_run(run)
     from evaluator.report.lm_eval import export as write
 
     folder = out or run / "lm-eval"

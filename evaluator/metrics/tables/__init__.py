@@ -60,21 +60,23 @@ TABLES: Registry[Table] = Registry(
 
 
 def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
-    """Every registered table, in the report's order. A table without its inputs is empty and names its needs. A
-    plugin's table that fails is empty too, and the other tables are still computed."""
-    found = {}
-    for table in TABLES:
-        home = str(getattr(table.compute, "__module__", None) or "a plugin")
-        ours = home.partition(".")[0] == __name__.partition(".")[0]
-        try:
-            found[table.name] = filled = table.fill(inputs)
-            for row in () if ours else (*rows_of(filled.frame), *rows_of(filled.shown)):
-                for column in table.columns:
-                    column.shown(row)
-                    column.interval_of(row)
-        except Exception as error:  # a plugin is anybody's code
-            if ours:
-                raise
-            why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
-            found[table.name] = FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
-    return found
+    """Every registered table, in the report's order."""
+    return {table.name: fill(table, inputs) for table in TABLES}
+
+
+def fill(table: Table, inputs: Inputs) -> FilledTable:
+    """A table without its inputs is empty and names its needs. A plugin's table that fails is empty too."""
+    home = str(getattr(table.compute, "__module__", None) or "a plugin")
+    ours = home.partition(".")[0] == __name__.partition(".")[0]
+    try:
+        filled = table.fill(inputs)
+        for row in () if ours else (*rows_of(filled.frame), *rows_of(filled.shown)):
+            for column in table.columns:
+                column.shown(row)
+                column.interval_of(row)
+        return filled
+    except Exception as error:  # a plugin is anybody's code
+        if ours:
+            raise
+        why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
+        return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)

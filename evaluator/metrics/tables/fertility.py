@@ -120,7 +120,7 @@ TABLE = Table(
         *col.BY_LANGUAGE,
         *col.COUNT(*_SUMMED),
         Column("unit", col.TEXT),
-        Column("fertility", col.AMOUNT, interval=True),
+        Column("fertility", col.AMOUNT, interval=True, stored="tokens per `unit`"),
         Column("n_paired", col.COUNT),
         Column("open_drop", col.POINTS, interval=True),
         Column("open_normalised_drop", col.RATIO),
@@ -200,7 +200,7 @@ LENGTH = Table(
     columns=(
         *col.BY_LANGUAGE,
         *col.COUNT("n", "excluded", "engine_error", "unpaired"),
-        *col.AMOUNT("base_tokens", "tokens"),
+        *col.AMOUNT("base_tokens", "tokens", stored="tokens"),
         Column("ratio", col.FACTOR, interval=True),
         *col.PERCENTAGE("base_at_limit", "at_limit", interval=True),
         Column("more_at_limit", col.POINTS, interval=True),

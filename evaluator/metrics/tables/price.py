@@ -29,8 +29,8 @@ from evaluator.metrics.table import Lack, Scatter, Table
 from evaluator.store.run_json import Served, Size, rows_as
 
 _MB = 1e6
-BYTES = Kind("bytes", lambda value: rounded(value / _MB, 1), unit="MB", dtype="Int64")
-SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s")
+BYTES = Kind("bytes", lambda value: rounded(value / _MB, 1), unit="MB", dtype="Int64", stored="bytes")
+SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s", stored="s")
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -111,10 +111,10 @@ TABLE = Table(
         Column("is_base", col.FLAG, figure_only=True),
         Column("kept", col.PERCENTAGE, figure_only=True),
         Column("bytes", BYTES, "on disk"),
-        Column("bits_a_weight", col.AMOUNT),
+        Column("bits_a_weight", col.AMOUNT, stored="bits per weight"),
         Column("parameters", col.COUNT),
         Column("peak_memory", BYTES),
-        Column("tokens_per_second", col.AMOUNT),
+        Column("tokens_per_second", col.AMOUNT, stored="tokens per second"),
         Column("seconds_per_item", SECONDS),
         Column("machine", col.TEXT),
         Column("items", col.COUNT, figure_only=True),

@@ -1,0 +1,142 @@
+"""`open_run`: tables, answers, verdicts and figures of a run, as its commands give them, without an engine or Ray."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+
+from evaluator import open_run
+from evaluator.core.errors import InputError
+from evaluator.report import write_report
+from evaluator.report.opened import OpenRun
+from tests.support.documents import ROOT
+from tests.support.runs import finish
+from tests.support.synthetic import HOSTILE, write_run
+
+NAMES = ("dense", "wanda-0.6", "<img src=x onerror=alert(1)>")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> OpenRun:
+    path = write_run(tmp_path_factory.mktemp("work") / "runs" / "demo", 12, NAMES, languages=("english", "korean"))
+    write_report(path)
+    return open_run(str(path))
+
+
+@pytest.fixture(autouse=True)
+def without_a_window():
+    with mpl.rc_context({"backend": "agg"}):
+        yield
+
+
+def test_tables_have_the_rows_of_the_files_with_types_and_units(run):
+    assert {*run.tables} >= {"fates", "accuracy", "vote"}
+    for name in (*run.tables, "headline", "left_out"):
+        frame, written = run.table(name), pd.read_csv(run.path / "tables" / f"{name}.csv")
+        assert list(frame) == list(written)
+        numbers = frame.select_dtypes("number")
+        pd.testing.assert_frame_equal(numbers.astype("float64"), written[list(numbers)].astype("float64"))
+        assert frame.select_dtypes("object").empty
+    fates = run.table("fates")
+    types = {"checkpoint": "string", "re_run": "boolean", "n": "Int64", "kept_rate": "float64"}
+    assert {name: str(fates[name].dtype) for name in types} == types
+    assert {"n": "count", "kept_rate": "fraction of 1"}.items() <= fates.attrs["units"].items()
+    assert run.table("failures").empty
+
+
+def test_an_item_has_the_answers_of_every_checkpoint(run):
+    assert sorted(run.checkpoints) == sorted(NAMES)
+    found = run.item("gazetteer", "english-0005")
+    assert ({*found["checkpoint"]}, {*found["item_id"]}) == ({*NAMES}, {"english-0005"})
+    assert {"greedy", "choice", "rank"} <= {*found["probe"]}
+    assert found.attrs["items"][0]["question"] in {*run.items()["question"]}
+    assert found.attrs["units"]["logprob"] == "nats"
+    stored = pd.concat(pd.read_parquet(path) for path in (run.path / "outcomes").iterdir())
+    assert (len(run.outcomes()), run.outcomes()["produced"].sum()) == (len(stored), stored["produced"].sum())
+
+
+def test_the_gate_and_the_comparison_are_those_of_the_commands(run, tmp_path):
+    finish("gate", run.path, "--max-drop", "1")
+    assert json.loads((run.path / "gate.json").read_text()) == json.loads(json.dumps(run.gate(max_drop=1)))
+    other = write_run(tmp_path / "other", 12, NAMES[:2], languages=("english",))
+    finish("compare", run.path, other, "--csv", tmp_path / "moved.csv")
+    moved = run.compare(other)
+    assert list(moved) == list(pd.read_csv(tmp_path / "moved.csv"))
+    assert moved["verdict"].tolist() == run.compare(open_run(other))["verdict"].tolist()
+    assert {row["checkpoint"] for row in moved.attrs["differences"]} == {*NAMES[:2]}
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda run: run.table("fatez"), r"unknown table 'fatez'; did you mean 'fates'\? \(known: accuracy, "),
+        (lambda run: run.table("judges"), r"table 'judges': .* The run has: accuracy, fates, "),
+        (lambda run: run.figure("screening"), r"table 'screening': .* The run has: accuracy"),
+        (lambda run: run.item("gazeteer", "x"), r"unknown task 'gazeteer'; did you mean .*known: gazetteer"),
+        (lambda run: run.item("gazetteer", "english-5"), r"did you mean 'english-0005'\? \(known: english-0000, "),
+        (lambda run: run.item("gazetteer", "english-0005", "thai"), r"unknown language .*known: english"),
+        (lambda run: run.gate(max_dorp=1), r"unknown tolerance 'max_dorp'; did you mean 'max_drop'"),
+        (lambda run: run.gate(max_drop=-1), r"^max_drop: -1: Input should be greater"),
+        (lambda run: run.compare(run.path / "no"), r"no: neither a run directory nor"),
+        (lambda run: open_run(run.path.with_name("dmeo")), r"dmeo: not a run directory: .*\(runs in .*: demo\)"),
+    ],
+)
+def test_what_is_not_there_is_one_line_that_lists_what_is(run, ask, told):
+    with pytest.raises(InputError, match=told) as raised:
+        ask(run)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_running_run_shows_its_records_so_far(run, tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"state": "running", "planned": {"dense": {}, "a": {}}}))
+    begun = open_run(tmp_path)
+    assert begun.checkpoints == []
+    assert "running, 0 checkpoints" in begun._repr_html_()
+    with pytest.raises(InputError, match="nothing has been evaluated"):
+        begun.table("accuracy")
+    for name in ("wanda-0.6", "dense"):
+        shutil.copytree(run.path / "records" / name, tmp_path / "records" / name)
+    later = open_run(tmp_path)
+    assert later.checkpoints == ["dense", "wanda-0.6"]
+    assert {*later.table("accuracy")["checkpoint"]} == {"dense", "wanda-0.6"}
+    with pytest.raises(InputError, match="has no items/"):
+        later.items()
+
+
+def test_the_display_is_escaped(run):
+    item = run.item("gazetteer", "english-0003")
+    assert HOSTILE in {*item["text"]}
+    assert "&lt;img src=x" in run._repr_html_()
+    assert not {"<img", "<script"} & {*re.findall(r"<\w+", run._repr_html_() + item._repr_html_())}
+
+
+def test_a_figure_is_axes_of_its_own_or_within_given_ones(run):
+    panels = run.figure("fates")
+    assert [panel.get_title(loc="left") for panel in panels][1:] == ["mc_only by language, %"]
+    assert mpl.colors.to_hex(panels[0].patches[0].get_facecolor()) == "#23796e"  # of the page's light theme
+    figure, (left, right) = pyplot.subplots(1, 2)
+    within = run.figure("fates", ax=left) + run.figure("ladder", ax=right)
+    assert {panel.get_figure() for panel in within} == {figure}
+    figure.canvas.draw()
+    pyplot.close("all")
+
+
+def test_the_notebook_runs_without_an_engine_or_ray(run):
+    notebook = json.loads((ROOT / "examples" / "open_run.ipynb").read_text(encoding="utf-8"))
+    cells = [each for each in notebook["cells"] if each["cell_type"] == "code"]
+    assert len(cells) > 5
+    assert not any(each["outputs"] or each["execution_count"] for each in cells)
+    light = 'import evaluator, sys\nassert not {"pandas", "pyarrow", "matplotlib"} & {*sys.modules}'
+    heavy = 'assert "pandas" in sys.modules and not {"vllm", "ray", "torch", "transformers"} & {*sys.modules}'
+    script = "\n".join([light, *("".join(each["source"]) for each in cells), heavy])
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=run.path.parents[1], env={"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
