@@ -297,7 +297,7 @@ def test_the_cap_with_several_tokens_a_character(context, room):
 
 
 def check_boundary(built, tokenizer, prompt, answer, separator=" "):
-    scored = built.continuations(prompt, [answer])[0]
+    scored, _ = built.continuations(prompt, [answer, "6650 km"])  # in one batch
     joint = tuple(tokenizer(prompt.text + separator + answer).input_ids)
     assert scored.prompt_ids + scored.continuation_ids == joint
     assert scored.continuation_ids
@@ -342,18 +342,10 @@ def test_a_merge_across_the_boundary_moves_the_split_back_and_an_answer_needs_to
 def test_an_empty_prompt_is_the_bos_and_where_there_is_none_nothing_can_follow_it():
     bare = prompter(byte_tokenizer())
     empty = bare.pose("", "", "")
-    assert empty.token_ids == ()
+    assert (empty.token_ids, bare.continuations(empty, [])) == ((), [])
     assert "after the prompt" in refused(bare.continuations, empty, ["Nile"])
     tokenizer = byte_tokenizer(template="<bos> $A")
     opened = prompter(tokenizer)
     scored = opened.continuations(opened.pose("", "", ""), ["Nile"])[0]
     assert scored.prompt_ids == (tokenizer.bos_token_id,)
     assert opened.decode(scored.continuation_ids) == " Nile"
-
-
-def test_several_answers_at_once_are_the_same_as_one_by_one(merging):
-    built = prompter(merging)
-    prompt = built.build(make_item(0, context="x"), "open")
-    answers = ["Nile", "6650 km", "b"]
-    assert built.continuations(prompt, answers) == [built.continuations(prompt, [answer])[0] for answer in answers]
-    assert built.continuations(prompt, []) == []

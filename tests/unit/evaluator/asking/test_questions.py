@@ -1,14 +1,22 @@
-"""Which questions a task asks, with which candidates; and what becomes of an item that cannot be asked."""
+"""Which questions a task asks, with which candidates and distractors, drawn by the seed and the item alone."""
+
+import random
+from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED, TOO_LONG
+from evaluator.core.text import code_of, normalise
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemRun, Plan
 from evaluator.probes.planning import questions_of
-from evaluator.tasks import TaskData, select
-from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors
+from evaluator.tasks import TaskData
+from evaluator.tasks.answer_types import WORDS, answer_type
+from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors, similar_length, unrelated_candidates
+from evaluator.tasks.loading import gold_option, is_excluded, load_task, select
 from tests.support.items import make_item
 from tests.support.letters import LetterPrompter
 from tests.support.sweeps import refused
@@ -109,3 +117,228 @@ def test_one_item_that_can_be_asked_is_enough():
     english = [make_item(number, answers=names) for number, names in enumerate((["Nile", "Ob"],) * 2 + (["Ob"],))]
     questions = {q.item.item_id: q for q in questions_of(data(english=english), config(probes=("choice",)))}
     assert [questions[name].options is None for name in ("i0", "i1", "i2")] == [True, True, False]
+
+
+def test_the_subset_is_the_start_of_the_seeded_shuffle_of_the_file_order():
+    pool = [make_item(number) for number in range(50)]
+    order = list(range(50))
+    random.Random(42).shuffle(order)
+    for items in (0, 7, 50, 51):  # 0: all
+        assert [item.item_id for item in select(pool, items)] == [f"i{number}" for number in order[: items or 50]]
+    assert pool == [make_item(number) for number in range(50)]
+
+
+def test_the_gold_option_is_the_first_reference_that_can_be_graded_and_without_one_an_item_is_excluded():
+    for answers in ((), ("",), ("...",), ("?!", " \n", "—")):
+        assert is_excluded(make_item(0, answers=answers))
+    assert not is_excluded(make_item(0, answers=("...", "Nile")))
+    assert gold_option(make_item(0, answers=("...", "the Nile.", "Nile"))) == "the Nile."
+
+
+def pool_of(answers):
+    return [make_item(number, answers=texts) for number, texts in enumerate(answers)]
+
+
+answers = st.lists(st.sampled_from(["Nile", "nile.", "The Nile", "Po", "Ob", "...", "", "1", "1.", "Ob!"]), max_size=2)
+pools = st.lists(answers, min_size=1, max_size=12).map(pool_of)
+
+
+@given(pools, st.integers(0, 3))
+def test_options_are_the_gold_and_distinct_wrong_answers(pool, seed):
+    item = make_item(99, answers=["Nile"])
+    pool = [item, *pool]
+    wrong = {normalise(a) for other in pool[1:] for a in other.answers[:]} - {"", "nile"}
+    firsts = {normalise(next(filter(normalise, other.answers), "")) for other in pool[1:]} - {"", "nile"}
+    if not firsts:
+        assert "no distractor" in refused(choose_options, item, pool, seed)
+        return
+    options = choose_options(item, pool, seed)
+    texts = [normalise(text) for text in options.texts]
+    assert options.texts[options.gold] == "Nile"
+    assert len(set(texts)) == len(texts) == 1 + min(3, len(firsts))
+    assert set(texts) - {"nile"} <= wrong
+    assert choose_options(item, pool, seed) == options
+
+
+def wrong_options(item, pool, seed, kinds):
+    options = choose_options(item, pool, seed, kinds)
+    return [text for number, text in enumerate(options.texts) if number != options.gold]
+
+
+MIXED = ["1990", "1812", "12 people", "7 kilometres", "Nile", "Po", "Mississippi", "water", "of clay", "nile!"]
+mixed = st.lists(st.sampled_from(MIXED).map(lambda text: [text]), min_size=1, max_size=14).map(pool_of)
+
+
+@given(mixed, st.sampled_from(["Nile", "1990", "3 men", "sand"]), st.integers(0, 3))
+def test_alike_distractors_come_from_the_best_group_that_the_pool_has(pool, gold, seed):
+    """By counting: of each group in the documented order as many as it has, until there are three."""
+    item = make_item(99, answers=[gold])
+    pool = [*pool, item]
+
+    def group(text):
+        kind = answer_type(text, "english") == answer_type(gold, "english")
+        length = similar_length(text, gold)
+        return 0 if kind and length else 1 if kind else 2 if length else 3
+
+    # Two spellings of one answer are one distractor, in the group of whichever comes first.
+    firsts = {}
+    for text in sorted((other.answers[0] for other in pool), key=group):
+        if normalise(text) != normalise(gold):
+            firsts.setdefault(normalise(text), group(text))
+    if not firsts:
+        assert "no distractor" in refused(choose_options, item, pool, seed, by_kind(pool))
+        return
+    wrong = wrong_options(item, pool, seed, by_kind(pool))
+    assert sorted(map(group, wrong)) == sorted(firsts.values())[:3]
+    assert len({normalise(text) for text in wrong} - {normalise(gold)}) == len(wrong)
+    assert wrong_options(item, pool, seed, by_kind(pool)) == wrong
+
+
+def test_in_the_gazetteer_no_alike_distractor_is_of_another_kind():
+    """The defect that `alike` mends: of the demo's 360 items, most had a distractor whose kind gave it away."""
+    count = {"any": 0, "alike": 0}
+    items = 0
+    for pool in load_task("gazetteer", None).pools.values():
+        for item in select(pool, 40):
+            kind = answer_type(item.answers[0], item.language)
+            items += 1
+            for rule, kinds in (("any", None), ("alike", by_kind(pool))):
+                wrong = wrong_options(item, pool, 0, kinds)
+                count[rule] += any(answer_type(text, item.language) != kind for text in wrong)
+    assert items == 360
+    assert count == {"any": 338, "alike": 0}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "similar"),
+    [
+        ("1990", "350", True), ("1990", "7", False), ("Po", "Nile", True), ("Po", "Volga", False),
+        ("Mississippi", "Kalamazoo", True), ("Mississippi", "Mississippi River", False), ("U.S.", "us", True),
+    ],
+)  # fmt: skip
+def test_lengths_are_similar_within_half_or_two_characters(one, other, similar):
+    assert similar_length(one, other) == similar_length(other, one) == similar
+
+
+@pytest.mark.parametrize("rule", ["any", "alike"])
+def test_draws_and_orders_are_even_and_by_the_item(rule):
+    """3 of 9 wrong answers, gold at any of 4 places: counts over 4000 seeds stay within 5 standard deviations."""
+    pool = [make_item(number, answers=[str(1900 + number)]) for number in range(10)]
+    others = [make_item(number, answers=[f"Town{number}"]) for number in range(10, 20)]  # which `alike` leaves out
+    kinds = None if rule == "any" else by_kind([*pool, *others])
+    drawn, gold = Counter(), Counter()
+    for seed in range(4000):
+        options = choose_options(pool[0], pool, seed, kinds)
+        drawn.update(options.texts)
+        gold[options.gold] += 1
+    assert drawn.pop("1900") == 4000
+    assert set(drawn) == {str(1900 + number) for number in range(1, 10)}
+    assert all(abs(count - 4000 / 3) < 5 * (4000 * 2 / 9) ** 0.5 for count in drawn.values())
+    assert all(abs(gold[place] - 1000) < 5 * (4000 * 3 / 16) ** 0.5 for place in range(4))
+    many = [make_item(number) for number in range(100)]
+    assert len({choose_options(many[0], many, seed).texts for seed in range(8)}) == 8
+    assert len({frozenset(choose_options(item, many, 0).texts) for item in many[:20]}) == 20
+
+
+def test_every_reference_of_the_item_is_kept_out_and_only_first_references_of_others_come_in():
+    item = make_item(0, answers=["Nile", "Abay"])
+    pool = [item, make_item(1, answers=["abay!"]), make_item(2, answers=["Po", "Eridanus"]), make_item(3, answers=[])]
+    assert sorted(choose_options(item, pool, 0).texts) == ["Nile", "Po"]
+
+
+def test_brought_options_are_used_as_they_are():
+    item = make_item(0, answers=["5"], options=["-5", "5.", "10", "10", " 5 ", "15", "20"])
+    options = choose_options(item, [item], 0)
+    assert choose_options(item, [item], 0, by_kind([item, make_item(1, answers=["7"])])) == options
+    assert sorted(options.texts) == sorted(["5", "-5", "5.", "10", "15", "20"])
+    assert options.texts[options.gold] == "5"
+    item = make_item(0, answers=["5", "five"], options=["5", "five"])
+    assert "task 't', language 'english', item 'i0': no distractor" in refused(choose_options, item, [item], 0)
+
+
+def test_unrelated_candidates_are_wrong_distinct_and_come_from_other_languages():
+    pools = {
+        language: [make_item(number, language=language, answers=[f"{language} {number}"]) for number in range(30)]
+        for language in ("english", "finnish", "korean")
+    }
+    item = pools["english"][0]
+    drawn = Counter()
+    for seed in range(300):
+        found = unrelated_candidates(item, pools, seed)
+        assert len(set(found)) == 4
+        drawn.update(text.split()[0] for text in found)
+    assert set(drawn) == {"finnish", "korean"}
+    assert min(drawn.values()) > 450  # of 1200, 600 expected, standard deviation 17
+    item = make_item(0, answers=["1999"])
+    pools = {
+        "english": [item, make_item(1)],
+        "finnish": [make_item(n, language="finnish", answers=[a]) for n, a in enumerate(["1999", "Oulu", "oulu!", ""])],
+    }
+    assert [text.lower().strip("!") for text in unrelated_candidates(item, pools, 0)] == ["oulu"]
+    told = refused(unrelated_candidates, item, {"english": pools["english"]}, 0)
+    assert told.index("'unrelated' lists answers of other languages") < told.index("'english'")
+
+
+@given(st.lists(st.text(alphabet="abc ", max_size=6), max_size=12), st.text(alphabet="abc", min_size=1, max_size=6))
+def test_hard_distractors_against_a_plain_computation(texts, gold):
+    item = make_item(0, answers=[gold])
+    pool = [item, *(make_item(number, answers=[text]) for number, text in enumerate(texts, start=1))]
+    random.Random(0).shuffle(pool)
+
+    def likeness(text):
+        one, other = ({t[i : i + 3] for i in range(len(t) - 2)} for t in (normalise(gold), normalise(text)))
+        return len(one & other) / len(one | other) if one | other else 0.0
+
+    ranked = sorted((o for o in pool if o is not item), key=lambda o: -likeness(o.answers[0]))
+    expected = []
+    for other in ranked:
+        key = normalise(other.answers[0])
+        if key and key != normalise(gold) and key not in map(normalise, expected):
+            expected.append(other.answers[0])
+    assert hard_distractors(item, pool) == tuple(expected[:3])
+
+
+@pytest.mark.parametrize(
+    ("language", "answer", "kind"),
+    [
+        ("english", "1990", "date"), ("en", "in the 1990s", "date"), ("en", "12 March 1990", "date"),
+        ("en", "March 5", "date"), ("en", "3/4/2020", "date"), ("en", "May", "date"), ("en", "1066 AD", "date"),
+        ("en", "1,500 people", "number"), ("en", "1500 soldiers", "number"), ("en", "1.500.000", "number"),
+        ("en", "about 30", "number"), ("en", "$5 million", "number"), ("en", "24-10", "number"),
+        ("en", "three", "number"), ("en", "Seven", "number"), ("en", "twenty-one years", "number"),
+        ("en", "two Americans", "number"), ("en", "Three Gorges Dam", "name"),
+        ("en", "Apollo 11", "name"), ("en", "University of Warsaw", "name"), ("en", "B-52", "name"),
+        ("en", "the river Kalo", "other"), ("en", "oxygen", "other"), ("en", "marching 5 miles", "number"),
+        # months and number words of other languages, also inflected
+        ("russian", "12 января 1990 года", "date"), ("ru", "в 1990 году", "date"), ("ru", "1500 солдат", "number"),
+        ("ru", "Иван Грозный", "name"), ("ru", "шесть", "number"), ("ru", "вода", "other"),
+        ("de", "3. Oktober", "date"), ("de", "sieben Jahre", "number"), ("de", "gelb", "other"),
+        ("de", "Wasser", "name"),  # the documented limit: nouns have capitals
+        ("fr", "14 juillet", "date"), ("es", "5 de mayo de 1810", "date"), ("tr", "5 Mayıs'ta", "date"),
+        ("finnish", "5 toukokuuta", "date"), ("el", "25 Μαρτίου", "date"), ("pl", "3 maja", "date"),
+        ("ro", "1 decembrie", "date"), ("vi", "tháng 5", "date"), ("indonesian", "2 mei", "date"),
+        ("swahili", "mwaka 1740", "date"), ("sw", "1740", "date"), ("sw", "wakazi 1740", "number"),
+        # scripts without capital letters: digits, signs and word lists
+        ("arabic", "١٩٩٠", "date"), ("ar", "٣٠", "number"), ("ar", "5 مارس", "date"), ("ar", "سبعة", "number"),
+        ("ar", "الماء", "other"), ("hi", "15 अगस्त", "date"), ("hi", "सात", "number"), ("hi", "पानी", "other"),
+        ("bengali", "১৫ আগস্ট", "date"), ("bn", "৮৯৬০ জন", "number"), ("te", "రెండు", "number"),
+        ("korean", "2021년 5월", "date"), ("ko", "1740명", "number"), ("ko", "칼로 강", "other"),
+        ("ko", "두 명", "number"), ("ja", "2021年", "date"), ("zh", "三月", "date"), ("zh", "1500人", "number"),
+        ("zh", "三个", "number"), ("zh", "万里长城", "other"), ("zh", "马丁·路德", "name"), ("ja", "千葉県", "other"),
+        ("th", "พ.ศ. 2533", "date"), ("th", "5 มีนาคม", "date"), ("th", "1500 คน", "number"), ("th", "1500คน", "number"),
+        # a language without a list: digits and capital letters alone
+        ("hu", "1848", "date"), ("hu", "12 alma", "number"), ("hu", "Duna", "name"), ("hu", "március", "other"),
+    ],
+)  # fmt: skip
+def test_the_type_of_an_answer_is_a_rule(language, answer, kind):
+    assert answer_type(answer, language) == kind
+
+
+@pytest.mark.parametrize("code", WORDS)
+def test_every_listed_month_makes_a_date_and_every_number_word_a_number(code):
+    assert code_of(code) == code
+    months, _, numbers = (words.split() for words in WORDS[code].values())
+    if code != "vi":
+        assert len(months) >= 12 or not months
+        assert {answer_type(f"5 {month.rstrip('*')}", code) for month in months} <= {"date"}
+    assert {answer_type(word.rstrip("*"), code) for word in numbers} <= {"number"}

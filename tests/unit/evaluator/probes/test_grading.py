@@ -1,4 +1,4 @@
-"""Grades worked out by hand, and the laws that every grade obeys."""
+"""Grades worked out by hand, and the laws that every grade obeys; languages under their names and codes."""
 
 import unicodedata
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.core.text import normalise, split_tokens, without_spaces
+from evaluator.core.text import code_of, name_of, normalise, split_tokens, without_spaces
 from evaluator.probes.grading import grade, strip_thinking
 
 
@@ -107,3 +107,17 @@ def test_laws(text, answers, language):
         assert result["token_f1"] == 1.0
     # canonically equivalent output gets the same grade
     assert grade(unicodedata.normalize("NFD", text), answers, language) == result
+
+
+def test_names_and_codes_mean_the_same_language():
+    assert (code_of("Tamil"), name_of("or")) == ("ta", "odia")
+    assert code_of("swahili") == code_of(" Swahili") == code_of("sw") == code_of("SW") == "sw"
+    assert name_of("sw") == name_of("Swahili") == "swahili"
+    assert code_of("be-tarask") == name_of("be-tarask") == "be-tarask"
+
+
+@given(st.text())
+def test_punctuation_is_what_unicode_says(text):
+    lowered = unicodedata.normalize("NFC", text).lower()
+    kept = "".join(char for char in lowered if not unicodedata.category(char).startswith("P"))
+    assert normalise(text) == " ".join(kept.split())

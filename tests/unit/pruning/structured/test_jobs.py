@@ -1,4 +1,4 @@
-"""Whole jobs that take layers, heads or channels out of tiny models, against the brute force."""
+"""Whole jobs that take layers, heads or channels out of tiny models, against the brute force; how many go."""
 
 import json
 import re
@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from pruning.methods.patterns import read_numbers
+from pruning.methods.patterns import Share, read_numbers, written
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output.manifest import PruneManifest
 from pruning.run import check, prune
+from pruning.structured.cut import _step
 from pruning.verify import examine
 from tests.support import brute_force, structured
 from tests.support import pruning as tiny
@@ -212,3 +213,44 @@ def test_a_layer_that_the_configuration_does_not_count_is_refused(checkpoints, t
     settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
     (copy / "config.json").write_text(json.dumps(settings))
     assert "is of a layer beyond the 2 of config.json" in refused(check, drop(copy, "0"), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0", (0,)),
+        ("28,20-22", (20, 21, 22, 28)),
+        ("3-3,4", (3, 4)),
+        ("1,2-99999", tuple(range(1, 100_000))),  # each beside each would take minutes
+    ],
+)
+def test_a_list_of_layers_is_read_in_any_order(text, numbers):
+    assert read_numbers(text) == numbers
+    assert read_numbers(written(numbers)) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,,2", "is no list of layers"),
+        ("-1", "is no list of layers"),
+        ("5-3", "5-3 ends before it begins"),
+        ("1-3,2", "names 2 twice"),
+    ],
+)
+def test_another_text_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        read_numbers(text)
+
+
+def test_a_share_is_rounded_down_to_whole_steps():
+    assert Share("layers", 0.25).count(30) == 7
+    assert Share("layers", 0.29).count(100) == 29  # 28.999999999999996 in floating point
+    assert Share("channels", 0.25).count(4864, 128) == 1152  # of 1216
+    assert Share("heads", 0.25).count(3) == 0
+    assert Share("layers", 1 - 1e-12).count(4) == 3  # a model without layers is none
+
+
+@pytest.mark.parametrize(("channels", "step"), [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)])
+def test_channels_go_in_steps_of_at_most_a_32nd(channels, step):
+    assert _step(channels) == step
