@@ -1,122 +1,261 @@
-"""Random kills, one after another, of everything that a run is made of; afterwards its records are as undisturbed.
+"""Random disturbances, one after another, of everything that a run is made of; its records and tables stay the same.
 
 python -m tests.chaos --kills 100 --seed 0
+python -m tests.chaos --night --kills 10
 
 Driver, engine, prune task, raylet, GCS and any other process of a local Ray are killed (-9) at random moments, and
-engines are paused for some seconds. Whatever ends the command, the same command is given again, until the run has
-finished; then the next run begins. A command is struck within the time that the quickest whole run so far took.
-Real vLLM, real Ray, a tiny model: about half a minute a kill on two cores.
+engines are paused for some seconds. A driver gets SIGTERM or SIGINT while an engine evaluates, and a second driver
+beside it. Every third run is on a disk of its own, which becomes full or read-only; every third one is on a Ray cluster
+whose second node is lost and joins. Some commands have a tracker that never answers. Whatever ends the command, the
+same command is given again, until the run has finished; then the next run begins. A command is struck within the time
+that the quickest whole run so far took. Real vLLM, real Ray, a tiny model: about half a minute a kill on two cores.
+`--night`: the recipe `night` on two nodes; its event log must tell of every kill.
 """
 
 import argparse
+import contextlib
 import itertools
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import psutil
 
-from tests.support.kills import ENGINE, PRUNING, Desk, check_same, family, of_ray
+from tests.chaos.night import Night, check_night, check_story
+from tests.support.kills import ENGINE, PRUNING, Desk, check_same, check_tables, family, of_ray, tables
+from tests.support.ray_nodes import RayNodes, ray_cluster
 from tests.support.runs import records
 
 _PAUSE_SECONDS = (1.0, 20.0)
-_ENDS = {0: "finished", 1: "failed", 3: "finished with failures", 130: "interrupted", -signal.SIGKILL: "killed"}
-Victims = Mapping[str, Callable[[subprocess.Popen[bytes]], list[psutil.Process]]]
+_DISK_SECONDS = (0.5, 10.0)
+_CPUS = {"num_cpus": 4}  # of a node
+_UNANSWERED = 4  # one of so many commands has a tracker that never answers
+_ENDS = {0: "finished", 1: "failed", 3: "finished with failures", 130: "interrupted", -15: "stopped", -9: "killed"}
+_REFUSED = 2  # the exit code of a driver that cannot write, for these reasons:
+_REFUSING = {"full disk", "read-only disk", "second driver"}
+_AT_NIGHT = {"driver", "engine", "prune task", "SIGTERM", "node lost", "node joins"}
+Driver = subprocess.Popen[bytes]
 
 
-VICTIMS: Victims = {
-    "driver": lambda driver: [psutil.Process(driver.pid)] if driver.poll() is None else [],
-    "engine": lambda driver: family(driver, ENGINE),
-    "engine, paused": lambda driver: family(driver, ENGINE),
-    "prune task": lambda driver: family(driver, PRUNING),
-    "raylet": lambda driver: of_ray(driver, "raylet"),
-    "GCS": lambda driver: of_ray(driver, "gcs_server"),
-    "any process": family,
-}
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the commands of a run work: perhaps on a disk that others can fill, perhaps on Ray nodes."""
+
+    run: Path
+    disk: Path | None = None
+    nodes: RayNodes | None = None
 
 
 class Chaos:
-    """One kill after another, drawn from a seed; `told` counts what was hit and how the command then ended."""
+    """One disturbance after another, drawn from a seed; `struck` names them, and `ended` how the commands ended."""
 
-    def __init__(self, desk: Desk, *, kills: int, seed: int, seconds: float) -> None:
-        """`seconds`: how long a command takes that nothing disturbs."""
+    def __init__(self, desk: Desk, *, kills: int, seed: int, seconds: float, only: set[str] | None = None) -> None:
+        """`seconds`: how long a command takes that nothing disturbs; `only` these disturbances, None: all."""
         self.kills = kills
-        self.hit: Counter[str] = Counter()
+        self.struck: list[tuple[datetime, str]] = []
         self.ended: Counter[str] = Counter()
         self._desk = desk
         self._seconds = seconds
+        self._only = only
         self._draw = random.Random(seed)
 
-    def run(self, directory: Path) -> None:
+    def run(self, place: Place) -> None:
         """One run to its end, disturbed as long as there are kills left."""
         began = time.monotonic()
-        for tries in itertools.count(1):
-            sweep = self._desk.sweep(shard_items=self._draw.choice((1, 3, 5)), engines=self._draw.choice((1, 2)))
-            driver = self._desk.start(sweep, directory)
-            while driver.poll() is None and self.hit.total() < self.kills:
-                self._wait(driver, self._draw.uniform(0, self._seconds))
-                self._strike(driver)
-            code = driver.wait()
-            self.ended[_ENDS.get(code, f"exit {code}")] += 1
-            if code == 0 and tries == 1:
-                self._seconds = min(self._seconds, time.monotonic() - began)
-            if code == 0:
-                return
-            assert code in _ENDS, self._desk.log(directory).read_text()
-            assert "Traceback" not in self._desk.log(directory).read_text(), self._desk.log(directory).read_text()
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and nobody reads
+            for tries in itertools.count(1):
+                code = self._command(place, f"127.0.0.1:{silent.getsockname()[1]}")
+                if code == 0 and tries == 1:
+                    self._seconds = min(self._seconds, time.monotonic() - began)
+                if code == 0:
+                    return
 
-    def _wait(self, driver: subprocess.Popen[bytes], seconds: float) -> None:
+    def _command(self, place: Place, silent: str) -> int:
+        """The exit code of one command."""
+        sweep = self._desk.sweep(shard_items=self._draw.choice((1, 3, 5)), engines=self._draw.choice((1, 2)))
+        address = {} if place.nodes is None else {"RAY_ADDRESS": place.nodes.address}
+        unanswered = self._only is None and not self._draw.randrange(_UNANSWERED)
+        tracked = ["--track", "mlflow"] if unanswered or self._only else []
+        asked = address | ({"SILENT": silent} if unanswered else {})
+        driver = self._desk.start(sweep, place.run, *tracked, variables=asked)
+        if unanswered:
+            self._note("silent tracker")
+        first = len(self.struck)
+        while driver.poll() is None and len(self.struck) < self.kills:
+            self._wait(driver, self._draw.uniform(0, self._seconds))
+            second = partial(self._second, sweep, place, address)
+            self._strike(driver, place, second)
+        code, text = driver.wait(), self._desk.log(place.run).read_text()
+        refused = code == _REFUSED and any(name in _REFUSING for _, name in self.struck[first:])
+        assert code in _ENDS or refused, text
+        assert "Traceback" not in text, text
+        assert not unanswered or code != 0 or "--track mlflow" in text, text
+        self.ended[_ENDS.get(code, "refused")] += 1
+        return code
+
+    def _note(self, name: str, when: datetime | None = None) -> None:
+        self.struck.append((when or datetime.now(UTC), name))
+        print(f"{len(self.struck):4} of {self.kills}: {name}", flush=True)
+
+    def _wait(self, driver: Driver, seconds: float) -> None:
         until = time.monotonic() + seconds
         while driver.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
 
-    def _strike(self, driver: subprocess.Popen[bytes]) -> None:
-        there = {name: found for name, find in VICTIMS.items() if (found := find(driver))}
-        if not there:
-            return
-        name = self._draw.choice(sorted(there))
-        victim = self._draw.choice(there[name])
+    def _strike(self, driver: Driver, place: Place, second: Callable[[], None]) -> None:
+        """Do one of the things that can be done now."""
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, subprocess.CalledProcessError):
+            there = self._victims(driver, place) | self._signals(driver, place) | self._surroundings(driver, place)
+            there |= {"second driver": second}
+            names = sorted(there if self._only is None else there.keys() & self._only)
+            if names and driver.poll() is None:
+                name, when = self._draw.choice(names), datetime.now(UTC)
+                there[name]()
+                self._note(name, when)  # else it was quicker
+
+    def _victims(self, driver: Driver, place: Place) -> dict[str, Callable[[], None]]:
+        """What can be killed."""
+        groups = {
+            "driver": [psutil.Process(driver.pid)],
+            "engine": _family(driver, place, ENGINE),
+            "prune task": _family(driver, place, PRUNING),
+            "raylet": [] if place.nodes else of_ray(driver, "raylet"),
+            "GCS": [] if place.nodes else of_ray(driver, "gcs_server"),
+            "any process": family(driver),
+        }
+        return {name: self._draw.choice(group).kill for name, group in groups.items() if group}
+
+    def _signals(self, driver: Driver, place: Place) -> dict[str, Callable[[], None]]:
+        """What can be paused, or ended in order while it evaluates."""
+        found: dict[str, Callable[[], None]] = {}
+        if _family(driver, place, f"{ENGINE}.evaluate"):
+            found = {each.name: partial(driver.send_signal, each) for each in (signal.SIGTERM, signal.SIGINT)}
+        if engines := _family(driver, place, ENGINE):
+            found["engine, paused"] = partial(self._pause, driver, self._draw.choice(engines))
+        return found
+
+    def _pause(self, driver: Driver, engine: psutil.Process) -> None:
+        engine.suspend()
+        self._wait(driver, self._draw.uniform(*_PAUSE_SECONDS))
+        engine.resume()
+
+    def _surroundings(self, driver: Driver, place: Place) -> dict[str, Callable[[], None]]:
+        """What can happen to a disk and to nodes."""
+        found: dict[str, Callable[[], None]] = {}
+        if place.disk is not None and place.run.exists():
+            wait = partial(self._wait, driver, self._draw.uniform(*_DISK_SECONDS))
+            found |= {"full disk": partial(_fill, place.disk, wait), "read-only disk": partial(_lock, place.run, wait)}
+        if (nodes := place.nodes) is not None and len(nodes) > 1:
+            found["node lost"] = lambda: nodes.kill(len(nodes) - 1)
+        elif nodes is not None:
+            found["node joins"] = lambda: nodes.add(self._desk.directory / "other", _CPUS)
+        return found
+
+    def _second(self, sweep: Path, place: Place, address: dict[str, str]) -> None:
+        """A second driver is refused, unless the first has ended meanwhile."""
+        log = self._desk.directory / "second.log"
+        code = self._desk.start(sweep, place.run, variables=address, log=log).wait()
+        assert code in (0, _REFUSED), log.read_text()
+        assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def _family(driver: Driver, place: Place, title: str) -> list[psutil.Process]:
+    """The living processes of a command with this title."""
+    roots = [driver] if place.nodes is None else place.nodes.raylets()
+    return [each for root in roots for each in family(root, title)]
+
+
+def _fill(disk: Path, wait: Callable[[], None]) -> None:
+    """No space, for a while."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(2**20))
+    wait()
+    ballast.unlink()
+
+
+def _lock(run: Path, wait: Callable[[], None]) -> None:
+    """Whatever is opened by its path cannot be written, for a while. What is open stays so: its disk is busy."""
+    subprocess.run(["mount", "--bind", run, run], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", run], check=True)
+        wait()
+    finally:
+        subprocess.run(["umount", "--lazy", run], check=True)
+
+
+@contextlib.contextmanager
+def places(folder: Path, number: int) -> Iterator[Place]:
+    """Where a run works: every third one on a disk, every third one on two nodes."""
+    run, disk = f"run-{number}", folder / "disk"
+    if number % 3 == 2 and os.geteuid() == 0:
+        disk.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", disk], check=True)
         try:
-            if name == "engine, paused":
-                os.kill(victim.pid, signal.SIGSTOP)
-                self._wait(driver, self._draw.uniform(*_PAUSE_SECONDS))
-                os.kill(victim.pid, signal.SIGCONT)
-            else:
-                victim.kill()
-        except (ProcessLookupError, psutil.NoSuchProcess):  # it was quicker
-            return
-        self.hit[name] += 1
-        print(f"{self.hit.total():4} of {self.kills}: {name}", flush=True)
+            yield Place(disk / run, disk=disk)
+        finally:
+            subprocess.run(["umount", "--lazy", disk], check=True)
+    elif number % 3 == 0:
+        with ray_cluster([(folder, _CPUS), (folder / "other", _CPUS)]) as nodes:
+            yield Place(folder / run, nodes=nodes)
+    else:
+        yield Place(folder / run)
+        if number % 3 == 2:
+            print("no full and no read-only disk: only root can mount one", flush=True)
+
+
+def chaos(desk: Desk, kills: int, seed: int) -> Chaos:
+    """Run after run, until so many disturbances are done."""
+    began, undisturbed = time.monotonic(), desk.directory / "undisturbed"
+    desk.finish(desk.sweep(), undisturbed)
+    made = Chaos(desk, kills=kills, seed=seed, seconds=time.monotonic() - began)
+    expected, rows = tables(undisturbed), records(undisturbed)
+    print(f"undisturbed: {len(rows)} records, {len(expected)} tables in {time.monotonic() - began:.0f} s", flush=True)
+    for number in itertools.count(1):
+        with places(desk.directory, number) as place:
+            made.run(place)
+            check_same(place.run, rows)
+            check_tables(place.run, expected)
+        print(f"run {number}: {len(rows)} records as undisturbed, none lost, none twice; the same tables", flush=True)
+        if len(made.struck) >= kills:
+            return made
+    raise AssertionError
+
+
+def night(desk: Night, kills: int, seed: int) -> Chaos:
+    """The recipe `night` on two nodes, with random kills."""
+    made = Chaos(desk, kills=kills, seed=seed, seconds=60.0, only=_AT_NIGHT)
+    with places(desk.directory, 0) as place:
+        made.run(place)
+    told = check_story(place.run, made.struck, made.ended)
+    print(f"{check_night(desk, place.run)} records of 12 checkpoints; events: {told}", flush=True)
+    return made
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--night", action="store_true")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="resurface-chaos-", ignore_cleanup_errors=True) as folder:
-        desk = Desk(Path(folder))
-        began = time.monotonic()
-        undisturbed = Path(folder) / "undisturbed"
-        desk.finish(desk.sweep(), undisturbed)
-        seconds = time.monotonic() - began
-        expected, runs = records(undisturbed), 0
-        chaos = Chaos(desk, kills=given.kills, seed=given.seed, seconds=seconds)
-        print(f"undisturbed: {len(expected)} records in {seconds:.0f} s", flush=True)
-        while chaos.hit.total() < given.kills:
-            runs += 1
-            disturbed = Path(folder) / f"run-{runs}"
-            chaos.run(disturbed)
-            check_same(disturbed, expected)
-            print(f"run {runs}: {len(expected)} records as undisturbed, none lost, none twice", flush=True)
-    for title, counted in (("killed", chaos.hit), ("commands that", chaos.ended)):
+        if given.night:
+            made = night(Night(Path(folder)), given.kills, given.seed)
+        else:
+            made = chaos(Desk(Path(folder)), given.kills, given.seed)
+    for title, counted in (("disturbed", Counter(name for _, name in made.struck)), ("commands that", made.ended)):
         print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in counted.most_common()))
     return 0
 

@@ -18,6 +18,7 @@ from tests.support.models import save_tiny_model
 from tests.support.runs import KEY, assert_alike, command, environment, records
 
 CHECKPOINTS = {"dense", "wanda-0.5", "magnitude-0.6"}
+_MEASURED = ["peak_memory", "tokens_per_second", "seconds_per_item", "machine"]  # columns of `price`
 TRACKER = Path(__file__).parent / "tracker"  # has a module in place of mlflow
 PRUNING, ENGINE = "ray::make_checkpoint", "ray::EngineActor"
 
@@ -47,11 +48,11 @@ class Desk:
         return file
 
     def start(
-        self, sweep: Path, run: Path, *more: str, variables: Mapping[str, str] | None = None
+        self, sweep: Path, run: Path, *more: str, variables: Mapping[str, str] | None = None, log: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Run a sweep in the background; `variables` are added to its environment."""
+        """Run a sweep in the background; `variables` are added to its environment. `log`: not the run's."""
         folders = os.pathsep.join(filter(None, [str(TRACKER), os.environ.get("PYTHONPATH")]))
-        with self.log(run).open("wb") as output:
+        with (log or self.log(run)).open("wb") as output:
             process = subprocess.Popen(
                 [*self.program, "sweep", str(sweep), "--out", str(run), *more],
                 env=environment() | {"PYTHONPATH": folders, "TRACKED": str(self.tracked)} | dict(variables or {}),
@@ -79,6 +80,21 @@ def check_same(run: Path, expected: pd.DataFrame) -> None:
     assert json.loads((run / "run.json").read_text())["state"] == "finished"
     assert (run / "report" / "index.html").stat().st_size > 0
     assert not list(run.rglob("*.writing")) + list(run.rglob("*.partial*"))
+
+
+def tables(run: Path) -> dict[str, pd.DataFrame]:
+    """Every table, by name, without what is measured anew in each run: times, and memory."""
+    found = {file.stem: pd.read_csv(file) for file in sorted((run / "tables").glob("*.csv"))}
+    found["price"] = found["price"].drop(columns=_MEASURED)
+    return found
+
+
+def check_tables(run: Path, expected: Mapping[str, pd.DataFrame]) -> None:
+    """The same tables, with the same numbers up to the last digit of those that follow from log-probabilities."""
+    found = tables(run)
+    assert set(found) == set(expected)
+    for name, table in expected.items():
+        pd.testing.assert_frame_equal(found[name], table, check_exact=False, rtol=0, atol=2e-3, obj=name)
 
 
 def family(process: subprocess.Popen[bytes], title: str = "") -> list[psutil.Process]:

@@ -42,9 +42,16 @@ class RayNodes:
         """The process of a node that starts all its others."""
         return self._nodes[number].all_processes["raylet"][0].process
 
+    def raylets(self) -> list[Any]:
+        """Those of all nodes."""
+        return [self.raylet(number) for number in range(len(self))]
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
     def kill(self, number: int) -> None:
         """Take a node away without a word: its raylet is killed, and its workers end with it."""
-        self._cluster.remove_node(self._nodes[number], allow_graceful=False)
+        self._cluster.remove_node(self._nodes.pop(number), allow_graceful=False)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,10 @@ class MlflowClient:
         self._ids = itertools.count(1)
 
     def _heard(self, call: str, **arguments: Any) -> None:
+        if address := os.environ.get("SILENT"):  # of a server that accepts, and never answers
+            host, _, port = address.partition(":")
+            with socket.create_connection((host, int(port))) as silent:
+                silent.recv(1)
         with open(os.environ["TRACKED"], "a", encoding="utf-8") as file:
             file.write(json.dumps({"call": call} | arguments) + "\n")
 

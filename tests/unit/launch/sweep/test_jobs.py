@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evaluator.probes import PROBES
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.document import validated
 from launch.sweep.jobs import expand
@@ -222,7 +223,7 @@ def recipe_jobs(name):
 @pytest.mark.parametrize("folder", ["", "small/"])
 def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
     paper = recipe_jobs(f"{folder}paper")
-    assert {path.stem for path in (RECIPES / folder).glob("*.yaml")} - {"demo"} == {*PAPER, "paper"}
+    assert {path.stem for path in (RECIPES / folder).glob("*.yaml")} - {"demo", "night"} == {*PAPER, "paper"}
     prunes = {(job.model, job.prune and job.prune.model_dump_json()) for job in paper.values()}
     assert len(prunes) == len(paper)  # every checkpoint once
     apart = 0
@@ -236,6 +237,13 @@ def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
                 assert set(config.probes) <= set(shared.tasks[task].probes)
                 assert set(config.seeds) <= set(shared.tasks[task].seeds)
     assert len(paper) < apart
+
+
+def test_a_night_has_twelve_checkpoints_and_every_probe():
+    jobs, sweep = recipe_jobs("night"), load_sweep(find_recipe("night"))
+    assert (len(jobs), len(sweep.models)) == (12, 2)
+    assert {probe for job in jobs.values() for task in job.tasks.values() for probe in task.probes} == {*PROBES.names}
+    assert sweep.screen is not None
 
 
 def test_the_papers_settings():

@@ -1,0 +1,76 @@
+"""The recipe `night` as a desk of chaos, and what must be there in the morning."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launch.sweep.config import find_recipe
+from tests.support.kills import Desk
+from tests.support.runs import records, resurface
+from tests.support.smollm2 import MODEL
+
+_ENDS = {"finished", "finished_with_failures", "failed", "interrupted"}
+_AFTER = {  # what was struck: the events of which one must follow
+    "driver": {"started"},
+    "SIGTERM": {"interrupted"},
+    "engine": {"died", "started"},
+    "prune task": {"made", "started"},
+}
+
+
+class Night(Desk):
+    """Runs the recipe with a tracker. Where SmolLM2 is not on the machine, the bundled model takes its place."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._document = yaml.safe_load(find_recipe("night").read_text(encoding="utf-8"))
+        there = (MODEL / "made_from.json").exists()
+        self._document["models"]["smollm2"] = os.fspath(MODEL) if there else "bundled"
+
+    def sweep(self, *, shard_items: int = 3, engines: int | None = 1, **resources: int | str) -> Path:
+        file = self.directory / f"night-{shard_items}-{engines}.yaml"
+        resources |= {"shard_items": shard_items, **({} if engines is None else {"engines": engines})}
+        file.write_text(yaml.safe_dump(self._document | {"resources": resources}), encoding="utf-8")
+        return file
+
+
+def check_night(desk: Desk, run: Path) -> int:
+    """The number of records of twelve checkpoints: by every probe, screened, tracked, and judged by the gate."""
+    found, stated = records(run), json.loads((run / "run.json").read_text())
+    assert (stated["state"], len(stated["checkpoints"]), found["probe"].nunique()) == ("finished", 12, 10)
+    assert (run / "tables" / "screening.csv").stat().st_size > 0
+    assert resurface("gate", run).returncode in (0, 4)
+    told = [json.loads(line) for line in desk.tracked.read_text().splitlines()]
+    assert told[-1]["call"] == "set_terminated"
+    return len(found)
+
+
+def check_story(run: Path, struck: Sequence[tuple[datetime, str]], ended: Mapping[str, int]) -> dict[str, int]:
+    """How often each event is in the log of a finished run, which must tell of each strike and of what followed.
+
+    `struck`: when, and what; `ended`: how many commands ended how.
+    """
+    lines = (run / "logs" / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    told: list[dict[str, Any]] = [json.loads(line) for line in filter(None, lines)]
+    kinds, times = [each["event"] for each in told], [datetime.fromisoformat(each["time"]) for each in told]
+    assert times == sorted(times)
+    starts = [each["call"] for each in told if each["event"] == "started"]
+    assert starts == sorted({each["call"] for each in told}) == list(range(1, len(starts) + 1))
+    ends = [each["call"] for each in told if each["event"] in _ENDS]
+    assert ends == sorted(set(ends))
+    assert kinds[-1] == "finished"
+    # Only a command that was killed has no end, or not even a start.
+    assert len(starts) <= sum(ended.values()) <= len(ends) + ended.get("killed", 0)
+    for when, name in struck:
+        after = {kind for kind, time in zip(kinds, times, strict=True) if time >= when}
+        assert after & _AFTER.get(name, {"finished"}), (when, name, after)
+    for number, each in enumerate(told):
+        if each["event"] == "died":  # then the engine starts again, or is gone, or the command ended
+            own = {other["event"] for other in told[number:] if other.get("engine", -1) in (-1, each["engine"])}
+            assert own & {"placed", "left", "started", *_ENDS}, each
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
