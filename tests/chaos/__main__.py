@@ -7,8 +7,8 @@ Driver, engine, prune task, raylet, GCS and any other process of a local Ray are
 engines are paused for some seconds. A driver gets SIGTERM or SIGINT while an engine evaluates, and a second driver
 beside it. Every third run is on a disk of its own, which becomes full or read-only; every third one is on a Ray cluster
 whose second node is lost and joins. Some commands have a tracker that never answers. Whatever ends the command, the
-same command is given again, until the run has finished; then the next run begins. A command is struck within the time
-that the quickest whole run so far took. Real vLLM, real Ray, a tiny model: about half a minute a kill on two cores.
+same command is given again, until the run has finished; then the next run begins. Between two strikes passes at most
+half the time of the quickest whole run so far. Real vLLM, real Ray, a tiny model: half a minute a kill on two cores.
 `--night`: the recipe `night` on two nodes; its event log must tell of every kill.
 """
 
@@ -24,11 +24,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Set
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -37,8 +37,7 @@ from tests.support.kills import ENGINE, PRUNING, Desk, check_same, check_tables,
 from tests.support.ray_nodes import RayNodes, ray_cluster
 from tests.support.runs import records
 
-_PAUSE_SECONDS = (1.0, 20.0)
-_DISK_SECONDS = (0.5, 10.0)
+_PAUSE_SECONDS, _DISK_SECONDS = (1.0, 20.0), (0.5, 10.0)
 _CPUS = {"num_cpus": 4}  # of a node
 _UNANSWERED = 4  # one of so many commands has a tracker that never answers
 _ENDS = {0: "finished", 1: "failed", 3: "finished with failures", 130: "interrupted", -15: "stopped", -9: "killed"}
@@ -48,26 +47,27 @@ _AT_NIGHT = {"driver", "engine", "prune task", "SIGTERM", "node lost", "node joi
 Driver = subprocess.Popen[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the commands of a run work: perhaps on a disk that others can fill, perhaps on Ray nodes."""
+class Place(NamedTuple):
+    """Where the commands of a run work."""
 
     run: Path
-    disk: Path | None = None
+    disk: Path | None = None  # one that can be full and read-only
     nodes: RayNodes | None = None
+
+    def family(self, driver: Driver, title: str) -> list[psutil.Process]:
+        """The living processes of a command with this title."""
+        roots = [driver] if self.nodes is None else self.nodes.raylets()
+        return [each for root in roots for each in family(root, title)]
 
 
 class Chaos:
     """One disturbance after another, drawn from a seed; `struck` names them, and `ended` how the commands ended."""
 
-    def __init__(self, desk: Desk, *, kills: int, seed: int, seconds: float, only: set[str] | None = None) -> None:
+    def __init__(self, desk: Desk, *, kills: int, seed: int, seconds: float, only: Set[str] | None = None) -> None:
         """`seconds`: how long a command takes that nothing disturbs; `only` these disturbances, None: all."""
-        self.kills = kills
+        self.kills, self._desk, self._seconds, self._only = kills, desk, seconds, only
         self.struck: list[tuple[datetime, str]] = []
         self.ended: Counter[str] = Counter()
-        self._desk = desk
-        self._seconds = seconds
-        self._only = only
         self._draw = random.Random(seed)
 
     def run(self, place: Place) -> None:
@@ -84,28 +84,32 @@ class Chaos:
     def _command(self, place: Place, silent: str) -> int:
         """The exit code of one command."""
         sweep = self._desk.sweep(shard_items=self._draw.choice((1, 3, 5)), engines=self._draw.choice((1, 2)))
-        address = {} if place.nodes is None else {"RAY_ADDRESS": place.nodes.address}
-        unanswered = self._only is None and not self._draw.randrange(_UNANSWERED)
+        variables = {} if place.nodes is None else {"RAY_ADDRESS": place.nodes.address}
+        second = partial(self._second, sweep, place, dict(variables))
+        if unanswered := self._only is None and not self._draw.randrange(_UNANSWERED):
+            variables["SILENT"] = silent
+            self._note("silent tracker", datetime.now(UTC))
         tracked = ["--track", "mlflow"] if unanswered or self._only else []
-        asked = address | ({"SILENT": silent} if unanswered else {})
-        driver = self._desk.start(sweep, place.run, *tracked, variables=asked)
-        if unanswered:
-            self._note("silent tracker")
-        first = len(self.struck)
+        driver, before = self._desk.start(sweep, place.run, *tracked, variables=variables), len(self.struck)
         while driver.poll() is None and len(self.struck) < self.kills:
-            self._wait(driver, self._draw.uniform(0, self._seconds))
-            second = partial(self._second, sweep, place, address)
-            self._strike(driver, place, second)
+            self._wait(driver, self._draw.uniform(0, self._seconds / 2))
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, subprocess.CalledProcessError):
+                there = self._strikes(driver, place) | {"second driver": second}
+                names = sorted(there if self._only is None else there.keys() & self._only)
+                if names and driver.poll() is None:
+                    name, when = self._draw.choice(names), datetime.now(UTC)
+                    there[name]()
+                    self._note(name, when)  # else it was quicker
         code, text = driver.wait(), self._desk.log(place.run).read_text()
-        refused = code == _REFUSED and any(name in _REFUSING for _, name in self.struck[first:])
+        refused = code == _REFUSED and _REFUSING & {name for _, name in self.struck[before:]}
         assert code in _ENDS or refused, text
         assert "Traceback" not in text, text
         assert not unanswered or code != 0 or "--track mlflow" in text, text
         self.ended[_ENDS.get(code, "refused")] += 1
         return code
 
-    def _note(self, name: str, when: datetime | None = None) -> None:
-        self.struck.append((when or datetime.now(UTC), name))
+    def _note(self, name: str, when: datetime) -> None:
+        self.struck.append((when, name))
         print(f"{len(self.struck):4} of {self.kills}: {name}", flush=True)
 
     def _wait(self, driver: Driver, seconds: float) -> None:
@@ -113,46 +117,23 @@ class Chaos:
         while driver.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
 
-    def _strike(self, driver: Driver, place: Place, second: Callable[[], None]) -> None:
-        """Do one of the things that can be done now."""
-        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, subprocess.CalledProcessError):
-            there = self._victims(driver, place) | self._signals(driver, place) | self._surroundings(driver, place)
-            there |= {"second driver": second}
-            names = sorted(there if self._only is None else there.keys() & self._only)
-            if names and driver.poll() is None:
-                name, when = self._draw.choice(names), datetime.now(UTC)
-                there[name]()
-                self._note(name, when)  # else it was quicker
-
-    def _victims(self, driver: Driver, place: Place) -> dict[str, Callable[[], None]]:
-        """What can be killed."""
+    def _strikes(self, driver: Driver, place: Place) -> dict[str, Callable[[], None]]:
+        """What can be done now, by name."""
+        local, engines = place.nodes is None, place.family(driver, ENGINE)
         groups = {
             "driver": [psutil.Process(driver.pid)],
-            "engine": _family(driver, place, ENGINE),
-            "prune task": _family(driver, place, PRUNING),
-            "raylet": [] if place.nodes else of_ray(driver, "raylet"),
-            "GCS": [] if place.nodes else of_ray(driver, "gcs_server"),
+            "engine": engines,
+            "prune task": place.family(driver, PRUNING),
+            "raylet": of_ray(driver, "raylet") if local else [],
+            "GCS": of_ray(driver, "gcs_server") if local else [],
             "any process": family(driver),
         }
-        return {name: self._draw.choice(group).kill for name, group in groups.items() if group}
-
-    def _signals(self, driver: Driver, place: Place) -> dict[str, Callable[[], None]]:
-        """What can be paused, or ended in order while it evaluates."""
-        found: dict[str, Callable[[], None]] = {}
-        if _family(driver, place, f"{ENGINE}.evaluate"):
-            found = {each.name: partial(driver.send_signal, each) for each in (signal.SIGTERM, signal.SIGINT)}
-        if engines := _family(driver, place, ENGINE):
+        found: dict[str, Callable[[], None]]
+        found = {name: self._draw.choice(group).kill for name, group in groups.items() if group}
+        if place.family(driver, f"{ENGINE}.evaluate"):
+            found |= {each.name: partial(driver.send_signal, each) for each in (signal.SIGTERM, signal.SIGINT)}
+        if engines:
             found["engine, paused"] = partial(self._pause, driver, self._draw.choice(engines))
-        return found
-
-    def _pause(self, driver: Driver, engine: psutil.Process) -> None:
-        engine.suspend()
-        self._wait(driver, self._draw.uniform(*_PAUSE_SECONDS))
-        engine.resume()
-
-    def _surroundings(self, driver: Driver, place: Place) -> dict[str, Callable[[], None]]:
-        """What can happen to a disk and to nodes."""
-        found: dict[str, Callable[[], None]] = {}
         if place.disk is not None and place.run.exists():
             wait = partial(self._wait, driver, self._draw.uniform(*_DISK_SECONDS))
             found |= {"full disk": partial(_fill, place.disk, wait), "read-only disk": partial(_lock, place.run, wait)}
@@ -162,28 +143,26 @@ class Chaos:
             found["node joins"] = lambda: nodes.add(self._desk.directory / "other", _CPUS)
         return found
 
-    def _second(self, sweep: Path, place: Place, address: dict[str, str]) -> None:
+    def _pause(self, driver: Driver, engine: psutil.Process) -> None:
+        engine.suspend()
+        self._wait(driver, self._draw.uniform(*_PAUSE_SECONDS))
+        engine.resume()
+
+    def _second(self, sweep: Path, place: Place, variables: dict[str, str]) -> None:
         """A second driver is refused, unless the first has ended meanwhile."""
         log = self._desk.directory / "second.log"
-        code = self._desk.start(sweep, place.run, variables=address, log=log).wait()
+        code = self._desk.start(sweep, place.run, variables=variables, log=log).wait()
         assert code in (0, _REFUSED), log.read_text()
         assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def _family(driver: Driver, place: Place, title: str) -> list[psutil.Process]:
-    """The living processes of a command with this title."""
-    roots = [driver] if place.nodes is None else place.nodes.raylets()
-    return [each for root in roots for each in family(root, title)]
-
-
 def _fill(disk: Path, wait: Callable[[], None]) -> None:
     """No space, for a while."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+    with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(2**20))
     wait()
-    ballast.unlink()
+    (disk / "ballast").unlink()
 
 
 def _lock(run: Path, wait: Callable[[], None]) -> None:
@@ -211,9 +190,8 @@ def places(folder: Path, number: int) -> Iterator[Place]:
         with ray_cluster([(folder, _CPUS), (folder / "other", _CPUS)]) as nodes:
             yield Place(folder / run, nodes=nodes)
     else:
+        print("no full and no read-only disk: only root can mount one" * (number % 3 == 2), end="", flush=True)
         yield Place(folder / run)
-        if number % 3 == 2:
-            print("no full and no read-only disk: only root can mount one", flush=True)
 
 
 def chaos(desk: Desk, kills: int, seed: int) -> Chaos:
@@ -221,17 +199,15 @@ def chaos(desk: Desk, kills: int, seed: int) -> Chaos:
     began, undisturbed = time.monotonic(), desk.directory / "undisturbed"
     desk.finish(desk.sweep(), undisturbed)
     made = Chaos(desk, kills=kills, seed=seed, seconds=time.monotonic() - began)
-    expected, rows = tables(undisturbed), records(undisturbed)
+    expected, rows, runs = tables(undisturbed), records(undisturbed), itertools.count(1)
     print(f"undisturbed: {len(rows)} records, {len(expected)} tables in {time.monotonic() - began:.0f} s", flush=True)
-    for number in itertools.count(1):
-        with places(desk.directory, number) as place:
+    while len(made.struck) < kills:
+        with places(desk.directory, next(runs)) as place:
             made.run(place)
             check_same(place.run, rows)
             check_tables(place.run, expected)
-        print(f"run {number}: {len(rows)} records as undisturbed, none lost, none twice; the same tables", flush=True)
-        if len(made.struck) >= kills:
-            return made
-    raise AssertionError
+        print(f"{place.run.name}: records and tables as undisturbed, none lost, none twice", flush=True)
+    return made
 
 
 def night(desk: Night, kills: int, seed: int) -> Chaos:
@@ -250,11 +226,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--night", action="store_true")
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="resurface-chaos-", ignore_cleanup_errors=True) as folder:
-        if given.night:
-            made = night(Night(Path(folder)), given.kills, given.seed)
-        else:
-            made = chaos(Desk(Path(folder)), given.kills, given.seed)
+    with tempfile.TemporaryDirectory(prefix="resurface-chaos-", ignore_cleanup_errors=True) as name:
+        folder, asked = Path(name), (given.kills, given.seed)
+        made = night(Night(folder), *asked) if given.night else chaos(Desk(folder), *asked)
     for title, counted in (("disturbed", Counter(name for _, name in made.struck)), ("commands that", made.ended)):
         print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in counted.most_common()))
     return 0

@@ -18,71 +18,8 @@ _UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
 _APART = ("unshare", "--net", "--mount", "--uts")
 _PROCESSES = ("--pid", "--fork", "--kill-child", "--mount-proc")
 _SECONDS = 90.0  # until Slurm has seen both nodes
-
-_CONF = """
-ClusterName=test
-SlurmctldHost={host}(10.77.0.1)
-SlurmUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
-CryptoType=crypto/munge
-ProctrackType=proctrack/pgid
-TaskPlugin=task/none
-SlurmdParameters=config_overrides
-ReturnToService=2
-SlurmdTimeout=30
-KillWait=10
-DefMemPerCPU=2000
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-SlurmctldPidFile={folder}/ctl.pid
-SlurmdPidFile={folder}/%n.pid
-SlurmdSpoolDir={folder}/%n/spool
-StateSaveLocation={folder}/state
-SlurmctldLogFile={folder}/ctl.log
-SlurmdLogFile={folder}/%n.log
-GresTypes=gpu
-NodeName=n1 NodeAddr=10.77.0.11 CPUs=2 RealMemory=8000 Gres=gpu:2
-NodeName=n2 NodeAddr=10.77.0.12 CPUs=2 RealMemory=8000 Gres=gpu:2
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
-
+_FILES = Path(__file__).parent / "slurm_nodes"
 _GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"  # that Slurm counts and hands out, and that no machine has
-
-# The controller's namespaces. What nobody else ends is reaped by the shell, which is their first process.
-_CONTROLLER = """
-set -e
-ip link set lo up
-ip link add bridge type bridge
-ip addr add 10.77.0.1/24 dev bridge
-ip link set bridge up
-mkdir -p /run/netns
-mount -t tmpfs tmpfs /run/netns
-for number in 1 2; do
-    ip netns add n$number
-    ip link add to-n$number type veth peer name eth0 netns n$number
-    ip link set to-n$number master bridge up
-    ip -n n$number addr add 10.77.0.1$number/24 dev eth0
-    ip -n n$number link set eth0 up
-    ip -n n$number link set lo up
-done
-mount --bind {folder}/hosts /etc/hosts
-munged --force --key-file={folder}/munge/key --socket={folder}/munge/socket --pid-file={folder}/munge/pid \\
-    --log-file={folder}/munge/log --seed-file={folder}/munge/seed
-slurmctld
-set +e
-touch {folder}/ready
-while :; do sleep 0.2; wait; done
-"""
-
-_NODE = """
-hostname {name}
-mkdir -p /tmp/ray {folder}/{name}/ray {folder}/{name}/spool
-mount --bind {folder}/{name}/ray /tmp/ray
-mount -t tmpfs -o size=2g tmpfs /dev/shm
-slurmd -D -N {name} &
-while :; do sleep 0.2; wait; done
-"""
 
 
 def lacking() -> str | None:
@@ -111,11 +48,12 @@ class Slurm:
     def add(self, name: str) -> None:
         """Have a node begin."""
         unshare = ["unshare", "--mount", "--uts", "--ipc", *_PROCESSES]
-        script = _NODE.format(folder=self._folder, name=name)
+        script = (_FILES / "node.sh").read_text()
         with (self._folder / f"{name}.out").open("ab") as out:
             inside = [*self._inside, "nsenter", f"--net=/run/netns/{name}"]
             command = [*inside, *unshare, "bash", "-c", script, f"node-{name}"]
-            self._nodes[name] = subprocess.Popen(command, env=self._environment, stdout=out, stderr=out)
+            variables = self._environment | {"FOLDER": str(self._folder), "NAME": name}
+            self._nodes[name] = subprocess.Popen(command, env=variables, stdout=out, stderr=out)
 
     def lose(self, name: str) -> None:
         """End a node, and all that runs on it, at once."""
@@ -154,11 +92,11 @@ def slurm(folder: Path) -> Iterator[Slurm]:
     (folder / "munge" / "key").write_bytes(os.urandom(1024))
     (folder / "munge" / "key").chmod(0o400)
     (folder / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 controller\n10.77.0.11 n1\n10.77.0.12 n2\n")
-    (folder / "slurm.conf").write_text(_CONF.format(folder=folder, host="controller"))
+    (folder / "slurm.conf").write_text((_FILES / "slurm.conf").read_text().format(folder=folder))
     (folder / "gres.conf").write_text(_GPUS)
-    command = [*_APART, *_PROCESSES, "bash", "-c", "hostname controller\n" + _CONTROLLER.format(folder=folder)]
+    command = [*_APART, *_PROCESSES, "bash", _FILES / "controller.sh"]
     with (folder / "controller.out").open("wb") as out:
-        environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+        environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "FOLDER": str(folder)}
         outer = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
     try:
         while not (folder / "ready").exists():
