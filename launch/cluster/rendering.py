@@ -210,7 +210,7 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
     if settings.namespace:
         metadata["namespace"] = settings.namespace
     spec: dict[str, Any] = {
-        "jobId": settings.name,
+        "jobId": settings.name,  # by which the job stops itself
         "entrypoint": f"python -m launch.cluster.job {settings.name} {command}",
         "submissionMode": "K8sJobMode",
         "backoffLimit": settings.tries - 1,

@@ -212,7 +212,7 @@ def chaos(desk: Desk, kills: int, seed: int) -> Chaos:
 
 def night(desk: Night, kills: int, seed: int) -> Chaos:
     """The recipe `night` on two nodes, with random kills."""
-    made = Chaos(desk, kills=kills, seed=seed, seconds=60.0, only=_AT_NIGHT)
+    made = Chaos(desk, kills=kills, seed=seed, seconds=240.0, only=_AT_NIGHT)
     with places(desk.directory, 0) as place:
         made.run(place)
     told = check_story(place.run, made.struck, made.ended)
