@@ -94,7 +94,7 @@ def slurm(folder: Path) -> Iterator[Slurm]:
     (folder / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 controller\n10.77.0.11 n1\n10.77.0.12 n2\n")
     (folder / "slurm.conf").write_text((_FILES / "slurm.conf").read_text().format(folder=folder))
     (folder / "gres.conf").write_text(_GPUS)
-    command = [*_APART, *_PROCESSES, "bash", _FILES / "controller.sh"]
+    command = [*_APART, *_PROCESSES, "bash", str(_FILES / "controller.sh")]
     with (folder / "controller.out").open("wb") as out:
         environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "FOLDER": str(folder)}
         outer = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
