@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from evaluator.core.errors import InputError, one_line
+from evaluator.core.liveness import this_process
 from evaluator.engine.config import ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from launch.commands.options import DTYPES, Out, Prompts, Track, eval_sweep, listed, models, question, running
+from launch.commands.options import DTYPES, Notify, Out, Prompts, Track, eval_sweep, listed, models, question, running
 from launch.commands.report import finish
 from launch.commands.terminal import console, empty_table, errors, warn
 from launch.process import stop_in_order
 from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
-from launch.run.directory.lock import need_place
+from launch.run.directory.events import EventLog
+from launch.run.directory.lock import RunLock, hold, need_place
 from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, find_recipe, load_sweep
 from launch.sweep.jobs import check_screening, screened_groups
 from launch.sweep.models import BUNDLED
@@ -33,17 +35,28 @@ from launch.sweep.models import BUNDLED
 if TYPE_CHECKING:
     from evaluator.store.run_json import Failure
     from launch.run.decide.assignments import Event, Listener
+    from launch.run.directory.events import State
     from launch.sweep.estimate import JobEstimate, Work
+    from launch.trackers.tracking import Tracker
 
 WITH_FAILURES = 3  # exit code
 _NAMED = 3  # checkpoints
+_NOTIFIED: dict[str, Any] = {"finished_with_failures": "partial"}  # a state of run.json as RESURFACE_STATE
 
 
 def run_and_report(
-    config: SweepConfig, out: Path, track: str | None = None, listeners: Sequence[Listener] = ()
+    config: SweepConfig,
+    out: Path,
+    track: str | None = None,
+    listeners: Sequence[Listener] = (),
+    notify: str | None = None,
 ) -> None:
     """Run what is missing, then report. Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
-    tracker = None
+    tracker = notifying = None
+    if notify is not None:
+        from launch.trackers.notifying import Notifying, command_of
+
+        notifying = Notifying(command_of(notify), out, warn)
     if track is not None:
         from launch.trackers.tracking import tracker_of
 
@@ -57,12 +70,39 @@ def run_and_report(
             sharing = config.sharing(weights=0, memory=1, gpus=gpus)  # the sizes of models and GPUs are not known yet
             node = Node(node_id="", name=platform.node(), cpus=usable_cores(), gpus=gpus, driver=True, sharing=sharing)
             place_engines([node], config.engine.tensor_parallel, config.resources.engines, spare=1)
-    from launch.run.work.progress import Progress
-    from launch.sweep.preflight import prepare
+    from launch.run.decide.assignments import Event
 
-    with ExitStack() as held:  # the run directory, until the report is written too
+    log, process = EventLog(out), str(this_process())
+    with ExitStack() as notified, ExitStack() as held:  # the run directory, until the report is written too
+        try:
+            lock = held.enter_context(hold(out, warn))
+        except InputError:
+            log.on(Event(kind="refused", text=process))
+            raise
+        if notifying is not None:
+            notified.enter_context(_telling(lambda state, text: notifying.end(_NOTIFIED.get(state, state), text)))
+            listeners = [*listeners, notifying.on]
+        log.on(Event(kind="started", text=process))
+        if lock.taken_from:
+            log.on(Event(kind="took_over", text=lock.taken_from))
+        held.enter_context(_telling(lambda state, text: log.on(Event(kind="end", state=state, text=text))))
+        _run(config, out, lock, tracker, (log.on, *listeners))
+
+
+def _run(config: SweepConfig, out: Path, lock: RunLock, tracker: Tracker | None, listeners: Sequence[Listener]) -> None:
+    from launch.run.decide.assignments import Event
+    from launch.run.work.progress import Progress
+
+    with ExitStack() as held:
         with Progress(console) as progress:
-            progress.stage("checking models, tasks and settings")
+
+            def phase(text: str) -> None:
+                for listener in (progress.on, *listeners):
+                    listener(Event(kind="phase", text=text))
+
+            phase("checking models, tasks and settings")
+            from launch.sweep.preflight import prepare
+
             prepared = prepare(config, out)
             for note in prepared.short_languages():
                 progress.warned(note)
@@ -70,15 +110,16 @@ def run_and_report(
                 progress.noted(note)
             from launch.run.work.driver import open_run, run_sweep  # imports Ray: bad input is reported without it
 
-            directory = held.enter_context(open_run(prepared, out, progress))
+            directory = open_run(prepared, out, lock)
             tracking = None
             if tracker is not None:
                 from launch.trackers.tracking import Tracking, flattened, tracked
 
                 document = flattened(config.model_dump(mode="json", exclude_defaults=True))
                 tracking = held.enter_context(Tracking(tracker, out, tracked(prepared), document, warn))
-            listeners = [_import_report, *listeners, *([] if tracking is None else [tracking.on])]
-            outcome = run_sweep(prepared, directory, progress, listeners)
+            tracked_too = [] if tracking is None else [tracking.on]
+            outcome = run_sweep(prepared, directory, progress, [_import_report, *listeners, *tracked_too])
+            phase("writing tables and page")
         finish(console, out, outcome)
         if tracking is not None:
             tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
@@ -88,6 +129,23 @@ def run_and_report(
         line = f"{summary(outcome.failures)}; see {where}; the same command repeats only these"
         errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
         raise typer.Exit(WITH_FAILURES)
+
+
+@contextmanager
+def _telling(tell: Callable[[State, str], object]) -> Iterator[None]:
+    """Tell how the block ended, and why."""
+    try:
+        yield
+    except typer.Exit:
+        tell("finished_with_failures", "tables/failures.csv names what is missing")
+        raise
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
+        tell("interrupted", "the same command resumes")
+        raise
+    except BaseException as error:
+        tell("failed", one_line(error))
+        raise
+    tell("finished", "")
 
 
 def _import_report(event: Event) -> None:
@@ -145,6 +203,7 @@ def evaluate(
     ] = False,
     out: Out,
     track: Track = None,
+    notify: Notify = None,
 ) -> None:
     """Pose questions to checkpoints, compare them with their base, and write tables and page.
 
@@ -161,7 +220,7 @@ def evaluate(
                    "keep_references": keep_references},
         prompts=prompts,
     )  # fmt: skip
-    run_and_report(config, out, track)
+    run_and_report(config, out, track, notify=notify)
 
 
 def sweep(
@@ -174,6 +233,7 @@ def sweep(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="estimate time and disk; start nothing")] = False,
     track: Track = None,
+    notify: Notify = None,
 ) -> None:
     """Prune, quantise, evaluate and report a whole grid. The same command resumes."""
     config = load_sweep(find_recipe(recipe))
@@ -184,7 +244,7 @@ def sweep(
     elif out is None:
         raise InputError("Missing option '--out': the directory where everything is written")
     else:
-        run_and_report(config, out, track)
+        run_and_report(config, out, track, notify=notify)
 
 
 def demo(out: Out = Path("runs/demo")) -> None:

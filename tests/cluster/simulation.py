@@ -135,7 +135,7 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
         stack.enter_context(ray.installed())
         stack.callback(_join_engines)
         progress = stack.enter_context(Progress(console))
-        directory = stack.enter_context(open_run(prepared, out, progress))
+        directory = stack.enter_context(open_run(prepared, out))
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the highest memory so far
         before, wall, processor = _megabytes("VmRSS"), time.perf_counter(), time.process_time()
         outcome = run_sweep(prepared, directory, progress)

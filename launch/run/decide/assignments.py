@@ -133,17 +133,30 @@ class Outcome:
 
 
 Kind = Literal[
+    "started",  # a call of the command has the run directory; `text`: its process
+    "took_over",  # from an earlier process that had not given the directory back: `text`
+    "refused",  # another call of the command, since this one works; `text`: its process
+    "phase",  # the call begins with `text`
+    "starting",  # an engine's process
+    "placed",  # an engine has a process; `text`: where (`Where.gpu`)
+    "unplaced",  # an engine waits for a place; `text`: what it needs
     "loading",  # an engine loads `checkpoint`
     "loaded",  # in `seconds`; `swapped` in place, or by a new engine
     "began",  # an engine begins `items` items of `task` on `checkpoint`
     "advanced",  # `items` of them are finished
-    "ended",  # an engine has ended its turn: a checkpoint may be done
-    "placed",  # an engine has a process; `text`: where (`Where.gpu`)
-    "unplaced",  # an engine waits for a place; `text`: what it needs
+    "ended",  # an engine has ended its turn, with `items` finished in `seconds`: a checkpoint may be done
+    "completed",  # `checkpoint` has all its records, `seconds` after its load began
+    "decided",  # the gate has judged `task` of `checkpoint` after `items` of `total` items: `text`
     "died",  # an engine's process ended; `text`: why
+    "retried",  # what failed is tried again; `text`: what, and why
+    "gave_up",  # work, until the next call, in stage `state`; `text`: what, and why
     "left",  # an engine is gone for good
-    "made",  # `items` of `total` checkpoints are pruned or quantised
+    "making",  # a prune or quantise job of `checkpoint` starts
+    "made",  # `items` of `total` checkpoints are pruned or quantised; `checkpoint`, the last one, in `seconds`
+    "joined",  # a node; `text`: its name
+    "noted",  # `text`
     "warned",  # `text`
+    "end",  # of the call, in `state`; `text`: why
 ]
 
 
@@ -159,10 +172,11 @@ class Event:
     total: int = 0
     swapped: bool = False
     seconds: float = 0.0
+    state: str = ""
     text: str = ""
 
 
-Listener = Callable[[Event], None]  # the terminal, `live.json`, a tracker
+Listener = Callable[[Event], None]  # the terminal, `live.json`, the log of events, a tracker
 
 
 def key_of(item: Item) -> Key:

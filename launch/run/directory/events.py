@@ -5,37 +5,100 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import fields
+import threading
+from collections import Counter
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+from evaluator.core.errors import mapping_at
 
 if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
 
+State = Literal["running", "finished", "finished_with_failures", "failed", "interrupted"]
+UNLOGGED = "advanced"  # one a shard: the records tell it
+
 
 class EventLog:
     """Appends a line for each event: `time` (UTC), `event`, `call` (of the command, from 1), and its own fields. A disk
-    without room loses lines, not the run. A line is one write, so that threads cannot mix theirs."""
+    without room loses lines, not the run. A line is one write, so that threads cannot mix theirs. Lines wait in memory
+    until the directory is a run's: a refused command leaves nothing behind."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / "logs" / "events.jsonl"
-        self._call, last = 1, b"\n"
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a+b") as log:
-                log.seek(0)
-                for last in log:
-                    self._call += b'"event": "started"' in last
-                if not last.endswith(b"\n"):  # a killed driver may leave half a line
-                    log.write(b"\n")
-        self.add("started")
+        self._run, self._path = run_dir / "run.json", run_dir / "logs" / "events.jsonl"
+        self._call = read_history(run_dir).calls
+        self._lock = threading.Lock()
+        self._waiting: list[str] = []
+        with contextlib.suppress(OSError):  # a killed driver may leave half a line
+            self._waiting = [] if self._path.read_bytes()[-1:] in (b"\n", b"") else ["\n"]
 
     def on(self, event: Event) -> None:
+        if event.kind == UNLOGGED:
+            return
         known = {each.name: value for each in fields(event) if (value := getattr(event, each.name)) != each.default}
-        self.add(known.pop("kind"), **known)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with self._lock:
+            self._call += event.kind == "started"
+            line = {"time": now, "event": known.pop("kind"), "call": self._call}
+            self._waiting.append(json.dumps(line | known) + "\n")
+            if self._run.exists():
+                with contextlib.suppress(OSError):
+                    self._path.parent.mkdir(exist_ok=True)
+                    with self._path.open("a", encoding="utf-8") as log:
+                        log.write("".join(self._waiting))
+                self._waiting.clear()
 
-    def add(self, event: str, **known: Any) -> None:
-        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, "call": self._call}
-        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line | known) + "\n")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What the events of a run tell of all its calls."""
+
+    began: str | None = None  # ISO 8601, UTC
+    calls: int = 0
+    deaths: int = 0  # of engines
+    retries: int = 0
+    seconds: float = 0.0  # of all calls together
+    start_seconds: float | None = None  # the mean from an engine's process to its first loaded checkpoint
+    load_seconds: float | None = None  # the mean of all loads, engine starts included
+
+
+def read_history(run_dir: Path) -> History:
+    """Read the events of a run. Whatever is no event is left out: the file may be damaged, or anybody's."""
+    counts: Counter[str] = Counter()
+    times: dict[int, list[datetime]] = {}  # by call: its first and its last event's
+    since: dict[int, datetime] = {}  # by engine: when its process, or its load, began
+    spent: dict[int, float] = {}  # by engine: seconds until its process was there
+    starts, loads = [], []
+    with contextlib.suppress(OSError), (run_dir / "logs" / "events.jsonl").open("rb") as log:
+        for line in log:
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+                row = mapping_at(json.loads(line))
+                time, kind = datetime.fromisoformat(row["time"]).astimezone(UTC), str(row["event"])
+                counts[kind] += 1
+                times[counts["started"]] = [times.get(counts["started"], [time])[0], time]
+                engine = int(row.get("engine", 0))
+                match kind:
+                    case "starting" | "loading":
+                        since[engine] = time
+                    case "placed":
+                        spent[engine] = (time - since.pop(engine)).total_seconds()
+                    case "loaded":
+                        loads.append((time - since.pop(engine)).total_seconds() + spent.pop(engine, 0))
+                        starts += [] if row.get("swapped") else loads[-1:]
+    began = min((first for first, _ in times.values()), default=None)
+    return History(
+        began=None if began is None else began.isoformat(timespec="seconds"),
+        calls=counts["started"],
+        deaths=counts["died"],
+        retries=counts["retried"],
+        seconds=sum(max(0.0, (last - first).total_seconds()) for first, last in times.values()),
+        start_seconds=sum(starts) / len(starts) if starts else None,
+        load_seconds=sum(loads) / len(loads) if loads else None,
+    )
+
+
+def time_of_day() -> str:
+    """The local time, HH:MM:SS, for the lines of a terminal."""
+    return datetime.now().astimezone().strftime("%H:%M:%S")

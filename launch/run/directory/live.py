@@ -1,6 +1,7 @@
-"""`RUN/live.json`: the current work of a run, for `resurface status`. The driver writes it every few seconds.
+"""`RUN/live.json`: the current work of a run, for `resurface status`. The driver writes it every few seconds, together
+with `RUN/metrics.prom`.
 
-It is made from the same events as the terminal's output. It has no finished items: status counts the records instead.
+Both are made from the same events as the terminal's output. Status counts finished items in the records.
 """
 
 from __future__ import annotations
@@ -10,22 +11,31 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.store.files import write_atomically
+from launch.run.directory.events import State, read_history
+from launch.run.directory.metrics import NAME as METRICS
+from launch.run.directory.metrics import Tally, prometheus
 
 if TYPE_CHECKING:
-    from launch.run.decide.assignments import Event
+    from launch.run.decide.assignments import Event, Part
 
 NAME = "live.json"
 _EVERY_SECONDS = 3.0
 _WINDOW_SECONDS = 300.0  # for the measured pace
 _ERRORS = 5  # the last ones
-_STATES = {"ended": "idle", "unplaced": "waiting for a place", "died": "starting again", "left": "ended"}
+_STATES = {
+    "starting": "starting",
+    "ended": "idle",
+    "unplaced": "waiting for a place",
+    "died": "starting again",
+    "left": "ended",
+}
 
 
 @dataclass(slots=True)
@@ -39,10 +49,18 @@ class _Doing:
 
 
 class LiveState:
-    """Collects the events of a run; thread-safe. `look` writes the result every few seconds."""
+    """Collects the events of a run; thread-safe. `look` writes the results every few seconds."""
 
-    def __init__(self, run_dir: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = run_dir / NAME
+    def __init__(
+        self, run_dir: Path, tally: Tally | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`tally`: what is planned, and what failed in earlier calls."""
+        self._run_dir = run_dir
+        self._tally = tally or Tally()
+        self._earlier = read_history(run_dir)
+        self.earlier_stats: Sequence[Mapping[str, Any]] = ()  # the rows of earlier calls' engines
+        self._worked = 0.0  # seconds of all engines together, in turns that have ended
+        self._began: dict[str, float] = {}  # by checkpoint: its first load
         self._clock = clock
         self._lock = threading.Lock()
         self._started = clock()
@@ -54,11 +72,14 @@ class LiveState:
         self._items = 0
         self._pace: deque[tuple[float, int]] = deque()  # time, finished items at that time
 
-    def on(self, event: Event) -> None:
+    def on(self, event: Event) -> tuple[str, float] | None:
+        """Note an event; returns the checkpoint that it completes, and the seconds since its first load began."""
         now = self._clock()
         with self._lock:
+            completed = self._tally.on(event)
             match event.kind:
                 case "loading":
+                    self._began.setdefault(event.checkpoint, now)
                     self._engines[event.engine] = _Doing("loading", now, event.checkpoint)
                 case "began":
                     if not self._pace:
@@ -75,20 +96,37 @@ class LiveState:
                     self._pruning = {"done": event.items, "total": event.total} if event.total else None
                 case "placed":
                     self._gpus[event.engine] = event.text
-                case "warned":
+                case "warned" | "retried" if event.text:
                     self._errors.append(one_line(event.text))
-                case "ended" | "unplaced" | "died" | "left":
+                case "starting" | "ended" | "unplaced" | "died" | "left":
                     self._engines[event.engine] = _Doing(_STATES[event.kind], now)
+                    self._worked += event.seconds
                     if event.kind == "died":
                         self._errors.append(one_line(f"engine {event.engine} died ({event.text})"))
+            began = self._began.get(completed or "", self._started)
+        return None if completed is None else (completed, round(now - began, 3))
+
+    def known(self, part: Part, items: int) -> None:
+        """Earlier calls have evaluated so many items of a checkpoint's task."""
+        with self._lock:
+            self._tally.done[part] += items
 
     def look(self, stats: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
         """Write, at most every few seconds. Raises ResurfaceError if another driver took over, but no disk's error."""
         if self._written is not None and self._clock() - self._written < _EVERY_SECONDS:
             return
-        self._written = self._clock()
+        self._written, rows = self._clock(), list(stats())
         with contextlib.suppress(InputError, OSError):
-            write_atomically(self._path, json.dumps(self.document(stats())).encode())
+            write_atomically(self._run_dir / NAME, json.dumps(self.document(rows)).encode())
+        self.write_metrics("running", rows)
+
+    def write_metrics(self, state: State, stats: Collection[Mapping[str, Any]]) -> None:
+        """Raises as `look`. `stats`: the rows of this call's engines."""
+        with self._lock:
+            seconds = self._clock() - self._started
+            text = prometheus(self._tally, self._earlier, seconds, state, [*self.earlier_stats, *stats])
+        with contextlib.suppress(InputError, OSError):
+            write_atomically(self._run_dir / METRICS, text.encode())
 
     def document(self, stats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """The content of the file. The shares of each engine are those of its last ended checkpoint."""
@@ -97,10 +135,13 @@ class LiveState:
         with self._lock:
             if len(self._pace) > 1 and now > self._pace[0][0]:
                 rate = (self._pace[-1][1] - self._pace[0][1]) / (now - self._pace[0][0])
+            working = [doing for doing in self._engines.values() if doing.state == "evaluating"]
+            worked = self._worked + sum(now - doing.since for doing in working)
             return {
                 "seconds": round(now - self._started, 1),
                 "items": self._items,
                 "items_per_second": rate,
+                "engine_seconds": round(worked, 1),
                 "pruning": self._pruning,
                 "engines": [
                     {

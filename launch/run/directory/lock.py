@@ -20,7 +20,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
@@ -49,6 +49,7 @@ class RunLock:
         self._run_dir = run_dir
         self._pace = PACE if pace is None else pace
         self._tell = tell or (lambda text: None)
+        self.taken_from = ""  # the process that had not given the directory back
         self._lost: LeaseLost | None = None
         self._given_back = False
         (run_dir / FOLDER).mkdir(exist_ok=True)
@@ -114,6 +115,7 @@ class RunLock:
                     number=number, token=secrets.token_hex(8), owner=this_process(), locked=locked is not False
                 )
                 if self._made(claim):
+                    self.taken_from = "" if last is None or last.released else str(last.owner or "an unknown process")
                     self._remove_others(claim)
                     return claim
 
@@ -196,6 +198,32 @@ class RunLock:
             f"{self._run_dir}: {what}: this process ({self._claim.owner}) had given no sign of life for too long; it "
             "writes nothing more there, and what it had finished is kept"
         )
+
+
+@contextlib.contextmanager
+def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[RunLock]:
+    """Hold a run directory, made if missing. If the block makes no run of it, nothing is left of what this made.
+
+    Raises InputError if another process writes there, or nobody can.
+    """
+    made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+    try:
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            lock = RunLock(run_dir, tell=tell)
+        except OSError as error:
+            raise InputError(f"{run_dir}: --out: cannot write there: {error.strerror}") from error
+        try:
+            yield lock
+        finally:
+            if not (run_dir / "run.json").exists():  # before others can take the lock
+                shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
+                (run_dir / LOCK).unlink(missing_ok=True)
+            lock.release()
+    finally:
+        with contextlib.suppress(OSError):  # no longer empty
+            for path in made:
+                path.rmdir()
 
 
 def need_place(path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -21,7 +21,8 @@ from evaluator.store.run_json import failures_of
 from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource, Part
-from launch.run.directory.lock import RunLock, nearest_existing, need_place
+from launch.run.directory.events import State
+from launch.run.directory.lock import RunLock, hold, need_place
 from launch.sweep.config import SCHEMA_VERSION
 from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 REFERENCES = "references"
 _NAMED = 3  # damaged parts in a warning
-State = Literal["running", "finished", "finished_with_failures", "failed", "interrupted"]
 
 
 class RunDirectory(AbstractContextManager["RunDirectory"]):
@@ -43,7 +43,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         identity: Mapping[str, Any],
         config: Mapping[str, Any],
         needed_bytes: int,
-        tell: Callable[[str], None] | None = None,
+        lock: RunLock | None = None,
         *,
         measured: Callable[[str], bool] = lambda name: True,
         unusable: Collection[str] = (),
@@ -54,7 +54,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         `unusable` checkpoints; an earlier call's entries for these are kept. A model's weights may differ
         from an earlier call only if the model failed and none of its items is `measured`: it is then `mended`.
 
-        `tell` receives a line if another driver may be dead, because the check can take a while.
+        `lock`: the directory's, held until after `close`; None: this takes it.
 
         Raises InputError if
 
@@ -73,36 +73,39 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             "state": "running",
         }
         need_place(path)
-        existing = _read(path)
-        self.mended: tuple[str, ...] = ()
-        if existing is not None:
-            failed = {name for name in {each.checkpoint for each in failures_of(existing)} if not measured(name)}
-            models, earlier = mapping_at(identity, "models"), mapping_at(existing, "identity", "models")
-            changed = (name for name in models if name in earlier and earlier[name] != models[name])
-            self.mended = tuple(name for name in changed if name in failed)
-            kept = _need_same_sweep(path / "run.json", existing, self._document, self.mended, failed | {*unusable})
-            self._document |= {"digest": digest(kept), "identity": kept}
-        elif (free := shutil.disk_usage(nearest_existing(path)).free) < needed_bytes:
-            has, needs = f"{free / 2**20:,.0f} MiB", f"{needed_bytes / 2**20:,.0f} MiB"
-            raise InputError(f"{path}: --out: the disk has {has} free, the run needs about {needs}")
+        self._held = ExitStack()
+        self._lock = lock or self._held.enter_context(hold(path))
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = RunLock(path, tell=tell)
-        except OSError as error:
-            raise InputError(f"{path}: --out: cannot write there: {error.strerror}") from error
-        try:
-            before = _read(path)  # again: an earlier writer has ended by now
+            before = self._known(needed_bytes, measured, unusable)
         except BaseException:
-            self._lock.release()
+            self._held.close()
             raise
         self._stats: Sequence[Mapping[str, Any]] = ()  # of this call
-        self._earlier = [] if before is None else rows_at(before, "engine_stats")
+        self.earlier_stats = [] if before is None else rows_at(before, "engine_stats")
         self.earlier_failures = [] if before is None else failures_of(before)
         self.was_ended = before is not None and before["state"] == "finished_with_failures"
         if before is not None and (decided := rows_at(before, "screening")):
             settings = mapping_at(before, "config")
             if all(settings.get(name) == config.get(name) for name in ("screen", "gate")):
                 self._document["screening"] = decided  # until this call decides again
+
+    def _known(
+        self, needed_bytes: int, measured: Callable[[str], bool], unusable: Collection[str]
+    ) -> dict[str, Any] | None:
+        """The run.json of an earlier call, after the checks; None for a new directory."""
+        existing, identity = _read(self.path), self._document["identity"]
+        self.mended: tuple[str, ...] = ()
+        if existing is not None:
+            failed = {name for name in {each.checkpoint for each in failures_of(existing)} if not measured(name)}
+            models, earlier = mapping_at(identity, "models"), mapping_at(existing, "identity", "models")
+            changed = (name for name in models if name in earlier and earlier[name] != models[name])
+            self.mended = tuple(name for name in changed if name in failed)
+            kept = _need_same_sweep(self.path / "run.json", existing, self._document, self.mended, failed | {*unusable})
+            self._document |= {"digest": digest(kept), "identity": kept}
+        elif (free := shutil.disk_usage(self.path).free) < needed_bytes:
+            has, needs = f"{free / 2**20:,.0f} MiB", f"{needed_bytes / 2**20:,.0f} MiB"
+            raise InputError(f"{self.path}: --out: the disk has {has} free, the run needs about {needs}")
+        return existing
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -116,7 +119,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
         told = {name: redacted(value) if isinstance(value, str) else value for name, value in more.items()}
         self._stats = self._stats if engine_stats is None else engine_stats
-        self._document |= {"state": state, "engine_stats": [*self._earlier, *self._stats]} | told
+        self._document |= {"state": state, "engine_stats": [*self.earlier_stats, *self._stats]} | told
         write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=plain).encode())
 
     def check(self) -> None:
@@ -124,7 +127,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self._lock.need_unlost()
 
     def close(self) -> None:
-        self._lock.release()
+        self._held.close()
 
 
 class _RunFile(BaseModel):

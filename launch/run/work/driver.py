@@ -34,10 +34,11 @@ from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger, Setback
 from launch.run.decide.fleet import Fleet
 from launch.run.decide.nodes import Node, Place, prune_options
-from launch.run.directory.events import EventLog
+from launch.run.directory.events import State
 from launch.run.directory.live import LiveState
-from launch.run.directory.lock import LeaseLost
-from launch.run.directory.rundir import RunDirectory, State, drop_references, references_of, set_damaged_aside
+from launch.run.directory.lock import LeaseLost, RunLock
+from launch.run.directory.metrics import Tally
+from launch.run.directory.rundir import RunDirectory, drop_references, references_of, set_damaged_aside
 from launch.run.work.cluster import Cluster, cluster, least_gpu_memory
 from launch.run.work.failure_log import FailureLog, try_again
 from launch.run.work.progress import Progress
@@ -54,8 +55,8 @@ _NODES_SECONDS = 1.0  # between two checks of the nodes
 _REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
 
-def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirectory:
-    """Take the directory of a run, until it is closed. Raises InputError as RunDirectory does."""
+def open_run(prepared: Prepared, run_dir: Path, lock: RunLock | None = None) -> RunDirectory:
+    """Take the directory of a run, until it is closed, or with its `lock`. Raises InputError as RunDirectory does."""
     document = prepared.config.model_dump(mode="json")
 
     def measured(name: str) -> bool:
@@ -69,7 +70,7 @@ def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirect
         prepared.identity,
         document,
         prepared.disk_bytes,
-        progress.noted,
+        lock,
         measured=measured,
         unusable=frozenset(each.checkpoint for each in prepared.unusable),
     )
@@ -83,14 +84,26 @@ def run_sweep(
     Raises InputError if the user can correct the cause, ResurfaceError if the work failed, LeaseLost to another driver.
     """
     run_dir = directory.path
-    store = RecordStore(run_dir)
+    store, tally = RecordStore(run_dir), Tally()
+    live = LiveState(run_dir, tally)
+
+    def report(event: Event) -> None:
+        completed = live.on(event)
+        for listener in (progress.on, *listeners):
+            listener(event)
+        if completed is not None:
+            report(Event(kind="completed", checkpoint=completed[0], seconds=completed[1]))
+
     try:
         store.clean()
-        set_damaged_aside(prepared, store, run_dir, progress.warned)
+        set_damaged_aside(prepared, store, run_dir, lambda text: report(Event(kind="warned", text=text)))
         planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
-        log = FailureLog(prepared, directory, progress, try_again(prepared, directory, store))
+        log = FailureLog(prepared, directory, report, try_again(prepared, directory, store))
         directory.mark("running", planned=planned, failures=log.failures)
-        run = _Run(prepared, directory, store, progress, log, listeners)
+        tally.planned |= {(name, task): items for name, tasks in planned.items() for task, items in tasks.items()}
+        tally.lost |= {each.checkpoint for each in log.failures if each.lost}
+        tally.failures, live.earlier_stats = len(log.failures), directory.earlier_stats
+        run = _Run(prepared, directory, store, report, log, live)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -120,25 +133,23 @@ class _Run:
         prepared: Prepared,
         directory: RunDirectory,
         store: RecordStore,
-        progress: Progress,
+        report: Listener,
         log: FailureLog,
-        listeners: Sequence[Listener] = (),
+        live: LiveState,
     ) -> None:
         self._prepared = prepared
         self._resources = prepared.config.resources
         self._directory = directory
         self._run_dir = directory.path
         self._store = store
-        self._progress = progress
-        self._live = LiveState(directory.path)
-        self._events = EventLog(directory.path)
-        self._listeners = (progress.on, self._live.on, self._events.on, *listeners)
+        self._report = report
+        self._live = live
         self._board = Board(Ledger(attempts=self._resources.attempts))
         self._log = log
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
         self._items = 0
-        self._screening = Screening(prepared, store, self._board, progress, directory)
+        self._screening = Screening(prepared, store, self._board, report, directory)
         self._whole: dict[str, tuple[Shard, ...]] = {}  # the shards of a task, by its key
 
     def execute(self) -> Outcome:
@@ -155,14 +166,14 @@ class _Run:
         there = [job for job in self._prepared.jobs if job.name not in names]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
-            self._progress.stage(f"reading the weights of existing checkpoints: {len(made)}")
+            self._phase(f"reading the weights of existing checkpoints: {len(made)}")
         trust = self._prepared.engine.trust_remote_code
         with Inspections(made, trust=trust) as inspected:
             for job in there:  # preflight has compared existing checkpoints with their manifests and settings
                 self._add(job, inspected)
         self._screening.look()
         if to_make or self._board.has_work:
-            self._progress.stage("starting Ray")
+            self._phase("starting Ray")
             with cluster(self._run_dir / "logs") as machines, Inspections(trust=trust) as inspected:
                 self._on(machines, to_make, inspected)
         self._store.need_kept()
@@ -175,7 +186,7 @@ class _Run:
         """Write run.json with the checkpoints and what the engines have counted so far."""
         self._directory.mark(state, checkpoints=self.infos, engine_stats=self.engine_stats, **more)
         if state != "running":
-            self._events.add(state, **({"text": more["error"]} if "error" in more else {}))
+            self._live.write_metrics(state, self.engine_stats)
 
     def _on(self, machines: Cluster, to_make: Sequence[CheckpointJob], inspected: Inspections) -> None:
         """Make and evaluate checkpoints until nothing is left."""
@@ -202,14 +213,17 @@ class _Run:
                 gpu=fleet.on_gpus, sharing=sharing, memory=self._prepared.config.engine.gpu_memory_utilization
             ),
             resources=resources,
-            warn=lambda text: self._report(Event(kind="warned", text=text)),
+            report=self._report,
         )
         looked = remembered = time.monotonic()
         try:
-            self._report(Event(kind="made", total=len(to_make)))
+            if to_make:
+                self._phase(f"compressing {len(to_make)} checkpoints")
+                self._report(Event(kind="made", total=len(to_make)))
+            self._phase("evaluating")
             while pruning.left or fleet.working or not self._board.over:
                 self._directory.check()
-                self._live.look(lambda: _stats(fleet.workers, latest=True))
+                self._live.look(lambda: _stats(fleet.workers))
                 fleet.start_first()
                 pruning.start(sum(node.cpus for node in machines.nodes()))
                 fleet.start()
@@ -218,7 +232,6 @@ class _Run:
                     inspected.begin(*pruning.done(_LOOK_SECONDS))
                     for lost in pruning.given_up():
                         self._board.abandon(lost, expected=1)
-                    self._report(Event(kind="made", items=len(to_make) - pruning.left, total=len(to_make)))
                 else:
                     fleet.join(_LOOK_SECONDS)
                 for job in inspected.ended():
@@ -235,7 +248,7 @@ class _Run:
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
                     for node in fleet.follow(nodes()):
-                        self._progress.noted(f"node {node.name} has joined")
+                        self._report(Event(kind="joined", text=node.name))
             fleet.check(resources.placement_seconds)  # the last engine may have failed meanwhile
         except BaseException:
             self._board.stop()  # before Ray shuts down: else a worker takes the shutdown for a death and tries again
@@ -252,12 +265,11 @@ class _Run:
         memory = least_gpu_memory(nodes) if asked == "auto" else None
         sharing = self._prepared.config.sharing(weights=self._prepared.largest, memory=memory, gpus=gpus)
         self._directory.mark("running", engines_per_gpu=sharing)
-        self._progress.stage(f"resources.engines_per_gpu: {asked}: {sharing} on each GPU")
+        self._report(Event(kind="noted", text=f"resources.engines_per_gpu: {asked}: {sharing} on each GPU"))
         return sharing
 
-    def _report(self, event: Event) -> None:
-        for listener in self._listeners:
-            listener(event)
+    def _phase(self, text: str) -> None:
+        self._report(Event(kind="phase", text=text))
 
     def _worker(self, number: int, place: Place, questions: Mapping[str, Any]) -> EngineWorker:
         """The worker of an engine, not started. `questions`: task key -> object reference of its questions."""
@@ -303,6 +315,7 @@ class _Run:
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
+            self._live.known((job.name, task.name), len(finished))
             # Checkpoints without finished items share their shards: there may be 1,000 checkpoints of 100 shards each.
             shards = None if finished else self._whole.get(task.key)
             if shards is None:
@@ -310,7 +323,8 @@ class _Run:
                 if not finished:
                     self._whole[task.key] = shards
             if not shards:
-                self._progress.stage(f"{job.name} {task.name}: {len(task.questions)} items already done")
+                text = f"{job.name} {task.name}: {len(task.questions)} items already done"
+                self._report(Event(kind="noted", text=text))
             references = None
             if task.config.references:
                 references = references_of(self._run_dir, job, task.name, base, self._prepared.jobs)
@@ -330,8 +344,8 @@ class _Run:
         return assignments
 
 
-def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dict[str, Any]]:
-    """The rows of `engine_stats`: one for each engine and evaluated checkpoint; `latest`: only each engine's last."""
+def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
+    """The rows of `engine_stats`: one for each engine and evaluated checkpoint."""
     return [
         {
             "engine": worker.number,
@@ -345,7 +359,7 @@ def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dic
             "setup": dict(worker.reports[load].setup),
         }
         for worker in workers
-        for (load, name), (where, stats, items) in list(worker.stats.items())[-1 if latest else 0 :]
+        for (load, name), (where, stats, items) in list(worker.stats.items())
     ]
 
 

@@ -17,10 +17,10 @@ from evaluator.core.liveness import Hung
 from evaluator.store.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, failure_frame
+from launch.run.decide.assignments import Event, Listener
 from launch.run.decide.failures import Setback
 from launch.run.decide.fleet import Worker
 from launch.run.directory.rundir import RunDirectory
-from launch.run.work.progress import Progress
 from launch.sweep.preflight import Prepared
 
 _TAIL_BYTES = 2**16
@@ -38,11 +38,11 @@ class FailureLog:
     """The failures of a run. Those of an earlier call that still hold come first."""
 
     def __init__(
-        self, prepared: Prepared, directory: RunDirectory, progress: Progress, earlier: Sequence[Failure] = ()
+        self, prepared: Prepared, directory: RunDirectory, report: Listener, earlier: Sequence[Failure] = ()
     ) -> None:
         self._prepared = prepared
         self._directory = directory
-        self._progress = progress
+        self._report = report
         self._setbacks: list[Setback] = []
         self._first = len(earlier)  # the position of this call's first failure
         self.failures = tuple(earlier)
@@ -69,7 +69,8 @@ class FailureLog:
                 item = task.questions[setback.question].item
                 failure = replace(failure, language=item.language, item=item.item_id)
             self.failures += (failure,)
-            self._progress.warned(told(failure))
+            event = Event(kind="gave_up", checkpoint=failure.checkpoint, task=failure.task, text=told(failure))
+            self._report(replace(event, state=failure.stage))
         self._setbacks += new
         self._directory.mark("running", failures=self.failures)
         self._write()

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
 from launch.run.decide.assignments import Event
+from launch.run.directory.events import time_of_day
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Progress:
 
     def _print(self, markup: str) -> None:
         if not self._ended:
-            self.console.print(markup, highlight=False, soft_wrap=True)
+            self.console.print(f"[dim]{time_of_day()}[/dim] {markup}", highlight=False, soft_wrap=True)
 
     def on(self, event: Event) -> None:
         engine = event.engine
@@ -92,17 +93,29 @@ class Progress:
                 case "ended":
                     stage = self._engines.pop(engine)
                     self._bars.remove_task(stage.bar)
-                    seconds, done = time.monotonic() - stage.started, stage.done
-                    if done:
-                        self.stage(f"{stage.name}: {done} items in {seconds:.1f} s, {done / seconds:.1f} items/s")
+                    if done := event.items:
+                        pace = f"{done / max(event.seconds, 1e-3):.1f} items/s"
+                        self.stage(f"{stage.name}: {done} items in {event.seconds:.1f} s, {pace}")
                 case "unplaced":
                     self.warned(f"engine {engine} waits for {event.text}")
                 case "died":
                     self.warned(f"engine {engine} died ({event.text}); starting it again")
                 case "made":
                     self._made(event.items, event.total)
-                case "warned":
-                    self.warned(event.text)
+                case _:
+                    self._told(event)
+
+    def _told(self, event: Event) -> None:
+        match event.kind:
+            case "phase" | "noted":
+                self.stage(event.text)
+            case "joined":
+                self.noted(f"node {event.text} has joined")
+            case "decided":
+                looked = f"after {event.items:,} of {event.total:,} items"
+                self.noted(f"screening {event.task}: {event.text} for {event.checkpoint} {looked}")
+            case "warned" | "gave_up" | "retried" if event.text:
+                self.warned(event.text)
 
     def _made(self, done: int, total: int) -> None:
         if not total:

@@ -7,8 +7,8 @@ import contextlib
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from evaluator.checkpoints.info import WRITTEN
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import HangWatch, Hung
 from launch.provenance import provenance
-from launch.run.decide.assignments import Where
+from launch.run.decide.assignments import Event, Listener, Where
 from launch.run.decide.failures import Setback
 from launch.run.decide.nodes import FreeGpus
 from launch.run.work.actors import end_process, make_checkpoint
@@ -75,6 +75,7 @@ class _Task:
     log_start: int  # the byte of the log at which its output begins
     watch: TaskWatch
     hung: Hung | None = None  # why its process was ended
+    began: float = field(default_factory=time.monotonic)
 
 
 class PruneTasks:
@@ -89,14 +90,12 @@ class PruneTasks:
         free: FreeGpus | None,
         options: Mapping[str, Any],
         resources: Resources,
-        warn: Callable[[str], None],
+        report: Listener,
     ) -> None:
-        """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as `prune_options` gives them.
-
-        `warn` receives a line for every job tried again.
-        """
+        """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as `prune_options` gives them."""
         self._resources = resources
-        self._warn = warn
+        self._report = report
+        self._total = len(jobs)
         self._failures: Counter[str] = Counter()  # by job
         self._failed_on: dict[str, str] = {}  # the node on which a job failed last
         self._given_up: list[Setback] = []
@@ -137,6 +136,7 @@ class PruneTasks:
             watch = TaskWatch(log.with_suffix(".pulse"), self._resources.load_seconds, self._resources.stall_seconds)
             started = _Task(job, node_id, log, size(log), watch)
             arguments = (config.absolute(), job.path.absolute(), self._held_out, provenance(), log, watch.path)
+            self._report(Event(kind="making", checkpoint=job.name))
             self.running[task.remote(*arguments)] = started
 
     def _next(self) -> CheckpointJob | None:
@@ -157,6 +157,7 @@ class PruneTasks:
                 if (written := ray.get(pending)) is not None:
                     WRITTEN[task.job.path.absolute()] = written
                 ended.append(task.job)
+                self._made(task.job.name, time.monotonic() - task.began)
             except RayError as failure:
                 error = failure
             self._close(task, error)
@@ -197,10 +198,15 @@ class PruneTasks:
         if mendable or tries >= self._resources.attempts:
             self._give_up(job.name, reason, tries, mendable=mendable)
             return
-        self._warn(f"{job.name} could not be made ({reason}); trying it again")
+        text = f"{job.name} could not be made ({reason}); trying it again"
+        self._report(Event(kind="retried", checkpoint=job.name, text=text))
         if task.node_id is not None:
             self._failed_on[job.name] = task.node_id
         self._waiting.append(job)
+
+    def _made(self, checkpoint: str = "", seconds: float = 0.0) -> None:
+        done = self._total - self.left
+        self._report(Event(kind="made", checkpoint=checkpoint, items=done, total=self._total, seconds=seconds))
 
     def given_up(self) -> list[Setback]:
         """The jobs that failed for good since the last call."""
@@ -211,6 +217,7 @@ class PruneTasks:
         """Give up a job, and the jobs that need its checkpoint."""
         lost = Setback(checkpoint=name, stage="prune", reason=reason, attempts=attempts, mendable=mendable)
         self._given_up.append(lost)
+        self._made()
         for job in [each for each in self._waiting if each.after == name]:
             self._waiting.remove(job)
             self._give_up(job.name, f"{name!r}, its source, could not be made", 0, mendable=mendable)

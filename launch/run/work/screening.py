@@ -18,10 +18,9 @@ import numpy as np
 from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Screened
-from launch.run.decide.assignments import Assignment, Key, Part, key_of, shards_of
+from launch.run.decide.assignments import Assignment, Event, Key, Listener, Part, key_of, shards_of
 from launch.run.decide.board import Board
 from launch.run.directory.rundir import RunDirectory
-from launch.run.work.progress import Progress
 from launch.sweep.jobs import Group, screened_groups
 
 if TYPE_CHECKING:
@@ -69,14 +68,14 @@ class Screening:
     """Gives the board the items that are due. `rows` holds the decisions so far."""
 
     def __init__(
-        self, prepared: Prepared, store: RecordStore, board: Board, progress: Progress, directory: RunDirectory
+        self, prepared: Prepared, store: RecordStore, board: Board, report: Listener, directory: RunDirectory
     ) -> None:
         self._rule = prepared.config.screen
         self._thresholds = prepared.config.gate
         self._shard_items = prepared.config.resources.shard_items
         self._store = store
         self._board = board
-        self._progress = progress
+        self._report = report
         self._directory = directory
         groups = {} if self._rule is None else screened_groups(prepared.jobs)
         self._groups: dict[Group, _Group] = {group: _Group(*group, names) for group, names in groups.items()}
@@ -130,9 +129,8 @@ class Screening:
                     self._board.add([], expected=1)
         if gone((group.base, group.task)):  # the base has no answers to compare with: evaluate all items
             for name, held in group.held.items():
-                self._progress.noted(
-                    f"screening: {name} is evaluated on all of {group.task}: its base {group.base} has no answers there"
-                )
+                text = f"screening: {name} is evaluated on all of {group.task}: its base {group.base} has no answers"
+                self._report(Event(kind="noted", text=f"{text} there"))
                 self._give(held, -1, expected=1)
                 group.over.add(name)
             group.held.clear()
@@ -184,9 +182,8 @@ class Screening:
         group.over.add(name)
         del group.held[name]
         if row.early:
-            self._progress.noted(
-                f"screening {group.task}: {row.decision} for {name} after {row.asked:,} of {row.items:,} items"
-            )
+            told = Event(kind="decided", checkpoint=name, task=group.task, items=row.asked, total=row.items)
+            self._report(replace(told, text=row.decision))
 
     def _verdict(self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]) -> Verdict | None:
         """The gate's verdict on the items of the look alone. `outcomes`: the base's and the checkpoint's."""

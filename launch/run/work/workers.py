@@ -116,6 +116,7 @@ class EngineWorker(Worker):
             return True
         if self._actor is None:
             self._log_start = size(self._setup.log_path)
+            self._report(Event(kind="starting", engine=self.number))
             self._actor = start_actor(EngineActor, self._setup, concurrency_groups=GROUPS)
         started, told = time.monotonic(), False
         place = self._actor.where.remote()
@@ -174,6 +175,8 @@ class EngineWorker(Worker):
             raise cause from None
         stage, reason = self._stage, self._lose(error)
         remedy = self.board.failed(self.number, Trouble(stage=stage, reason=reason, mendable=mendable))
+        if assignment.part in self.board.unfinished:
+            self._again(*assignment.part)
         self._apply(
             remedy, f"it failed with one checkpoint after another, last with {assignment.checkpoint.name!r}: {reason}"
         )
@@ -202,6 +205,9 @@ class EngineWorker(Worker):
 
     def _warn(self, text: str) -> None:
         self._report(Event(kind="warned", text=text))
+
+    def _again(self, checkpoint: str, task: str) -> None:
+        self._report(Event(kind="retried", engine=self.number, checkpoint=checkpoint, task=task))
 
     def _apply(self, remedy: Remedy, why: str) -> None:
         """Retire the engine, or first test whether it can still load a checkpoint that has loaded before."""
@@ -304,6 +310,7 @@ class EngineWorker(Worker):
         assignment = replace(assignment, shards=self.board.begin(self.number, give_up))
         (name, task), source, answers = assignment.part, assignment.base, None
         self._report(Event(kind="began", engine=self.number, checkpoint=name, task=task, items=assignment.items))
+        began, items = time.monotonic(), 0
         try:
             self._read_ahead()
             if source is not None:  # its answers are complete: the board holds the assignment back until then
@@ -316,11 +323,13 @@ class EngineWorker(Worker):
                 kept = self._keep(assignment, result)
                 self._note(name, result.stats, len(result.shard.questions) if kept else 0)
                 if kept:
+                    items += len(result.shard.questions)
                     self._report(Event(kind="advanced", engine=self.number, items=len(result.shard.questions)))
                     self._read_ahead()  # the next checkpoint may only just have been pruned
             self._note(name, ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS))
         finally:
-            self._report(Event(kind="ended", engine=self.number))
+            told = Event(kind="ended", engine=self.number, checkpoint=name, task=task, items=items)
+            self._report(replace(told, seconds=round(time.monotonic() - began, 3)))
 
     def _note(self, name: str, stats: EngineStats | None, items: int = 0) -> None:
         """Add what the engine counted since the last note. A death or an interruption loses only what follows."""
@@ -333,6 +342,7 @@ class EngineWorker(Worker):
         """Write a shard's records, unless every answer failed and another engine can try first."""
         (name, task), failed = assignment.part, result.failed
         if failed is not None and assignment.refusal is None and self.board.doubts(self.number, result.shard):
+            self._again(name, task)
             return False
         self._store.append(name, task, result.shard.name, result.part)
         if failed is not None and assignment.part not in self.board.unmeasured and self._store.measured(name, task):

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -13,7 +12,6 @@ import pytest
 from evaluator.core.errors import InputError, ResurfaceError
 from launch.run.decide.assignments import Event
 from launch.run.directory import live
-from launch.run.directory.events import EventLog
 from launch.run.directory.live import LiveState
 
 
@@ -91,21 +89,3 @@ def test_only_the_loss_of_the_directory_ends_the_run(state: LiveState, monkeypat
     ends = isinstance(error, ResurfaceError) and not isinstance(error, InputError)
     with pytest.raises(ResurfaceError, match="taken over") if ends else contextlib.nullcontext():
         state.look(list)
-
-
-def test_events_have_a_time_and_the_number_of_their_call(tmp_path: Path) -> None:
-    path = tmp_path / "logs" / "events.jsonl"
-    EventLog(tmp_path).on(Event(kind="died", engine=0, text="killed\n"))
-    with path.open("a") as log:
-        log.write('{"time": "half a l')  # of a killed driver
-    again = EventLog(tmp_path)
-    again.add("finished")
-    first, died, _, *second = path.read_text().splitlines()
-    found = [json.loads(line) for line in (first, died, *second)]
-    assert [(each.pop("event"), each.pop("call")) for each in found] == [
-        ("started", 1), ("died", 1), ("started", 2), ("finished", 2)
-    ]  # fmt: skip
-    times = [datetime.fromisoformat(each.pop("time")) for each in found]
-    assert times == sorted(times)
-    assert {each.tzinfo for each in times} == {UTC}
-    assert found == [{}, {"engine": 0, "text": "killed\n"}, {}, {}]

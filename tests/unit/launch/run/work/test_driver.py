@@ -123,13 +123,11 @@ def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver.
     for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
         monkeypatch.setattr(driver, name, fake)
     unheard = SimpleNamespace(look=lambda stats: None, on=lambda event: None)
-    for name in ("LiveState", "EventLog"):
-        monkeypatch.setattr(driver, name, lambda run_dir: unheard)
     engine = SimpleNamespace(tensor_parallel=tensor_parallel, gpu_memory_utilization=0.9)
     config = SimpleNamespace(engine=engine, resources=Resources(), screen=None, gate=None)
     prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
     directory, log = SimpleNamespace(path=Path("run"), check=lambda: None), SimpleNamespace(look=lambda *_: None)
-    return driver._Run(prepared, directory, None, unheard, log)
+    return driver._Run(prepared, directory, None, unheard.on, log, unheard)
 
 
 def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +192,9 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_dev
     config = SimpleNamespace(resources=Resources(same_device=same_device), screen=None, gate=None)
     prepared = SimpleNamespace(config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()})
     store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
-    run = driver._Run(prepared, SimpleNamespace(path=tmp_path), store, SimpleNamespace(on=None), SimpleNamespace())
+    run = driver._Run(
+        prepared, SimpleNamespace(path=tmp_path), store, print, SimpleNamespace(), SimpleNamespace(known=print)
+    )
     for name, base in (("dense", None), ("wanda", "dense")):
         assert run._left(SimpleNamespace(name=name, base=base), make_assignment(name, 1).checkpoint) == []
     run._board.add([make_assignment("dense", 1)])

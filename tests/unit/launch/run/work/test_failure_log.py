@@ -99,7 +99,7 @@ def test_a_shard_fails_throughout_when_nothing_in_it_was_measured(tmp_path: Path
 def _log(path: Path, *earlier: Failure) -> tuple[FailureLog, list[Any], list[str]]:
     marked, warned = [], []
     directory = SimpleNamespace(path=path, mark=lambda state, **more: marked.append(more))
-    return FailureLog(PREPARED, directory, SimpleNamespace(warned=warned.append), earlier), marked, warned
+    return FailureLog(PREPARED, directory, lambda event: warned.append(event.text), earlier), marked, warned
 
 
 WORKERS: Any = [SimpleNamespace(number=0, nodes={"a", "b"}), SimpleNamespace(number=1, nodes={"c"})]

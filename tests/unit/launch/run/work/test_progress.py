@@ -24,7 +24,7 @@ def _run(progress: Progress) -> None:
     progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))
     progress.on(Event(kind="advanced", engine=0, items=20))
     progress.on(Event(kind="advanced", engine=0, items=20))
-    progress.on(Event(kind="ended", engine=0))
+    progress.on(Event(kind="ended", engine=0, items=40, seconds=2.0))
     progress.on(Event(kind="loaded", engine=0, checkpoint="wanda-0.5", swapped=True, seconds=0.02))
     progress.on(Event(kind="began", engine=0, checkpoint="wanda-0.5", task="gazetteer", items=40))
     progress.on(Event(kind="ended", engine=0))
@@ -39,10 +39,13 @@ def test_plain_lines_away_from_a_terminal() -> None:
         _run(progress)
     text = written.getvalue()
     assert "\x1b" not in text
-    lines = text.splitlines()
-    assert lines[:3] == ["starting Ray", "compressed 2 checkpoints", "dense: engine started in 3.20 s (engine 0)"]
-    assert lines[3].startswith("dense gazetteer: 40 items in ")
-    assert lines[4:] == [
+    times, lines = zip(*(line.split(" ", 1) for line in text.splitlines()), strict=True)
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d", each) for each in times)
+    assert list(lines) == [
+        "starting Ray",
+        "compressed 2 checkpoints",
+        "dense: engine started in 3.20 s (engine 0)",
+        "dense gazetteer: 40 items in 2.0 s, 20.0 items/s",
         "wanda-0.5: swapped in place in 0.02 s (engine 0)",
         "wanda-0.6 gazetteer: 40 items already done",
         "warning: engine 0 died (ActorDiedError); starting it again",

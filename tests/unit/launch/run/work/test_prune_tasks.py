@@ -116,7 +116,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             free=FreeGpus(nodes) if gpus else None,
             options={},
             resources=Resources(attempts=3, stall_seconds=60, load_seconds=300),
-            warn=found.warned.append,
+            report=lambda event: found.warned.append(event.text) if event.kind == "retried" else None,
         )
         return found
 

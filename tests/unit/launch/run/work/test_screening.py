@@ -13,7 +13,7 @@ from msgspec import structs
 from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.store.records import RecordStore
 from evaluator.store.schema import RECORDS
-from launch.run.decide.assignments import Assignment, Shard, shards_of
+from launch.run.decide.assignments import Assignment, Event, Shard, shards_of
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Setback
 from launch.run.work.screening import Screening
@@ -41,10 +41,9 @@ class Run:
         config = SimpleNamespace(screen=rule, gate=GATE, resources=SimpleNamespace(shard_items=10))
         jobs = [_job(name) for name in truth]
         self.store, self.board, self.truth = RecordStore(folder), Board(), truth
-        self.told: list[str] = []
-        progress: Any = SimpleNamespace(noted=self.told.append)
+        self.told: list[Event] = []
         prepared: Any = SimpleNamespace(config=config, jobs=jobs)
-        self.screening = Screening(prepared, self.store, self.board, progress, DIRECTORY)
+        self.screening = Screening(prepared, self.store, self.board, self.told.append, DIRECTORY)
         self.asked: list[tuple[str, int]] = []  # in this call: checkpoint, items
 
     def add(self, *names: str, expected: int = 0) -> None:
@@ -110,10 +109,8 @@ def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
         "near": ("WARN", 200, False),
     }
     assert rows["bad"].looks == (40, 48, 58, 70, 84, 102, 122, 148, 178, 200)
-    assert sorted(run.told) == [
-        "screening t: BLOCK for bad after 58 of 200 items",
-        "screening t: PASS for copy after 58 of 200 items",
-    ]
+    told = {(each.kind, each.checkpoint, each.items, each.total, each.text) for each in run.told}
+    assert told == {("decided", "bad", 58, 200, "BLOCK"), ("decided", "copy", 58, 200, "PASS")}
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +208,7 @@ def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
     assert screened.go().counts()["bad"] == 58
     run = Run(tmp_path)
     config = SimpleNamespace(screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10))
-    run.screening = Screening(
-        SimpleNamespace(config=config, jobs=[]), run.store, run.board, SimpleNamespace(), DIRECTORY
-    )
+    run.screening = Screening(SimpleNamespace(config=config, jobs=[]), run.store, run.board, print, DIRECTORY)
     run.add(*TRUTH)
     assert run.go().counts() == dict.fromkeys(TRUTH, 200)
     assert sum(count for _, count in run.asked) == 284

@@ -63,8 +63,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
     }
     Path("sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     prepared = prepare(load_sweep(Path("sweep.yaml")), Path("run"))
-    directory, progress = SimpleNamespace(path=Path("run"), check=lambda: None), SimpleNamespace(on=lambda event: None)
-    return driver._Run(prepared, directory, RecordStore(Path("run")), progress, SimpleNamespace())
+    directory = SimpleNamespace(path=Path("run"), check=lambda: None)
+    return driver._Run(
+        prepared, directory, RecordStore(Path("run")), print, SimpleNamespace(), SimpleNamespace(known=print)
+    )
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
@@ -75,7 +77,7 @@ def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPat
     free = FreeGpus([Node(node_id="0f" * 28, name="n", cpus=1, gpus=gpus)]) if gpus else None
     logs, held_out, resources = Path("run/logs"), run._prepared.held_out, Resources()
     given = {"free": free, "options": prune_options(gpu=bool(gpus)), "resources": resources}
-    tasks = PruneTasks(to_prune, log_dir=logs, held_out=held_out, warn=print, **given)
+    tasks = PruneTasks(to_prune, log_dir=logs, held_out=held_out, report=print, **given)
     tasks.start(1)
     found = set(_paths(sent.arguments))
     assert {tmp_path / "model", tmp_path / "text.txt", tmp_path / "run" / "checkpoints" / "wanda-0.5"} <= found

@@ -1,0 +1,82 @@
+"""Runs the user's command at the first failure of a run, and at its end (`--notify`)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from evaluator.core.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    from launch.run.decide.assignments import Event
+
+_PATIENCE = 30.0  # seconds that the command may take; its process group is killed then
+_LETTERS = 500  # of a message
+End = Literal["finished", "partial", "interrupted", "failed"]
+
+
+def command_of(text: str) -> tuple[str, ...]:
+    """The words of a command. No shell reads them. Raises InputError if it cannot be run."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(f"--notify: {text!r}: {error}") from error
+    if not words or shutil.which(words[0]) is None:
+        raise InputError(f"--notify: {text!r}: {'is empty' if not words else f'there is no program {words[0]!r}'}")
+    return words
+
+
+class Notifying:
+    """Can neither delay a run, but for `_PATIENCE` at its end, nor fail it: a failure is only a warning."""
+
+    def __init__(self, command: Sequence[str], run_dir: Path, warn: Callable[[str], None]) -> None:
+        self._command = command
+        self._run_dir = run_dir
+        self._warn = warn
+        self._first: threading.Thread | None = None  # runs the command for the first failure
+
+    def on(self, event: Event) -> None:
+        if event.kind == "gave_up" and self._first is None:
+            told = "failed", event.text
+            self._first = threading.Thread(target=self._run, args=told, name="notifying", daemon=True)
+            self._first.start()
+
+    def end(self, state: End, message: str) -> None:
+        """Run the command after the last write, and after its call for the first failure."""
+        if self._first is not None:
+            self._first.join()
+        self._run(state, message)
+
+    def _run(self, state: End, message: str) -> None:
+        line = one_line(f"{self._run_dir}: {state}{': ' * bool(message)}{message}", _LETTERS)
+        told = {"RESURFACE_RUN": str(self._run_dir.absolute()), "RESURFACE_STATE": state, "RESURFACE_MESSAGE": line}
+        try:
+            process = subprocess.Popen(
+                self._command,
+                env=os.environ | told,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # so that its own processes end with it
+            )
+        except (OSError, ValueError) as error:
+            self._warn(f"--notify: {one_line(error)}")
+            return
+        try:
+            if code := process.wait(_PATIENCE):
+                self._warn(f"--notify: {self._command[0]} ended with exit code {code}")
+        except subprocess.TimeoutExpired:
+            self._warn(f"--notify: {self._command[0]} did not end in {_PATIENCE:g} s, and was killed")
+        finally:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
