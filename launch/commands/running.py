@@ -86,10 +86,13 @@ def run_and_report(
         if lock.taken_from:
             log.on(Event(kind="took_over", text=lock.taken_from))
         held.enter_context(_telling(lambda state, text: log.on(Event(kind="end", state=state, text=text))))
-        _run(config, out, lock, tracker, (log.on, *listeners))
+        _run(config, lock, log, tracker, listeners)
 
 
-def _run(config: SweepConfig, out: Path, lock: RunLock, tracker: Tracker | None, listeners: Sequence[Listener]) -> None:
+def _run(
+    config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | None, listeners: Sequence[Listener]
+) -> None:
+    out, listeners = lock.run_dir, [log.on, *listeners]
     from launch.run.decide.assignments import Event
     from launch.run.work.progress import Progress
 
@@ -111,6 +114,7 @@ def _run(config: SweepConfig, out: Path, lock: RunLock, tracker: Tracker | None,
             from launch.run.work.driver import open_run, run_sweep  # imports Ray: bad input is reported without it
 
             directory = open_run(prepared, out, lock)
+            log.accepted = True
             tracking = None
             if tracker is not None:
                 from launch.trackers.tracking import Tracking, flattened, tracked

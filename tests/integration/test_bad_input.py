@@ -70,13 +70,16 @@ class Desk:
 
     def refused(self, *arguments: str | Path) -> str:
         """The one line that refuses a command, which has left nothing behind."""
-        before = sorted(self.directory.rglob("*"))
+        before = self._files()
         code, error = self.type(*arguments)
         assert code == 2, error
         assert error.count("\n") == 1, error
         assert error.startswith("error: ")
-        assert sorted(self.directory.rglob("*")) == before
+        assert self._files() == before
         return error
+
+    def _files(self) -> list[Path]:
+        return sorted(each for each in self.directory.rglob("*") if each.parent.name != ".lease")
 
     def eval(self, *more: str | Path, model: Path | None = None, task: str | None = None) -> tuple[str | Path, ...]:
         task = task or f"jsonl:{self.items()}"

@@ -109,7 +109,10 @@ def test_a_driver_that_is_killed_again_and_again(desk, undisturbed, monkeypatch)
     check_same(run, undisturbed)
     assert {part: part.read_bytes() for part in kept} == kept
     told = [json.loads(line) for line in (run / "logs" / "events.jsonl").read_text().splitlines()]
-    assert [each["call"] for each in told if each["event"] in ("interrupted", "finished")] == [1, 2, 4]
+    assert [(each["call"], each["state"]) for each in told if each["event"] == "end"] == [
+        (1, "interrupted"), (2, "interrupted"), (4, "finished")
+    ]  # fmt: skip
+    assert [each["call"] for each in told if each["event"] == "took_over"] == [4]
 
 
 def test_a_driver_that_is_stopped_while_ray_starts(desk, monkeypatch):

@@ -24,13 +24,14 @@ UNLOGGED = "advanced"  # one a shard: the records tell it
 class EventLog:
     """Appends a line for each event: `time` (UTC), `event`, `call` (of the command, from 1), and its own fields. A disk
     without room loses lines, not the run. A line is one write, so that threads cannot mix theirs. Lines wait in memory
-    until the directory is a run's: a refused command leaves nothing behind."""
+    until `accepted`: a refused command leaves nothing behind."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run, self._path = run_dir / "run.json", run_dir / "logs" / "events.jsonl"
         self._call = read_history(run_dir).calls
         self._lock = threading.Lock()
         self._waiting: list[str] = []
+        self.accepted = False
         with contextlib.suppress(OSError):  # a killed driver may leave half a line
             self._waiting = [] if self._path.read_bytes()[-1:] in (b"\n", b"") else ["\n"]
 
@@ -43,7 +44,7 @@ class EventLog:
             self._call += event.kind == "started"
             line = {"time": now, "event": known.pop("kind"), "call": self._call}
             self._waiting.append(json.dumps(line | known) + "\n")
-            if self._run.exists():
+            if (self.accepted or event.kind == "refused") and self._run.exists():
                 with contextlib.suppress(OSError):
                     self._path.parent.mkdir(exist_ok=True)
                     with self._path.open("a", encoding="utf-8") as log:

@@ -46,7 +46,7 @@ class RunLock:
 
     def __init__(self, run_dir: Path, *, tell: Callable[[str], None] | None = None, pace: Pace | None = None) -> None:
         """Raises InputError if another process writes there, OSError if the directory is not writable."""
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._pace = PACE if pace is None else pace
         self._tell = tell or (lambda text: None)
         self.taken_from = ""  # the process that had not given the directory back
@@ -69,7 +69,7 @@ class RunLock:
     def check(self) -> None:
         """Raises LeaseLost if another driver has taken over the directory."""
         if self._lost is None:
-            last = latest_claim(self._run_dir)
+            last = latest_claim(self.run_dir)
             if last is None or last.number != self._claim.number or not self.folder.is_dir():
                 self._lose(last)
         self.need_unlost()
@@ -77,7 +77,7 @@ class RunLock:
     def folder_is_gone(self) -> None:
         """Raises LeaseLost: only a driver that takes over removes the folder."""
         if self._lost is None:
-            self._lose(latest_claim(self._run_dir))
+            self._lose(latest_claim(self.run_dir))
         self.need_unlost()
 
     def need_unlost(self) -> None:
@@ -92,7 +92,7 @@ class RunLock:
         self._given_back = True
         self._ended.set()
         self._beating.join()
-        lift_fence(self._run_dir, self)
+        lift_fence(self.run_dir, self)
         self._file.close()
         with contextlib.suppress(OSError):  # lost, or the disk is full: others will soon see that the owner is gone
             self._publish(json.dumps(asdict(replace(self._claim, released=True))), f"{self._claim.number:06d}.json")
@@ -101,14 +101,14 @@ class RunLock:
     def _take(self, locked: bool | None) -> LeaseClaim:
         """`locked`: whether this process has the file lock; None: the file system has none."""
         while True:
-            last = latest_claim(self._run_dir)
+            last = latest_claim(self.run_dir)
             seen: Sight = "elsewhere" if last is None or last.owner is None else sight(last.owner)
             decision = decide(last, seen, locked_by_another=locked is False)
             if decision == "watch" and last is not None:
                 decision = self._watched(last, seen)
             if decision == "refuse":
                 whose = "" if last is None or last.released or last.owner is None else f": {last.owner}"
-                raise InputError(f"{self._run_dir}: another resurface process is writing this run directory{whose}")
+                raise InputError(f"{self.run_dir}: another resurface process is writing this run directory{whose}")
             if decision == "take":
                 number = 1 if last is None else last.number + 1
                 claim = LeaseClaim(
@@ -121,27 +121,27 @@ class RunLock:
 
     def _watched(self, last: LeaseClaim, seen: Sight) -> Decision:
         """Watch the owner of the latest claim, and decide; "watch" if there is a new claim or this one was released."""
-        watch = SilenceWatch(self._pace, now=time.monotonic(), beats=beats_of(self._run_dir, last))
+        watch = SilenceWatch(self._pace, now=time.monotonic(), beats=beats_of(self.run_dir, last))
         who = "another process" if last.owner is None else str(last.owner)
         self._tell(
-            f"{who} holds {self._run_dir} and {'is stopped' if seen == 'stopped' else 'may be dead'}: looking for a "
+            f"{who} holds {self.run_dir} and {'is stopped' if seen == 'stopped' else 'may be dead'}: looking for a "
             f"sign of life for up to {self._pace.silence:.0f} s"
         )
         decision: Decision = "watch"
         while decision == "watch":
             time.sleep(self._pace.look_seconds)
-            now = latest_claim(self._run_dir)
+            now = latest_claim(self.run_dir)
             if now is None or now.token != last.token or now.released:
                 return "watch"
-            decision = watch.look(now=time.monotonic(), beats=beats_of(self._run_dir, last))
+            decision = watch.look(now=time.monotonic(), beats=beats_of(self.run_dir, last))
         return decision
 
     def _made(self, claim: LeaseClaim) -> bool:
         """Make a claim, unless another process has that number or a higher one."""
-        unseen = self._run_dir / FOLDER / f".{claim.number:06d}-{claim.token}.json"
-        named = _file(self._run_dir, claim.number)
+        unseen = self.run_dir / FOLDER / f".{claim.number:06d}-{claim.token}.json"
+        named = _file(self.run_dir, claim.number)
         text = json.dumps(asdict(claim))
-        _folder(self._run_dir, claim).mkdir()
+        _folder(self.run_dir, claim).mkdir()
         try:
             unseen.write_text(text, encoding="utf-8")
             with contextlib.suppress(FileExistsError):  # ours after all, if a file server's answer was lost; see below
@@ -154,17 +154,17 @@ class RunLock:
                         file.write(text)
         finally:
             unseen.unlink(missing_ok=True)
-        last = latest_claim(self._run_dir)
+        last = latest_claim(self.run_dir)
         if last is not None and last.token == claim.token:
             return True
         with contextlib.suppress(OSError):  # the claim's owner may have removed it
-            _folder(self._run_dir, claim).rmdir()
+            _folder(self.run_dir, claim).rmdir()
         return False
 
     def _remove_others(self, claim: LeaseClaim) -> None:
         """Remove the files of earlier claims, beginning with the folders that their owners write into."""
-        own = {_file(self._run_dir, claim.number).name, _folder(self._run_dir, claim).name}
-        for each in sorted((self._run_dir / FOLDER).iterdir(), key=lambda path: not path.is_dir()):
+        own = {_file(self.run_dir, claim.number).name, _folder(self.run_dir, claim).name}
+        for each in sorted((self.run_dir / FOLDER).iterdir(), key=lambda path: not path.is_dir()):
             number = each.name.lstrip(".")[:6]
             if each.name in own or not number.isdecimal() or int(number) > claim.number:
                 continue
@@ -189,13 +189,13 @@ class RunLock:
     def _publish(self, text: str, name: str) -> None:
         made = self.folder / name
         made.write_text(text, encoding="utf-8")
-        made.replace(self._run_dir / FOLDER / name)
+        made.replace(self.run_dir / FOLDER / name)
 
     def _lose(self, last: LeaseClaim | None) -> None:
         taker = last.owner if last is not None and last.number != self._claim.number else None
         what = "the lease is gone" if taker is None else f"{taker} has taken over"
         self._lost = LeaseLost(
-            f"{self._run_dir}: {what}: this process ({self._claim.owner}) had given no sign of life for too long; it "
+            f"{self.run_dir}: {what}: this process ({self._claim.owner}) had given no sign of life for too long; it "
             "writes nothing more there, and what it had finished is kept"
         )
 
@@ -206,17 +206,21 @@ def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[R
 
     Raises InputError if another process writes there, or nobody can.
     """
-    made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+    made, fresh = [path for path in (run_dir, *run_dir.parents) if not path.exists()], not (run_dir / FOLDER).exists()
     try:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             lock = RunLock(run_dir, tell=tell)
         except OSError as error:
             raise InputError(f"{run_dir}: --out: cannot write there: {error.strerror}") from error
+        unused = False
         try:
             yield lock
+        except InputError:
+            unused = fresh
+            raise
         finally:
-            if not (run_dir / "run.json").exists():  # before others can take the lock
+            if unused or not (run_dir / "run.json").exists():  # before others can take the lock
                 shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
                 (run_dir / LOCK).unlink(missing_ok=True)
             lock.release()

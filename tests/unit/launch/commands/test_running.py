@@ -8,6 +8,7 @@ import typer
 
 from evaluator.core.errors import InputError
 from launch.commands import running
+from launch.run.directory.events import EventLog
 from launch.run.directory.lock import RunLock
 from launch.sweep.config import RECIPES, load_sweep
 
@@ -17,9 +18,10 @@ COMMAND = "sh -c 'echo $RESURFACE_STATE: $RESURFACE_MESSAGE >> told'"
 def _call(monkeypatch: pytest.MonkeyPatch, run: Path, error: BaseException | None, *, makes: bool = True) -> None:
     """A call whose work makes a run, or not, and then raises an error."""
 
-    def work(*_: object) -> None:
+    def work(config: object, lock: object, log: EventLog, *_: object) -> None:
         if makes:
             (run / "run.json").write_text("{}")
+        log.accepted = makes
         if error is not None:
             raise error
 

@@ -18,12 +18,14 @@ def test_events_have_a_time_and_the_number_of_their_call(tmp_path: Path) -> None
     first.on(Event(kind="started"))
     assert not any(tmp_path.iterdir())  # not a run yet
     (tmp_path / "run.json").write_text("{}")
+    first.accepted = True
     first.on(Event(kind="advanced", engine=0, items=20))
     first.on(Event(kind="died", engine=0, text="killed\n"))
     with _file(tmp_path).open("a") as log:
         log.write('{"time": "half a l')  # of a killed driver
     EventLog(tmp_path).on(Event(kind="refused", text="process 7"))
     again = EventLog(tmp_path)
+    again.accepted = True
     again.on(Event(kind="started"))
     again.on(Event(kind="end", state="finished"))
     *before, _, refused, started, end = _file(tmp_path).read_text().splitlines()
