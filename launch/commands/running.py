@@ -39,17 +39,15 @@ if TYPE_CHECKING:
     from launch.sweep.estimate import JobEstimate, Work
     from launch.trackers.tracking import Tracker
 
+    Listeners = Sequence[Listener]
+
 WITH_FAILURES = 3  # exit code
 _NAMED = 3  # checkpoints
 _NOTIFIED: dict[str, Any] = {"finished_with_failures": "partial"}  # a state of run.json as RESURFACE_STATE
 
 
 def run_and_report(
-    config: SweepConfig,
-    out: Path,
-    track: str | None = None,
-    listeners: Sequence[Listener] = (),
-    notify: str | None = None,
+    config: SweepConfig, out: Path, track: str | None = None, listeners: Listeners = (), notify: str | None = None
 ) -> None:
     """Run what is missing, then report. Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
     tracker = notifying = None
@@ -89,13 +87,11 @@ def run_and_report(
         _run(config, lock, log, tracker, listeners)
 
 
-def _run(
-    config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | None, listeners: Sequence[Listener]
-) -> None:
-    out, listeners = lock.run_dir, [log.on, *listeners]
+def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | None, listeners: Listeners) -> None:
     from launch.run.decide.assignments import Event
     from launch.run.work.progress import Progress
 
+    out, listeners = lock.run_dir, [log.on, *listeners]
     with ExitStack() as held:
         with Progress(console) as progress:
 
@@ -121,8 +117,8 @@ def _run(
 
                 document = flattened(config.model_dump(mode="json", exclude_defaults=True))
                 tracking = held.enter_context(Tracking(tracker, out, tracked(prepared), document, warn))
-            tracked_too = [] if tracking is None else [tracking.on]
-            outcome = run_sweep(prepared, directory, progress, [_import_report, *listeners, *tracked_too])
+                listeners = [*listeners, tracking.on]
+            outcome = run_sweep(prepared, directory, progress, [_import_report, *listeners])
             phase("writing tables and page")
         finish(console, out, outcome)
         if tracking is not None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
 
 _PATIENCE = 30.0  # seconds that the command may take; its process group is killed then
-_LETTERS = 500  # of a message
 End = Literal["finished", "partial", "interrupted", "failed"]
 
 
@@ -45,8 +44,7 @@ class Notifying:
 
     def on(self, event: Event) -> None:
         if event.kind == "gave_up" and self._first is None:
-            told = "failed", event.text
-            self._first = threading.Thread(target=self._run, args=told, name="notifying", daemon=True)
+            self._first = threading.Thread(target=self._run, args=("failed", event.text), daemon=True)
             self._first.start()
 
     def end(self, state: End, message: str) -> None:
@@ -56,27 +54,20 @@ class Notifying:
         self._run(state, message)
 
     def _run(self, state: End, message: str) -> None:
-        line = one_line(f"{self._run_dir}: {state}{': ' * bool(message)}{message}", _LETTERS)
+        line = one_line(f"{self._run_dir}: {state}{': ' * bool(message)}{message}", 500)
         told = {"RESURFACE_RUN": str(self._run_dir.absolute()), "RESURFACE_STATE": state, "RESURFACE_MESSAGE": line}
-        try:
-            process = subprocess.Popen(
-                self._command,
-                env=os.environ | told,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # so that its own processes end with it
-            )
-        except (OSError, ValueError) as error:
-            self._warn(f"--notify: {one_line(error)}")
-            return
-        try:
+        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        process = None
+        try:  # in a session of its own, so that its own processes end with it
+            process = subprocess.Popen(self._command, env=os.environ | told, start_new_session=True, **nothing)
             if code := process.wait(_PATIENCE):
                 self._warn(f"--notify: {self._command[0]} ended with exit code {code}")
         except subprocess.TimeoutExpired:
             self._warn(f"--notify: {self._command[0]} did not end in {_PATIENCE:g} s, and was killed")
+        except (OSError, ValueError) as error:
+            self._warn(f"--notify: {one_line(error)}")
         finally:
-            if process.poll() is None:
+            if process is not None and process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -29,13 +29,7 @@ NAME = "live.json"
 _EVERY_SECONDS = 3.0
 _WINDOW_SECONDS = 300.0  # for the measured pace
 _ERRORS = 5  # the last ones
-_STATES = {
-    "starting": "starting",
-    "ended": "idle",
-    "unplaced": "waiting for a place",
-    "died": "starting again",
-    "left": "ended",
-}
+_STATES = {"ended": "idle", "unplaced": "waiting for a place", "died": "starting again", "left": "ended"}
 
 
 @dataclass(slots=True)
@@ -51,12 +45,10 @@ class _Doing:
 class LiveState:
     """Collects the events of a run; thread-safe. `look` writes the results every few seconds."""
 
-    def __init__(
-        self, run_dir: Path, tally: Tally | None = None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, run_dir: Path, tally: Tally, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`tally`: what is planned, and what failed in earlier calls."""
         self._run_dir = run_dir
-        self._tally = tally or Tally()
+        self._tally = tally
         self._earlier = read_history(run_dir)
         self.earlier_stats: Sequence[Mapping[str, Any]] = ()  # the rows of earlier calls' engines
         self._worked = 0.0  # seconds of all engines together, in turns that have ended
@@ -99,7 +91,7 @@ class LiveState:
                 case "warned" | "retried" if event.text:
                     self._errors.append(one_line(event.text))
                 case "starting" | "ended" | "unplaced" | "died" | "left":
-                    self._engines[event.engine] = _Doing(_STATES[event.kind], now)
+                    self._engines[event.engine] = _Doing(_STATES.get(event.kind, event.kind), now)
                     self._worked += event.seconds
                     if event.kind == "died":
                         self._errors.append(one_line(f"engine {event.engine} died ({event.text})"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -13,21 +13,6 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Event, Part
 
 NAME = "metrics.prom"
-_TOKENS = ("prompt", "generated", "cached")
-# All are gauges: an interrupted call's counts after its last write are lost.
-_HELP = {
-    "items_done": "Items with all their records.",
-    "items_planned": "Items that the run evaluates.",
-    "failures": "Checkpoints, tasks and items that were given up.",
-    "checkpoints": "Checkpoints by state.",
-    "engines_alive": "Engines with a process.",
-    "engine_deaths": "Deaths of engines, over all calls.",
-    "retries": "Repeated starts, jobs and shards, over all calls.",
-    "tokens": "Tokens that engines computed, or found in their cache, over all calls.",
-    "seconds": "Seconds of all calls.",
-    "calls": "Calls of the command.",
-    "state": "1 for the state of the run.",
-}
 
 
 @dataclass(slots=True)
@@ -61,51 +46,51 @@ class Tally:
             case "advanced":
                 part = self.busy[event.engine]
                 self.done[part] += event.items
-                return self._completed(part)
             case "decided":
                 self.planned[part] = max(event.items, self.done[part])
-                return self._completed(part)
-        return None
+        if event.kind not in ("advanced", "decided") or self.done[part] < self.planned.get(part, 0):
+            return None
+        left = any(self.done[each] < items for each, items in self.planned.items() if each[0] == part[0])
+        return None if left else part[0]
 
-    def states(self) -> dict[str, int]:
+    def states(self) -> Counter[str]:
         """The number of checkpoints in each state."""
-        names = dict.fromkeys(name for name, _ in self.planned)
         left = {part[0] for part, items in self.planned.items() if self.done[part] < items}
         busy = {name for name, _ in self.busy.values()}
-        found = dict.fromkeys(("done", "running", "waiting", "failed"), 0)
-        for name in names:
-            state = "running" if name in busy else "failed" if name in self.lost else "waiting"
-            found[state if name in left or name in self.lost else "done"] += 1
-        found["failed"] += len(self.lost - names.keys())
+        found = Counter(done=0, running=0, waiting=0, failed=0)
+        for name in {part[0] for part in self.planned} | self.lost:
+            open_state = "running" if name in busy else "waiting"
+            found["failed" if name in self.lost - busy else open_state if name in left else "done"] += 1
         return found
-
-    def _completed(self, part: Part) -> str | None:
-        if self.done[part] < self.planned.get(part, 0):
-            return None
-        parts = [(each, items) for each, items in self.planned.items() if each[0] == part[0]]
-        return part[0] if all(self.done[each] >= items for each, items in parts) else None
 
 
 def prometheus(tally: Tally, earlier: History, seconds: float, state: str, stats: Collection[Mapping[str, Any]]) -> str:
     """The file. `earlier`: what former calls counted; `seconds`: of this call; `stats`: rows of all calls' engines."""
-    tokens = {
-        kind: sum(count for row in stats if isinstance(count := row.get(f"{kind}_tokens"), int)) for kind in _TOKENS
-    }
-    values: dict[str, Iterable[tuple[str, float]]] = {
-        "items_done": [("", sum(min(tally.done[part], items) for part, items in tally.planned.items()))],
-        "items_planned": [("", sum(tally.planned.values()))],
-        "failures": [("", tally.failures)],
-        "checkpoints": [(f'{{state="{name}"}}', count) for name, count in tally.states().items()],
-        "engines_alive": [("", 0 if state != "running" else len(tally.alive))],
-        "engine_deaths": [("", earlier.deaths + tally.counts["died"])],
-        "retries": [("", earlier.retries + tally.counts["retried"])],
-        "tokens": [(f'{{kind="{kind}"}}', count) for kind, count in tokens.items()],
-        "seconds": [("", round(earlier.seconds + seconds, 3))],
-        "calls": [("", max(1, earlier.calls))],
-        "state": [(f'{{state="{name}"}}', int(name == state)) for name in get_args(State)],
-    }
+    done = sum(min(tally.done[part], items) for part, items in tally.planned.items())
+    tokens = {kind: [row.get(f"{kind}_tokens") for row in stats] for kind in ("prompt", "generated", "cached")}
+    values: list[tuple[str, str, Mapping[str, float] | float]] = [
+        ("items_done", "Items with all their records.", done),
+        ("items_planned", "Items that the run evaluates.", sum(tally.planned.values())),
+        ("failures", "Checkpoints, tasks and items that were given up.", tally.failures),
+        ("checkpoints", "Checkpoints by state.", tally.states()),
+        ("engines_alive", "Engines with a process.", len(tally.alive)),
+        ("engine_deaths", "Deaths of engines, over all calls.", earlier.deaths + tally.counts["died"]),
+        ("retries", "Repeated starts, jobs and shards, over all calls.", earlier.retries + tally.counts["retried"]),
+        (
+            "tokens",
+            "Tokens computed, or found in the cache.",
+            {kind: sum(filter(None, n)) for kind, n in tokens.items()},
+        ),
+        ("seconds", "Seconds of all calls.", round(earlier.seconds + seconds, 3)),
+        ("calls", "Calls of the command.", max(1, earlier.calls)),
+        ("state", "1 for the state of the run.", {name: int(name == state) for name in get_args(State)}),
+    ]
     lines = []
-    for name, samples in values.items():
-        lines += [f"# HELP resurface_{name} {_HELP[name]}", f"# TYPE resurface_{name} gauge"]
-        lines += [f"resurface_{name}{labels} {value}" for labels, value in samples]
+    for name, told, value in values:
+        lines += [f"# HELP resurface_{name} {told}", f"# TYPE resurface_{name} gauge"]
+        label = "kind" if name == "tokens" else "state"
+        samples = (
+            {f'{{{label}="{each}"}}': n for each, n in value.items()} if isinstance(value, Mapping) else {"": value}
+        )
+        lines += [f"resurface_{name}{labels} {number}" for labels, number in samples.items()]
     return "\n".join(lines) + "\n"

@@ -178,11 +178,7 @@ class _Run:
             self._phase("starting Ray")
             for text in [] if os.environ.get("RAY_ADDRESS") else remove_leftovers(temporary_folder()):
                 self._report(Event(kind="noted", text=text))
-
-            def again(text: str) -> None:
-                self._report(Event(kind="retried", text=text))
-
-            with cluster(self._run_dir / "logs", again) as machines, Inspections(trust=trust) as inspected:
+            with cluster(self._run_dir / "logs", self._again) as machines, Inspections(trust=trust) as inspected:
                 self._on(machines, to_make, inspected)
         self._store.need_kept()
         self._log.look(self._board.setbacks, ())
@@ -275,6 +271,9 @@ class _Run:
         self._directory.mark("running", engines_per_gpu=sharing)
         self._report(Event(kind="noted", text=f"resources.engines_per_gpu: {asked}: {sharing} on each GPU"))
         return sharing
+
+    def _again(self, text: str) -> None:
+        self._report(Event(kind="retried", text=text))
 
     def _phase(self, text: str) -> None:
         self._report(Event(kind="phase", text=text))

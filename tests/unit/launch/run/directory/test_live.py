@@ -13,6 +13,7 @@ from evaluator.core.errors import InputError, ResurfaceError
 from launch.run.decide.assignments import Event
 from launch.run.directory import live
 from launch.run.directory.live import LiveState
+from launch.run.directory.metrics import Tally
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def clock() -> SimpleNamespace:
 
 @pytest.fixture
 def state(tmp_path: Path, clock: SimpleNamespace) -> LiveState:
-    return LiveState(tmp_path, clock=lambda: clock.now)
+    return LiveState(tmp_path, Tally(), clock=lambda: clock.now)
 
 
 def test_what_engines_and_prune_jobs_do(state: LiveState, clock: SimpleNamespace) -> None:

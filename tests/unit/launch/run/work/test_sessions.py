@@ -45,8 +45,10 @@ def test_only_sessions_of_dead_drivers_of_ours_are_removed(tmp_path: Path) -> No
         raylet.communicate()
     assert not gone.exists()
     assert all(each.is_dir() or each.is_symlink() for each in kept)
-    assert said[0] == f"removed 1 session folder of Ray of killed runs from {tmp_path}"
-    assert said[1].endswith(f" 1 session folder of Ray without a process, perhaps of killed programs: {unmarked.name}")
+    assert said == [
+        f"{tmp_path}: removed 1 sessions of killed runs",
+        f"{tmp_path}: 1 sessions without a process are unmarked, and stay, as {unmarked.name}",
+    ]
     assert remove_leftovers(tmp_path / "none") == []
 
 
