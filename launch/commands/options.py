@@ -28,10 +28,7 @@ def grouped(title: str) -> Callable[..., Any]:
 question, models, running, output = map(grouped, ("The questions", "The models", "How it runs", "The output"))
 Out = Annotated[Path, output("--out", help="the run directory; the same command resumes there")]
 Track = Annotated[str | None, output("--track", help="send finished checkpoints to mlflow or wandb")]
-Notify = Annotated[
-    str | None,
-    output("--notify", metavar="COMMAND", help="run it at the first failure and at the end; see docs/runs.md"),
-]
+Notify = Annotated[str | None, output("--notify", metavar="COMMAND", help="run it at the first failure and the end")]
 Prompts = Annotated[Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again")]
 DTYPES: tuple[str, ...] = get_args(DType)
 

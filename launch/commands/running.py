@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -35,7 +35,6 @@ from launch.sweep.models import BUNDLED
 if TYPE_CHECKING:
     from evaluator.store.run_json import Failure
     from launch.run.decide.assignments import Event, Listener
-    from launch.run.directory.events import State
     from launch.sweep.estimate import JobEstimate, Work
     from launch.trackers.tracking import Tracker
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 WITH_FAILURES = 3  # exit code
 _NAMED = 3  # checkpoints
-_NOTIFIED: dict[str, Any] = {"finished_with_failures": "partial"}  # a state of run.json as RESURFACE_STATE
 
 
 def run_and_report(
@@ -78,12 +76,12 @@ def run_and_report(
             log.on(Event(kind="refused", text=process))
             raise
         if notifying is not None:
-            notified.enter_context(_telling(lambda state, text: notifying.end(_NOTIFIED.get(state, state), text)))
+            notified.push(lambda _, error, __: notifying.end(_end_of(error)))
             listeners = [*listeners, notifying.on]
         log.on(Event(kind="started", text=process))
         if lock.taken_from:
             log.on(Event(kind="took_over", text=lock.taken_from))
-        held.enter_context(_telling(lambda state, text: log.on(Event(kind="end", state=state, text=text))))
+        held.push(lambda _, error, __: log.on(_end_of(error)))
         _run(config, lock, log, tracker, listeners)
 
 
@@ -94,12 +92,8 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
     out, listeners = lock.run_dir, [log.on, *listeners]
     with ExitStack() as held:
         with Progress(console) as progress:
-
-            def phase(text: str) -> None:
-                for listener in (progress.on, *listeners):
-                    listener(Event(kind="phase", text=text))
-
-            phase("checking models, tasks and settings")
+            for listener in (progress.on, log.on):
+                listener(Event(kind="phase", text="checking models, tasks and settings"))
             from launch.sweep.preflight import prepare
 
             prepared = prepare(config, out)
@@ -119,7 +113,8 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
                 tracking = held.enter_context(Tracking(tracker, out, tracked(prepared), document, warn))
                 listeners = [*listeners, tracking.on]
             outcome = run_sweep(prepared, directory, progress, [_import_report, *listeners])
-            phase("writing tables and page")
+            for listener in (progress.on, log.on):
+                listener(Event(kind="phase", text="writing tables and page"))
         finish(console, out, outcome)
         if tracking is not None:
             tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
@@ -131,21 +126,17 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
         raise typer.Exit(WITH_FAILURES)
 
 
-@contextmanager
-def _telling(tell: Callable[[State, str], object]) -> Iterator[None]:
-    """Tell how the block ended, and why."""
-    try:
-        yield
-    except typer.Exit:
-        tell("finished_with_failures", "tables/failures.csv names what is missing")
-        raise
-    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
-        tell("interrupted", "the same command resumes")
-        raise
-    except BaseException as error:
-        tell("failed", one_line(error))
-        raise
-    tell("finished", "")
+def _end_of(error: BaseException | None) -> Event:
+    """The end of a call by this error."""
+    from launch.run.decide.assignments import Event
+
+    if error is None:
+        return Event(kind="end", state="finished")
+    if isinstance(error, typer.Exit):
+        return Event(kind="end", state="finished_with_failures", text="tables/failures.csv names what is missing")
+    if isinstance(error, KeyboardInterrupt | SystemExit):  # Ctrl-C, or SIGTERM
+        return Event(kind="end", state="interrupted", text="the same command resumes")
+    return Event(kind="end", state="failed", text=one_line(error))
 
 
 def _import_report(event: Event) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from evaluator.core.errors import InputError, one_line
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
 
 _PATIENCE = 30.0  # seconds that the command may take; its process group is killed then
-End = Literal["finished", "partial", "interrupted", "failed"]
 
 
 def command_of(text: str) -> tuple[str, ...]:
@@ -47,16 +46,16 @@ class Notifying:
             self._first = threading.Thread(target=self._run, args=("failed", event.text), daemon=True)
             self._first.start()
 
-    def end(self, state: End, message: str) -> None:
+    def end(self, event: Event) -> None:
         """Run the command after the last write, and after its call for the first failure."""
         if self._first is not None:
             self._first.join()
-        self._run(state, message)
+        self._run("partial" if event.state == "finished_with_failures" else event.state, event.text)
 
-    def _run(self, state: End, message: str) -> None:
+    def _run(self, state: str, message: str) -> None:
         line = one_line(f"{self._run_dir}: {state}{': ' * bool(message)}{message}", 500)
         told = {"RESURFACE_RUN": str(self._run_dir.absolute()), "RESURFACE_STATE": state, "RESURFACE_MESSAGE": line}
-        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        nothing: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         process = None
         try:  # in a session of its own, so that its own processes end with it
             process = subprocess.Popen(self._command, env=os.environ | told, start_new_session=True, **nothing)

@@ -132,32 +132,12 @@ class Outcome:
     failures: tuple[Failure, ...] = ()  # work that the run gave up
 
 
+# docs/runs.md tells the fields of each. "advanced": an engine has finished `items` of what it began.
 Kind = Literal[
-    "started",  # a call of the command has the run directory; `text`: its process
-    "took_over",  # from an earlier process that had not given the directory back: `text`
-    "refused",  # another call of the command, since this one works; `text`: its process
-    "phase",  # the call begins with `text`
-    "starting",  # an engine's process
-    "placed",  # an engine has a process; `text`: where (`Where.gpu`)
-    "unplaced",  # an engine waits for a place; `text`: what it needs
-    "loading",  # an engine loads `checkpoint`
-    "loaded",  # in `seconds`; `swapped` in place, or by a new engine
-    "began",  # an engine begins `items` items of `task` on `checkpoint`
-    "advanced",  # `items` of them are finished
-    "ended",  # an engine has ended its turn, with `items` finished in `seconds`: a checkpoint may be done
-    "completed",  # `checkpoint` has all its records, `seconds` after its load began
-    "decided",  # the gate has judged `task` of `checkpoint` after `items` of `total` items: `text`
-    "died",  # an engine's process ended; `text`: why
-    "retried",  # what failed is tried again; `text`: what, and why
-    "gave_up",  # work, until the next call, in stage `state`; `text`: what, and why
-    "left",  # an engine is gone for good
-    "making",  # a prune or quantise job of `checkpoint` starts
-    "made",  # `items` of `total` checkpoints are pruned or quantised; `checkpoint`, the last one, in `seconds`
-    "joined",  # a node; `text`: its name
-    "noted",  # `text`
-    "warned",  # `text`
-    "end",  # of the call, in `state`; `text`: why
-]
+    "started", "took_over", "refused", "end", "phase", "joined", "noted", "warned",
+    "starting", "placed", "unplaced", "loading", "loaded", "began", "advanced", "ended", "died", "left",
+    "completed", "decided", "making", "made", "retried", "gave_up",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -28,7 +28,7 @@ class EventLog:
 
     def __init__(self, run_dir: Path) -> None:
         self._run, self._path = run_dir / "run.json", run_dir / "logs" / "events.jsonl"
-        self._call = read_history(run_dir).calls
+        self._call = read_history(run_dir).counts["started"]
         self._lock = threading.Lock()
         self._waiting: list[str] = []
         self.accepted = False
@@ -57,21 +57,16 @@ class History:
     """What the events of a run tell of all its calls."""
 
     began: str | None = None  # ISO 8601, UTC
-    calls: int = 0
-    deaths: int = 0  # of engines
-    retries: int = 0
     seconds: float = 0.0  # of all calls together
-    start_seconds: float | None = None  # the mean from an engine's process to its first loaded checkpoint
-    load_seconds: float | None = None  # the mean of all loads, engine starts included
+    counts: Counter[str] = field(default_factory=Counter)  # of events, by kind
+    load_seconds: float | None = None  # the mean of an engine's loads, with its processes' starts
 
 
 def read_history(run_dir: Path) -> History:
     """Read the events of a run. Whatever is no event is left out: the file may be damaged, or anybody's."""
     counts: Counter[str] = Counter()
     times: dict[int, list[datetime]] = {}  # by call: its first and its last event's
-    since: dict[int, datetime] = {}  # by engine: when its process, or its load, began
-    spent: dict[int, float] = {}  # by engine: seconds until its process was there
-    starts, loads = [], []
+    loading = 0.0
     with contextlib.suppress(OSError), (run_dir / "logs" / "events.jsonl").open("rb") as log:
         for line in log:
             with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
@@ -79,24 +74,14 @@ def read_history(run_dir: Path) -> History:
                 time, kind = datetime.fromisoformat(row["time"]).astimezone(UTC), str(row["event"])
                 counts[kind] += 1
                 times[counts["started"]] = [times.get(counts["started"], [time])[0], time]
-                engine = int(row.get("engine", 0))
-                match kind:
-                    case "starting" | "loading":
-                        since[engine] = time
-                    case "placed":
-                        spent[engine] = (time - since.pop(engine)).total_seconds()
-                    case "loaded":
-                        loads.append((time - since.pop(engine)).total_seconds() + spent.pop(engine, 0))
-                        starts += [] if row.get("swapped") else loads[-1:]
+                if kind in ("placed", "loaded"):
+                    loading += float(row.get("seconds", 0.0))
     began = min((first for first, _ in times.values()), default=None)
     return History(
         began=None if began is None else began.isoformat(timespec="seconds"),
-        calls=counts["started"],
-        deaths=counts["died"],
-        retries=counts["retried"],
         seconds=sum(max(0.0, (last - first).total_seconds()) for first, last in times.values()),
-        start_seconds=sum(starts) / len(starts) if starts else None,
-        load_seconds=sum(loads) / len(loads) if loads else None,
+        counts=counts,
+        load_seconds=loading / counts["loaded"] if counts["loaded"] else None,
     )
 
 

@@ -10,26 +10,27 @@ import contextlib
 import json
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.store.files import write_atomically
 from launch.run.directory.events import State, read_history
 from launch.run.directory.metrics import NAME as METRICS
-from launch.run.directory.metrics import Tally, prometheus
+from launch.run.directory.metrics import Plan, prometheus
 
 if TYPE_CHECKING:
-    from launch.run.decide.assignments import Event, Part
+    from launch.run.decide.assignments import Event
 
 NAME = "live.json"
 _EVERY_SECONDS = 3.0
 _WINDOW_SECONDS = 300.0  # for the measured pace
 _ERRORS = 5  # the last ones
-_STATES = {"ended": "idle", "unplaced": "waiting for a place", "died": "starting again", "left": "ended"}
+_STATES = {"placed": "idle", "ended": "idle", "unplaced": "waiting for a place", "died": "starting again",
+           "left": "ended"}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -45,13 +46,12 @@ class _Doing:
 class LiveState:
     """Collects the events of a run; thread-safe. `look` writes the results every few seconds."""
 
-    def __init__(self, run_dir: Path, tally: Tally, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`tally`: what is planned, and what failed in earlier calls."""
+    def __init__(self, run_dir: Path, plan: Plan, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._run_dir = run_dir
-        self._tally = tally
+        self.plan = plan
+        self._counts: Counter[str] = Counter()  # of events, by kind
         self._earlier = read_history(run_dir)
         self.earlier_stats: Sequence[Mapping[str, Any]] = ()  # the rows of earlier calls' engines
-        self._worked = 0.0  # seconds of all engines together, in turns that have ended
         self._began: dict[str, float] = {}  # by checkpoint: its first load
         self._clock = clock
         self._lock = threading.Lock()
@@ -68,7 +68,8 @@ class LiveState:
         """Note an event; returns the checkpoint that it completes, and the seconds since its first load began."""
         now = self._clock()
         with self._lock:
-            completed = self._tally.on(event)
+            part = event.checkpoint, event.task
+            self._counts[event.kind] += 1
             match event.kind:
                 case "loading":
                     self._began.setdefault(event.checkpoint, now)
@@ -79,29 +80,26 @@ class LiveState:
                     doing = _Doing("evaluating", now, event.checkpoint, event.task, event.items)
                     self._engines[event.engine] = doing
                 case "advanced":
-                    self._engines[event.engine].done += event.items
+                    doing = self._engines[event.engine]
+                    doing.done += event.items
+                    part = doing.checkpoint or "", doing.task or ""
                     self._items += event.items
                     self._pace.append((now, self._items))
                     while len(self._pace) > 2 and self._pace[1][0] <= now - _WINDOW_SECONDS:
                         self._pace.popleft()
                 case "made":
                     self._pruning = {"done": event.items, "total": event.total} if event.total else None
-                case "placed":
-                    self._gpus[event.engine] = event.text
                 case "warned" | "retried" if event.text:
                     self._errors.append(one_line(event.text))
-                case "starting" | "ended" | "unplaced" | "died" | "left":
+                case "starting" | "placed" | "ended" | "unplaced" | "died" | "left":
                     self._engines[event.engine] = _Doing(_STATES.get(event.kind, event.kind), now)
-                    self._worked += event.seconds
+                    if event.kind == "placed":
+                        self._gpus[event.engine] = event.text
                     if event.kind == "died":
                         self._errors.append(one_line(f"engine {event.engine} died ({event.text})"))
-            began = self._began.get(completed or "", self._started)
-        return None if completed is None else (completed, round(now - began, 3))
-
-    def known(self, part: Part, items: int) -> None:
-        """Earlier calls have evaluated so many items of a checkpoint's task."""
-        with self._lock:
-            self._tally.done[part] += items
+            if self.plan.on(event, part):
+                return part[0], round(now - self._began.get(part[0], self._started), 3)
+        return None
 
     def look(self, stats: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
         """Write, at most every few seconds. Raises ResurfaceError if another driver took over, but no disk's error."""
@@ -115,8 +113,19 @@ class LiveState:
     def write_metrics(self, state: State, stats: Collection[Mapping[str, Any]]) -> None:
         """Raises as `look`. `stats`: the rows of this call's engines."""
         with self._lock:
-            seconds = self._clock() - self._started
-            text = prometheus(self._tally, self._earlier, seconds, state, [*self.earlier_stats, *stats])
+            busy = {doing.checkpoint for doing in self._engines.values() if doing.state == "evaluating"}
+            rows = [*self.earlier_stats, *stats]
+            tokens = {kind: [row.get(f"{kind}_tokens") for row in rows] for kind in ("prompt", "generated", "cached")}
+            text = prometheus(
+                plan=self.plan,
+                busy=busy,
+                alive=sum(doing.state in ("idle", "loading", "evaluating") for doing in self._engines.values()),
+                counts=self._earlier.counts + self._counts,
+                tokens={kind: sum(filter(None, found)) for kind, found in tokens.items()},
+                seconds=round(self._earlier.seconds + self._clock() - self._started, 3),
+                state=state,
+                states={name: int(name == state) for name in get_args(State)},
+            )
         with contextlib.suppress(InputError, OSError):
             write_atomically(self._run_dir / METRICS, text.encode())
 
@@ -127,13 +136,10 @@ class LiveState:
         with self._lock:
             if len(self._pace) > 1 and now > self._pace[0][0]:
                 rate = (self._pace[-1][1] - self._pace[0][1]) / (now - self._pace[0][0])
-            working = [doing for doing in self._engines.values() if doing.state == "evaluating"]
-            worked = self._worked + sum(now - doing.since for doing in working)
             return {
                 "seconds": round(now - self._started, 1),
                 "items": self._items,
                 "items_per_second": rate,
-                "engine_seconds": round(worked, 1),
                 "pruning": self._pruning,
                 "engines": [
                     {

@@ -48,20 +48,14 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         measured: Callable[[str], bool] = lambda name: True,
         unusable: Collection[str] = (),
     ) -> None:
-        """Open or create the directory.
+        """Open or create the directory, with its `lock`; None: this takes it.
 
         `identity` is all that the records depend on: a directory with another digest belongs to another sweep. It lacks
         `unusable` checkpoints; an earlier call's entries for these are kept. A model's weights may differ
         from an earlier call only if the model failed and none of its items is `measured`: it is then `mended`.
 
-        `lock`: the directory's, held until after `close`; None: this takes it.
-
-        Raises InputError if
-
-        - the directory belongs to another sweep or to something else
-        - another process writes it
-        - it is not writable
-        - it is new and fewer than `needed_bytes` are free
+        Raises InputError if the directory belongs to another sweep or to something else, another process writes it,
+        it is not writable, or it is new and fewer than `needed_bytes` are free.
         """
         self.path = path
         self._document: dict[str, Any] = {

@@ -7,7 +7,6 @@ local raylet dies, Ray waits for a new one. `Cluster.check` notices both sooner.
 import contextlib
 import logging
 import os
-import re
 import shutil
 import threading
 import time
@@ -24,13 +23,10 @@ from evaluator.store.files import need_unfenced
 from launch import provenance
 from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node
-from launch.run.work.sessions import mark
 from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's default takes 30 % of the memory
 _LOOK_SECONDS = 0.25
-_TRIES = 3  # to start a local Ray
-_TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
 _MEMORY_SECONDS = 60.0  # for nodes to tell the memory of their GPUs
 _SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; Ray ends this process after 60
 
@@ -117,11 +113,8 @@ def lives(node_id: str) -> bool:
 
 
 @contextlib.contextmanager
-def cluster(log_dir: Path, again: Callable[[str], None] = lambda text: None) -> Iterator[Cluster]:
-    """Connect to Ray within the block; a local one's logs go to `log_dir`/ray. Raises ClusterError if there is none.
-
-    A start that times out, as on a busy machine, is tried again; `again` receives why.
-    """
+def cluster(log_dir: Path) -> Iterator[Cluster]:
+    """Connect to Ray within the block; a local one's logs go to `log_dir`/ray. Raises ClusterError if there is none."""
     address = os.environ.get("RAY_ADDRESS")
     try:
         with noting_stop():  # Ray has a handler of its own
@@ -131,17 +124,7 @@ def cluster(log_dir: Path, again: Callable[[str], None] = lambda text: None) -> 
                 quiet |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
             elif sent := _sent_environment(os.environ):
                 quiet["runtime_env"] = {"env_vars": sent}
-            for tries_left in reversed(range(_TRIES)):
-                try:
-                    context = ray.init(address=address or "local", **quiet)
-                    break
-                except Exception as error:
-                    if address or not tries_left or not _TIMED_OUT.search(str(error)):
-                        raise
-                    again(f"Ray did not start ({one_line(error)}); trying it again")
-                    ray.shutdown()
-            if not address:
-                mark(Path(context.address_info["session_dir"]))
+            context = ray.init(address=address or "local", **quiet)
         connected = Cluster(local=not address)
     except Exception as error:
         where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"

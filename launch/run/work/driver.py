@@ -6,7 +6,6 @@ is ready, unless it would take all GPUs. The other engines start on GPUs that no
 """
 
 import dataclasses
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,14 +37,13 @@ from launch.run.decide.nodes import Node, Place, prune_options
 from launch.run.directory.events import State
 from launch.run.directory.live import LiveState
 from launch.run.directory.lock import LeaseLost, RunLock
-from launch.run.directory.metrics import Tally
+from launch.run.directory.metrics import Plan
 from launch.run.directory.rundir import RunDirectory, drop_references, references_of, set_damaged_aside
 from launch.run.work.cluster import Cluster, cluster, least_gpu_memory
 from launch.run.work.failure_log import FailureLog, try_again
 from launch.run.work.progress import Progress
 from launch.run.work.prune_tasks import PruneTasks
 from launch.run.work.screening import Screening
-from launch.run.work.sessions import remove_leftovers, temporary_folder
 from launch.run.work.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
@@ -86,8 +84,7 @@ def run_sweep(
     Raises InputError if the user can correct the cause, ResurfaceError if the work failed, LeaseLost to another driver.
     """
     run_dir = directory.path
-    store, tally = RecordStore(run_dir), Tally()
-    live = LiveState(run_dir, tally)
+    store, live = RecordStore(run_dir), LiveState(run_dir, Plan())
 
     def report(event: Event) -> None:
         completed = live.on(event)
@@ -102,9 +99,9 @@ def run_sweep(
         planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
         log = FailureLog(prepared, directory, report, try_again(prepared, directory, store))
         directory.mark("running", planned=planned, failures=log.failures)
-        tally.planned |= {(name, task): items for name, tasks in planned.items() for task, items in tasks.items()}
-        tally.lost |= {each.checkpoint for each in log.failures if each.lost}
-        tally.failures, live.earlier_stats = len(log.failures), directory.earlier_stats
+        live.plan.planned = {(name, task): count for name, of in planned.items() for task, count in of.items()}
+        live.plan.lost = {each.checkpoint for each in log.failures if each.lost}
+        live.plan.failures, live.earlier_stats = len(log.failures), directory.earlier_stats
         run = _Run(prepared, directory, store, report, log, live)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
@@ -176,9 +173,7 @@ class _Run:
         self._screening.look()
         if to_make or self._board.has_work:
             self._phase("starting Ray")
-            for text in [] if os.environ.get("RAY_ADDRESS") else remove_leftovers(temporary_folder()):
-                self._report(Event(kind="noted", text=text))
-            with cluster(self._run_dir / "logs", self._again) as machines, Inspections(trust=trust) as inspected:
+            with cluster(self._run_dir / "logs") as machines, Inspections(trust=trust) as inspected:
                 self._on(machines, to_make, inspected)
         self._store.need_kept()
         self._log.look(self._board.setbacks, ())
@@ -252,7 +247,7 @@ class _Run:
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
                     for node in fleet.follow(nodes()):
-                        self._report(Event(kind="joined", text=node.name))
+                        self._report(Event(kind="joined", text=f"node {node.name} has joined"))
             fleet.check(resources.placement_seconds)  # the last engine may have failed meanwhile
         except BaseException:
             self._board.stop()  # before Ray shuts down: else a worker takes the shutdown for a death and tries again
@@ -271,9 +266,6 @@ class _Run:
         self._directory.mark("running", engines_per_gpu=sharing)
         self._report(Event(kind="noted", text=f"resources.engines_per_gpu: {asked}: {sharing} on each GPU"))
         return sharing
-
-    def _again(self, text: str) -> None:
-        self._report(Event(kind="retried", text=text))
 
     def _phase(self, text: str) -> None:
         self._report(Event(kind="phase", text=text))
@@ -322,7 +314,7 @@ class _Run:
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
-            self._live.known((job.name, task.name), len(finished))
+            self._live.plan.done[job.name, task.name] = len(finished)
             # Checkpoints without finished items share their shards: there may be 1,000 checkpoints of 100 shards each.
             shards = None if finished else self._whole.get(task.key)
             if shards is None:

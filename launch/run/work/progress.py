@@ -14,6 +14,8 @@ from rich.progress import Progress as Bars
 from launch.run.decide.assignments import Event
 from launch.run.directory.events import time_of_day
 
+_WARNINGS, _NOTES = ("warned", "gave_up", "retried"), ("phase", "noted", "joined", "decided")  # which have a text
+
 
 @dataclass(slots=True)
 class _Stage:
@@ -102,20 +104,8 @@ class Progress:
                     self.warned(f"engine {engine} died ({event.text}); starting it again")
                 case "made":
                     self._made(event.items, event.total)
-                case _:
-                    self._told(event)
-
-    def _told(self, event: Event) -> None:
-        match event.kind:
-            case "phase" | "noted":
-                self.stage(event.text)
-            case "joined":
-                self.noted(f"node {event.text} has joined")
-            case "decided":
-                looked = f"after {event.items:,} of {event.total:,} items"
-                self.noted(f"screening {event.task}: {event.text} for {event.checkpoint} {looked}")
-            case "warned" | "gave_up" | "retried" if event.text:
-                self.warned(event.text)
+                case kind if event.text and kind in (*_WARNINGS, *_NOTES):
+                    (self.warned if kind in _WARNINGS else self.stage)(event.text)
 
     def _made(self, done: int, total: int) -> None:
         if not total:

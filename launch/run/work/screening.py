@@ -182,8 +182,9 @@ class Screening:
         group.over.add(name)
         del group.held[name]
         if row.early:
-            told = Event(kind="decided", checkpoint=name, task=group.task, items=row.asked, total=row.items)
-            self._report(replace(told, text=row.decision))
+            text = f"screening {group.task}: {row.decision} for {name} after {row.asked:,} of {row.items:,} items"
+            event = Event(kind="decided", checkpoint=name, task=group.task, items=row.asked, total=row.items)
+            self._report(replace(event, text=text))
 
     def _verdict(self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]) -> Verdict | None:
         """The gate's verdict on the items of the look alone. `outcomes`: the base's and the checkpoint's."""

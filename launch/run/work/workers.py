@@ -128,7 +128,7 @@ class EngineWorker(Worker):
                 self.where = where
                 self.nodes.add(where.node)
                 self.board.join(self.number, where.device)
-                self._report(Event(kind="placed", engine=self.number, text=where.gpu))
+                self._report(Event(kind="placed", engine=self.number, text=where.gpu, seconds=round(waited, 3)))
                 return True
             if seconds is not None and waited > seconds:
                 return False

@@ -24,7 +24,7 @@ def test_it_runs_at_the_first_failure_and_at_the_end(tmp_path: Path, monkeypatch
     for name in ("a", "b"):
         told.on(Event(kind="died", engine=0))
         told.on(Event(kind="gave_up", text=f"{name} does not load:\nno; `x` $HOME"))
-    told.end("partial", "see failures.csv")
+    told.end(Event(kind="end", state="finished_with_failures", text="see failures.csv"))
     assert Path("told").read_text().splitlines() == [
         f"failed|{tmp_path / 'run'}|run: failed: a does not load: no; `x` $HOME",
         f"partial|{tmp_path / 'run'}|run: partial: see failures.csv",
@@ -36,8 +36,8 @@ def test_its_failure_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(notifying, "_PATIENCE", 0.5)
     warned: list[str] = []
     for command in ("exit 3", "sleep 600 & echo $! > pid; wait"):
-        Notifying(("sh", "-c", command), tmp_path, warned.append).end("finished", "")
-    Notifying(("./gone",), tmp_path, warned.append).end("finished", "")
+        Notifying(("sh", "-c", command), tmp_path, warned.append).end(Event(kind="end", state="finished"))
+    Notifying(("./gone",), tmp_path, warned.append).end(Event(kind="end", state="finished"))
     assert warned[:2] == ["--notify: sh ended with exit code 3", "--notify: sh did not end in 0.5 s, and was killed"]
     assert "No such file" in warned[2]
     left = Path(f"/proc/{Path('pid').read_text().strip()}/stat")

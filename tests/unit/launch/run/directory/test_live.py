@@ -13,7 +13,7 @@ from evaluator.core.errors import InputError, ResurfaceError
 from launch.run.decide.assignments import Event
 from launch.run.directory import live
 from launch.run.directory.live import LiveState
-from launch.run.directory.metrics import Tally
+from launch.run.directory.metrics import Plan
 
 
 @pytest.fixture
@@ -23,10 +23,11 @@ def clock() -> SimpleNamespace:
 
 @pytest.fixture
 def state(tmp_path: Path, clock: SimpleNamespace) -> LiveState:
-    return LiveState(tmp_path, Tally(), clock=lambda: clock.now)
+    return LiveState(tmp_path, Plan(), clock=lambda: clock.now)
 
 
 def test_what_engines_and_prune_jobs_do(state: LiveState, clock: SimpleNamespace) -> None:
+    state.on(Event(kind="placed", engine=0, text="a: 3 (1/2)"))
     state.on(Event(kind="loading", engine=1, checkpoint="wanda-0.5"))
     state.on(Event(kind="loading", engine=0, checkpoint="dense"))
     clock.now = 10.0
@@ -34,7 +35,6 @@ def test_what_engines_and_prune_jobs_do(state: LiveState, clock: SimpleNamespace
     clock.now = 20.0
     state.on(Event(kind="advanced", engine=0, items=20))
     state.on(Event(kind="unplaced", engine=2, text="4 free GPUs on one node"))
-    state.on(Event(kind="placed", engine=0, text="a: 3 (1/2)"))
     clock.now = 25.0
     document = state.document([{"engine": 0, "idle_share": 0.1, "waiting_share": 0.2, "checkpoint": "before"}])
     assert [each["state"] for each in document["engines"]] == ["evaluating", "loading", "waiting for a place"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launch.run.decide.assignments import Event
 from launch.run.directory.live import LiveState
-from launch.run.directory.metrics import Tally
+from launch.run.directory.metrics import Plan
 
 SAMPLE = re.compile(r'(resurface_[a-z_]+)(?:\{([a-z]+)="([a-z_]+)"\})? (-?[0-9.e+-]+)')
 
@@ -33,9 +33,9 @@ def test_the_counts_of_a_run_continue_those_of_earlier_calls(tmp_path: Path) -> 
     )
     planned = {("dense", "t"): 40, ("dense", "u"): 20, ("wanda", "t"): 40, ("owl", "t"): 40}
     now = iter(range(0, 10_000, 10))
-    live = LiveState(tmp_path, Tally(planned=planned, lost={"owl"}, failures=1), clock=lambda: float(next(now)))
+    live = LiveState(tmp_path, Plan(planned=planned, lost={"owl"}, failures=1), clock=lambda: float(next(now)))
     live.earlier_stats = [{"generated_tokens": 100, "prompt_tokens": None}]
-    live.known(("dense", "t"), 40)
+    live.plan.done["dense", "t"] = 40
     told = [
         Event(kind="placed", engine=0), Event(kind="loading", engine=0, checkpoint="dense"),
         Event(kind="began", engine=0, checkpoint="dense", task="u", items=20),

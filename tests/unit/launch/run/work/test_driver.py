@@ -12,6 +12,7 @@ from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Setback
 from launch.run.decide.nodes import FreeGpus, Node, Place
+from launch.run.directory.metrics import Plan
 from launch.run.directory.rundir import RunDirectory
 from launch.run.work import driver, workers
 from launch.run.work.workers import EngineWorker
@@ -193,7 +194,7 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_dev
     prepared = SimpleNamespace(config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()})
     store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
     run = driver._Run(
-        prepared, SimpleNamespace(path=tmp_path), store, print, SimpleNamespace(), SimpleNamespace(known=print)
+        prepared, SimpleNamespace(path=tmp_path), store, print, SimpleNamespace(), SimpleNamespace(plan=Plan())
     )
     for name, base in (("dense", None), ("wanda", "dense")):
         assert run._left(SimpleNamespace(name=name, base=base), make_assignment(name, 1).checkpoint) == []

@@ -109,8 +109,10 @@ def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
         "near": ("WARN", 200, False),
     }
     assert rows["bad"].looks == (40, 48, 58, 70, 84, 102, 122, 148, 178, 200)
-    told = {(each.kind, each.checkpoint, each.items, each.total, each.text) for each in run.told}
-    assert told == {("decided", "bad", 58, 200, "BLOCK"), ("decided", "copy", 58, 200, "PASS")}
+    assert sorted(each.text for each in run.told if each.kind == "decided") == [
+        "screening t: BLOCK for bad after 58 of 200 items",
+        "screening t: PASS for copy after 58 of 200 items",
+    ]
 
 
 @pytest.fixture(scope="module")

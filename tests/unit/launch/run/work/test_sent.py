@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from evaluator.store.records import RecordStore
 from launch.run.decide.nodes import FreeGpus, Node, Place, prune_options
+from launch.run.directory.metrics import Plan
 from launch.run.work import driver, prune_tasks
 from launch.run.work.prune_tasks import PruneTasks
 from launch.sweep.config import Resources, load_sweep
@@ -65,7 +66,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
     prepared = prepare(load_sweep(Path("sweep.yaml")), Path("run"))
     directory = SimpleNamespace(path=Path("run"), check=lambda: None)
     return driver._Run(
-        prepared, directory, RecordStore(Path("run")), print, SimpleNamespace(), SimpleNamespace(known=print)
+        prepared, directory, RecordStore(Path("run")), print, SimpleNamespace(), SimpleNamespace(plan=Plan())
     )
 
 
