@@ -36,9 +36,7 @@ class Notifying:
     """Can neither delay a run, but for `_PATIENCE` at its end, nor fail it: a failure is only a warning."""
 
     def __init__(self, command: Sequence[str], run_dir: Path, warn: Callable[[str], None]) -> None:
-        self._command = command
-        self._run_dir = run_dir
-        self._warn = warn
+        self._command, self._run_dir, self._warn = command, run_dir, warn
         self._first: threading.Thread | None = None  # runs the command for the first failure
 
     def on(self, event: Event) -> None:

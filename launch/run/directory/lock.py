@@ -1,7 +1,7 @@
 """One driver at a time writes a run directory, on any file system. A driver that lost the directory cannot write there.
 
-`RUN/.lease/000007.json` is the latest claim, `000007.beat` its owner's beats, and `000007-<token>/` the folder where its
-owner makes every file before the file gets its name. `RUN/.lock` is the file lock, if the file system has locks.
+`RUN/.lease/000007.json` is the latest claim, `000007.beat` its owner's beats, and `000007-<token>/` the folder where
+its owner makes every file before the file gets its name. `RUN/.lock` is the file lock, if the file system has locks.
 
 A driver makes a claim by linking a finished file to the next number; only one process can succeed. A driver that takes
 over first removes the previous owner's folder, and then reads the directory. If the previous owner was only paused, it
@@ -211,11 +211,14 @@ def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[R
             lock = RunLock(run_dir, tell=tell)
         except OSError as error:
             raise InputError(f"{run_dir}: --out: cannot write there: {error.strerror}") from error
+        unused = False
         try:
             yield lock
-            fresh = False
+        except InputError:
+            unused = fresh
+            raise
         finally:
-            if fresh or not (run_dir / "run.json").exists():  # before others can take the lock
+            if unused or not (run_dir / "run.json").exists():  # before others can take the lock
                 shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
                 (run_dir / LOCK).unlink(missing_ok=True)
             lock.release()

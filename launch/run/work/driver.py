@@ -165,14 +165,14 @@ class _Run:
         there = [job for job in self._prepared.jobs if job.name not in names]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
-            self._phase(f"reading the weights of existing checkpoints: {len(made)}")
+            self._report(Event(kind="phase", text=f"reading the weights of existing checkpoints: {len(made)}"))
         trust = self._prepared.engine.trust_remote_code
         with Inspections(made, trust=trust) as inspected:
             for job in there:  # preflight has compared existing checkpoints with their manifests and settings
                 self._add(job, inspected)
         self._screening.look()
         if to_make or self._board.has_work:
-            self._phase("starting Ray")
+            self._report(Event(kind="phase", text="starting Ray"))
             with cluster(self._run_dir / "logs") as machines, Inspections(trust=trust) as inspected:
                 self._on(machines, to_make, inspected)
         self._store.need_kept()
@@ -217,9 +217,9 @@ class _Run:
         looked = remembered = time.monotonic()
         try:
             if to_make:
-                self._phase(f"compressing {len(to_make)} checkpoints")
+                self._report(Event(kind="phase", text=f"compressing {len(to_make)} checkpoints"))
                 self._report(Event(kind="made", total=len(to_make)))
-            self._phase("evaluating")
+            self._report(Event(kind="phase", text="evaluating"))
             while pruning.left or fleet.working or not self._board.over:
                 self._directory.check()
                 self._live.look(lambda: _stats(fleet.workers))
@@ -266,9 +266,6 @@ class _Run:
         self._directory.mark("running", engines_per_gpu=sharing)
         self._report(Event(kind="noted", text=f"resources.engines_per_gpu: {asked}: {sharing} on each GPU"))
         return sharing
-
-    def _phase(self, text: str) -> None:
-        self._report(Event(kind="phase", text=text))
 
     def _worker(self, number: int, place: Place, questions: Mapping[str, Any]) -> EngineWorker:
         """The worker of an engine, not started. `questions`: task key -> object reference of its questions."""
