@@ -200,10 +200,7 @@ class RunLock:
 
 @contextlib.contextmanager
 def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[RunLock]:
-    """Hold a run directory, made if missing. If the block makes no run of it, nothing is left of what this made.
-
-    Raises InputError if another process writes there, or nobody can.
-    """
+    """Hold a run directory. A refused command leaves it as it was. Raises InputError if another process holds it."""
     made, fresh = [path for path in (run_dir, *run_dir.parents) if not path.exists()], not (run_dir / FOLDER).exists()
     try:
         try:

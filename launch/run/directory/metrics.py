@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader
 
 if TYPE_CHECKING:
     from launch.run.decide.assignments import Event, Part
@@ -62,6 +62,5 @@ class Plan:
 
 def prometheus(**values: Any) -> str:
     """The file, from the values that its template names."""
-    folder = Path(__file__).parent
-    made = Environment(loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True)  # noqa: S701
+    made = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True)  # noqa: S701
     return made.get_template(f"{NAME}.j2").render(values)

@@ -83,9 +83,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             if all(settings.get(name) == config.get(name) for name in ("screen", "gate")):
                 self._document["screening"] = decided  # until this call decides again
 
-    def _known(
-        self, needed_bytes: int, measured: Callable[[str], bool], unusable: Collection[str]
-    ) -> dict[str, Any] | None:
+    def _known(self, needed: int, measured: Callable[[str], bool], unusable: Collection[str]) -> dict[str, Any] | None:
         """The run.json of an earlier call, after the checks; None for a new directory."""
         existing, identity = _read(self.path), self._document["identity"]
         self.mended: tuple[str, ...] = ()
@@ -96,8 +94,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             self.mended = tuple(name for name in changed if name in failed)
             kept = _need_same_sweep(self.path / "run.json", existing, self._document, self.mended, failed | {*unusable})
             self._document |= {"digest": digest(kept), "identity": kept}
-        elif (free := shutil.disk_usage(self.path).free) < needed_bytes:
-            has, needs = f"{free / 2**20:,.0f} MiB", f"{needed_bytes / 2**20:,.0f} MiB"
+        elif (free := shutil.disk_usage(self.path).free) < needed:
+            has, needs = f"{free / 2**20:,.0f} MiB", f"{needed / 2**20:,.0f} MiB"
             raise InputError(f"{self.path}: --out: the disk has {has} free, the run needs about {needs}")
         return existing
 
