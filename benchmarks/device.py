@@ -47,8 +47,7 @@ class ScriptedLM:
     lengths and beams of about those of SmolLM2-135M on XQuAD (answers of 22 to 28 tokens where 32 are allowed, 37
     rollouts of a beam search).
 
-    A distribution is a row of `ids` and `logprobs`, most likely first.
-    """
+    A distribution is a row of `ids` and `logprobs`, most likely first."""
 
     def __init__(self, vocabulary: int, eos_id: int) -> None:
         rng = random.Random(0)
@@ -101,8 +100,7 @@ class ScriptedLM:
     ) -> tuple[list[int], list[int]]:
         """The likeliest continuation, or one that `draw` draws, and the row of each token.
 
-        At most `most` tokens, or up to EOS.
-        """
+        At most `most` tokens, or up to EOS."""
         tokens: list[int] = []
         rows: list[int] = []
         prefix = checksum(prompt_ids)

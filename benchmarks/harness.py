@@ -10,8 +10,7 @@ A benchmark runs in a process with `Options`. A side's process answers in lines 
 
     with Child("ours", module_command("benchmarks.serving.sides", "ours", "score", file)) as ours:
         result = ours.round()
-    measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job", work))
-"""
+    measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job", work))"""
 
 import argparse
 import contextlib

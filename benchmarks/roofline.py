@@ -4,8 +4,7 @@ bandwidth. The rate is the best that torch's libraries reach now, not the proces
 Counted are the matrix products of dense decoders, by the checkpoint's shapes, so that grouped query heads cost what
 their matrices hold, and the reads of the KV cache. Left out are attention's own products (a few percent at these
 lengths), biases, norms and activations: this is a lower bound. Two things are counted too high. In a mixture each token
-passes every expert, and a layer with a sliding window reads the whole cache.
-"""
+passes every expert, and a layer with a sliding window reads the whole cache."""
 
 import time
 from collections import Counter, defaultdict
@@ -69,8 +68,7 @@ def work(
 
     All tokens go through the layers, `distributions` of them through the output head; every weight is read once in each
     of `steps` steps, each of which waits for the one before, in the engine's dtype of `element_bytes`. From the cache
-    the keys and values of `cached` tokens are read.
-    """
+    the keys and values of `cached` tokens are read."""
     layers = sum(rows * columns * count for (rows, columns), count in products.layers.items())
     elements = layers + prod(products.head) + products.others
     flops = 2.0 * (layers * forwards + prod(products.head) * distributions)

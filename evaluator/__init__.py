@@ -1,8 +1,7 @@
 """Checkpoint + items -> records -> numbers: the evaluator of compressed language models.
 
 run = open_run("runs/grid")
-run.table("fates")
-"""
+run.table("fates")"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -6,8 +6,7 @@
 - A SystemExit that is raised while Ray starts or waits may get lost, or become another one with code 1. So this module
   records the signal.
 - After the last step, a library's thread could still abort the process while the interpreter ends. So the process ends
-  itself with the signal, without a handler.
-"""
+  itself with the signal, without a handler."""
 
 import contextlib
 import io
@@ -36,8 +35,7 @@ def noting_stop() -> Iterator[None]:
     """Record SIGTERM even if others replace its handler within the block.
 
     If the signal came, an error that leaves the block becomes SystemExit. Without an error, `check_stop` raises it.
-    The interpreter itself writes the number of each received signal into a pipe, whichever handler is set.
-    """
+    The interpreter itself writes the number of each received signal into a pipe, whichever handler is set."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -3,8 +3,7 @@
 - `run.json`: the plan and the state.
 - The names of the parts: the finished items. A part's name ends with its number of items.
 - `live.json`: the driver's current work.
-- The lease: whether the driver lives.
-"""
+- The lease: whether the driver lives."""
 
 import csv
 import json
@@ -89,8 +88,7 @@ def read_status(run_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -
     """Return the progress of a run. Raises InputError if `run_dir` is not a run directory.
 
     This returns at once, with one exception: the driver is on another machine and its last beat looks old. Clocks
-    differ, so this then waits for a new beat.
-    """
+    differ, so this then waits for a new beat."""
     file = run_dir / "run.json"
     if not file.is_file():
         raise InputError(f"{run_dir}: not a run directory: it has no run.json")
@@ -171,8 +169,7 @@ def _parts(
     """Planned parts first, then parts with records only, then checkpoints without a plan.
 
     - A part that the gate decided early has no further questions; an earlier call may have evaluated more of it.
-    - A checkpoint that was unusable when the run began is not in the plan.
-    """
+    - A checkpoint that was unusable when the run began is not in the plan."""
     planned = {
         (str(checkpoint), str(task)): count
         for checkpoint, tasks in mapping_at(document, "planned").items()

@@ -9,5 +9,4 @@ Each module imports only from those listed before it:
     output         a job that is checked, the checkpoint that it writes, and the manifest; quantising shares these
     layers         observe a layer, prune it, run it for the inputs of the next
     structured     whole layers, heads or channels taken out
-    run, verify    a job is done; its checkpoint is compared with the manifest
-"""
+    run, verify    a job is done; its checkpoint is compared with the manifest"""

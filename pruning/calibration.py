@@ -6,8 +6,7 @@ instead: random stretches of that length, from longer documents of the whole sha
 
 No text of a task may decide which weights go. The caller passes such texts as digests (`held_out`). Passages are
 compared with them when they are read; a manifest stores the digests of a finished checkpoint. Texts that differ only in
-case, punctuation and white space are equal.
-"""
+case, punctuation and white space are equal."""
 
 import gzip
 import hashlib
@@ -54,8 +53,7 @@ def iterate(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageS
     """The passages of a source in order; at least `config.samples`, unless the source has fewer.
 
     A name in `sources` takes precedence. Raises InputError for an unknown kind and, while it is read, for a file that
-    is missing, not UTF-8, or not JSON lines with a `text`.
-    """
+    is missing, not UTF-8, or not JSON lines with a `text`."""
     source, samples = config.source, config.samples
     if source in sources:
         supplied = enumerate(sources[source](samples, seed))

@@ -27,8 +27,7 @@ class CalibrationConfig(Frozen):
     """The text whose activations decide which weights go.
 
     `source` is `c4`, `c4:windows`, `wikipedia:LANG,...`, `balanced:LANG,...`, `text:FILE[,FILE]`, `jsonl:FILE[,FILE]`
-    (plain or .gz), or a name that the caller supplies, such as `gazetteer`.
-    """
+    (plain or .gz), or a name that the caller supplies, such as `gazetteer`."""
 
     source: str
     samples: int = Field(default=128, ge=1, le=10**6)

@@ -47,8 +47,7 @@ def check(
     """Look for every bad input that shows before heavy work. Raises InputError; writes nothing.
 
     It reads the configuration, headers, the tokenizer, and calibration passages (one, of a source on the network).
-    `prune` itself searches weights for NaN, and passages on the network for those in `held_out`.
-    """
+    `prune` itself searches weights for NaN, and passages on the network for those in `held_out`."""
     job = Job(config, out, sources, held_out)
     if job.finished(read_manifest) is None:
         _check(job)
@@ -102,8 +101,7 @@ def prune(
     `sources`: named passages that calibration may take; `held_out`: digests of texts that no passage may be, each with
     what it is; `provenance` goes into the manifest; `progress` gets (layers done, layers); activations beyond
     `activation_bytes` go to disk. An `out` that the same job has finished is returned at once. Raises InputError, and
-    JobError for a job that failed.
-    """
+    JobError for a job that failed."""
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)
     finished = job.finished(read_manifest)

@@ -8,5 +8,4 @@ Each module imports only from those listed before it:
     config           the configuration of a job, and the manifest of a finished checkpoint
     run              a job is checked and done
 
-It shares `pruning`'s jobs, calibration texts and output. Nothing there knows it.
-"""
+It shares `pruning`'s jobs, calibration texts and output. Nothing there knows it."""

@@ -4,8 +4,7 @@
     python = python_of("lm-eval", pins(LOCK), beside_ours=True)
 
 One that must run on our vLLM gets an environment *beside ours*: it sees our packages after its own, and its own are
-complete pins that leave ours out.
-"""
+complete pins that leave ours out."""
 
 import hashlib
 import os

@@ -4,8 +4,7 @@
     W8A16         weights of 8 bits, one scale for 128 weights of a row       W8A8          int8 weights and activations
     FP8_DYNAMIC   float8, one scale for each row and each token               FP8_BLOCK     one for 128 x 128 weights
 
-What each means in detail is the installed compressed-tensors' preset: it is what vLLM reads these layouts with.
-"""
+What each means in detail is the installed compressed-tensors' preset: it is what vLLM reads these layouts with."""
 
 import json
 from collections.abc import Sequence

@@ -3,8 +3,7 @@
     for statistic in STATISTICS:
         table([cover(statistic, cell, samples=400) for cell in cells()])
 
-Items of a context share a random effect; `alike` is its strength, from 0 to 1 (items that are the same).
-"""
+Items of a context share a random effect; `alike` is its strength, from 0 to 1 (items that are the same)."""
 
 import zlib
 from collections.abc import Iterator, Sequence

@@ -64,8 +64,7 @@ def planted(kind: Kind, world: World, loss: float, flips: float = 0.0) -> Plan |
     """A checkpoint whose true loss is `loss`: a share of all items, or of the known answers for mc_only and lost.
 
     The share `flips` of all items is gained. Of a kind in which gains count, as much is lost beside the loss. None
-    where the base leaves too little room.
-    """
+    where the base leaves too little room."""
     known, unknown = world.accuracy, 1 - world.accuracy
     lost = loss if kind in ("mc_only", "lost") else (loss + flips) / known
     gained = flips / unknown if unknown else 0.0

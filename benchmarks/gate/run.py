@@ -5,8 +5,7 @@
     resurface bench gate --run runs/demo --only recorded
 
 Each part prints a table. The JSON line has a key a part. A part is one function in PARTS: it takes the options, prints,
-and returns what the JSON line says of it. The exit code is 1 where a rate is surely above its bound.
-"""
+and returns what the JSON line says of it. The exit code is 1 where a rate is surely above its bound."""
 
 import argparse
 import json

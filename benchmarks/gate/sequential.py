@@ -4,8 +4,7 @@
     costs(runs=2000, seed=0)                   # runs whose truth is clear, beside the smallest fixed sample
     recorded(Path("runs/demo"), repeats=2000)  # a recorded run, redrawn; its own losses are the tolerances
 
-The smallest fixed sample has one look and reaches the right verdict in 90 % of runs, at the same error.
-"""
+The smallest fixed sample has one look and reaches the right verdict in 90 % of runs, at the same error."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

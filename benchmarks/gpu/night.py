@@ -7,8 +7,7 @@
 Each step is a process with a time limit. A step that fails or exceeds its limit does not stop the list, unless it is
 `imports`. Each step leaves DIR/STEP.json (its card) and DIR/STEP.log; DIR/night.md is the summary. Engines run on a
 random model with the shape of Qwen3-0.6B. Models and caches lie in DIR/night.tmp, which is removed at the end. Triton's
-kernels lie in DIR/triton, unless TRITON_CACHE_DIR is set. The exit code is 1 if a step failed.
-"""
+kernels lie in DIR/triton, unless TRITON_CACHE_DIR is set. The exit code is 1 if a step failed."""
 
 import contextlib
 import dataclasses

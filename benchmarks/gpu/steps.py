@@ -1,7 +1,6 @@
 """The steps of a night on a GPU. The cheapest decisive ones come first: imports, one engine, then everything else.
 
-A night's findings are a card for each step and one summary.
-"""
+A night's findings are a card for each step and one summary."""
 
 import contextlib
 import dataclasses

@@ -3,8 +3,7 @@
     python -P llm_compressor_job.py METHOD MODEL PASSAGES.txt OUT TOKENS THREADS
 
 Prunes once, and prints one line of JSON: seconds, processor seconds, and peak memory in GiB above what the process held
-after its imports.
-"""
+after its imports."""
 
 import json
 import sys

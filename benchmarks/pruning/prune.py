@@ -7,8 +7,7 @@
     resurface bench prune --peer llm-compressor         with llm-compressor's modifiers beside
 
 Each job runs in a separate process, the sides in turn. Peak memory is resident memory above that after the imports. If
-masks do not agree, no ratio is printed and the exit code is 1.
-"""
+masks do not agree, no ratio is printed and the exit code is 1."""
 
 import argparse
 import dataclasses

@@ -3,8 +3,7 @@
 Wanda and SparseGPT as their authors' repositories run them, made to work with today's transformers: the whole model in
 memory, sequences one at a time, a forward pass per layer to collect and one to propagate, one statistic and one Hessian
 per matrix, a full sort per row, the inverse's factor by way of the inverse, blocks of 128 columns. float32 on a CPU.
-Masks follow the same rules as ours (exact counts), so that the two can be compared.
-"""
+Masks follow the same rules as ours (exact counts), so that the two can be compared."""
 
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,7 @@ Weights are normal with a standard deviation of 1 / sqrt(columns): activations s
 
 The tokenizer knows `WORDS` words of one token each: a passage of N words is N tokens, and the inputs of the first layer
 span its width. (Inputs from text in 26 letters span 26 dimensions: Hessians are then nearly all damping, and float32
-rounding decides which weights go.)
-"""
+rounding decides which weights go.)"""
 
 import json
 import math

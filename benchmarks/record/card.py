@@ -4,8 +4,7 @@ So a verifier derives it again (verify.py). The submitter's word are only the se
 memory and the machine's measured peaks.
 
 The digest of the records is that of their rows, sorted by their key. It leaves out where and when they were computed
-(checkpoint's name, device, cached tokens), so that honest runs on one machine have the same.
-"""
+(checkpoint's name, device, cached tokens), so that honest runs on one machine have the same."""
 
 import dataclasses
 import hashlib

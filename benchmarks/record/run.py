@@ -3,8 +3,7 @@
     resurface bench record --division closed [--model DIR] --out DIR      runs it: DIR/run, DIR/card.json
     resurface bench record --verify DIR [--model DIR]                     0: the card holds; 4: it does not
 
-The division fixes items, prompts, probes, limits, seeds and dtype. Any model may run it.
-"""
+The division fixes items, prompts, probes, limits, seeds and dtype. Any model may run it."""
 
 import argparse
 import json

@@ -4,8 +4,7 @@ The slow way is transformers in float32, one prompt at a time. A full forward pa
 greedy answers, and its own beam search gives beams. On a CPU our engine draws a sample with one uniform number a token,
 from a generator with the sample's seed, so the draw is repeated. Elsewhere each token must lie in its nucleus.
 
-The records to recompute are drawn with a seed from the records' own digest: who changes a record draws others.
-"""
+The records to recompute are drawn with a seed from the records' own digest: who changes a record draws others."""
 
 import math
 import random
@@ -40,8 +39,7 @@ _CLOSE = 1e-3  # a draw, in [0, 1], as close to the end of its token's part may 
 def verify(folder: Path, model: str | None, seed: int | None, share: float) -> str:
     """What holds, in one line. Raises Refused with the reason if it does not, InputError for what cannot be read.
 
-    `model`: where the model is; None: where the run found it. `share` of the records are recomputed.
-    """
+    `model`: where the model is; None: where the run found it. `share` of the records are recomputed."""
     try:
         return _verified(folder, _card(folder), model, seed, share)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

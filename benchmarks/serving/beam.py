@@ -6,8 +6,7 @@
 EOS the two keep different beams by definition. That both search the same tree is checked with EOS ignored: the best
 beam of every item must be identical, and the output gives the number of items where all five are. (Where they were
 not, a plain search over full forward passes in transformers gave ours; the tests compare ours with transformers.) The
-timed rounds match a user's runs: EOS ends an answer.
-"""
+timed rounds match a user's runs: EOS ends an answer."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack

@@ -5,8 +5,7 @@ then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call
 
 Prints where our time goes, the idle share, the fewest token forwards that the answers need (workload.py) beside
 the computed ones, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
-the rest of the wall time.
-"""
+the rest of the wall time."""
 
 import argparse
 import json
@@ -61,8 +60,7 @@ def wall_time(*, wall: float, busy: float, roofline: float, fewest: int, compute
 
     All tokens count alike: each takes the mean engine time of a token. A roofline above what the engine took for the
     fewest tokens, or above the wall time, is cut to the former, and `above_roofline` is true: a measured peak is a
-    guide, and what was done in that time could be done in it.
-    """
+    guide, and what was done in that time could be done in it."""
     busy = min(busy, wall)
     needed = busy * fewest / computed if fewest < computed else busy
     return WallTime(

@@ -4,8 +4,7 @@ against vLLM's `prompt_logprobs=-1`, which an evaluator turns into distributions
     resurface bench fidelity [--model DIR] [--task random:129] [--items 8] [--rounds 3]
 
 Timed are the checkpoint's pass over the texts and the divergence at every position. The checkpoint is the model with
-noise on its matrices.
-"""
+noise on its matrices."""
 
 import json
 import os

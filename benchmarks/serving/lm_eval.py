@@ -7,8 +7,7 @@ lm-eval makes of the texts.
 
 score    `multiple_choice`; timed from token ids to log-likelihoods, as our side is.
 pass     `multiple_choice`, `generate_until` greedy and ten times sampled; its whole `evaluate()` is timed. It has no
-         beams and no ranks: it is compared with our pass without them.
-"""
+         beams and no ranks: it is compared with our pass without them."""
 
 import argparse
 import json
@@ -97,8 +96,7 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
 
     lm-eval encodes context and option together; the option's ids are those after as many as the context alone has.
     Random items have no text, and the text of random ids would be encoded differently: they become words of the
-    vocabulary, of about as many tokens. Raises SystemExit for an option without tokens.
-    """
+    vocabulary, of about as many tokens. Raises SystemExit for an option without tokens."""
     words: list[str] = []
     if any("text" not in item for item in document["items"]):
         pieces = {tokenizer.decode([number], skip_special_tokens=True).strip() for number in range(len(tokenizer))}

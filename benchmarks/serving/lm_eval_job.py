@@ -4,8 +4,7 @@
 
 Evaluates every task of the folder once per line it reads, and answers with one line of JSON. The engine starts, and
 tasks are loaded, before the clock does. lm-eval's own defaults stay: `batch_size=auto` (all requests of a kind
-in one `LLM.generate`), prompt log-probabilities of one token beside the prompt's, samples logged.
-"""
+in one `LLM.generate`), prompt log-probabilities of one token beside the prompt's, samples logged."""
 
 import importlib.metadata
 import json

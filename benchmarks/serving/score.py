@@ -1,8 +1,7 @@
 """Candidate log-likelihoods: forced decoding on one shared context, against one prompt-log-probability request per
 context and option.
 
-    resurface bench score [--model DIR] [--task random:300,600] [--items 40] [--rounds 5] [--peer lm-eval]
-"""
+    resurface bench score [--model DIR] [--task random:300,600] [--items 40] [--rounds 5] [--peer lm-eval]"""
 
 import math
 from collections.abc import Mapping

@@ -5,8 +5,7 @@
 Both are timed without their imports. The other checkpoint is the model pruned by magnitude to 0.5. After the swap the
 engine must give the log-likelihoods that a new engine gives. Also measured: reading the files' bytes from the page
 cache, and a swap whose files are not in that cache, without and with reading ahead (a run reads ahead while it still
-evaluates the previous checkpoint).
-"""
+evaluates the previous checkpoint)."""
 
 import argparse
 import json

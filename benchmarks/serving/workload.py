@@ -19,8 +19,7 @@ over all items together. An answer is anything that was returned: greedy, each b
 - A distribution (a row through the output head) is needed once for each distinct prefix that an answer's token follows.
 - A generated token reads the KV cache once. A scored answer is known beforehand, so one read serves all of its tokens.
 
-This is a bound from below: a beam search must also look at prefixes of beams that it does not return.
-"""
+This is a bound from below: a beam search must also look at prefixes of beams that it does not return."""
 
 import argparse
 import atexit

@@ -1,8 +1,7 @@
 """A task's questions with their candidates: everything about an item that does not depend on a model.
 
 `evaluator.probes.planning` makes them and tokenises them. A task of text has no questions but windows, and a `Window`
-is tokenised from the start.
-"""
+is tokenised from the start."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ alone. A trial in a process with limits comes first (trial.py). `parsed` is safe
 nothing, since Jinja computes constants (`10 ** 10 ** 10`) while it compiles.
 
 The context is cut if a prompt is too long, so the prompt must contain it once and unchanged: `{{ context }}`. A
-placeholder in its place finds its position.
-"""
+placeholder in its place finds its position."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ exceeds the limits is refused before the run starts. A chat template is tried on
 items.
 
     python -m evaluator.asking.trial < {"chat": "...", "variables": {...}, "seconds": 10}
-    python -m evaluator.asking.trial < {"template": {...}, "posed": [[item, options], ...], "seconds": 10}
-"""
+    python -m evaluator.asking.trial < {"template": {...}, "posed": [[item, options], ...], "seconds": 10}"""
 
 import json
 import os

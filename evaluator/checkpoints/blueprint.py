@@ -2,8 +2,7 @@
 
 One engine can serve two checkpoints with equal blueprints: it swaps the second in place. The driver groups checkpoints
 by a key that is at least as strict (`CheckpointInfo.architecture`). An engine compares blueprints again and reports the
-differences in words.
-"""
+differences in words."""
 
 from dataclasses import dataclass
 from pathlib import Path

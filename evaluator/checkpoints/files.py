@@ -2,8 +2,7 @@
 
 A checkpoint is untrusted data. Links are followed, because the hub's cache consists of links. They must lead to regular
 files, since a pipe or a device may never end. The manifests of pruned and quantised checkpoints share one reader.
-`read_ahead` loads the next checkpoint's files into the page cache.
-"""
+`read_ahead` loads the next checkpoint's files into the page cache."""
 
 import hashlib
 import os

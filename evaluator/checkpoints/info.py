@@ -1,8 +1,7 @@
 """A checkpoint's weights, architecture and compression, established before an engine starts.
 
 `inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest, unless this run wrote
-them (`WRITTEN`). It refuses missing or truncated files, NaN weights, half-written directories and code from the hub.
-"""
+them (`WRITTEN`). It refuses missing or truncated files, NaN weights, half-written directories and code from the hub."""
 
 import dataclasses
 import hashlib
@@ -66,8 +65,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
 
     Raises InputError, in one line that names the file and the field or tensor, for a directory that is not a whole
     checkpoint with finite weights, an unknown architecture, sizes that differ from the tensors', and code of its own
-    unless `trust_remote_code`. (Phi-3 brings code, but transformers knows its architecture: the code is not run.)
-    """
+    unless `trust_remote_code`. (Phi-3 brings code, but transformers knows its architecture: the code is not run.)"""
     check_directory(path)
     files = file_states(path)
     config = read_config(path)
@@ -162,8 +160,7 @@ def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor],
     """A digest of the configuration without its incidental fields, and of the tensors' names, dtypes and shapes.
 
     `alone` separates a checkpoint that may not share an engine. The digest covers more than the shapes depend on, since
-    an engine also keeps the first checkpoint's rotary base: a key that is too coarse gives a wrong result.
-    """
+    an engine also keeps the first checkpoint's rotary base: a key that is too coarse gives a wrong result."""
     kept = {key: value for key, value in config.items() if key not in INCIDENTAL}
     digest = hashlib.sha256(json.dumps([kept, dtype, *filter(None, [alone])], sort_keys=True).encode())
     for tensor in tensors:

@@ -1,7 +1,6 @@
 """A directory with links to a checkpoint's files and a config.json of its own.
 
-It is served if the installed readers refuse a field that changes nothing. The user's own files stay unchanged.
-"""
+It is served if the installed readers refuse a field that changes nothing. The user's own files stay unchanged."""
 
 import copy
 import json
@@ -45,8 +44,7 @@ def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
       every such field that names layers.
     - `actorder: static` with one scale for a row: the order of a tool's visits to columns. Some versions of
       compressed-tensors refuse it without groups.
-    - `quant_method: online`: the weights are plain. The engine gets the scheme separately.
-    """
+    - `quant_method: online`: the weights are plain. The engine gets the scheme separately."""
     if online_scheme(config) is not None:
         return {name: value for name, value in config.items() if name != "quantization_config"}
     key = next((key for key in ("quantization_config", "compression_config") if config.get(key)), None)

@@ -5,8 +5,7 @@
     FP8 (block 128x128)         float8 weights and activations
 
 Every tool has its own layout. Values that a configuration does not state stay None. Most do not name the algorithm;
-llm-compressor leaves it in a `recipe.yaml` beside it. This module does not decide what can be served.
-"""
+llm-compressor leaves it in a `recipe.yaml` beside it. This module does not decide what can be served."""
 
 import re
 from collections.abc import Callable, Mapping

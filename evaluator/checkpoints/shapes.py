@@ -4,8 +4,7 @@ An engine builds the model from config.json and finds out what does not fit whil
 holds for every good checkpoint of the architectures in `_DECODERS` is compared; what does not apply is skipped.
 
 Some models keep the settings of their text part in a section of config.json (`text_model`). In a mixture of experts
-each token passes a few of many feed-forward networks.
-"""
+each token passes a few of many feed-forward networks."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,7 @@
 """The safetensors files of a checkpoint, checked byte by byte before anything is loaded from them.
 
 The headers are parsed here because the safetensors package reports neither a tensor's position nor the damaged tensor.
-The format: the header's length in 8 bytes, little-endian; the header as JSON; the tensors' bytes, without gaps.
-"""
+The format: the header's length in 8 bytes, little-endian; the header as JSON; the tensors' bytes, without gaps."""
 
 import hashlib
 import json
@@ -211,8 +210,7 @@ def digests(files: Iterable[Path]) -> tuple[dict[Path, str], str]:
 
     The tensors are read by name. A file's digest follows its bytes, in the same order for each dtype. A tensor that
     comes before its turn waits in memory; beyond `_KEPT` bytes it is read again. Raises InputError as `Tensor.chunks`
-    does.
-    """
+    does."""
     turns = {file: deque(sorted(read_header(file), key=lambda tensor: (tensor.start, tensor.size))) for file in files}
     of_files, of_weights = {file: hashlib.sha256() for file in turns}, hashlib.sha256()
     for file, turn in turns.items():

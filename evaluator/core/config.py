@@ -4,8 +4,7 @@
     PROBES.register(Greedy())
     PROBES["greedi"]           # InputError: unknown probe 'greedi'; did you mean 'greedy'? (known: ...)
 
-A registry is filled where its kind is defined, one line for each object; its order is that of registration.
-"""
+A registry is filled where its kind is defined, one line for each object; its order is that of registration."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

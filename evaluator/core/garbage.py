@@ -1,8 +1,7 @@
 """How often Python searches for dead cycles of objects.
 
 Imports, requests and records make many objects and few cycles. After every 700 new objects, as by default, the search
-takes a tenth of an engine's start and of a report, and an eighth of the driver's time with 256 requests in flight.
-"""
+takes a tenth of an engine's start and of a report, and an eighth of the driver's time with 256 requests in flight."""
 
 import gc
 from collections.abc import Iterator

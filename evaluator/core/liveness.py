@@ -7,8 +7,7 @@
 - A `Heartbeat` is a counter that work raises. A `HangWatch` decides that work hangs when the counter stands still.
 
 An owner on the same machine is looked up by its process id. An owner elsewhere shows signs of life only: it touches its
-file every few seconds. No two machines' clocks are compared.
-"""
+file every few seconds. No two machines' clocks are compared."""
 
 import json
 import os

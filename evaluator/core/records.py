@@ -10,8 +10,7 @@ Example (the beam probe's second beam of one item)::
     Record(checkpoint="wanda-0.5", weights_digest="9f3c...", base="dense", method="wanda", pattern="unstructured",
            sparsity=0.5, calibration="gazetteer", task="gazetteer", language="swahili", item_id="swahili-0017",
            format="open", probe="beam", index=1, seed=0, status="ok", text="Mto Kalo", token_ids=(88, 912, 2),
-           logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)
-"""
+           logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)"""
 
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,7 @@
     name_of("sw") == "swahili"
     normalise("The  Nile.") == "the nile"
 
-A language that is not in the table keeps its spelling, in lower case.
-"""
+A language that is not in the table keeps its spelling, in lower case."""
 
 import re
 import unicodedata

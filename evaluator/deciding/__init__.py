@@ -3,5 +3,4 @@
 - `decision.decide(paired, Thresholds())`: one checkpoint's decision. Pure: arrays and tolerances in, a decision out.
 - `verdicts.judge(inputs, Thresholds())`: the verdicts on all compressed checkpoints of a run.
 - `words.paragraph(verdicts)`: the verdicts in plain words.
-- `comparison.compare(side_a, side_b).frame`: what moved, by checkpoint, task, measure and language.
-"""
+- `comparison.compare(side_a, side_b).frame`: what moved, by checkpoint, task, measure and language."""

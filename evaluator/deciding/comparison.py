@@ -9,8 +9,7 @@ task, checkpoint and measure. A family contains only comparisons that can differ
 
 - The same weights under the same settings are one model. Its rows have no Holm p; the uncorrected p decides.
 - Measures with equal values on every item of both sides are one test, which counts once. Example: `exact_match` and
-  `open`, if each answer with a gold answer equals that gold answer.
-"""
+  `open`, if each answer with a gold answer equals that gold answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """The gate's criteria: numbers with a tolerance, and the paired answers that they are measured on.
 
-A criterion is one entry of CRITERIA.
-"""
+A criterion is one entry of CRITERIA."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -34,8 +33,7 @@ _Z = float(ndtri(1 - ALPHA / 2))
 class Paired:
     """One entry per item: open (`said`) and choice answers (`picked`): 1.0 right, 0.0 wrong, NaN without a judgement.
 
-    The flags `open` and `choice` mark the items that this probe was to judge.
-    """
+    The flags `open` and `choice` mark the items that this probe was to judge."""
 
     languages: npt.NDArray[np.object_]
     contexts: ItemNumbers

@@ -12,8 +12,7 @@ at most 5 % of runs (intersection-union test, R. Berger, Technometrics 24, 1982)
 single check can block by chance (Bonferroni).
 
 A run with several looks divides both levels among them (`looks`). A check that is within at one look stays within at
-later looks, unless it is beyond there. A look too small for even a flawless checkpoint takes no share of the level.
-"""
+later looks, unless it is beyond there. A look too small for even a flawless checkpoint takes no share of the level."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -129,8 +128,7 @@ def decide(
     """The decision on one checkpoint.
 
     `sizes`: the items of each planned look. `passed`: the checks that were within at an earlier look. `reports`:
-    numbers of tables; without one that has a tolerance no PASS. `absent`: how to count items without a judgement.
-    """
+    numbers of tables; without one that has a tolerance no PASS. `absent`: how to count items without a judgement."""
     items = len(paired.contexts)
     spoken = paired.spoken if thresholds.languages and len(paired.spoken) > 1 else []
     parts = {language: paired.of(language) for language in spoken}

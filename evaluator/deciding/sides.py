@@ -1,8 +1,7 @@
 """One side of a comparison: a row for each scored answer, and the settings behind it.
 
 A side comes from a run's outcomes or from lm-eval's logs. Both use the same names of measures. `open`: the greedy
-answer contains a gold answer. `choice`: the gold option scored highest. `exact_match` has one name everywhere.
-"""
+answer contains a gold answer. `choice`: the gold option scored highest. `exact_match` has one name everywhere."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

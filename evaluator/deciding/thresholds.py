@@ -4,8 +4,7 @@
 
 The default criteria are open and choice accuracy, mc_only and lost. The gate judges the others only if they are set.
 The defaults do not follow from a theory: set them to a loss that your users would notice. Thresholds do not change
-records or tables.
-"""
+records or tables."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -21,8 +21,7 @@ def room(rows: int, in_flight: int, *, bursts: bool) -> int:
     """How many requests an engine takes now that computes `rows` at a time and has `in_flight`.
 
     In bursts, it takes none until an eighth of its rows is free: the steps in between only generate. A burst always
-    comes, as every request that ends frees a row.
-    """
+    comes, as every request that ends frees a row."""
     if not bursts:
         return max(0, rows + _QUEUED - in_flight)
     free = rows - in_flight

@@ -1,8 +1,7 @@
 """The engines that exist, and how one is configured and built.
 
 An engine is one file with a class that satisfies `base.Engine`, and an `EngineKind` with the name for users. This
-folder's `__init__.py` fills `ENGINES`, one line for each kind. Options, YAML validation and "did you mean" read it.
-"""
+folder's `__init__.py` fills `ENGINES`, one line for each kind. Options, YAML validation and "did you mean" read it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

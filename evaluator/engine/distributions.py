@@ -7,8 +7,7 @@ are lower bounds, and the acceptance is an upper bound. The file also has the co
 ids; only a score of the same ids is compared with it.
 
 Engines call `unusable` before they compute and `referred` on the rows that they have computed. Everything is done in
-float32, with sums in float64. torch is imported when there are rows.
-"""
+float32, with sums in float64. torch is imported when there are rows."""
 
 from __future__ import annotations
 

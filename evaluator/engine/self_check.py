@@ -4,8 +4,7 @@ Forced scores and prompt log-probabilities are the same numbers, computed in two
 errors differ between builds, devices, dtypes and runners. So the first engine of a combination scores a few short
 continuations both ways before it serves. Both ways rank with the same kernel, so ranks are compared with a count over
 whole distributions and with a planted table (`vllm/verify/weights.py`). Pure except for `Memory`, a folder with a file
-for each combination that has passed. `vllm/engine.py` runs it.
-"""
+for each combination that has passed. `vllm/engine.py` runs it."""
 
 import contextlib
 import hashlib
@@ -75,8 +74,7 @@ def disagreement(
     """How the responses of the two ways differ, in words; None if they agree.
 
     A request that neither way can answer proves nothing: a collapsed model has no log-probabilities at all.
-    `whole` are the slow way's answers with whole distributions.
-    """
+    `whole` are the slow way's answers with whole distributions."""
     one, other = ({response.request_id: response for response in side} for side in (fast, slow))
     distances: list[float] = []
     for request in asked:
@@ -125,8 +123,7 @@ def misranked(answers: Sequence[Response], whole: Sequence[Response], allowed: f
     """A rank, in words, that the whole distribution at its position rules out; None if there is none.
 
     Each log-probability may be off by these nats. Equal values in `whole` can come from different logits, as the
-    subtraction rounds, and the engine ranks the logits. So a rank may be any of those that its equals have.
-    """
+    subtraction rounds, and the engine ranks the logits. So a rank may be any of those that its equals have."""
     tables = {each.request_id: each for each in whole if each.status == "ok"}
     for answer in answers:
         table = tables.get(answer.request_id)

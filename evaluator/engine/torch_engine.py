@@ -1,8 +1,7 @@
 """The oracle: transformers, one request at a time, float32 by default.
 
 Nothing here is fast; everything is plain. Tests compare the other engines with it, and it serves where vLLM is not
-installed (`--engine torch`). torch is imported when an engine is built.
-"""
+installed (`--engine torch`). torch is imported when an engine is built."""
 
 from __future__ import annotations
 

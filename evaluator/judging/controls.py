@@ -9,8 +9,7 @@ A matcher that always answers no (or yes) gives plausible numbers. Control pairs
                 not match
 
 Control pairs are easier than models' answers. A matcher that passes may still misjudge freer wording; a matcher that
-fails is useless. The choice of items and rules depends on the items' ids alone.
-"""
+fails is useless. The choice of items and rules depends on the items' ids alone."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -9,8 +9,7 @@ the likelier continuation of " yes" and " no". A verdict needs no parsing, and a
     -> [Verdict(verdict=True, probability=0.93, status="ok")]
 
 A response is untrusted text. The prompt quotes it as a JSON string, which it cannot end. Special tokens in it are
-broken up, so it cannot end the user's turn of a chat template.
-"""
+broken up, so it cannot end the user's turn of a chat template."""
 
 import json
 import math

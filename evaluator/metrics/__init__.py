@@ -4,8 +4,7 @@ outcomes = Outcomes()
 for part in parts:                              # records of one checkpoint and task each
     outcomes.add(reduce_records(part))
 filled = compute_tables(Inputs(outcomes, items, run=run))     # items: optional, for the clusters of intervals
-filled["fates"].frame
-"""
+filled["fates"].frame"""
 
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs

@@ -4,8 +4,7 @@
     typed_frame(columns, rows)                         # exactly these columns; counts are nullable integers
 
 A kind formats a value for people. The stored values are plain: a percentage is a share of 1. A share of fewer than
-`FEW` items is no meaningful percentage. It reads "3 of 9" if its column names the column of its total (`of`).
-"""
+`FEW` items is no meaningful percentage. It reads "3 of 9" if its column names the column of its total (`of`)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -85,8 +84,7 @@ class Column:
     - `of`: the column that counts the total of a share.
     - `stored`: the unit of its stored values, if its kind does not name it.
     - `requested`: the column of the requested value, which is shown beside this one if they differ.
-    - `interval`: the columns `<name>_low` and `<name>_high` follow. `alone` leaves out the value.
-    """
+    - `interval`: the columns `<name>_low` and `<name>_high` follow. `alone` leaves out the value."""
 
     name: str
     kind: Kind

@@ -1,8 +1,7 @@
 """How many items were measured, how many were not, and why.
 
 The table counts the items that were not measured, by checkpoint, task, format, probe, language, status and reason.
-Every other table counts its exclusions and failures; this one names them. The reason is the record's own text.
-"""
+Every other table counts its exclusions and failures; this one names them. The reason is the record's own text."""
 
 import numpy as np
 import pandas as pd
@@ -68,8 +67,7 @@ COLUMNS = (
 def left_out(inputs: Inputs) -> pd.DataFrame:
     """The table: pooled rows first, for each status the most frequent reason first; empty if nothing is left out.
 
-    `n` counts items, or windows of a text, out of those `asked`; of samples, under the run's own seed.
-    """
+    `n` counts items, or windows of a text, out of those `asked`; of samples, under the run's own seed."""
     rows: list[Row] = []
     for subject in [*inputs.checkpoints, *inputs.readers]:
         for format in inputs.formats:

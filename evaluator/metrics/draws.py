@@ -8,8 +8,7 @@ ignores values that the items do not show. So one more context joins the others 
 mean (`evaluator.metrics.intervals`). All its items are of the kind that moves the statistic furthest.
 
 Weights depend only on the place of a context among the items: equal values give equal intervals, and checkpoints on the
-same items share them. `benchmarks/gate/coverage.py` measures the coverage.
-"""
+same items share them. `benchmarks/gate/coverage.py` measures the coverage."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -42,8 +41,7 @@ def intervals(
     """The 95 % interval of `statistic` of the means of `values`, or the reason why there is none.
 
     `values`: each has one number an item, or several such rows for as many intervals. `kinds`: the extreme values that
-    an item may have. `beside`: further arguments of the statistic from other data, each as a number and its draws.
-    """
+    an item may have. `beside`: further arguments of the statistic from other data, each as a number and its draws."""
     rows = [np.atleast_2d(each) for each in values]
     place = pd.factorize(contexts)[0]
     number = int(place.max(initial=-1)) + 1

@@ -9,8 +9,7 @@ Fates describe the answers that the dense model knew, that is both produced and 
     kept            still produced (open, greedy) and still recognised (choice)
     mc_only         recognised, no longer produced: only multiple choice still finds it
     produced_only   produced, no longer recognised
-    lost            neither; it may not be erased from the weights: beams, samples or its rank may still find it
-"""
+    lost            neither; it may not be erased from the weights: beams, samples or its rank may still find it"""
 
 import numpy as np
 import pandas as pd

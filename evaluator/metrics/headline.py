@@ -91,8 +91,7 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
     `open_base` and `open_paired` are both accuracies on the `open_n_paired` items measured in both. `known` counts the
     items that the base both produced and recognised, null if none was measured in both; fates are shares of it.
-    Recoverability is over all items with beams or samples, `*_recovered` over the checkpoint's own greedy failures.
-    """
+    Recoverability is over all items with beams or samples, `*_recovered` over the checkpoint's own greedy failures."""
     whole = {name: pooled(tables[name]) for name in SUMMED}
     own = {name: dict(iter(table.groupby(["task", "checkpoint"], sort=False))) for name, table in whole.items()}
     rows: list[Row] = []

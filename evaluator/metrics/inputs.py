@@ -7,8 +7,7 @@ The difference of a checkpoint and its base is damage only if nothing else diffe
 - in run.json: the settings of the task, including the seed, and how each checkpoint's options were scored;
 - for comparisons of beams or samples: how many there are, and how they were drawn.
 
-Checkpoints with quantised activations are comparable, but have their own noise floor. A note on their rows gives it.
-"""
+Checkpoints with quantised activations are comparable, but have their own noise floor. A note on their rows gives it."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,8 +64,7 @@ class Inputs:
 
     - `checkpoints`: every checkpoint on every task with questions, in display order. `readers`: the same for texts.
     - `formats`: the evaluated formats, in the protocol's order.
-    - `decided_early`: the note on each checkpoint that has records of some items only, by task and checkpoint.
-    """
+    - `decided_early`: the note on each checkpoint that has records of some items only, by task and checkpoint."""
 
     def __init__(
         self,

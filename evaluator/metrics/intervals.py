@@ -24,8 +24,7 @@ an integral of the moment generating function along a line through its saddle po
 Statistics 25, 1954). The trapezoidal rule computes it with a relative error of two thousandths or less.
 
 Tests of paired outcomes are here too: McNemar (exact) and Holm take a few lines each. Unit tests compare them with
-statsmodels, which takes a hundred times as long per call. Statistics other than means: `draws`.
-"""
+statsmodels, which takes a hundred times as long per call. Statistics other than means: `draws`."""
 
 import math
 from collections.abc import Sequence
@@ -85,8 +84,7 @@ class Mean:
     """The mean of items' values over contexts that are drawn independently.
 
     `values` are in [low, high], one an item; `contexts` numbers each item's context. `weights` make it a weighted mean.
-    Raises ValueError without an item.
-    """
+    Raises ValueError without an item."""
 
     def __init__(
         self,
@@ -148,8 +146,7 @@ class Mean:
 
         The usual size is weighted by size: large contexts decide how far the mean may move. A single item may be as bad
         as `high`; in a context of several, all rarely are. So the worst share is the larger of two: the largest share
-        of any context, and the mean share with each share as its own weight, after adding a context of share 1.
-        """
+        of any context, and the mean share with each share as its own weight, after adding a context of share 1."""
         usual = 0.0 if low < 0 < high else low
         shown = np.clip((sums / self._sizes - usual) / (high - usual), 0.0, 1.0)
         share = max(float(shown.max()), float((shown @ shown + 1) / (shown.sum() + 1)))
@@ -160,8 +157,7 @@ class Mean:
 class Ratio(Mean):
     """The ratio of two sums over the same items, both with values from 0 to 1: `over` divided by `under`.
 
-    Its upper bound is infinite if the bound of `under` is 0.
-    """
+    Its upper bound is infinite if the bound of `under` is 0."""
 
     def __init__(self, over: Floats, under: Floats, contexts: ItemNumbers) -> None:
         super().__init__(over, contexts)
@@ -179,8 +175,7 @@ class Ratio(Mean):
 def _bound(alike: _Alike, level: float) -> float:
     """The margin that the weighted mean exceeds with probability `level`.
 
-    Newton's method runs on the normal scale, on which the probability is nearly linear in the margin.
-    """
+    Newton's method runs on the normal scale, on which the probability is nearly linear in the margin."""
     sums, sizes, counts = np.array(alike).T
     if not sizes.any():
         return float("inf")

@@ -7,8 +7,7 @@
 Every look has the same level (S. Pocock, Biometrika 64, 1977), for looks of any sizes. A test statistic of k looks is a
 Brownian motion at the times n_1 < ... < n_k. The probability that it ever crosses z * sqrt(n) is integrated look by
 look (P. Armitage, C. McPherson and B. Rowe, Journal of the Royal Statistical Society A 132, 1969). A single look has
-the whole level. So the gate of a finished run follows the same rule.
-"""
+the whole level. So the gate of a finished run follows the same rule."""
 
 from collections.abc import Sequence
 from functools import lru_cache

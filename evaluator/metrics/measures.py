@@ -1,8 +1,7 @@
 """The numbers in tables, as the columns of a row: rates, paired differences, means over languages.
 
 Most functions return a part of a row: the value under `name`, its interval under `<name>_low` and `<name>_high`.
-`contexts` numbers each item's context (`Inputs.contexts_of`): items of one context depend on each other.
-"""
+`contexts` numbers each item's context (`Inputs.contexts_of`): items of one context depend on each other."""
 
 import math
 from bisect import bisect_left
@@ -67,8 +66,7 @@ def apart(name: str, first: Mean, second: Mean) -> Row:
     """The difference of two means of different items, with its interval.
 
     Each end combines the widths of both means' own intervals (MOVER; G. Y. Zou and A. Donner, Statistics in Medicine
-    27, 2008; Newcombe's tenth method of 1998 is the special case of two rates).
-    """
+    27, 2008; Newcombe's tenth method of 1998 is the special case of two rates)."""
     value = first.value - second.value
     fewest = min(first.contexts, second.contexts)
     if fewest < FEWEST:
@@ -102,8 +100,7 @@ class Unbounded:
     """A ratio of sums, or a combination of several: how much each item moves it, and the context of each item.
 
     Its values have no bounds, so no interval is valid for all distributions. This is Student's, with a standard error
-    clustered by context (K.-Y. Liang and S. Zeger, Biometrika 73, 1986).
-    """
+    clustered by context (K.-Y. Liang and S. Zeger, Biometrika 73, 1986)."""
 
     value: float
     moves: Floats

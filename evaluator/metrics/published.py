@@ -2,8 +2,7 @@
 
 `paper.json` holds the numbers, each with its setting and the cell of our tables that it belongs to. It also has the
 rule that decides whether a setting of ours is the paper's. A number from another setting is no comparison, and is not
-shown.
-"""
+shown."""
 
 import json
 import re

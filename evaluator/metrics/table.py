@@ -13,8 +13,7 @@ A figure is data too: its panels, and in each panel the kind of mark, the column
 
 `evaluator.report.figures` draws it: a row for each checkpoint, or a scatter. A panel without a value is left out;
 a figure without panels is not drawn. Colours are names of the page's style: probes, fates, `muted`, `negative`.
-Titles may name a column in braces: its first value is written there.
-"""
+Titles may name a column in braces: its first value is written there."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -160,8 +159,7 @@ class Table:
     - `plotted`: picks the rows that are drawn in `figure`, and may rename their checkpoints.
     - `corrections` are computed over all rows, after the rows.
     - `apart`: a figure for each combination of values of these columns; without a value there, a row is not drawn.
-    - `any_of`: if no row has a value in this column, the table has no rows.
-    """
+    - `any_of`: if no row has a value in this column, the table has no rows."""
 
     name: str
     title: str

@@ -1,7 +1,6 @@
 """How an answer is looked for: from a question to requests, and from their responses to records.
 
-`PROBES` holds one object for each probe. Its order is that of records and settings: identities of runs depend on it.
-"""
+`PROBES` holds one object for each probe. Its order is that of records and settings: identities of runs depend on it."""
 
 from evaluator.probes.base import PROBES, answering_probes
 from evaluator.probes.beam import Beam

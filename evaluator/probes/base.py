@@ -16,8 +16,7 @@ responses, and returns records::
         (response,) = yield [item.greedy()]
         return [item.record(self.name, **item.generated(response))]
 
-What a probe raises ends the run in one line that names probe and item (`blame`). No engine is restarted for it.
-"""
+What a probe raises ends the run in one line that names probe and item (`blame`). No engine is restarted for it."""
 
 from __future__ import annotations
 
@@ -91,15 +90,13 @@ class Probe(ABC):
         It goes on when all requests of a step are answered, and gets the responses in their order. After an empty step
         it goes on when no request of the item is open: all that the item will bring is then known. A probe that
         `gathers` goes on after every step of the engine that answered it, with these responses and the tokens of its
-        streamed requests, or none when no request of the item is open. It may cancel its requests.
-        """
+        streamed requests, or none when no request of the item is open. It may cancel its requests."""
 
     @abstractmethod
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         """One row for each item: `<name>_status` and `columns`, null where the probe was not measured.
 
-        `asked` holds this probe's records, always all of an item. The result's index is `reducing.KEY`.
-        """
+        `asked` holds this probe's records, always all of an item. The result's index is `reducing.KEY`."""
 
 
 class ItemProbe(Probe):
@@ -152,8 +149,7 @@ _log = logging.getLogger(__name__)
 def blame(probe: str, item: Item, error: Exception) -> Exception:
     """What to raise for an error of `probe` on `item`: a ResurfaceError that names both. The log gets the traceback.
 
-    A ResurfaceError is returned unchanged: it is clear by itself.
-    """
+    A ResurfaceError is returned unchanged: it is clear by itself."""
     if isinstance(error, ResurfaceError):
         return error
     line = (

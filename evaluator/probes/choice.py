@@ -2,8 +2,7 @@
 
 Options are scored after the open prompt, which does not list the options. An option's score is its log-likelihood,
 summed over its tokens, in nats. `choice` draws its distractors from the language's answers; `hard_choice` takes the
-ones most like the gold answer.
-"""
+ones most like the gold answer."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from evaluator.tasks.distractors import DrawnOptions
 class EvalConfig(Settings, Source):
     """Which items are asked, how they are posed, and how their answers are looked for (defaults: the paper's).
 
-    The keys of a `Source` say more of a data set: they are for the tasks that read any (`hf:...` and the presets).
-    """
+    The keys of a `Source` say more of a data set: they are for the tasks that read any (`hf:...` and the presets)."""
 
     task: str  # TASK[:PATH]
     # What records call it; None: the task's own name, a file's stem for jsonl:FILE and text:FILE.

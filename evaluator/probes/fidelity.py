@@ -9,8 +9,7 @@ llama.cpp's perplexity tool; the expected acceptance rate is speculative decodin
 A passage is a prompt and the tokens after it. The base computes every passage twice: it keeps its distributions, then
 compares itself with these in another batch, with more of the passage in the cache. The result is the floor of the
 measurement: smaller divergences are noise. Every other checkpoint compares once, with the same requests. The engine
-gets a passage in pieces, so that neither a file nor the rows in memory grow with its length.
-"""
+gets a passage in pieces, so that neither a file nor the rows in memory grow with its length."""
 
 from __future__ import annotations
 

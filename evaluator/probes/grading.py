@@ -4,8 +4,7 @@
     -> {"contains": True, "exact_match": True, "token_f1": 1.0}
 
 Both sides are normalised first, and the best over the gold answers counts. Spans between `<think>` and `</think>` are
-not part of an answer. They are removed here, so callers pass the decoded text unchanged.
-"""
+not part of an answer. They are removed here, so callers pass the decoded text unchanged."""
 
 import re
 from collections import Counter

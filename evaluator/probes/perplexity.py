@@ -5,8 +5,7 @@ Every token is predicted from the earlier tokens of its window, the first one fr
 a text, and otherwise not at all.
 
 A window is scored in pieces: `Score` requests whose prompt is all of the window before the piece. The engine's prefix
-cache holds the window once. So the cost is one pass over the window and one decode step per token.
-"""
+cache holds the window once. So the cost is one pass over the window and one decode step per token."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """From a task's items to questions with their candidates, and from questions to token ids.
 
 Questions are pure text, made once per task and shipped to every engine. A plan is made once for all checkpoints that
-share a tokenizer.
-"""
+share a tokenizer."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ spans of thinking.
     j = the largest number below k such that the decoding of ids[j:k] contains one
 
 The lead-in is ids[:j], the aligned answer ids[j:k]; nothing is tokenised again. The whole answer determines the spans
-of thinking. So a thought never counts as the answer, even if k splits a tag or a slice begins after its tag.
-"""
+of thinking. So a thought never counts as the answer, even if k splits a tag or a slice begins after its tag."""
 
 from __future__ import annotations
 

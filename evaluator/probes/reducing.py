@@ -5,8 +5,7 @@ are null, and `<probe>_status` says why.
 
 Two kinds of values are packed as text. Percentiles over positions need every position's divergence: five bytes, for the
 divergence as float32, the band of the base's confidence and the agreement of the likeliest tokens. To compare two
-checkpoints' choices, each option keeps its probability in four bytes.
-"""
+checkpoints' choices, each option keeps its probability in four bytes."""
 
 from __future__ import annotations
 

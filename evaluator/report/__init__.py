@@ -4,8 +4,7 @@
     report.page        # RUN/report/index.html
 
 RUN/records is enough to rebuild the report. RUN/items adds questions, passages and clusters. RUN/verdicts and
-RUN/controls add the judgements of matcher models, and RUN/run.json adds provenance.
-"""
+RUN/controls add the judgements of matcher models, and RUN/run.json adds provenance."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -40,8 +39,7 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there are no readable records.
 
     The function reads records one checkpoint and task at a time and writes their outcomes to RUN/outcomes, where the
-    tables read them. Packed outputs and rows of tables stay in memory.
-    """
+    tables read them. Packed outputs and rows of tables stay in memory."""
     step = progress or (lambda what, done, total: None)
     view = ItemView()
     inputs = read_inputs(run_dir, view, progress=step, outcomes=run_dir / "outcomes")
@@ -110,8 +108,7 @@ def read_inputs(
     """The inputs of a run's tables. Raises InputError like `write_report`.
 
     `view` collects the records that are read. `only`: the checkpoints to read. `outcomes`: a folder for one file of
-    outcomes per checkpoint; without it, outcomes stay in memory.
-    """
+    outcomes per checkpoint; without it, outcomes stay in memory."""
     parts, found, done = record_parts(run_dir), Outcomes(), 0
     if only is not None:
         parts = [part for part in parts if part[0].parent.parent.name in only]

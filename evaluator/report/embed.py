@@ -16,8 +16,7 @@ the page shows model output only as text.
                                   aligned   [rank, margin, lead-in string, answer string, logprob]
     hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (the string says why)
 
-The index names the probes in this order; those without a view are left out.
-"""
+The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip

@@ -2,8 +2,7 @@
 
 Each checkpoint becomes a model's folder. Each task becomes two: `<task>_open` (greedy answers to the open prompt) and
 `<task>_choice` (log-likelihoods of the options). A run does not store its prompts, so `arguments` and `prompt_hash`
-use context and question. Items without a measurement have no sample, but `n-samples` counts them.
-"""
+use context and question. Items without a measurement have no sample, but `n-samples` counts them."""
 
 import json
 import math

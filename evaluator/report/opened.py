@@ -5,8 +5,7 @@
     run.item("xquad", "q17")                # every checkpoint's answers
     run.figure("fates")                     # matplotlib's axes
 
-A run that is still running shows its records so far. What was read once stays: open the run again for newer records.
-"""
+A run that is still running shows its records so far. What was read once stays: open the run again for newer records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

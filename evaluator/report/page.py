@@ -4,8 +4,7 @@ Jinja escapes every value. The content security policy allows only the page's ow
 loading anything. So even a model output that became markup could neither run code nor contact a server.
 
 A cell shows a value and its interval; empty columns are left out. DEFINITIONS explains the report's terms; it is the
-page's last section.
-"""
+page's last section."""
 
 import base64
 import hashlib
@@ -46,8 +45,7 @@ def render_page(
 ) -> str:
     """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element.
 
-    With `pages`, it is their index, without items or a script. `home`: the link from a page to its index, if any.
-    """
+    With `pages`, it is their index, without items or a script. `home`: the link from a page to its index, if any."""
     script = "" if pages else _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     tables = [filled for filled in results.tables.values() if filled.note or len(filled.frame)]

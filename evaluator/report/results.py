@@ -2,8 +2,7 @@
 
 A run with few checkpoints has one page. A larger run has an index and several pages, so that each page opens quickly.
 Each of these shows some checkpoints and their base. All numbers are computed over the whole run: a page shows a part of
-them, and tables/*.csv has all.
-"""
+them, and tables/*.csv has all."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

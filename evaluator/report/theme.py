@@ -2,8 +2,7 @@
 
 Every colour is one of the page's light theme, and in SVG the CSS variable of that colour. So a figure is readable on
 light and on dark backgrounds, and a fate or probe has the same colour in figures, tables and the item view. Text stays
-text. The same numbers give the same SVG: no date, salted ids.
-"""
+text. The same numbers give the same SVG: no date, salted ids."""
 
 import io
 import re

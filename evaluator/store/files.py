@@ -1,8 +1,7 @@
 """Files that appear whole or not at all: written under another name, synced, renamed.
 
 A fence protects a directory from processes that no longer own it. An owner writes each file in its own folder first and
-renames it then. A process that takes the directory over removes that folder, so the old owner's renames fail.
-"""
+renames it then. A process that takes the directory over removes that folder, so the old owner's renames fail."""
 
 from __future__ import annotations
 
@@ -124,8 +123,7 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
 
     A spreadsheet reads a cell as a formula if it begins with =, +, -, @, a tab or a line end. A formula can run
     programs or send other cells away, and texts come from checkpoints, data sets and engines. So such a text, if it is
-    no number, gets a leading apostrophe, which marks it as text.
-    """
+    no number, gets a leading apostrophe, which marks it as text."""
     import pandas as pd  # late: a process that only reads a run's state does not need it
 
     safe = frame.copy(deep=False)

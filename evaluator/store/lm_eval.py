@@ -4,8 +4,7 @@
     DIR/<model>/samples_<task>_<time>.jsonl        a line for each document and filter
 
 A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`, `metrics` (names), `doc_hash`,
-`prompt_hash`, `target_hash`, and each metric's value under its name.
-"""
+`prompt_hash`, `target_hash`, and each metric's value under its name."""
 
 import hashlib
 import json

@@ -6,8 +6,7 @@ The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), `tr
 a shortened context), and each registered probe's (`Probe.columns`; null if not measured) with
 
     <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null if the probe did not run
-    <probe>_why       the record's reason if it was excluded or failed
-"""
+    <probe>_why       the record's reason if it was excluded or failed"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Set

@@ -3,8 +3,7 @@
     RUN/records/.whole    SHA-256 of `_SOUGHT`, the columns that a check requires; then SHA-256 of each whole part
 
 Reading a part in full costs 100 times as much as its digest. `damaged` reads a part again only if its digest is new, or
-if `_SOUGHT` has changed.
-"""
+if `_SOUGHT` has changed."""
 
 import contextlib
 import os
@@ -79,8 +78,7 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, schema.Sto
     Columns that an older run lacks (`Meaning.later`) become null. Wider types of the same kind are accepted: other
     programs write int64 for int32, and pandas floats for integers with nulls. Raises InputError, naming file and
     column, for an unreadable file, a missing column, another type or a value that is not allowed (null, an unknown
-    status).
-    """
+    status)."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         missing = [name for name in names if name not in file.schema_arrow.names]
@@ -106,8 +104,7 @@ def damage_of(
     """Why a part cannot be read, in one line; None for a sound part. By default, it is a part of records.
 
     A sound part is whole, its columns have the right types, and the `needed` ones are present. Raises InputError if
-    the system cannot read the file, as the part itself may be sound.
-    """
+    the system cannot read the file, as the part itself may be sound."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             found = file.schema_arrow

@@ -6,8 +6,7 @@ its run directory to another driver cannot rename files there (`files`, `RunLock
 
     RUN/records/<checkpoint>/<task>/<shard>.parquet   the columns: docs/records.md
     RUN/damaged/<checkpoint>/<task>/<shard>.parquet   parts that became unreadable; their items are evaluated again
-    RUN/items/<task>.parquet                          the questions, for the report's item view
-"""
+    RUN/items/<task>.parquet                          the questions, for the report's item view"""
 
 import contextlib
 import os
@@ -129,8 +128,7 @@ class RecordStore:
 
         token_ids is null without an answer. Raises InputError for a damaged part, and ResurfaceError if parts have
         disappeared, as their items would look unanswered. Thread-safe. The last few tables, which engines request again
-        and again, stay in memory until their parts change.
-        """
+        and again, stay in memory until their parts change."""
         with self._reading:
             folder = self.root / checkpoint / task
             names = _names(folder)

@@ -2,8 +2,7 @@
 checkpoints' sizes and the engines' counters.
 
 A checkpoint, one of its tasks or one item can fail. Each failure stays listed, in `failures` and in
-tables/failures.csv, until the same command succeeds with it.
-"""
+tables/failures.csv, until the same command succeeds with it."""
 
 from __future__ import annotations
 

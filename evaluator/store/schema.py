@@ -3,8 +3,7 @@
     python -m evaluator.store.schema > docs/records.md
 
 Files are written with the Arrow schemas `RECORDS`, `ITEMS`, `VERDICTS` and `CONTROLS`. The report reads the columns
-`READ_RECORDS` and the other `READ_*`. `PANDAS` types a frame of records. No other module lists the columns.
-"""
+`READ_RECORDS` and the other `READ_*`. `PANDAS` types a frame of records. No other module lists the columns."""
 
 import types
 from collections.abc import Sequence

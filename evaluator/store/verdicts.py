@@ -5,8 +5,7 @@
     RUN/controls/panel.json                                whether the panel leaves unfit matchers out
 
 A file appears whole or not at all. A later command that judges more records (other probes, all responses) adds rows.
-Rows of control pairs stay even if a later run no longer makes their pair (another reference, fewer pairs requested).
-"""
+Rows of control pairs stay even if a later run no longer makes their pair (another reference, fewer pairs requested)."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,7 @@
 
 An item is named by (task, language, item_id): the parallel questions of XQuAD have one id in all twelve languages.
 `text:FILE` is the one task without items: its text is for the perplexity probe. To add a task, write a file with a
-`Task` (base.py) and register it below; for a data set of the hub, a YAML file in `presets/` is enough.
-"""
+`Task` (base.py) and register it below; for a data set of the hub, a YAML file in `presets/` is enough."""
 
 from evaluator.tasks import data_sets, gazetteer, squad, user_files
 from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec

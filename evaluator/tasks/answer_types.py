@@ -13,8 +13,7 @@ Chinese, Japanese, Korean or Thai letter may follow directly. Digits of every sc
 
 `answer_words.json` has the month names and number words of 26 languages; others are judged by digits and capital
 letters. Two limits: German nouns count as names. Scripts without capital letters (Arabic, Bengali, Chinese, Hindi,
-Thai, ...) hardly mark names, so most names are `other` there.
-"""
+Thai, ...) hardly mark names, so most names are `other` there."""
 
 import json
 import re

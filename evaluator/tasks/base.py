@@ -11,8 +11,7 @@
 `evaluator/tasks/__init__.py` registers the tasks that ship with Resurface, one line each.
 
 A task with a user's prompt has a separate name: `xquad+terse` is `xquad` with the prompt `terse`. It has the same items
-but separate records and rows in tables. The tables `prompts` and `prompt_order` join them.
-"""
+but separate records and rows in tables. The tables `prompts` and `prompt_order` join them."""
 
 import os
 import re
@@ -57,8 +56,7 @@ class Task:
     """One source of questions, or of running text. Exactly one of `read_items`, `data` and `read_text` is given.
 
     Readers take the path after the colon (also one of `argument.words`), or None. They raise InputError for missing or
-    malformed data. Items keep the order of their file. The run replaces `Item.task` with its own name for the task.
-    """
+    malformed data. Items keep the order of their file. The run replaces `Item.task` with its own name for the task."""
 
     name: str
     help: str  # a phrase: where the data comes from

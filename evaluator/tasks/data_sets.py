@@ -12,8 +12,7 @@ columns (`Source`), what open answering means for it, and an invented sample row
     hf:DIR, hf:FILE           Parquet, JSON (also a row per line) or CSV
     hf:FILE.yaml              for the command line: a YAML file with a mapping; its `data` names the data set
 
-That file, or the task's entry in a sweep file, maps columns to fields (`source.py`). Without one, names decide.
-"""
+That file, or the task's entry in a sweep file, maps columns to fields (`source.py`). Without one, names decide."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -49,8 +49,7 @@ def choose_options(item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | 
 
     With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the pool allows: same kind and similar
     length, same kind, similar length, any; each group is drawn at random. Of an item's own options, all are used,
-    without repetitions and gold answers. Raises InputError without a single distractor.
-    """
+    without repetitions and gold answers. Raises InputError without a single distractor."""
     rng = random.Random(f"{seed}:{item.item_id}")
     if item.options:
         distractors = _own_distractors(item)
@@ -96,8 +95,7 @@ def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
     """The three answers of the pool that look most like the gold option.
 
     Likeness is the Jaccard index of the sets of character trigrams of the normalised texts (0 for texts without one);
-    ties go to the earlier item of the pool.
-    """
+    ties go to the earlier item of the pool."""
     wanted = _trigrams(gold_option(item))
     others = [other for other in pool if other.item_id != item.item_id and not is_excluded(other)]
     alike = []

@@ -11,8 +11,7 @@ each invented word to exactly one, so calibration and training text never contai
 Example::
 
     items = gazetteer_items("swahili")            # 300 items, always the same
-    texts = gazetteer_passages("swahili", count=128)
-"""
+    texts = gazetteer_passages("swahili", count=128)"""
 
 import hashlib
 import random

@@ -1,7 +1,6 @@
 """From `TASK[:PATH]` to its items by language, or its text; and which items of a language are evaluated.
 
-The selection follows The Benchmark Illusion (arXiv 2606.17609).
-"""
+The selection follows The Benchmark Illusion (arXiv 2606.17609)."""
 
 import hashlib
 import json

@@ -5,8 +5,7 @@
     mapping.item(row, "test-000017", "row 17")   # the names are for a row without an id, and for errors
 
 Every text is trimmed. A row without a right answer (an empty list, null, a hidden label) is excluded and counted. Any
-other malformed row is an error that names data set, row and field.
-"""
+other malformed row is an error that names data set, row and field."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any

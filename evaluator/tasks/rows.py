@@ -1,8 +1,7 @@
 """The rows of any data set that `datasets` reads, from the hub or from files: Parquet, JSON, CSV and the Arrow files of
 `save_to_disk`, never code.
 
-`datasets` has not run loading scripts since version 4. Other formats are refused, because some are pickles.
-"""
+`datasets` has not run loading scripts since version 4. Other formats are refused, because some are pickles."""
 
 import logging
 import tempfile
@@ -126,8 +125,7 @@ def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: b
     The user's settings `said` override the preset `usual`. `data` names a repository on the hub, or (`local`) a
     directory or file. Local files ignore the preset's split, configuration and revision: a configuration is then the
     directory or file with its name or its language's, if one exists. Raises InputError in one line for data that cannot
-    be loaded or has no answered item, and for a malformed row; it names data, row and field.
-    """
+    be loaded or has no answered item, and for a malformed row; it names data, row and field."""
     source = said.over(usual)
     items: dict[tuple[str, str], Item] = {}
     for language, place in _places(task, data, source, said, local=local):

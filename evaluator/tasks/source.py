@@ -6,8 +6,7 @@
     language: english           # for every row, without a language column
     fields: {question: question_stem, options: choices.text, labels: choices.label, answer: answerKey}
 
-All keys are optional for a preset. Each given key replaces the preset's.
-"""
+All keys are optional for a preset. Each given key replaces the preset's."""
 
 from typing import Annotated, Any
 
@@ -38,8 +37,7 @@ class Fields(Frozen):
     """Where a row holds each field of an item: a dotted path (`answers.text`), or several of them.
 
     A path follows objects by name and lists by number, or else every entry of a list. A hyphen joins the parts of an
-    id, a line break the parts of a text. Answers and options form one list. `=text` is the text itself.
-    """
+    id, a line break the parts of a text. Answers and options form one list. `=text` is the text itself."""
 
     id: Paths = None  # None: split and number of the row
     language: Paths = None

@@ -5,8 +5,7 @@ lists the distractors of a multiple-choice benchmark. Other fields and blank lin
 `save_to_disk` may have these fields as well.
 
 text: any UTF-8 file; a folder of `save_to_disk` with a column `text`; or `gazetteer`, the bundled passages in nine
-languages.
-"""
+languages."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,7 @@
 """`python -m launch.cluster.job ID COMMAND...`: a command as a job of a Ray cluster that KubeRay made.
 
 KubeRay starts every job that failed again, whatever its exit code, but none that was stopped. So a job that another try
-cannot change stops itself.
-"""
+cannot change stops itself."""
 
 import subprocess
 import sys

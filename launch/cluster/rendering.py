@@ -1,8 +1,7 @@
 """Files that run a sweep on a cluster: one function per format, with a template or a YAML document.
 
 Shell scripts and YAML quote the values of the settings. Quoting does not help in Slurm's comments, nor in commands that
-Ray forwards: Ray quotes them for Windows' shell. Settings refuse unsafe values there.
-"""
+Ray forwards: Ray quotes them for Windows' shell. Settings refuse unsafe values there."""
 
 import hashlib
 import json

@@ -36,8 +36,7 @@ def doctor(
 ) -> None:
     """Compare each fast path with its slow reference on this machine. Exit code 1 if a check fails.
 
-    Takes one to three minutes on a CPU with two cores, and needs no network.
-    """
+    Takes one to three minutes on a CPU with two cores, and needs no network."""
     if dtype not in DTYPES:
         raise unknown("--dtype", dtype, DTYPES)
     ENGINES["vllm"].check_here(EngineConfig())

@@ -60,8 +60,7 @@ def gate(
     PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond it, or settings differ. WARN:
     undecided. ANOMALOUS: the base only guesses, or the checkpoint gains over 5 points. Tolerances come from the
     options, then from `gate:` of the run's sweep file. One without a default is judged only if it is set.
-    Known answers: the base says and picks them. Writes RUN/gate.json.
-    """
+    Known answers: the base says and picks them. Writes RUN/gate.json."""
     typed = {name: value for name, value in locals().items() if name in Thresholds.model_fields and value is not None}
     need_run(run)
     from evaluator.store.reading import read_run
@@ -127,8 +126,7 @@ def screen(
     """Show on a finished run how many items `screen:` would have saved, and which verdicts it would have given.
 
     Resamples the run's contexts in random order and stops when the gate is sure. Starts no engine and writes nothing.
-    Settings come from the options, then from `screen:` of the run's sweep file.
-    """
+    Settings come from the options, then from `screen:` of the run's sweep file."""
     typed = {name: value for name, value in locals().items() if name in Screen.model_fields and value is not None}
     need_run(run)
     from evaluator.store.reading import read_run

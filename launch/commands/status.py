@@ -32,8 +32,7 @@ def status(
     """Show what is done, running and failed, the time left, the engines and the last errors.
 
     Only reads the run's files, on any machine that sees them, also while the run works. "stale" means that the run did
-    not end and its driver is gone: the same command resumes it.
-    """
+    not end and its driver is gone: the same command resumes it."""
     from rich.live import Live
 
     from launch.status import read_status

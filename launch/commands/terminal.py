@@ -1,8 +1,7 @@
 """The two consoles that commands write to.
 
 Text may come from a checkpoint, a data set or a model. A question mark replaces each character that would control the
-terminal or change the direction of text.
-"""
+terminal or change the direction of text."""
 
 from __future__ import annotations
 

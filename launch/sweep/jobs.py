@@ -2,8 +2,7 @@
 
 Several joined sweeps may name one checkpoint, most often the dense baseline. It is one job with merged tasks. Tasks
 that differ only in formats, probes and sample seeds become one task with the union of each list. So no prompt is
-computed twice. A joined sweep may run a little more than its parts, but never less.
-"""
+computed twice. A joined sweep may run a little more than its parts, but never less."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -2,8 +2,7 @@
 
 A hub id is `org/name` or `org/name@revision`, unless a directory has that name. The environment variable
 RESURFACE_MODELS may name a directory with models as DIR/org/name or DIR/org/name@revision. The hub's cache holds any
-other model, and is filled if necessary: weights in safetensors, configuration and tokenizer, no code.
-"""
+other model, and is filled if necessary: weights in safetensors, configuration and tokenizer, no code."""
 
 import os
 import re

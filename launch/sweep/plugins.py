@@ -10,8 +10,7 @@ this evaluates them:
 
     RESURFACE_PLUGINS=riddles resurface eval bundled --task riddles:my.txt --out runs/riddles
 
-Every process of a run imports the plugins before it uses a registry. On a cluster, every node must have the modules.
-"""
+Every process of a run imports the plugins before it uses a registry. On a cluster, every node must have the modules."""
 
 import importlib
 import os

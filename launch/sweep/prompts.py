@@ -3,8 +3,7 @@
 prompts:                                 # name: template (docs/your-data.md); or a file with such a mapping
   terse: "{{ context }}\\n\\nQ: {{ question }}\\nA:"
 tasks:
-  - {task: xquad, prompts: [paper, terse]}     # default: the paper's prompt and all of these
-"""
+  - {task: xquad, prompts: [paper, terse]}     # default: the paper's prompt and all of these"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated

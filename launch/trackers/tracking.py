@@ -2,8 +2,7 @@
 
 A checkpoint is sent when it and its base have all their records: its settings, the numbers of its headline row, its
 tables and figures. A separate thread computes these from the records on disk. `RUN/tracking.json` stores what was
-sent and the tracker's ids, so that a resumed run continues under the same ids.
-"""
+sent and the tracker's ids, so that a resumed run continues under the same ids."""
 
 from __future__ import annotations
 

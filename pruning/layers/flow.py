@@ -6,8 +6,7 @@ number is counted. One that saw none is judged by its weights alone.
 
 `Activations` keep a layer's inputs in memory while they fit, or else in a file, read and written batch by batch.
 
-Shapes: T tokens of a batch, its sequences end to end; I input columns; N sequences.
-"""
+Shapes: T tokens of a batch, its sequences end to end; I input columns; N sequences."""
 
 from __future__ import annotations
 

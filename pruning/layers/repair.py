@@ -7,8 +7,7 @@ dense weights count. Each row has its own mask, hence its own normal equations. 
 weights solve those of many rows at once: a step is one product with H. (Boza, Fast and Effective Weight Update for
 Pruned Large Language Models, 2024, is the same least squares by ADMM.)
 
-Shapes: O output rows, I input columns.
-"""
+Shapes: O output rows, I input columns."""
 
 from dataclasses import dataclass
 

@@ -5,8 +5,7 @@ Linear modules at once. Then all of them are pruned, perhaps repaired, and the l
 inputs. Memory holds one layer's weights and statistics, and the calibration's activations (or one batch of them).
 
 Where the Hessians of many experts would fill the memory, `portions` splits a layer: some experts at a time, the rest
-last. No expert reads another's output, so the outcome is that of one pass. `owl` divides the sparsity over layers.
-"""
+last. No expert reads another's output, so the outcome is that of one pass. `owl` divides the sparsity over layers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -34,8 +33,7 @@ def owl(shares: Sequence[float], ratio: float) -> list[Unstructured]:
     """A ratio per layer: layers with more outliers keep more, and the mean is `ratio` (Yin et al., OWL, section 3).
 
     `shares` are scaled to a spread of 2 * OWL_SPREAD and shifted to a mean of the density 1 - ratio (all equal:
-    uniform). Raises InputError if a ratio leaves [0, 1).
-    """
+    uniform). Raises InputError if a ratio leaves [0, 1)."""
     low, high = min(shares), max(shares)
     scale = 2 * OWL_SPREAD / (high - low) if high > low else 0.0
     scaled = [(share - low) * scale for share in shares]

@@ -1,8 +1,7 @@
 """The methods that choose which weights, layers, heads or channels go, and their registry.
 
 To add a method, write its class and add its line here; the command line, sweep files, estimates and the layer driver
-read the object. Importing this needs no torch, so that a mistyped name is reported at once.
-"""
+read the object. Importing this needs no torch, so that a mistyped name is reported at once."""
 
 from evaluator.core.config import Registry
 from pruning.methods.base import Method, Removal

@@ -4,8 +4,7 @@ Shapes: O output rows, I input columns. Matrices that read the same input share 
 together. Functions import torch where they work on tensors: names and help are read without it.
 
 A removal leaves the rest unchanged. Heads are removed in groups that share one key and value. Every layer loses the
-same number of heads or channels, since config.json has one number for all. `structured` finds parts in a checkpoint.
-"""
+same number of heads or channels, since config.json has one number for all. `structured` finds parts in a checkpoint."""
 
 from __future__ import annotations
 

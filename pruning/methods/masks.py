@@ -2,8 +2,7 @@
 
 Every mask equals that of a stable ascending sort: the lowest scores go, and their number is exact. Among equal scores
 the lowest column goes first (in a whole matrix: the lowest row, then column). Selection finds the k-th smallest score
-and resolves its ties in linear time; the published code sorts in O(n log n).
-"""
+and resolves its ties in linear time; the published code sorts in O(n log n)."""
 
 import numpy as np
 import torch

@@ -12,8 +12,7 @@ class Layers(Removal):
         d(x^l, x^(l+n)) = 1/pi arccos( x^l . x^(l+n) / (|x^l| |x^(l+n)|) ),
 
     x^l is the input of layer l at a text's last token (for l = the number of layers: the last layer's output), and d is
-    averaged over the calibration texts.
-    """
+    averaged over the calibration texts."""
 
     name = "layers"
     help = "removes the consecutive layers that change the hidden states least (angular distance)"

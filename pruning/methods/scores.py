@@ -1,8 +1,7 @@
 """The methods that score every weight and leave the others as they are: magnitude, Wanda and RIA.
 
 Wanda: Sun et al., A Simple and Effective Pruning Approach for Large Language Models, eq. 1. RIA, relative importance
-and activations: Zhang et al., Plug-and-Play, eqs. 3 and 5.
-"""
+and activations: Zhang et al., Plug-and-Play, eqs. 3 and 5."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Shapes: O output rows, I input columns, B columns of one block. The Hessian of a row's squared output error is
 2 / N * sum x x^T over calibration tokens, shared by every row and by every matrix that reads the same input: those
-are solved together, stacked by rows, each keeping its own mask.
-"""
+are solved together, stacked by rows, each keeping its own mask."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,7 @@
 To support an architecture, add its name to the table. Only `nn.Linear` modules inside decoder layers are pruned. A
 router sends tokens to experts and stays unchanged. transformers keeps all experts of a layer in two tensors of three
 dimensions; checkpoints hold three matrices for each expert. `separate` makes each matrix an `nn.Linear` again, whose
-input is the tokens that the router sends to its expert.
-"""
+input is the tokens that the router sends to its expert."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

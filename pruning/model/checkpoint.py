@@ -1,7 +1,6 @@
 """A checkpoint's safetensors files: tensors are read one at a time, never a whole model.
 
-Reads are memory-mapped and unmapped again at once, so that resident memory stays small.
-"""
+Reads are memory-mapped and unmapped again at once, so that resident memory stays small."""
 
 from pathlib import Path
 from typing import Any, NoReturn

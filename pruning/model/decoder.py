@@ -3,8 +3,7 @@
 A decoder is two things here. Its layers are the library's own modules, on the meta device until a layer's tensors are
 read. Everything before them (embedding, positions, masks) is a skeleton: the library's own model with recorders for
 layers and an embedding table of only the token ids in use. One call of it gives the first layer's input and the exact
-keywords that each layer would be called with, so no architecture's forward pass is written out again here.
-"""
+keywords that each layer would be called with, so no architecture's forward pass is written out again here."""
 
 import copy
 import warnings
@@ -44,8 +43,7 @@ class Decoder:
     def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
         """Build the modules on the meta device; no weights are read.
 
-        Raises InputError if the architecture is not supported or the checkpoint's tensors are not its tensors.
-        """
+        Raises InputError if the architecture is not supported or the checkpoint's tensors are not its tensors."""
         from transformers import AutoConfig, AutoModel
 
         self.checkpoint = checkpoint

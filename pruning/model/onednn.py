@@ -10,8 +10,7 @@ in which its terms are added, so there are two ways to use oneDNN:
   whose bits were all equal goes to oneDNN from then on: the result equals torch's on every machine.
 - `add_second_moments`, for Hessians, which need to be equal within rounding only: it computes the upper half.
 
-Neither measures how fast a product is: the same job gives the same bytes whatever else the machine is doing.
-"""
+Neither measures how fast a product is: the same job gives the same bytes whatever else the machine is doing."""
 
 from typing import Any, cast
 

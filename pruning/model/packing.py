@@ -3,8 +3,7 @@
 Everything in a decoder layer but attention works on single tokens, so a layer takes several sequences as one long row.
 Attention receives the lengths and runs each sequence separately, through the library's own function. On a CPU the
 result equals batch 1 bit for bit: a row of a matrix product does not depend on the number of rows, above a few (see
-`ALONE_BELOW`). Padded attention would sum in another order.
-"""
+`ALONE_BELOW`). Padded attention would sum in another order."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,7 @@
 Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time. The export
 works in a directory `OUT.partial-TOKEN` beside OUT. config.json has a name that nothing loads until all is synced; then
 one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does not load; the next
-one to the same OUT removes it, once its owner is known to be dead (see `liveness.py`).
-"""
+one to the same OUT removes it, once its owner is known to be dead (see `liveness.py`)."""
 
 import errno
 import os
@@ -64,8 +63,7 @@ def source_files(checkpoint: Checkpoint, digest: Callable[[Path], str] = digest_
 def _need_own_files(checkpoint: Checkpoint) -> None:
     """Raises InputError if a file to copy is a link, other than within the checkpoint or into the hub's cache.
 
-    The weights may be links: they are read, and the new checkpoint gets files of its own.
-    """
+    The weights may be links: they are read, and the new checkpoint gets files of its own."""
     home = checkpoint.directory.resolve()
     blobs = home.parents[1] / "blobs" if len(home.parents) > 1 and home.parent.name == "snapshots" else home
     copied = [checkpoint.directory / name for name in ("config.json", *companions(checkpoint))]

@@ -1,7 +1,6 @@
 """`prune_manifest.json` describes a pruned checkpoint: how it was made, and the digest of each file.
 
-It is written last: a directory without it is no pruned checkpoint.
-"""
+It is written last: a directory without it is no pruned checkpoint."""
 
 from __future__ import annotations
 

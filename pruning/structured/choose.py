@@ -60,8 +60,7 @@ def _lowest(unit: Within, decoder: Decoder, flow: Flow, count: int, progress: Ca
 
     Wanda-sp: An et al., Fluctuation-based Adaptive Structured Pruning for Large Language Models (arXiv:2312.11983), and
     its published code (`prune_wanda_sp`): |W| * ||x|| of the matrix that adds a part's result to the residual stream,
-    averaged over rows, summed over the part's columns.
-    """
+    averaged over rows, summed over the part's columns."""
     output, parts = OUTPUT[unit], parts_of(decoder, unit)
     width = columns_of(decoder, unit)[output][0].width
     gone: list[tuple[int, ...]] = []

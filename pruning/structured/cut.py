@@ -1,7 +1,6 @@
 """The parts that a job takes out, and the remainder of each tensor. Pure; no weights are read.
 
-The layout tells where the heads and channels of a decoder layer are: in rows of some matrices, in columns of others.
-"""
+The layout tells where the heads and channels of a decoder layer are: in rows of some matrices, in columns of others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

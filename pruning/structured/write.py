@@ -1,8 +1,7 @@
 """The smaller checkpoint: config.json, and a shard for each of the source's that keeps a tensor.
 
 `check_built` proves that the library builds from config.json exactly what is written. Shards are written tensor by
-tensor.
-"""
+tensor."""
 
 import copy
 import json

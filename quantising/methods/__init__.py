@@ -1,8 +1,7 @@
 """The ways to quantise: a class for each, and their registry.
 
 To add one, write its class and add its line here; sweep files, preflight and estimates read the object. Importing this
-needs no torch.
-"""
+needs no torch."""
 
 from evaluator.core.config import Registry
 from quantising.methods.base import Method

@@ -1,7 +1,6 @@
 """The interface of a method, and llm-compressor's recipes as text. Functions import torch where they work on tensors.
 
-llm-compressor's environment applies a recipe; a checkpoint that was rounded here stores one too.
-"""
+llm-compressor's environment applies a recipe; a checkpoint that was rounded here stores one too."""
 
 from __future__ import annotations
 
@@ -74,5 +73,4 @@ class Method(ABC):
     def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
         """Fill `folder` with config.json, weights as safetensors, their index if there are several, and recipe.yaml.
 
-        `sequences`: token ids, empty for a method that needs none. Returns the versions of what did the work.
-        """
+        `sequences`: token ids, empty for a method that needs none. Returns the versions of what did the work."""

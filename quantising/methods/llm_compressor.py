@@ -1,8 +1,7 @@
 """GPTQ, AWQ, SmoothQuant and recipes of users: llm-compressor does them, in a separate process and environment.
 
 It needs other versions of torch, transformers and compressed-tensors than ours. Its process stays offline. It gets
-token ids in place of data sets, and no variables that are secrets of the user's.
-"""
+token ids in place of data sets, and no variables that are secrets of the user's."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     python -I llm_compressor_job.py REQUEST.json
 
 REQUEST: `source` and `out` (directories), `recipe` (YAML), `sequences` (lists of token ids, empty for a recipe that
-looks at no text), `answer` (a file: the versions of what did the work, as JSON, written last). Nothing is fetched.
-"""
+looks at no text), `answer` (a file: the versions of what did the work, as JSON, written last). Nothing is fetched."""
 
 import importlib.metadata
 import json

@@ -4,8 +4,7 @@ Names are classes, functions, and the methods that this folder replaces. Attribu
 they exist only in a running engine.
 
 vLLM 0.30 to 0.33 are supported. The check looks at modules and classes; the version is compared only to refuse older
-ones, whose names would not be found either.
-"""
+ones, whose names would not be found either."""
 
 import importlib
 import inspect

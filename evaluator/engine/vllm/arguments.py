@@ -17,8 +17,7 @@ tokens; a smaller step is padded to it. `EngineConfig.cuda_graphs` chooses:
 
 Large steps fill the GPU, but they need memory in addition to weights and cache. The defaults of vLLM depend only on
 the memory: 8,192 tokens, or 16,384 from 70 GiB on. They apply only to its `LLM` class: an engine that is built from
-its configuration gets 2,048.
-"""
+its configuration gets 2,048."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -174,8 +173,7 @@ def step_size(
     """The most tokens and requests of a step, powers of 2, for a model (its config.json) of `width` bytes a value.
 
     It is divided among `workers`. Each has `memory` bytes, and its weights leave it `spare` bytes of those that an
-    engine may use. Raises nothing: a missing field counts as 0, and the result stays within bounds.
-    """
+    engine may use. Raises nothing: a missing field counts as 0, and the result stays within bounds."""
     model = text_model(model)
     hidden, heads = _size(model, "hidden_size"), _size(model, "num_attention_heads")
     middle, vocabulary = _size(model, "intermediate_size"), _size(model, "vocab_size")

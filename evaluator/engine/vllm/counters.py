@@ -1,8 +1,7 @@
 """What one engine has done since its last load, and how the time of its runs was spent.
 
 Replaces `sample_tokens` of a model runner, and `forward_start` of its `step_timing` or else its `execute_model`, with
-functions that record a GPU event and call the original. Reads `LLMEngine.engine_core`.
-"""
+functions that record a GPU event and call the original. Reads `LLMEngine.engine_core`."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class Counters:
     tokenises and admits new requests: the engine waits, or is idle if it holds no request meanwhile.
 
     A processor computes only within steps. A GPU (`device`) also computes while this process does other work, and it
-    waits within steps too. So the GPU's own clock reports its busy time, and the rest is waiting.
-    """
+    waits within steps too. So the GPU's own clock reports its busy time, and the rest is waiting."""
 
     device: DeviceClock | None = None
     requests: int = 0
@@ -100,8 +98,7 @@ class DeviceClock:
 
     A step's time runs from the start of the model's forward pass to the end of sampling. Where the GPU waits for
     launches within a step, it counts as busy: without CUDA graphs this time is an upper bound. One thread runs the
-    engine, and another may read the sum.
-    """
+    engine, and another may read the sum."""
 
     def __init__(self, new_event: Callable[[], Any] | None = None) -> None:
         if new_event is None:

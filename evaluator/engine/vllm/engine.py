@@ -7,8 +7,7 @@
 - A `Score` is computed by forced decoding (sampling.py), and in one step where the cache allows it
   (prompt_scores.py). All options of a question share one context.
 
-vLLM is imported when the first checkpoint is loaded, not with this module.
-"""
+vLLM is imported when the first checkpoint is loaded, not with this module."""
 
 import dataclasses
 import gc
@@ -60,8 +59,7 @@ class VLLMEngine:
         """Serve `checkpoint` from now on; the first one builds the engine, later ones are swapped in place.
 
         Raises InputError if the checkpoint is incomplete or has another architecture than the first one. Raises
-        EngineError if the engine cannot be built or the loaded weights differ from the files.
-        """
+        EngineError if the engine cannot be built or the loaded weights differ from the files."""
         began = time.monotonic()
         blueprint = read_blueprint(checkpoint)
         eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
@@ -191,8 +189,7 @@ class VLLMEngine:
         """The engine, after a few scores both ways, once for each combination, have settled how it scores.
 
         Where forced scores are wrong, prompt log-probabilities take their place. Raises EngineError if the engine
-        cannot answer, or if these or its ranks cannot be right themselves, also where nothing is forced.
-        """
+        cannot answer, or if these or its ranks cannot be right themselves, also where nothing is forced."""
         from vllm.platforms import current_platform
 
         combination = _combination(started, self._config, blueprint)

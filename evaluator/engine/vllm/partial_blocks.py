@@ -10,8 +10,7 @@ tokens, how many of these earlier steps have computed, and the hash of everythin
 every allocation to `remember`, so overwritten content is never used. Copies are made before anything else is written in
 the same step. New weights forget all.
 
-Replaces nothing. Reads of a `Request` its tokens, `block_hashes`, `num_computed_tokens` and `num_preemptions`.
-"""
+Replaces nothing. Reads of a `Request` its tokens, `block_hashes`, `num_computed_tokens` and `num_preemptions`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -42,8 +41,7 @@ class KnownBlocks:
         """How many tokens after the first `tokens`, which end with a block, some block has; that block; and how many
         a block will have after the step that is being scheduled.
 
-        The request may take over at most its first `most` tokens. (0, None, ...): no block has any.
-        """
+        The request may take over at most its first `most` tokens. (0, None, ...): no block has any."""
         place = self._place(request, tokens // self._block_size)
         wanted = list(request.all_token_ids[tokens : min(most, tokens + self._block_size)])
         best, found, coming = 0, None, 0

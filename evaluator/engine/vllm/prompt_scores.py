@@ -8,8 +8,7 @@ The first of these rows belongs to the context's last token. Options that begin 
 a cache hit would include this token. So the hit must end before it. Both runners have the same scheduler.
 
 Replaces `KVCacheManager.get_computed_blocks` of a scheduler. Reads `Scheduler.kv_cache_config`, `.kv_cache_manager` and
-`.block_size`, `KVCacheManager.create_kv_cache_blocks`, `FullAttentionSpec` and `LogprobsTensors`.
-"""
+`.block_size`, `KVCacheManager.create_kv_cache_blocks`, `FullAttentionSpec` and `LogprobsTensors`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,8 +30,7 @@ def keep_last_context_token(scheduler: Any) -> bool:
     """Make the prefix cache of a vLLM scheduler end before the rows that a score needs.
 
     Returns False and changes nothing if a cache hit cannot be shortened. This is the case for a sliding window and for
-    caches of several kinds.
-    """
+    caches of several kinds."""
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     groups = scheduler.kv_cache_config.kv_cache_groups
@@ -68,8 +66,7 @@ def report(
     """Keep or compare the distributions of a score with a reference, and return its report.
 
     `raw_RV` are the logits that predict `tokens`, and `tables` are these tokens' log-probabilities and ranks. A report
-    that compares has a further column for each field of a Divergence.
-    """
+    that compares has a further column for each field of a Divergence."""
     compared = carry_out(reference, raw_RV, tokens)
     logprobs = tables.logprobs
     if compared is not None:

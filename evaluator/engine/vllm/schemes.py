@@ -1,7 +1,6 @@
 """What vLLM 0.32 serves on a CPU, as far as config.json settles it. docs/quantised.md has the table.
 
-A rehearsal (verify/rehearsal.py) finds out the others.
-"""
+A rehearsal (verify/rehearsal.py) finds out the others."""
 
 from collections.abc import Collection
 

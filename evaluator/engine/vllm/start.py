@@ -217,8 +217,7 @@ def wait_for_memory(share: float, gpus: int = 1) -> None:
     """Wait until `share` of each of an engine's GPUs is free, a minute at most.
 
     The driver may take seconds to free the memory of a process that has ended. But vLLM checks only once, and does not
-    start if it finds too little.
-    """
+    start if it finds too little."""
     # A query through CUDA occupies some GPU memory. An engine in this process needs that memory anyway. But workers in
     # other processes would lose it, so their GPUs are queried with nvidia-smi.
     import torch
@@ -238,8 +237,7 @@ def own_memory() -> Iterator[None]:
     vLLM takes what is free, loads and computes a trial step, and gives the cache what its share leaves of the
     difference. If another engine starts meanwhile, the cache would be too small. If one ends, vLLM refuses to start.
     So after the first look, which decides whether there is room, free memory falls with torch's own, and once by what
-    torch does not count.
-    """
+    torch does not count."""
     import torch
 
     real = torch.accelerator.get_memory_info

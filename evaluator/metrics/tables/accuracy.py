@@ -18,8 +18,7 @@ calibration (paper, section 5), read from the source's name:
     other           a file of the user's
 
 If a base has at least two single-language checkpoints of one pruning setting, rows of a made-up checkpoint `<setting>
-per language` combine them: each language's items come from the checkpoint that was calibrated on that language.
-"""
+per language` combine them: each language's items come from the checkpoint that was calibrated on that language."""
 
 import re
 from collections.abc import Iterator

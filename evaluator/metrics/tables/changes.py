@@ -19,8 +19,7 @@ Table `recovery_percent`: how much of the base's accuracy is left, 100 x compres
 
 Both accuracies are over the items measured in both checkpoints (intervals: `evaluator.metrics.draws`). A choice that
 only guesses still recovers a good part. So `above_guessing` counts only the part above the floor of 1/K: (compressed -
-floor) / (base - floor). Row `mean` is the unweighted mean over the languages with a right answer of the base.
-"""
+floor) / (base - floor). Row `mean` is the unweighted mean over the languages with a right answer of the base."""
 
 from collections.abc import Iterator, Sequence
 

@@ -13,8 +13,7 @@ It counts the tokens of the greedy answers to the open prompt, EOS included, on 
 `ratio` is mean over mean; its interval uses that no answer is longer than the limit. `at_limit` is the share of answers
 that reached the limit of new tokens without an EOS. Records do not name the EOS token. But the last token of an answer
 that is shorter than the limit is one. An answer as long as the limit was cut off, unless it ends in one of these. The
-limit is that of run.json, or else the length of the pair's longest answer.
-"""
+limit is that of run.json, or else the length of the pair's longest answer."""
 
 from collections.abc import Iterator
 

@@ -8,8 +8,7 @@ compare it with itself in another batch: the floor of the measurement, `kld_floo
 Table `perplexity`: exp(summed negative log-likelihood / number of predicted tokens) over all windows of a text task.
 The base's numbers are on the windows that both read. Intervals of a ratio are of the same windows' differences. A
 checkpoint that read several texts also has a row `mean`: the unweighted means over texts of log perplexity and (if the
-base read the text) log ratio, as perplexity and ratio again.
-"""
+base read the text) log ratio, as perplexity and ratio again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,7 @@ Table `pr_gap`: does producing an answer degrade more than recognising it?
     Delta_PR = d_open - d_choice,   d = (acc_dense - acc_pruned) / (acc_dense - floor)
 
 (The Benchmark Illusion, Eq. 1.) Both drops are on the same items: those with both probes measured in both checkpoints.
-If dense accuracy is at or under the floor, Delta_PR is undefined, with the reason.
-"""
+If dense accuracy is at or under the floor, Delta_PR is undefined, with the reason."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -21,8 +21,7 @@ on all responses (`resurface match --all`). There is no pi if a grader has fewer
 `corrected` is the accuracy of greedy answers without the grader's error (table `judges`). Answers that contain a gold
 answer are right. The share of right ones among the others follows from the share that the grader accepts and its error
 rates on control pairs. The interval has both errors: contexts get random weights, and sensitivity and specificity are
-drawn from their Jeffreys posteriors.
-"""
+drawn from their Jeffreys posteriors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,8 +52,7 @@ class _Graded:
 
     `items` has for every item a status, whether a response `contained` a gold answer (1, 0 or NaN), and the number of
     `responses`. `tallies` has the same rows for every matcher: how many responses it accepted (`yes`) and found
-    `too_long`, and whether all have verdicts (`whole`). `verdicts` are the matchers' own, on single responses.
-    """
+    `too_long`, and whether all have verdicts (`whole`). `verdicts` are the matchers' own, on single responses."""
 
     items: pd.DataFrame
     tallies: Mapping[str, pd.DataFrame]
@@ -73,8 +71,7 @@ def scott_pi(agreed: Floats, first: Floats, second: Floats, count: Floats | floa
 def _rows(inputs: Inputs) -> Iterator[Row]:
     """A row without `against` is a grader's accuracy; one with it is the agreement of two graders.
 
-    `yes` counts the right items, `unjudged` the measured items without a verdict that the row needs.
-    """
+    `yes` counts the right items, `unjudged` the measured items without a verdict that the row needs."""
     if inputs.verdicts is None:
         return
     for subject in inputs.checkpoints:

@@ -23,8 +23,7 @@ Every row then has a note that some pairs are missing.
 
 `among` names the set of items. `all`: the items that both measured. `right in the base`, for two checkpoints of one
 base: do both lose the same of these items? Items that are hard for every model do not count there. If accuracies differ
-between languages, pooled items agree by more than chance. Intervals: `evaluator.metrics.draws`.
-"""
+between languages, pooled items agree by more than chance. Intervals: `evaluator.metrics.draws`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

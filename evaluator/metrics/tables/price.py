@@ -13,8 +13,7 @@ are added up, and all of its engines of one device. A cell is empty where the ru
 
 The seconds are an engine's own: busy, or waiting with requests at hand (`EngineStats`). With two engines the run is
 faster. The figure, one for each task, base and machine, has the share of `kept` (`evaluator.metrics.drops`) of the
-answers that the base knew; the base keeps all of its own.
-"""
+answers that the base knew; the base keeps all of its own."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

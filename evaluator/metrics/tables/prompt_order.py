@@ -271,8 +271,7 @@ def posed_tasks(inputs: Inputs) -> list[PosedTask]:
 def cochran_p(right_PI: Floats) -> float:
     """Whether prompts differ at all: the p of Cochran's Q (Biometrika 37, 1950); 1 if none differs on any item.
 
-    Approximate if items are few or share contexts. `right_PI`: prompts x items, 0.0 or 1.0.
-    """
+    Approximate if items are few or share contexts. `right_PI`: prompts x items, 0.0 or 1.0."""
     prompts = len(right_PI)
     by_prompt, by_item = right_PI.sum(axis=1), right_PI.sum(axis=0)
     total = right_PI.sum()

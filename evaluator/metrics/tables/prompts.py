@@ -11,8 +11,7 @@ two (`extremes`). Chance alone makes a spread above 0: `cochran_p` tests whether
 
 Table `one_shot`: accuracy without and with one example, and the gap (dense minus pruned) of each, on the items measured
 in all four. The 0-shot format is `open_capped` if it was evaluated: its context is cut as that of `one_shot` is, so the
-two differ by the example alone. Otherwise it is `open`; `zero_shot_format` names which.
-"""
+two differ by the example alone. Otherwise it is `open`; `zero_shot_format` names which."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -77,8 +76,7 @@ def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
     """The intervals of the worst accuracy and of the spread over P prompts.
 
     The worst is above the least lower bound, and below every prompt's upper bound; these share the error. Likewise, the
-    spread is below the greatest upper bound of the difference of any two prompts, and above every lower bound.
-    """
+    spread is below the greatest upper bound of the difference of any two prompts, and above every lower bound."""
     level, prompts = ALPHA / 2, len(right_PI)
     each = [Mean(right, contexts) for right in right_PI]
     if each[0].contexts < FEWEST:

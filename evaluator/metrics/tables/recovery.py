@@ -6,8 +6,7 @@ only. So every rate here, including the greedy accuracy, is over the items on wh
 
 Table `recovery_seeds`: sample recovery among greedy failures for every run seed. The greedy output, read under the
 lowest seed, does not depend on it. `mean` is the mean of the seeds' rates, with an interval over items. The range shows
-the noise of sampling, the interval the noise of the choice of items.
-"""
+the noise of sampling, the interval the noise of the choice of items."""
 
 from collections.abc import Iterator
 

@@ -16,8 +16,7 @@ the gate decided early on a task: its few items would rank the others.
 
 The rows of one task have its languages as voters. Rows of `all` have those of all tasks, of a task with several prompts
 under one alone (the paper's, if evaluated). The interval is of the mean accuracy, for the given voters. Places have
-none: all known methods either miss the place too often for close checkpoints, or cover nearly all places.
-"""
+none: all known methods either miss the place too often for close checkpoints, or cover nearly all places."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

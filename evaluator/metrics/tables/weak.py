@@ -18,8 +18,7 @@ that small, there is no table. Sorts that all items share (one language, no cont
     answer position    where a gold answer first occurs in the context, both normalised as in grading
 
 `question_words.json` has the question words with their inflections, by language code; a language that is not listed has
-no kinds of question word. Greek has the same word for "who" and "which": it is under "which".
-"""
+no kinds of question word. Greek has the same word for "who" and "which": it is under "which"."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,7 @@
 A task is cut into shards. An engine finishes a shard's items in any order; `ShardCollector` puts them together again.
 
 Some probes read the answers of the checkpoint's base. When an engine begins shards that need them, the driver reads one
-task's answers from the base's records and sends them along. So memory holds only the answers of tasks in evaluation.
-"""
+task's answers from the base's records and sends them along. So memory holds only the answers of tasks in evaluation."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ finished. If no work is ready, a free engine takes over shards that another engi
 busiest engine, but first from engines on an awaited base. The unfinished work of an ended engine returns to the board.
 
 The ledger decides what follows from a failure (`failures.py`). A checkpoint that is set aside leaves the board,
-together with the work that needs its answers.
-"""
+together with the work that needs its answers."""
 
 import threading
 import time
@@ -122,8 +121,7 @@ class Board:
         - New work could come only from other engines' failures. Those engines then do it themselves.
         - Prune jobs wait for the engine's GPUs.
 
-        The engine calls `begin` after it has loaded the assignment's checkpoint, and `failed` or `end` in any case.
-        """
+        The engine calls `begin` after it has loaded the assignment's checkpoint, and `failed` or `end` in any case."""
         with self._changed:
             devices, idle_since = self.ledger.devices, time.monotonic()
             while not self.stopped and engine not in self._dismissed:

@@ -13,8 +13,7 @@ get `engine_error`, and all other work continues.
 
 GPUs of another type round differently, which alone can flip an item. With `same_device: true`, a base and its
 compressed checkpoints form a family. The family is bound to the type of device that makes its first records. Before
-that, it is bound to the type of the engines that work on it.
-"""
+that, it is bound to the type of the engines that work on it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -181,8 +180,7 @@ class Ledger:
     def examine(self, part: Part, left: Sequence[Shard]) -> tuple[Guilty, tuple[Shard, ...]]:
         """Count a death with the unfinished shards `left`. Returns its proven cause and the shards to evaluate alone.
 
-        The cause is proven only if a single shard was left. It is then halved, unless it is one item.
-        """
+        The cause is proven only if a single shard was left. It is then halved, unless it is one item."""
         for shard in begun(left, IN_FLIGHT):
             self._suspected[part, shard.name] += 1
         patience = max(1, self.attempts - 1)  # deaths after which a suspect is evaluated alone, or halved

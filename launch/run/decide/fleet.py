@@ -2,8 +2,7 @@
 
 The driver passes in the nodes, so this module needs no Ray. An engine that has had no work for a while ends, and frees
 its GPUs. If there is work again, a new engine starts. An engine belongs to its node: if the node is lost, the engine
-ends, and others do its work.
-"""
+ends, and others do its work."""
 
 import itertools
 import threading

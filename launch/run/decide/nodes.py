@@ -60,8 +60,7 @@ def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | Non
     An engine's GPUs are on one node. Without GPUs, each node has one engine by default, and more are allowed. The
     engines of a node share its cores. On the driver's node, `spare` cores are left to the driver, Ray and pruning.
 
-    Raises InputError if `wanted` engines do not fit, with the number that fits.
-    """
+    Raises InputError if `wanted` engines do not fit, with the number that fits."""
     if not any(node.gpus for node in nodes):
         able = [node for node in nodes if node.cpus] or list(nodes)
         cores = sum(node.cpus for node in able)
@@ -103,8 +102,7 @@ def missing_places(
     """Places for the missing engines, after nodes have joined or engines have ended.
 
     `standing` and `retired`: engines by node. A retired engine's resources are not used again. `first`: the place of
-    one engine; all others are like it. Engines that no longer fit are left out.
-    """
+    one engine; all others are like it. Engines that no longer fit are left out."""
     if first.gpus:
         nodes = [node for node in nodes if node.gpus >= first.gpus]
     else:  # an engine on a GPU computes differently, so one run has one kind
@@ -174,8 +172,7 @@ def prune_options(*, gpu: bool, sharing: int = 1, memory: float = 1.0) -> dict[s
 
     A process with a GPU ends with its task. An idle process would keep its CUDA context and torch's cache, and an
     engine refuses to start if less memory is free than it requests. Ray ends such a process itself, but only if
-    `num_gpus` is given to `ray.remote`. So pass all of these there, not to `.options`.
-    """
+    `num_gpus` is given to `ray.remote`. So pass all of these there, not to `.options`."""
     own: Mapping[str, Any] = {"num_gpus": part_of_gpu(sharing)} if gpu else NO_GPUS
     if gpu and sharing > 1:
         own = {**own, "runtime_env": {"env_vars": {GPU_SHARE: f"{memory / sharing:.4f}"}}}

@@ -6,8 +6,7 @@ its owner makes every file before the file gets its name. `RUN/.lock` is the fil
 A driver makes a claim by linking a finished file to the next number; only one process can succeed. A driver that takes
 over first removes the previous owner's folder, and then reads the directory. If the previous owner was only paused, it
 now has no file left to rename. Files that it renamed before count as finished; the others are gone with the folder. So
-there is no gap between check and write. `evaluator/core/liveness.py` decides who may take over.
-"""
+there is no gap between check and write. `evaluator/core/liveness.py` decides who may take over."""
 
 import contextlib
 import errno

@@ -55,8 +55,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         from an earlier call only if the model failed and none of its items is `measured`: it is then `mended`.
 
         Raises InputError if the directory belongs to another sweep or to something else, another process writes it,
-        it is not writable, or it is new and fewer than `needed_bytes` are free.
-        """
+        it is not writable, or it is new and fewer than `needed_bytes` are free."""
         self.path = path
         self._document: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,

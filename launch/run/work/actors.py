@@ -1,8 +1,7 @@
 """The code that runs in Ray's processes: one engine per actor, one checkpoint per prune task.
 
 An actor evaluates shards as one stream and yields each shard as soon as its last item ends. `give_up` returns shards
-that the actor has not begun, for an idle engine.
-"""
+that the actor has not begun, for an idle engine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Ray: local by default, or the cluster of RAY_ADDRESS if that is set; without output, and watched.
 
 If Ray's control service dies, Ray ends the driver's process after a minute, without an error to the program. If a
-local raylet dies, Ray waits for a new one. `Cluster.check` notices both sooner.
-"""
+local raylet dies, Ray waits for a new one. `Cluster.check` notices both sooner."""
 
 import contextlib
 import logging
@@ -148,8 +147,7 @@ def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:
     """The part of this process's environment `own` that a cluster's processes get. Those of a local Ray inherit it all.
 
     They start in other directories, so the module search paths are made absolute. A node's own paths come after
-    these.
-    """
+    these."""
     sent = {VARIABLE: own[VARIABLE]} if VARIABLE in own else {}
     places = [os.path.abspath(place) for place in own.get("PYTHONPATH", "").split(os.pathsep) if place]
     return sent | ({"PYTHONPATH": os.pathsep.join([*places, "${PYTHONPATH}"])} if places else {})

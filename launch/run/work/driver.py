@@ -2,8 +2,7 @@
 
 Prune tasks run while engines evaluate. A pruned checkpoint joins the board as soon as its manifest is written. An
 engine keeps its GPUs as long as it has work, so on GPUs pruning comes first. One engine starts as soon as a checkpoint
-is ready, unless it would take all GPUs. The other engines start on GPUs that no prune job needs.
-"""
+is ready, unless it would take all GPUs. The other engines start on GPUs that no prune job needs."""
 
 import dataclasses
 import time

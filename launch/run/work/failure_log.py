@@ -1,7 +1,6 @@
 """The failures of a run: written to run.json at once, shown on the terminal, and read by a later call.
 
-The cause of a process's death is in the last lines of its log: the only information if the process is gone.
-"""
+The cause of a process's death is in the last lines of its log: the only information if the process is gone."""
 
 import contextlib
 import os
@@ -109,8 +108,7 @@ def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -
     """Delete the records of an earlier call's failures, so that this call tries them again.
 
     Only a call that came to its end gives its failures a second try. After an interrupted call, failures with records
-    are kept and returned. Records of mended models are always deleted.
-    """
+    are kept and returned. Records of mended models are always deleted."""
     for name in directory.mended:
         store.drop(name)
     kept = []

@@ -1,7 +1,6 @@
 """The tasks of a run that prune or quantise checkpoints: as many at once as there are GPUs, or CPUs but one.
 
-A failed task is tried again. A task without progress is ended, and then counts as failed.
-"""
+A failed task is tried again. A task without progress is ended, and then counts as failed."""
 
 import contextlib
 import json
@@ -37,8 +36,7 @@ class TaskWatch:
     def __init__(self, path: Path, load_seconds: float, stall_seconds: float) -> None:
         """`load_seconds`: from the first sign of life until the first step: the task reads the configuration.
 
-        `stall_seconds`: between two steps; more after longer pauses that ended well.
-        """
+        `stall_seconds`: between two steps; more after longer pauses that ended well."""
         self.path = path
         self.where: Where | None = None  # None: it waits for its place, or has shown no sign of life yet
         self.hang = HangWatch(load_seconds)

@@ -3,8 +3,7 @@
 A base is evaluated on everything. A compressed checkpoint gets the items of the first look. When its records and its
 base's exist, the gate judges these items alone. PASS or BLOCK ends the checkpoint's evaluation. Otherwise the board
 gets the items of the next look. Decisions depend only on the settings and the records on disk, so a resumed run makes
-the same ones.
-"""
+the same ones."""
 
 from __future__ import annotations
 

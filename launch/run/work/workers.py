@@ -3,8 +3,7 @@
 A finished shard is stored at once, so a death costs only the shards in flight. While its actor waits for GPUs, a worker
 holds no work, and the other workers do it all. A worker whose actor never gets GPUs ends with the run. An actor without
 progress is ended, and counts as dead. The board decides what follows from a failure. A worker with a faulty engine is
-retired, and the others do its work.
-"""
+retired, and the others do its work."""
 
 import contextlib
 import time

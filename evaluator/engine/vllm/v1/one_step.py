@@ -6,8 +6,7 @@ output head together. If a score has a reference, whole distributions are stored
 
 Replaces `GPUModelRunner._get_prompt_logprobs_dict`, and calls it for other requests. Reads the runner's
 `num_prompt_logprobs`, `requests` (`sampling_params`, `prompt_token_ids`, `num_computed_tokens`), `query_start_loc`,
-`input_batch.req_id_to_index` and `model.compute_logits`. Makes `LogprobsTensors`.
-"""
+`input_batch.req_id_to_index` and `model.compute_logits`. Makes `LogprobsTensors`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -34,8 +33,7 @@ def scores_of_prompts(
 
     `hidden_TH` are the step's hidden states. Row i of a request's tables is of the continuation's token i: its id and
     the likeliest one, their log-probabilities, and its rank. If a score has a reference, distributions are stored or
-    compared here, before the rows are dropped. Its report also has a row for the last token, which is generated too.
-    """
+    compared here, before the rows are dropped. Its report also has a row for the last token, which is generated too."""
     # Of each score: the rows of this step that predict tokens of its continuation, and these tokens.
     plain: dict[str, tuple[range, list[int]]] = {}
     referring: dict[str, tuple[range, list[int]]] = {}

@@ -6,8 +6,7 @@ many of a request's tokens, the request waits for the next step. A CPU's smalles
 16 on average. Measured on the bundled model: 50 thousand prompt tokens, only 11 thousand distinct ones.
 
 Replaces nothing: vLLM loads it as a KV connector. Subclasses `KVConnectorBase_V1` and `KVConnectorMetadata`. Reads of a
-`Request` its tokens and `skip_reading_prefix_cache`.
-"""
+`Request` its tokens and `skip_reading_prefix_cache`."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,8 +53,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         """How many tokens after the first `num_computed_tokens`, which end with a block, another block has.
 
         _PUT_OFF: the step that is being scheduled now computes tokens that the request can use. The second value is
-        vLLM's "loaded asynchronously": never.
-        """
+        vLLM's "loaded asynchronously": never."""
         number = num_computed_tokens // self._block_size
         self._found[request.request_id] = (number, None)
         # A request that computes its whole prompt takes nothing: rows that are not computed would have no scores.

@@ -11,8 +11,7 @@ takes one uniform variate and looks at its likeliest tokens; only scored rows ar
 
 Replaces `GPUModelRunner.sampler`, a `Sampler`, and `vllm.v1.sample.sampler.batched_count_greater_than`. With it vLLM
 ranks prompts. Subclasses `Sampler` (`forward`) and `LogitsProcessor` (`update_state`, from a `BatchUpdate` and its
-`MoveDirectionality`); makes `SamplerOutput` and `LogprobsTensors`.
-"""
+`MoveDirectionality`); makes `SamplerOutput` and `LogprobsTensors`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,8 +108,7 @@ def sample(
 
     Column 0 of the tables is the generated token, the others are the likeliest ones. A row has only the values that its
     order requests. `logits_RV` are float32 and stay unchanged. `generators`: for the sampled rows with a seed; other
-    rows draw from torch's own.
-    """
+    rows draw from torch's own."""
     best_R, argmax_R = _argmax(logits_RV)
     tokens_R = argmax_R.clone()
     drawn = [row for row, order in enumerate(orders) if order.temperature > 0]
@@ -163,8 +161,7 @@ def draw(logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor
 
     `logits_SV` are the sampled rows after the temperature; `top_p_S` is in (0, 1]. The nucleus is the least number of
     likeliest tokens whose probabilities reach top_p. Tokens that tie with the last one belong to it too, and tokens
-    count in the order of their ids. So a draw does not depend on the number of tokens that the code looked at.
-    """
+    count in the order of their ids. So a draw does not depend on the number of tokens that the code looked at."""
     vocabulary = logits_SV.shape[1]
     tokens_S = torch.empty_like(top_p_S, dtype=torch.int64)
     whole_S = top_p_S >= 1
@@ -191,8 +188,7 @@ def _nucleus(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The probabilities of the likeliest tokens, 0 outside the nucleus, and whether it may go on behind them, [O].
 
-    `values_OK` are falling logits, `mass_O1` the log-sum of the whole row.
-    """
+    `values_OK` are falling logits, `mass_O1` the log-sum of the whole row."""
     probability_OK = (values_OK - mass_O1).exp_()
     before_OK = probability_OK.cumsum(1) - probability_OK
     # The last of the nucleus. A row that is not finite has none, and must not end the step of the others.
@@ -213,8 +209,7 @@ def _inverse(weight_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
 def likeliest(logits_RV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` highest logits of each row, falling, and their ids, both [R, count].
 
-    They are in the `count` blocks with the highest peaks. The choice among tied tokens is arbitrary.
-    """
+    They are in the `count` blocks with the highest peaks. The choice among tied tokens is arbitrary."""
     if 4 * count * _BLOCK >= logits_RV.shape[1]:  # the blocks would hold too much of the row to be worth it
         values_RK, ids_RK = logits_RV.topk(count, 1)
         return values_RK, ids_RK

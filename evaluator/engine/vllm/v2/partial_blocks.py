@@ -7,8 +7,7 @@ Each request of a shared context would compute the tokens after the last whole b
 Replaces methods of a scheduler's `KVCacheManager` (`get_computed_blocks`, `allocate_slots`, `reset_prefix_cache`,
 `take_kv_cache_block_copies`) and of its `BlockPool` (`get_new_blocks`). Reads `Scheduler.block_size`,
 `KVCacheManager.enable_caching`, `.block_pool`, `.create_kv_cache_blocks` and `.get_block_ids`, `BlockPool.blocks`, and
-`skip_reading_prefix_cache` of a `Request`.
-"""
+`skip_reading_prefix_cache` of a `Request`."""
 
 from typing import Any
 

@@ -8,8 +8,7 @@ every worker calls the output head in the same order, as the head's all-gather r
 
 Replaces `GPUModelRunner.prompt_logprobs_worker`, a `PromptLogprobsWorker` (`add_request`, `remove_request`,
 `compute_prompt_logprobs`). Reads the batch's `req_ids`, `idx_mapping_np`, `num_computed_prefill_tokens_np`,
-`num_scheduled_tokens` and `query_start_loc_np`. Calls `prompt_logprob.compute_topk_scores`; makes `LogprobsTensors`.
-"""
+`num_scheduled_tokens` and `query_start_loc_np`. Calls `prompt_logprob.compute_topk_scores`; makes `LogprobsTensors`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -84,8 +83,7 @@ class ScoringWorker:
         """vLLM's own report, and one for each score whose prompt this step has completed.
 
         Row i of a report is of the continuation's token i: its id and the likeliest token's, their log-probabilities,
-        and its rank. The sampler reports a score's last token; a score with a reference has a row for that one too.
-        """
+        and its rank. The sampler reports a score's last token; a score with a reference has a row for that one too."""
         found: dict[str, LogprobsTensors] = self._own.compute_prompt_logprobs(
             logits_fn, hidden_states, input_batch, all_token_ids, num_computed_tokens, prompt_lens
         )
@@ -116,8 +114,7 @@ class ScoringWorker:
     def _rows(self, batch: Any, prompt_lens: Any) -> Iterator[_Rows]:
         """The rows of a step that belong to pending scores.
 
-        With a reference, the prompt's last row is one of them: it predicts the token that is not in the prompt.
-        """
+        With a reference, the prompt's last row is one of them: it predicts the token that is not in the prompt."""
         for index, name in enumerate(batch.req_ids):
             pending = self._pending.get(name)
             if pending is None:

@@ -14,8 +14,7 @@ The arithmetic is this module's own: it checks vLLM's, and compressed-tensors' i
 
 vLLM keeps a layer's experts in two tensors, in its kernels' own order. A few experts of each layer compute with a few
 random tokens, each as if the router had sent it there alone. On a GPU they are not compared: its kernels need what vLLM
-prepares for a step.
-"""
+prepares for a step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -137,8 +136,7 @@ def quantised_sources(module: str, packed: dict[str, list[str]], tensors: Tensor
 def computes_with(module: Any, matrices: Sequence[Matrix], dtype: torch.dtype) -> bool | None:
     """Whether a layer's products with a few vectors equal those of sampled rows of the files; None if it is unknown.
 
-    The vectors have zeros and one absolute value, which quantised activations represent exactly.
-    """
+    The vectors have zeros and one absolute value, which quantised activations represent exactly."""
     held = pieces(module, [matrix.shape for matrix in matrices])
     if not held:
         return None
@@ -200,8 +198,7 @@ def _probes(width: int) -> torch.Tensor:
 def computes_with_experts(name: str, module: Any, tensors: Tensors) -> bool | None:
     """Whether the first, middle and last expert equal the files; None if they cannot be compared, as on a GPU.
 
-    With tensor parallelism a worker holds some of an expert's inner rows, and they are compared.
-    """
+    With tensor parallelism a worker holds some of an expert's inner rows, and they are compared."""
     base = name.removesuffix(".routed_experts")
     parts = [getattr(module, f"ckpt_{part}_proj_name", None) for part in ("gate", "up", "down")]
     experts = module.global_num_experts

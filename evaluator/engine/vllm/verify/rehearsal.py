@@ -7,8 +7,7 @@ A separate process tries it::
 The available kernels depend on vLLM's build, the processor's instructions, layout, dtype and shapes. A missing kernel
 has many symptoms: the process may end, or a kernel may return wrong values. For example, int8 products overflow on a
 processor without VNNI instructions. So an engine loads the checkpoint's first layer, with all checks of a whole one.
-On a GPU vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes.
-"""
+On a GPU vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes."""
 
 import contextlib
 import json

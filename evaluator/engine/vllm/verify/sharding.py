@@ -3,8 +3,7 @@
 vLLM's layers state it themselves, with or without tensor parallelism. They have the rows of each fused part, the
 columns, and their worker (`tp_rank`, `tp_size`). If there are fewer key-value heads than workers, they also have how
 often a head is repeated. The rules are those of the layers' weight loaders (vllm/model_executor/layers/linear.py and
-vocab_parallel_embedding.py).
-"""
+vocab_parallel_embedding.py)."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -42,8 +41,7 @@ def pieces(module: Any, shapes: Sequence[tuple[int, ...]]) -> list[Piece] | None
     """The pieces of a layer's weight [rows, columns], in the order of its rows, without padding.
 
     `shapes`: of the tensors in the files that the weight concatenates by rows, for example q, k and v. None if the
-    layer's way to store them is unknown here.
-    """
+    layer's way to store them is unknown here."""
     width = shapes[0][1]
     held = getattr(module, "input_size_per_partition", width)
     if held not in (width, width / getattr(module, "tp_size", 1)):

@@ -4,8 +4,7 @@ vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`) and 
 name, in this process or, with tensor parallelism, in each worker's.
 
 On a CPU, vLLM 0.32's `reload_weights` silently leaves the packed copy of a tied output head stale. The swapped engine
-then computes with the old output matrix. `swap_weights` packs it again.
-"""
+then computes with the old output matrix. `swap_weights` packs it again."""
 
 import contextlib
 import functools
@@ -65,8 +64,7 @@ class WorkerExtension:
         Returns how many matrices were compared, the names of those that differ (vectors as well), and of matrices that
         cannot be compared. The comparison uses a matrix's products if vLLM packed it for a CPU kernel and dropped the
         original, if it is quantised, or for experts. With tensor parallelism, this worker's shard is compared with its
-        part of the files.
-        """
+        part of the files."""
         model = self.model_runner.get_model()
         packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
         compared = 0
@@ -128,8 +126,7 @@ class WorkerExtension:
         """From now on this worker's process ends when the engine's process ends, even in the middle of a step.
 
         vLLM only closes the queues of a worker whose parent was killed. A worker that waits for another worker in a
-        step would never look at its queues. It would keep the GPU memory that the next engine needs.
-        """
+        step would never look at its queues. It would keep the GPU memory that the next engine needs."""
         parent = multiprocessing.parent_process()
         if parent is not None:
 
@@ -143,8 +140,7 @@ class WorkerExtension:
         """The first wrong rank of a planted table, in words, as the runner ranks now; None if all are right.
 
         The table has ties, tokens with probability 0, and rows that are not contiguous. It is as wide as the
-        vocabulary. torch counts on the CPU, independently of the checked code.
-        """
+        vocabulary. torch counts on the CPU, independently of the checked code."""
         runner = self.model_runner
         if any(kind.__module__ == _V2_RUNNER for kind in type(runner).__mro__):  # a CPU's runner is a subclass
             from evaluator.engine.vllm.v2.kernels import ranks_in_place
@@ -214,8 +210,7 @@ def _sources(module: str, packed: dict[str, list[str]], tensors: Tensors) -> lis
 def _same(module: Any, slices: list[Any]) -> bool | None:
     """Whether sampled rows of a module's weight are those of the files; None if they cannot be compared.
 
-    The module holds the weight itself, a kernel's packed copy, or both. The products of a packed copy are compared.
-    """
+    The module holds the weight itself, a kernel's packed copy, or both. The products of a packed copy are compared."""
     weight: torch.Tensor = module.weight
     shapes = [tuple(each.get_shape()) for each in slices]
     if len(shapes[0]) == 1:
