@@ -117,6 +117,7 @@ class LiveState:
             tokens = {kind: [row.get(f"{kind}_tokens") for row in rows] for kind in ("prompt", "generated", "cached")}
             text = prometheus(
                 plan=self.plan,
+                done=sum(min(self.plan.done[part], items) for part, items in self.plan.planned.items()),
                 busy=busy,
                 alive=sum(doing.state in ("idle", "loading", "evaluating") for doing in self._engines.values()),
                 counts=self._earlier.counts + self._counts,

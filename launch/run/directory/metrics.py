@@ -25,11 +25,6 @@ class Plan:
     lost: set[str] = field(default_factory=set)
     failures: int = 0
 
-    @property
-    def items(self) -> int:
-        """Those that are done."""
-        return sum(min(self.done[part], items) for part, items in self.planned.items())
-
     def on(self, event: Event, part: Part) -> bool:
         """Count an event of a part; returns whether it completes the part's checkpoint."""
         match event.kind:

@@ -175,7 +175,8 @@ class EngineWorker(Worker):
         stage, reason = self._stage, self._lose(error)
         remedy = self.board.failed(self.number, Trouble(stage=stage, reason=reason, mendable=mendable))
         if assignment.part in self.board.unfinished:
-            self._again(*assignment.part)
+            name, task = assignment.part
+            self._report(Event(kind="retried", engine=self.number, checkpoint=name, task=task))
         self._apply(
             remedy, f"it failed with one checkpoint after another, last with {assignment.checkpoint.name!r}: {reason}"
         )
@@ -204,9 +205,6 @@ class EngineWorker(Worker):
 
     def _warn(self, text: str) -> None:
         self._report(Event(kind="warned", text=text))
-
-    def _again(self, checkpoint: str, task: str) -> None:
-        self._report(Event(kind="retried", engine=self.number, checkpoint=checkpoint, task=task))
 
     def _apply(self, remedy: Remedy, why: str) -> None:
         """Retire the engine, or first test whether it can still load a checkpoint that has loaded before."""
@@ -341,7 +339,7 @@ class EngineWorker(Worker):
         """Write a shard's records, unless every answer failed and another engine can try first."""
         (name, task), failed = assignment.part, result.failed
         if failed is not None and assignment.refusal is None and self.board.doubts(self.number, result.shard):
-            self._again(name, task)
+            self._report(Event(kind="retried", engine=self.number, checkpoint=name, task=task))
             return False
         self._store.append(name, task, result.shard.name, result.part)
         if failed is not None and assignment.part not in self.board.unmeasured and self._store.measured(name, task):
