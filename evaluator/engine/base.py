@@ -162,9 +162,9 @@ class EngineStats:
         return {"idle_share": self.idle_seconds / whole, "waiting_share": self.waiting_seconds / whole}
 
 
-# A token of a streamed request: the request's id, the token, and the likeliest tokens in its place with their
-# log-probabilities, as in Response. A plain tuple: a step has hundreds.
-Streamed = tuple[str, int, tuple[int, ...], tuple[float, ...]]
+# A token of a streamed request: the request's id, the token, the likeliest tokens in its place, their log-probabilities
+# as in Response, and its own. A plain tuple: a step has hundreds.
+Streamed = tuple[str, int, tuple[int, ...], tuple[float, ...], float]
 
 
 class RequestSource(Protocol):

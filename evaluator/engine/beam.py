@@ -128,7 +128,8 @@ class BeamSearch:
                 if answer.status != "ok":
                     self.error = answer.error or answer.status
                     continue
-                rows = zip(repeat(answer.request_id), answer.token_ids, answer.top_ids, answer.top_logprobs)
+                columns = answer.token_ids, answer.top_ids, answer.top_logprobs, answer.logprobs
+                rows = zip(repeat(answer.request_id), *columns, strict=False)
                 rollout.rows += islice(rows, len(rollout.rows), None)  # those that were not streamed
 
     def advance(self) -> list[Generate | Cancel]:
@@ -187,7 +188,7 @@ class BeamSearch:
             candidate = heads[0]
             best.append(candidate)
             negated, index, k = candidate
-            _, _, top_ids, top_logprobs = rows[index]  # type: ignore[misc]
+            _, _, top_ids, top_logprobs, _ = rows[index]  # type: ignore[misc]
             if top_ids[k] not in eos_ids:
                 width -= 1
                 if not width:

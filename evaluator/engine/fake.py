@@ -11,6 +11,7 @@ can check beams, samples and scores end to end without weights::
 import hashlib
 import random
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -90,8 +91,8 @@ class FakeEngine:
         self._requests += 1
         self._prompt_tokens += len(request.prompt_ids)
         if isinstance(request, Generate) and request.stream:
-            for token, ids, logprobs in zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True):
-                yield request.request_id, token, ids, logprobs
+            columns = response.token_ids, response.top_ids, response.top_logprobs, response.logprobs
+            yield from zip(repeat(request.request_id), *columns, strict=False)
         self._generated += len(response.token_ids)
         yield response
 

@@ -91,7 +91,7 @@ def change_ranks(patch, change, *, forced):
 
     def changed(self):
         answer = right(self)
-        concerned = self.report_from is not None and self.generates == forced
+        concerned = self.report_from is not None and (self.ranks is not None) == forced
         return replace(answer, ranks=change(answer.ranks)) if concerned else answer
 
     patch.setattr(InFlight, "response", changed)

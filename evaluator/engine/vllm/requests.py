@@ -9,10 +9,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from vllm.v1.engine import EngineCoreRequest
@@ -25,63 +24,57 @@ from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.sampling import prompt_score
 from evaluator.engine.vllm.start import Started
 
-Top = tuple[tuple[int, ...], tuple[float, ...]]  # ids and log-probabilities, most likely first
 
-# One generated token's log-probability, rank, the likeliest tokens' ids and log-probabilities, and whether two of
-# these log-probabilities are equal. A plain tuple: a step has hundreds. Its width is that of the step's most demanding
-# request.
-Row = tuple[float, int, tuple[int, ...], tuple[float, ...], bool]
-
-
-@dataclass(slots=True, eq=False)
-class InFlight:
+class InFlight(msgspec.Struct, eq=False):
     """One request in the engine, and its tokens so far. If tokens of a Score are in the engine's prompt, vLLM reports
     on them, in tables with one row for each token."""
 
     request: Request
     prompt: list[int]  # the ids that the engine is given as its prompt
+    top: int = 1  # so many of the likeliest tokens are reported with each generated one
     report_from: int | None = None  # the first row of the report that belongs to the continuation; None: no report
-    generates: bool = True  # generated tokens belong to the response; False: the report has every token
-    streamed: int | None = None  # so many of the likeliest tokens are handed out with each token as it comes
-    cached_tokens: int = 0
-    tokens: list[int] = field(default_factory=list)  # that the engine has generated
-    rows: list[Row] = field(default_factory=list)  # one for each of these tokens, or none at all
+    streamed: bool = False  # tokens are handed out as they come
+    cached_tokens: int | None = None  # None: its first step is not over
+    tokens: list[int] = []  # that the engine has generated without log-probabilities
+    rows: list[Streamed] = []  # the tokens with log-probabilities
+    ranks: list[int] | None = None  # theirs, of a Score
     report: Any = None  # vLLM's LogprobsTensors
 
     def response(self) -> Response:
         """Everything that came back."""
+        _, tokens, top_ids, top_logprobs, logprobs = zip(*self.rows, strict=True) if self.rows else ((),) * 5
         if isinstance(self.request, Score):
-            return self._scored(self.request)
-        top = [top_of(row, self.request.top_logprobs) for row in self.rows] if self.request.top_logprobs else []
+            return self._scored(self.request, tokens, top_ids, top_logprobs, logprobs)
         return Response(
             request_id=self.request.request_id,
-            token_ids=tuple(self.tokens),
-            logprobs=tuple([row[0] for row in self.rows]),
-            top_ids=tuple([ids for ids, _ in top]),
-            top_logprobs=tuple([logprobs for _, logprobs in top]),
+            token_ids=tokens or tuple(self.tokens),
+            logprobs=logprobs,
+            top_ids=top_ids if self.top else (),
+            top_logprobs=top_logprobs if self.top else (),
             cached_tokens=self.cached_tokens,
         )
 
-    def _scored(self, request: Score) -> Response:
+    def _scored(self, request: Score, tokens: Any, top_ids: Any, top_logprobs: Any, logprobs: Any) -> Response:
         """What vLLM reports on the prompt, and then what was generated."""
-        found = [(row[0], row[1], *top_of(row, 1)) for row in self.rows] if self.generates else []
-        token_ids = tuple(self.tokens)
+        ranks = tuple(self.ranks or ())
         divergences: tuple[Divergence, ...] = ()
         if (first := self.report_from) is not None:
-            ids, logprobs, ranks = (part[first:].tolist() if first else part.tolist() for part in self.report[:3])
+            ids, tables, reported = (part[first:].tolist() if first else part.tolist() for part in self.report[:3])
             width = self.report.logprob_token_ids.shape[1]  # own and likeliest tokens; beyond these, divergences
-            reported = zip(logprobs, ranks, ids, strict=True)
-            found = [(own[0], rank, tuple(ids[1:]), tuple(own[1:width])) for own, rank, ids in reported] + found
-            token_ids = request.continuation_ids
-            if logprobs and len(logprobs[0]) > width:
-                divergences = divergences_of([row[width:] for row in logprobs])
+            tokens = request.continuation_ids
+            logprobs = (*[row[0] for row in tables], *logprobs)
+            ranks = (*reported, *ranks)
+            top_ids = (*[tuple(row[1:]) for row in ids], *top_ids)
+            top_logprobs = (*[tuple(row[1:width]) for row in tables], *top_logprobs)
+            if tables and len(tables[0]) > width:
+                divergences = divergences_of([row[width:] for row in tables])
         return Response(
             request_id=request.request_id,
-            token_ids=token_ids,
-            logprobs=tuple([row[0] for row in found]),
-            ranks=tuple([row[1] for row in found]),
-            top_ids=tuple([row[2] for row in found]),
-            top_logprobs=tuple([row[3] for row in found]),
+            token_ids=tokens,
+            logprobs=logprobs,
+            ranks=ranks,
+            top_ids=top_ids,
+            top_logprobs=top_logprobs,
             cached_tokens=self.cached_tokens,
             divergences=divergences,
         )
@@ -129,7 +122,7 @@ class Batch:
             elif (core_id := self._core_ids.pop(each.request_id, None)) is not None:
                 cancelled.append(core_id)
                 pending = self.in_flight.pop(core_id)
-                if pending.tokens:  # otherwise it was waiting for its first step, without any computation
+                if pending.cached_tokens is not None:  # else it waited for its first step
                     self._count(pending)
         if cancelled:
             self._core.abort_requests(cancelled)
@@ -139,31 +132,42 @@ class Batch:
 
     def receive(self, outputs: Sequence[Any]) -> list[Streamed]:
         """Take the EngineCoreOutputs of one step; returns the tokens that are streamed."""
-        streamed: list[Streamed] = []
-        table, in_flight = rows_of(outputs), self.in_flight
+        in_flight = self.in_flight
+        reporting: list[InFlight] = []  # one for each new token with log-probabilities
+        tokens: list[int] = []
+        reports: list[Any] = []
+        ended: dict[str, InFlight] = {}
         for output in outputs:
-            tokens = output.new_token_ids
-            rows = None if output.new_logprobs is None else list(islice(table, len(tokens)))
             pending = in_flight.get(output.request_id)
             if pending is None:  # cancelled while this step was under way, or of an earlier run
                 continue
-            if not pending.tokens:  # a preempted request begins again, but its first time counts
-                if output.prefill_stats is not None:
-                    pending.cached_tokens = output.prefill_stats.num_cached_tokens
+            if pending.cached_tokens is None:  # a preempted request begins again, but its first time counts
+                stats = output.prefill_stats
+                pending.cached_tokens = 0 if stats is None else stats.num_cached_tokens
                 pending.report = output.new_prompt_logprobs_tensors
-            pending.tokens += tokens
-            if rows:
-                pending.rows += rows
-                if pending.streamed is not None:
-                    for token, row in zip(tokens, rows, strict=True):
-                        if math.isnan(row[0]):  # the response will say so
-                            pending.streamed = None
-                            break
-                        streamed.append((pending.request.request_id, token, *top_of(row, pending.streamed)))
+            new, report = output.new_token_ids, output.new_logprobs
+            if report is None:
+                pending.tokens += new
+            else:
+                reporting += [pending] * len(new)
+                tokens += new
+                reports.append(report)
+                if pending.ranks is not None:
+                    pending.ranks += report.sampled_token_ranks.tolist()
             if output.finish_reason is not None:
-                del in_flight[output.request_id], self._core_ids[pending.request.request_id]
-                self._count(pending)
-                self.ready.extend(self._shared.answer(pending.response().or_error(self._vocabulary)))
+                ended[output.request_id] = pending
+        streamed: list[Streamed] = []
+        for pending, row in zip(reporting, rows_of(reporting, tokens, reports), strict=True):
+            pending.rows.append(row)
+            if pending.streamed:
+                if math.isnan(row[4]):  # the response will say so
+                    pending.streamed = False
+                else:
+                    streamed.append(row)
+        for core_id, pending in ended.items():
+            del in_flight[core_id], self._core_ids[pending.request.request_id]
+            self._count(pending)
+            self.ready.extend(self._shared.answer(pending.response().or_error(self._vocabulary)))
         self.was_emptied = not in_flight
         return streamed
 
@@ -188,21 +192,21 @@ class Batch:
         dialect = self._started.dialect
         if isinstance(request, Generate):
             parameters = dialect.generate(request, self._eos_ids, self._vocabulary)
-            streamed = request.top_logprobs if request.stream else None
-            pending = InFlight(request, list(request.prompt_ids), streamed=streamed)
+            top = request.top_logprobs
+            pending = InFlight(request, list(request.prompt_ids), top, streamed=request.stream)
         elif self._by_prompt and request.reference is None:
             # One token is generated, which is not read. Row i of the report is of the prompt's token i + 1.
             parameters = prompt_score(whole=self._whole)
             prompt = [*request.prompt_ids, *request.continuation_ids]
-            pending = InFlight(request, prompt, len(request.prompt_ids) - 1, generates=False)
+            pending = InFlight(request, prompt, report_from=len(request.prompt_ids) - 1)
         elif request.reference is not None or (dialect.one_step and len(request.continuation_ids) > 1):
             # The last token alone is generated. Of a score with a reference, the report has a row for that token too.
             parameters = dialect.score(request, in_prompt=True)
             prompt = [*request.prompt_ids, *request.continuation_ids[:-1]]
-            pending = InFlight(request, prompt, 0, generates=request.reference is None)
+            pending = InFlight(request, prompt, report_from=0, ranks=[])
         else:
             parameters = dialect.score(request)
-            pending = InFlight(request, list(request.prompt_ids))
+            pending = InFlight(request, list(request.prompt_ids), ranks=[])
         core_id = str(next(self._numbers))
         self._core.add_request(
             EngineCoreRequest(
@@ -224,32 +228,32 @@ class Batch:
         self._counters.end_request(len(ended.prompt), ended.cached_tokens, len(ended.tokens))
 
 
-def rows_of(outputs: Sequence[Any]) -> Iterator[Row]:
-    """A row for each new token of those of a step's EngineCoreOutputs that report log-probabilities.
+def rows_of(reporting: Sequence[InFlight], tokens: Sequence[int], reports: Sequence[Any]) -> Sequence[Streamed]:
+    """The new `tokens` of requests that are `reporting`, in the order of the rows of vLLM's LogprobsLists.
 
     vLLM gives each request its rows as views of one table. To turn a view into Python numbers takes microseconds,
-    however small it is. So the views of a step are put together again and turned at once.
+    however small it is. So the views of a step are put together again and turned at once. The table is as wide as the
+    step's most demanding request needs.
     """
-    reports = [output.new_logprobs for output in outputs if output.new_logprobs is not None]
     if not reports:
-        return iter(())
+        return ()
     ids = np.concatenate([report.logprob_token_ids for report in reports])
     logprobs = np.concatenate([report.logprobs for report in reports])
-    ranks = np.concatenate([report.sampled_token_ranks for report in reports])
-    own, top = logprobs[:, 0], logprobs[:, 1:]  # the first column is the generated token's own
-    tied = (top[:, 1:] == top[:, :-1]).any(axis=1)
-    return zip(own.tolist(), ranks.tolist(), _tuples(ids[:, 1:]), _tuples(top), tied.tolist(), strict=True)
+    own, top = logprobs[:, 0].tolist(), logprobs[:, 1:]  # the first column is the generated token's own
+    tied = (top[:, 1:] == top[:, :-1]).any(axis=1).tolist()
+    top_ids, top_logprobs, wide = _tuples(ids[:, 1:]), _tuples(top), top.shape[1]
+    for place, (pending, ties) in enumerate(zip(reporting, tied, strict=True)):
+        if pending.top and (ties or pending.top < wide):
+            top_ids[place], top_logprobs[place] = best_of(top_ids[place], top_logprobs[place], pending.top)
+    names = [pending.request.request_id for pending in reporting]
+    return list(zip(names, tokens, top_ids, top_logprobs, own, strict=True))
 
 
-def top_of(row: Row, width: int) -> Top:
+def best_of(ids: tuple[int, ...], logprobs: tuple[float, ...], width: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The `width` most likely tokens, ties to the lower id: torch.topk leaves their order open. Which of several tied
     tokens are listed stays open."""
-    _, _, ids, logprobs, tied = row
-    ids, logprobs = ids[:width], logprobs[:width]
-    if not tied:
-        return ids, logprobs
-    pairs = sorted(zip(logprobs, ids, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    return tuple(token for _, token in pairs), tuple(logprob for logprob, _ in pairs)
+    pairs = sorted(zip(logprobs[:width], ids, strict=False), key=lambda pair: (-pair[0], pair[1]))
+    return tuple([token for _, token in pairs]), tuple([logprob for logprob, _ in pairs])
 
 
 def _tuples(table: npt.NDArray[Any]) -> list[tuple[Any, ...]]:

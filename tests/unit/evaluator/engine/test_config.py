@@ -60,7 +60,8 @@ def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
 
     (whole,) = FakeEngine(lm.answer).run(Source([request]))
     assert whole == lm.answer(request)
-    assert streamed == list(zip(["g"] * 5, whole.token_ids, whole.top_ids, whole.top_logprobs, strict=True))
+    columns = whole.token_ids, whole.top_ids, whole.top_logprobs, whole.logprobs
+    assert streamed == list(zip(["g"] * 5, *columns, strict=True))
 
     streamed.clear()
     source = Source([request])

@@ -199,38 +199,42 @@ def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine,
     assert answer.top_logprobs == ((-1.0, -2.0, -3.0)[:columns],) * 2
 
 
-def outputs(counts, width, seed=0):
-    """EngineCoreOutputs of so many tokens, views of one table; None: without log-probabilities. Many tie."""
+def table(counts, width, seed):
+    """LogprobsLists of so many rows each, as views of one table. Values are multiples of a half, so that many tie."""
     rng = np.random.default_rng(seed)
-    rows = sum(count or 0 for count in counts)
+    rows = sum(counts)
     top = -np.sort(rng.integers(0, 6, (rows, width)) / 2, axis=1).astype(np.float32)
     logprobs = np.concatenate([rng.normal(size=(rows, 1)).astype(np.float32), top], axis=1)
-    ids, ranks = rng.integers(0, 1000, (rows, width + 1)), rng.integers(1, 50, rows)
-    made, first = [], 0
-    for count in counts:
-        own = slice(first, first + (count or 0))
-        views = {"logprob_token_ids": ids[own], "logprobs": logprobs[own], "sampled_token_ranks": ranks[own]}
-        made.append(SimpleNamespace(new_logprobs=None if count is None else SimpleNamespace(**views)))
-        first = own.stop
-    return made
+    ids = rng.integers(0, 1000, (rows, width + 1))
+    ends = list(itertools.accumulate(counts))
+    owns = [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
+    return [SimpleNamespace(logprob_token_ids=ids[own], logprobs=logprobs[own]) for own in owns]
 
 
-def slowly(output, wanted):
-    views, found = output.new_logprobs, []
-    for own, ids, rank in zip(views.logprobs, views.logprob_token_ids, views.sampled_token_ranks, strict=True):
+def slowly(name, report, wanted):
+    found = []
+    for own, ids in zip(report.logprobs, report.logprob_token_ids, strict=True):
         best = sorted((-float(own[1 + k]), int(ids[1 + k])) for k in range(wanted))
-        found.append((float(own[0]), int(rank), (tuple(t for _, t in best), tuple(-v for v, _ in best))))
+        found.append((name, int(ids[0]), tuple(t for _, t in best), tuple(-v for v, _ in best), float(own[0])))
     return found
 
 
-@pytest.mark.parametrize("counts", [[1, 1, 1], [1, None, 1], [None, None], [], [2, 1, None, 0, 3]])
-@pytest.mark.parametrize(("width", "wanted"), [(6, 6), (6, 1), (6, 4), (1, 1), (0, 0), (6, 0)])
+@pytest.mark.parametrize("counts", [[1, 1, 1], [], [2, 1, 0, 3]])
+@pytest.mark.parametrize(("width", "wanted"), [(6, [6]), (6, [1, 6]), (6, [4]), (1, [1]), (0, [0]), (6, [0, 6])])
 def test_rows_are_those_of_the_tables(counts, width, wanted):
-    from evaluator.engine.vllm.requests import rows_of, top_of
+    from evaluator.engine.vllm.requests import InFlight, rows_of
 
     for seed in range(8):
-        asked = outputs(counts, width, seed)
-        rows = list(rows_of(asked))
-        expected = [each for output in asked if output.new_logprobs is not None for each in slowly(output, wanted)]
-        assert [(row[0], row[1], top_of(row, wanted)) for row in rows] == expected
+        reports, expected, reporting = table(counts, width, seed), [], []
+        for number, (report, count) in enumerate(zip(reports, counts, strict=True)):
+            top = wanted[number % len(wanted)]
+            asked = Generate(request_id=str(number), prompt_ids=(1,), max_tokens=9, top_logprobs=top)
+            reporting += [InFlight(asked, [1], top)] * count
+            expected += slowly(str(number), report, top)
+        tokens = [row[1] for row in expected]
+        rows = rows_of(reporting, tokens, reports)
+        # Of a request without any, the likeliest tokens are left out later.
+        assert [
+            row if each.top else (*row[:2], (), (), row[4]) for row, each in zip(rows, reporting, strict=True)
+        ] == expected
         assert all(type(token) is int for row in rows for token in row[2])
