@@ -27,7 +27,6 @@ float64, transformers' float32). Ties go to the better prefix, then to the token
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import islice, repeat
 from math import inf
@@ -43,24 +42,22 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     score: float  # logprob / number of token_ids
 
 
-@dataclass(slots=True, eq=False)
-class _Rollout:
+class _Rollout(msgspec.Struct, eq=False):
     """The greedy continuation of a prefix, as far as it has come."""
 
-    rows: list[Streamed] = field(default_factory=list)  # its tokens, each with the expansion that it was the best of
+    rows: list[Streamed] = []  # its tokens, each with the expansion that it was the best of
     is_open: bool = True  # more is to come
 
 
 _NO_ROLLOUT = _Rollout(is_open=False)
 
 
-@dataclass(slots=True)
-class _Beam:
+class _Beam(msgspec.Struct, eq=False):
     """A live prefix. It is on at most one rollout, `depth` tokens after the rollout's start."""
 
     negated: float  # its log-probability, summed and negated, nats
     token_ids: tuple[int, ...]
-    rollout: _Rollout = _NO_ROLLOUT
+    rollout: _Rollout
     depth: int = 0
 
     @property
@@ -95,7 +92,7 @@ class BeamSearch:
         self._width = width
         self._max_tokens = max_tokens
         self._eos_ids = eos_ids
-        self._live = [_Beam(0.0, ())]  # best first
+        self._live = [_Beam(0.0, (), _NO_ROLLOUT)]  # best first
         self._finished: list[Hypothesis] = []  # best first, at most `width`
         self._in_flight: dict[str, _Rollout] = {}
         self._missing = self._live[0]  # the best of the live prefixes whose expansions are missing

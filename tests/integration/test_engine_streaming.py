@@ -47,8 +47,8 @@ def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(engine):
         name = response.request_id
         assert response.token_ids == whole[name].token_ids
         assert response.top_ids == whole[name].top_ids
-        rows = zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True)
-        assert source.tokens.pop(name) == [(name, *row) for row in rows]
+        columns = response.token_ids, response.top_ids, response.top_logprobs, response.logprobs
+        assert source.tokens.pop(name) == [(name, *row) for row in zip(*columns, strict=True)]
         del whole[name]
     assert not whole
     assert not source.tokens

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import Cancel, Divergence, Generate, Request, Response, Score, Streamed
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score, Streamed
 from evaluator.engine.distributions import divergences_of
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.counters import Counters
@@ -41,27 +41,14 @@ class InFlight(msgspec.Struct, eq=False):
     report: Any = None  # vLLM's LogprobsTensors
 
     def response(self) -> Response:
-        """Everything that came back."""
+        """Everything that came back: of a Score, what vLLM reports on the prompt, and then what was generated."""
         _, tokens, top_ids, top_logprobs, logprobs = zip(*self.rows, strict=True) if self.rows else ((),) * 5
-        if isinstance(self.request, Score):
-            return self._scored(self.request, tokens, top_ids, top_logprobs, logprobs)
-        return Response(
-            request_id=self.request.request_id,
-            token_ids=tokens or tuple(self.tokens),
-            logprobs=logprobs,
-            top_ids=top_ids if self.top else (),
-            top_logprobs=top_logprobs if self.top else (),
-            cached_tokens=self.cached_tokens,
-        )
-
-    def _scored(self, request: Score, tokens: Any, top_ids: Any, top_logprobs: Any, logprobs: Any) -> Response:
-        """What vLLM reports on the prompt, and then what was generated."""
-        ranks = tuple(self.ranks or ())
-        divergences: tuple[Divergence, ...] = ()
-        if (first := self.report_from) is not None:
-            ids, tables, reported = (part[first:].tolist() if first else part.tolist() for part in self.report[:3])
+        ranks, divergences = tuple(self.ranks or ()), ()
+        if self.report_from is not None:
+            assert isinstance(self.request, Score)
+            ids, tables, reported = (part[self.report_from :].tolist() for part in self.report[:3])
             width = self.report.logprob_token_ids.shape[1]  # own and likeliest tokens; beyond these, divergences
-            tokens = request.continuation_ids
+            tokens = self.request.continuation_ids
             logprobs = (*[row[0] for row in tables], *logprobs)
             ranks = (*reported, *ranks)
             top_ids = (*[tuple(row[1:]) for row in ids], *top_ids)
@@ -69,12 +56,12 @@ class InFlight(msgspec.Struct, eq=False):
             if tables and len(tables[0]) > width:
                 divergences = divergences_of([row[width:] for row in tables])
         return Response(
-            request_id=request.request_id,
-            token_ids=tokens,
+            request_id=self.request.request_id,
+            token_ids=tokens or tuple(self.tokens),
             logprobs=logprobs,
             ranks=ranks,
-            top_ids=top_ids,
-            top_logprobs=top_logprobs,
+            top_ids=top_ids if self.top else (),
+            top_logprobs=top_logprobs if self.top else (),
             cached_tokens=self.cached_tokens,
             divergences=divergences,
         )
@@ -225,7 +212,8 @@ class Batch:
         self._core_ids[request.request_id] = core_id
 
     def _count(self, ended: InFlight) -> None:
-        self._counters.end_request(len(ended.prompt), ended.cached_tokens, len(ended.tokens))
+        generated = len(ended.rows) or len(ended.tokens)
+        self._counters.end_request(len(ended.prompt), ended.cached_tokens or 0, generated)
 
 
 def rows_of(reporting: Sequence[InFlight], tokens: Sequence[int], reports: Sequence[Any]) -> Sequence[Streamed]:

@@ -63,13 +63,9 @@ class Dialect:
         top = min(request.top_logprobs, vocabulary)
         greedy = request.temperature == 0
         ours = not greedy and not self.v2 and request.top_p < 1
-        template = _template(
-            temperature=request.temperature,
-            top_p=1.0 if greedy or ours else request.top_p,
-            stop_token_ids=tuple(eos_ids),
-            logprobs=top if top or greedy else None,
-        )
-        made = copy.copy(template)
+        top_p = 1.0 if greedy or ours else request.top_p
+        reported = top if top or greedy else None
+        made = copy.copy(_answered(request.temperature, top_p, reported, tuple(eos_ids)))
         made.max_tokens = request.max_tokens
         if not greedy:
             made.seed = request.seed
@@ -86,6 +82,11 @@ def prompt_score(*, whole: bool = False) -> SamplingParams:
     """
     wanted = -1 if whole else 1
     return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=wanted, ignore_eos=True, **_ALWAYS)
+
+
+@lru_cache(maxsize=64)  # without names, which would take longer to look up than to copy what is found
+def _answered(temperature: float, top_p: float, logprobs: int | None, ends: tuple[int, ...]) -> SamplingParams:
+    return _template(temperature=temperature, top_p=top_p, logprobs=logprobs, stop_token_ids=ends)
 
 
 @lru_cache(maxsize=64)
