@@ -278,8 +278,7 @@ def _measured(
     collect_rarely()  # as in an engine's process
     model = Path(options["model"])
     read = workload.read_questions(options["task"], model, options["items"], probes=EVERY_PROBE)
-    own = read.questions[number :: options["engines"]]
-    plans = [plan_of(question, read.prompter, read.config) for question in own]
+    plans = [plan_of(each, read.prompter, read.config) for each in read.questions[number :: options["engines"]]]
     parts = Parts()
     config = EngineConfig(**{"max_num_seqs": options["rows"], **options["engine_args"]})
     engine = HostEngine(config, model, scripted(model, read, plans), warm, parts)

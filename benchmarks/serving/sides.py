@@ -106,10 +106,10 @@ class Ours:
 
             def streamed(self, tokens: Sequence[Streamed]) -> None:
                 for token in tokens:
-                    queue.extend(searches[token[0].split("/")[0]].receive(token))
+                    queue.extend(searches[token[0].split("/")[0]].advance([token]))
 
         for response in self._engine.run(Source()):
-            queue.extend(searches[response.request_id.split("/")[0]].receive(response))
+            queue.extend(searches[response.request_id.split("/")[0]].advance([response]))
         beams = {
             item["id"]: [[list(found.token_ids), found.logprob] for found in search.hypotheses()]
             for item, search in zip(items, searches.values(), strict=True)

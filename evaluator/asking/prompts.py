@@ -310,8 +310,7 @@ class _ByteLevel(dict[int, bytes]):
     def __missing__(self, token: int) -> bytes:
         name: str = self._backend.id_to_token(token) or ""
         spelt = all(char in self._bytes for char in name)  # an added token may have other characters
-        found = self[token] = bytes([self._bytes[char] for char in name]) if spelt else name.encode()
-        return found
+        return self.setdefault(token, bytes([self._bytes[char] for char in name]) if spelt else name.encode())
 
     def text(self, token_ids: Sequence[int]) -> str:
         return b"".join(map(self.__getitem__, token_ids)).decode(errors="replace")

@@ -105,17 +105,11 @@ class BeamSearch:
         """The first request: the prompt's own greedy continuation."""
         return [self._request(self._live[0])]
 
-    def receive(self, answer: Response | Streamed) -> list[Generate | Cancel]:
-        """Take an answer to one of our requests; returns the requests that follow from it, possibly none yet.
-
-        Answers to rollouts that were cancelled, or that arrive after `done`, are accepted and ignored. Where several
-        come at once, `add` them and `advance` once: the hypotheses are the same.
-        """
-        self.add([answer])
-        return self.advance()
-
     def add(self, answers: Iterable[Response | Streamed]) -> None:
-        """Take answers; what follows from them waits for `advance`."""
+        """Take answers; what follows from them waits for `advance`.
+
+        Answers to rollouts that were cancelled, or that arrive after `done`, are accepted and ignored.
+        """
         for answer in answers:
             if isinstance(answer, tuple):
                 if (rollout := self._in_flight.get(answer[0])) is not None:
@@ -124,13 +118,13 @@ class BeamSearch:
                 rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
                 if answer.status != "ok":
                     self.error = answer.error or answer.status
-                    continue
-                columns = answer.token_ids, answer.top_ids, answer.top_logprobs, answer.logprobs
-                rows = zip(repeat(answer.request_id), *columns, strict=False)
+                columns = (repeat(answer.request_id), answer.token_ids, answer.top_ids, answer.top_logprobs)
+                rows = zip(*columns, answer.logprobs, strict=False)
                 rollout.rows += islice(rows, len(rollout.rows), None)  # those that were not streamed
 
-    def advance(self) -> list[Generate | Cancel]:
+    def advance(self, answers: Iterable[Response | Streamed] = ()) -> list[Generate | Cancel]:
         """Take as many steps as the known expansions allow; returns requests for those that are missing."""
+        self.add(answers)
         if self.done:
             return []
         if self.error is not None:
@@ -155,13 +149,7 @@ class BeamSearch:
             self._take_step(candidates, rows)
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
-        following: list[Generate | Cancel] = []
-        if self._step > before:  # cancel the rollouts without a live prefix
-            alive = {id(beam.rollout) for beam in self._live}
-            dead = [request_id for request_id, rollout in self._in_flight.items() if id(rollout) not in alive]
-            for request_id in dead:
-                del self._in_flight[request_id]
-            following += [Cancel(request_id=request_id) for request_id in dead]
+        following = self._cancelled() if self._step > before else []
         following += [self._request(beam) for beam in missing if not beam.is_awaited]
         self._missing = missing[0]
         return following
@@ -233,9 +221,15 @@ class BeamSearch:
         self.done = True
         self._finished = hypotheses
         self._live = []
-        cancelled: list[Generate | Cancel] = [Cancel(request_id=request_id) for request_id in self._in_flight]
-        self._in_flight = {}
-        return cancelled
+        return self._cancelled()
+
+    def _cancelled(self) -> list[Generate | Cancel]:
+        """What ends the rollouts without a live prefix."""
+        alive = {id(beam.rollout) for beam in self._live}
+        dead = [request_id for request_id, rollout in self._in_flight.items() if id(rollout) not in alive]
+        for request_id in dead:
+            del self._in_flight[request_id]
+        return [Cancel(request_id=request_id) for request_id in dead]
 
     def _request(self, beam: _Beam) -> Generate:
         """Request the rollout that begins with a live prefix."""

@@ -11,7 +11,6 @@ can check beams, samples and scores end to end without weights::
 import hashlib
 import random
 from collections.abc import Callable, Iterator
-from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +91,7 @@ class FakeEngine:
         self._prompt_tokens += len(request.prompt_ids)
         if isinstance(request, Generate) and request.stream:
             columns = response.token_ids, response.top_ids, response.top_logprobs, response.logprobs
-            yield from zip(repeat(request.request_id), *columns, strict=False)
+            yield from ((request.request_id, *row) for row in zip(*columns, strict=True))
         self._generated += len(response.token_ids)
         yield response
 

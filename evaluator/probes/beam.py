@@ -45,8 +45,7 @@ class Beam(ItemProbe):
         )
         following: Sequence[Request | Cancel] = search.start()
         while answers := (yield following):
-            search.add(answers)
-            following = search.advance()
+            following = search.advance(answers)
         if search.error is not None:
             return [item.record(self.name, index=index, **failed(search.error)) for index in range(width)]
         return [

@@ -162,8 +162,7 @@ class ItemRun:
         filled = {**self._columns, "probe": probe, "format": format}
         prompt = self.prompts.get(format)
         if prompt is not None:
-            filled["prompt_tokens"] = len(prompt.token_ids)
-            filled["truncated"] = prompt.truncated
+            filled |= {"prompt_tokens": len(prompt.token_ids), "truncated": prompt.truncated}
         filled |= columns
         if prompt is not None and prompt.truncated and filled["status"] == "ok":
             filled["status"] = "truncated"

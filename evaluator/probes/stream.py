@@ -169,8 +169,7 @@ class Evaluation:
         plan = next(self._plans, None)
         if plan is None:
             return False
-        base = None if self._base is None else self._base(plan.question.item)
-        active = _Active(plan, self._serial, base=base, **self._shared)
+        active = _Active(plan, self._serial, base=self._base and self._base(plan.question.item), **self._shared)
         self._serial += 1
         self._active += 1
         requests: dict[str, Request] = {}

@@ -180,7 +180,7 @@ def _search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
     }
     requests: list[Any] = [request for search in searches.values() for request in search.start()]
     for response in engine.run(FixedSource(requests)):  # the source reads what is appended here
-        requests += searches[response.request_id.split("/")[0]].receive(response)
+        requests += searches[response.request_id.split("/")[0]].advance([response])
     return {name: search.hypotheses() for name, search in searches.items()}
 
 

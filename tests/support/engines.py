@@ -113,7 +113,7 @@ def assert_beams_of_transformers(
     class Source(Waiting):
         def receive(self, name: str, answer: Response | Streamed) -> None:
             if name not in names:
-                self.requests += searches[int(name.split("/")[0])].receive(answer)
+                self.requests += searches[int(name.split("/")[0])].advance([answer])
 
     source = Source([*(request for search in searches for request in search.start()), *among])
     for response in engine.run(source):

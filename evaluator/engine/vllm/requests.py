@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score, Streamed
+from evaluator.engine.base import Cancel, Divergence, Generate, Request, Response, Score, Streamed
 from evaluator.engine.distributions import divergences_of
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.counters import Counters
@@ -43,7 +42,8 @@ class InFlight(msgspec.Struct, eq=False):
     def response(self) -> Response:
         """Everything that came back: of a Score, what vLLM reports on the prompt, and then what was generated."""
         _, tokens, top_ids, top_logprobs, logprobs = zip(*self.rows, strict=True) if self.rows else ((),) * 5
-        ranks, divergences = tuple(self.ranks or ()), ()
+        ranks = tuple(self.ranks or ())
+        divergences: tuple[Divergence, ...] = ()
         if self.report_from is not None:
             assert isinstance(self.request, Score)
             ids, tables, reported = (part[self.report_from :].tolist() for part in self.report[:3])
@@ -212,8 +212,8 @@ class Batch:
         self._core_ids[request.request_id] = core_id
 
     def _count(self, ended: InFlight) -> None:
-        generated = len(ended.rows) or len(ended.tokens)
-        self._counters.end_request(len(ended.prompt), ended.cached_tokens or 0, generated)
+        generated = ended.rows or ended.tokens
+        self._counters.end_request(len(ended.prompt), ended.cached_tokens or 0, len(generated))
 
 
 def rows_of(reporting: Sequence[InFlight], tokens: Sequence[int], reports: Sequence[Any]) -> Sequence[Streamed]:
@@ -225,11 +225,15 @@ def rows_of(reporting: Sequence[InFlight], tokens: Sequence[int], reports: Seque
     """
     if not reports:
         return ()
-    ids = np.concatenate([report.logprob_token_ids for report in reports])
+    # The first column is the generated token's own.
+    ids = np.concatenate([report.logprob_token_ids for report in reports])[:, 1:]
     logprobs = np.concatenate([report.logprobs for report in reports])
-    own, top = logprobs[:, 0].tolist(), logprobs[:, 1:]  # the first column is the generated token's own
+    own, top, wide = logprobs[:, 0].tolist(), logprobs[:, 1:], ids.shape[1]
     tied = (top[:, 1:] == top[:, :-1]).any(axis=1).tolist()
-    top_ids, top_logprobs, wide = _tuples(ids[:, 1:]), _tuples(top), top.shape[1]
+    both: list[list[tuple[Any, ...]]] = [  # columns are zipped in C
+        list(zip(*each.T.tolist(), strict=True)) if wide else [()] * len(own) for each in (ids, top)
+    ]
+    top_ids, top_logprobs = both
     for place, (pending, ties) in enumerate(zip(reporting, tied, strict=True)):
         if pending.top and (ties or pending.top < wide):
             top_ids[place], top_logprobs[place] = best_of(top_ids[place], top_logprobs[place], pending.top)
@@ -242,8 +246,3 @@ def best_of(ids: tuple[int, ...], logprobs: tuple[float, ...], width: int) -> tu
     tokens are listed stays open."""
     pairs = sorted(zip(logprobs[:width], ids, strict=False), key=lambda pair: (-pair[0], pair[1]))
     return tuple([token for _, token in pairs]), tuple([logprob for logprob, _ in pairs])
-
-
-def _tuples(table: npt.NDArray[Any]) -> list[tuple[Any, ...]]:
-    """The rows of a table. Its columns are zipped in C."""
-    return list(zip(*table.T.tolist(), strict=True)) if table.shape[1] else [()] * len(table)

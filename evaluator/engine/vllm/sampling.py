@@ -64,8 +64,7 @@ class Dialect:
         greedy = request.temperature == 0
         ours = not greedy and not self.v2 and request.top_p < 1
         top_p = 1.0 if greedy or ours else request.top_p
-        reported = top if top or greedy else None
-        made = copy.copy(_answered(request.temperature, top_p, reported, tuple(eos_ids)))
+        made = copy.copy(_answered(request.temperature, top_p, top if top or greedy else None, tuple(eos_ids)))
         made.max_tokens = request.max_tokens
         if not greedy:
             made.seed = request.seed

@@ -79,7 +79,7 @@ class Queue:
         if self.gathers:
             self._search.add(answers)
         else:
-            self.add(self._search.receive(*answers))
+            self.add(self._search.advance(answers))
 
 
 def search_through(search, answer, seed, room=4):
@@ -131,7 +131,7 @@ def test_an_engine_error_ends_the_search_without_hypotheses():
     lm = FakeLM(vocabulary=32)
     search = make(lm, 4, 6)
     request = search.start()[0]
-    assert search.receive(Response(request_id=request.request_id, status="engine_error", error="too long")) == []
+    assert search.advance([Response(request_id=request.request_id, status="engine_error", error="too long")]) == []
     assert search.done
     assert search.error == "too long"
     assert search.hypotheses() == ()
@@ -140,10 +140,10 @@ def test_an_engine_error_ends_the_search_without_hypotheses():
 def test_late_responses_are_ignored():
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=5, sharpness=2.0)
     search = make(lm, 4, 8)
-    waiting = search.receive(lm.answer(search.start()[0]))
+    waiting = search.advance([lm.answer(search.start()[0])])
     failed, late = waiting[0], waiting[1]
-    search.receive(Response(request_id=failed.request_id, status="engine_error"))
-    assert search.receive(lm.answer(late)) == []
+    search.advance([Response(request_id=failed.request_id, status="engine_error")])
+    assert search.advance([lm.answer(late)]) == []
     assert search.error == "engine_error"
 
 
