@@ -225,10 +225,9 @@ def rows_of(reporting: Sequence[InFlight], tokens: Sequence[int], reports: Seque
     """
     if not reports:
         return ()
-    # The first column is the generated token's own.
     ids = np.concatenate([report.logprob_token_ids for report in reports])[:, 1:]
     logprobs = np.concatenate([report.logprobs for report in reports])
-    own, top, wide = logprobs[:, 0].tolist(), logprobs[:, 1:], ids.shape[1]
+    own, top, wide = logprobs[:, 0].tolist(), logprobs[:, 1:], ids.shape[1]  # the token itself is in the first column
     tied = (top[:, 1:] == top[:, :-1]).any(axis=1).tolist()
     both: list[list[tuple[Any, ...]]] = [  # columns are zipped in C
         list(zip(*each.T.tolist(), strict=True)) if wide else [()] * len(own) for each in (ids, top)
