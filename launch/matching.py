@@ -24,19 +24,8 @@ from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine, check_served
 from evaluator.judging.controls import Control, controls_of
 from evaluator.judging.matcher import Claim, Matcher, Verdict
+from evaluator.store import verdicts as stored
 from evaluator.store.records import RecordStore
-from evaluator.store.verdicts import (
-    Answered,
-    ControlStore,
-    Part,
-    Pending,
-    VerdictStore,
-    control_key,
-    pending,
-    read_questions,
-    responses,
-    write_fit_only,
-)
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import place_engines
 from launch.run.directory.lock import RunLock
@@ -117,11 +106,11 @@ def match_run(
     lock = RunLock(run_dir)
     try:
         RecordStore(run_dir).clean()
-        answered = responses(run_dir, asked.probes, everything=asked.everything)
+        answered = stored.responses(run_dir, asked.probes, everything=asked.everything)
         controls = controls_by_task(run_dir, asked.controls)
         for info in infos:
             set_verdicts_aside(run_dir, info.name, warn)
-        write_fit_only(run_dir, asked.fit_only)
+        stored.write_fit_only(run_dir, asked.fit_only)
         logs, found = run_dir / "logs", []
         with contextlib.ExitStack() as stack:
 
@@ -145,20 +134,20 @@ def match_run(
 def controls_by_task(run_dir: Path, per_language: int) -> dict[str, list[Control]]:
     """The control pairs of each task of a run. None for a task without gradable answers."""
     tasks = [path.stem for path in sorted((run_dir / "items").glob("*.parquet"))]
-    made = {task: controls_of(read_questions(run_dir, task), per_language) for task in tasks}
+    made = {task: controls_of(stored.read_questions(run_dir, task), per_language) for task in tasks}
     return {task: controls for task, controls in made.items() if controls}
 
 
-def match_controls(store: ControlStore, controls: Mapping[str, Sequence[Control]], ask: Ask, tell: Tell) -> int:
+def match_controls(store: stored.ControlStore, controls: Mapping[str, Sequence[Control]], ask: Ask, tell: Tell) -> int:
     """Request and write the missing verdicts, task by task; returns the number of requested pairs."""
     asked = 0
     for task, pairs in controls.items():
         said = store.read((task,))
-        left = [each for each in pairs if (key := control_key(each)) not in said or said[key].failed]
+        left = [each for each in pairs if (key := stored.control_key(each)) not in said or said[key].failed]
         if left:
             judged = ask([each.claim for each in left])
             store.write(
-                (task,), said | {control_key(each): verdict for each, verdict in zip(left, judged, strict=True)}
+                (task,), said | {stored.control_key(each): verdict for each, verdict in zip(left, judged, strict=True)}
             )
         asked += len(left)
         tell(f"{task}: {len(left)} control pairs asked about, {len(pairs)} in all")
@@ -166,17 +155,17 @@ def match_controls(store: ControlStore, controls: Mapping[str, Sequence[Control]
 
 
 def match_parts(
-    store: VerdictStore, answered: Mapping[Part, Sequence[Answered]], ask: Ask, tell: Tell
+    store: stored.VerdictStore, answered: Mapping[stored.Part, Sequence[stored.Answered]], ask: Ask, tell: Tell
 ) -> tuple[int, list[Verdict]]:
     """Write verdicts part by part; returns the number requested and all. Raises InputError for another matcher's."""
     done = {part: store.read(part) for part in answered}
     elsewhere: dict[Claim, Verdict] = {}
     for part, records in answered.items():
-        pending(records, done[part], elsewhere)
+        stored.pending(records, done[part], elsewhere)
     asked = 0
     verdicts: list[Verdict] = []
     for part, records in answered.items():
-        left: Pending = pending(records, done[part], elsewhere)
+        left = stored.pending(records, done[part], elsewhere)
         judged = ask(left.claims) if left.claims else []
         elsewhere.update((claim, each) for claim, each in zip(left.claims, judged, strict=True) if not each.failed)
         complete = left.complete(judged)
@@ -230,17 +219,17 @@ def _match(
     run_dir: Path,
     info: CheckpointInfo,
     ask: Ask,
-    answered: Mapping[Part, Sequence[Answered]],
+    answered: Mapping[stored.Part, Sequence[stored.Answered]],
     controls: Mapping[str, Sequence[Control]],
     tell: Tell,
 ) -> Matched:
     def tell_of(what: str) -> None:
         tell(f"{info.name}: {what}")
 
-    store = VerdictStore(run_dir, info.name, info.weights_digest)
+    store = stored.VerdictStore(run_dir, info.name, info.weights_digest)
     for part in answered:  # find verdicts of another matcher with that name before the first request
         store.read(part)
-    match_controls(ControlStore(run_dir, info.name, info.weights_digest), controls, ask, tell_of)
+    match_controls(stored.ControlStore(run_dir, info.name, info.weights_digest), controls, ask, tell_of)
     asked, verdicts = match_parts(store, answered, ask, tell_of)
     return Matched(
         matcher=info.name,

@@ -176,15 +176,10 @@ XQUAD = Task(
     sizes=dict.fromkeys(sorted(_XQUAD_LANGUAGES), 1190),
     open="The answer is a span of the passage.",
     sample=lambda: Item(
-        task="xquad",
-        language="en",
-        item_id="sample",
-        context="The lighthouse of Arda is 41 metres high and was lit by oil until 1931.",
-        question="How high is the lighthouse?",
-        answers=("41 metres",),
-        cluster="sample",
+        task="xquad", language="en", item_id="sample", question="How high is the lighthouse?", answers=("41 metres",),
+        context="The lighthouse of Arda is 41 metres high and was lit by oil until 1931.", cluster="sample",
     ),
-)
+)  # fmt: skip
 TYDIQA = Task(
     name="tydiqa",
     help="TyDi QA GoldP, from the hub or from its files on disk",
@@ -193,12 +188,8 @@ TYDIQA = Task(
     sizes=_TYDIQA_SIZES,
     open="The answer is a span of the passage; questions were asked by people who had not read it.",
     sample=lambda: Item(
-        task="tydiqa",
-        language="finnish",
-        item_id="finnish-sample",
-        context="Silta valmistui vuonna 1958, ja se on 212 metriä pitkä.",
-        question="Kuinka pitkä silta on?",
-        answers=("212 metriä",),
+        task="tydiqa", language="finnish", item_id="finnish-sample", question="Kuinka pitkä silta on?",
+        context="Silta valmistui vuonna 1958, ja se on 212 metriä pitkä.", answers=("212 metriä",),
         cluster="finnish-sample",
     ),
-)
+)  # fmt: skip
