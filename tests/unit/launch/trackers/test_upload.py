@@ -65,7 +65,7 @@ def test_what_was_pushed_is_a_model_at_its_revision_and_public_if_that_is_said(h
         directory = resolve_model(f"org/name{revision}")
         assert content(directory) == content(pruned)  # no README.md: only what an engine reads is fetched
     told = refused(resolve_model, "org/name@v2")
-    assert "model 'org/name@v2'" in told
+    assert "checkpoint org/name@v2: no such directory" in told
     assert TOKEN not in told
 
 
