@@ -89,7 +89,7 @@ class Chaos:
         if unanswered := self._only is None and not self._draw.randrange(_UNANSWERED):
             variables["SILENT"] = silent
             self._note("silent tracker", datetime.now(UTC))
-        tracked = ["--track", "mlflow"] if unanswered or self._only else []
+        tracked = ["--track", "mlflow"] if unanswered else []
         driver, before = self._desk.start(sweep, place.run, *tracked, variables=variables), len(self.struck)
         while driver.poll() is None and len(self.struck) < self.kills:
             self._wait(driver, self._draw.uniform(0, self._seconds / 2))

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -15,7 +17,6 @@ from tests.support.kills import Desk
 from tests.support.runs import records, resurface
 from tests.support.smollm2 import MODEL
 
-_ENDS = {"finished", "finished_with_failures", "failed", "interrupted"}
 _THREADS = timedelta(seconds=1)  # two may write the other way round
 _AFTER = {  # what was struck: the events of which one must follow
     "driver": {"started"},
@@ -26,7 +27,7 @@ _AFTER = {  # what was struck: the events of which one must follow
 
 
 class Night(Desk):
-    """Runs the recipe with a tracker. Where SmolLM2 is not on the machine, the bundled model takes its place."""
+    """Runs the recipe with a tracker and a notice. The bundled model stands in for SmolLM2 where that is not there."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -40,6 +41,10 @@ class Night(Desk):
         file.write_text(yaml.safe_dump(self._document | {"resources": resources}), encoding="utf-8")
         return file
 
+    def start(self, sweep: Path, run: Path, *more: str, **given: Any) -> subprocess.Popen[bytes]:
+        tell = f"""sh -c 'echo "$RESURFACE_STATE" >> {shlex.quote(str(self.directory / "notified"))}'"""
+        return super().start(sweep, run, *more, "--track", "mlflow", "--notify", tell, **given)
+
 
 def check_night(desk: Desk, run: Path) -> int:
     """The number of records of twelve checkpoints: by every probe, screened, tracked, and judged by the gate."""
@@ -49,6 +54,7 @@ def check_night(desk: Desk, run: Path) -> int:
     assert resurface("gate", run).returncode in (0, 4)
     told = [json.loads(line) for line in desk.tracked.read_text().splitlines()]
     assert told[-1]["call"] == "set_terminated"
+    assert (run.parent / "notified").read_text().split()[-1] == "finished"
     return len(found)
 
 
@@ -59,11 +65,12 @@ def check_story(run: Path, struck: Sequence[tuple[datetime, str]], ended: Mappin
     """
     lines = (run / "logs" / "events.jsonl").read_text(encoding="utf-8").splitlines()
     told: list[dict[str, Any]] = [json.loads(line) for line in filter(None, lines)]
-    kinds, times = [each["event"] for each in told], [datetime.fromisoformat(each["time"]) for each in told]
+    kinds = [each["state"] if each["event"] == "end" else each["event"] for each in told]
+    times = [datetime.fromisoformat(each["time"]) for each in told]
     assert all(other - one > -_THREADS for one, other in pairwise(times))
     starts = [each["call"] for each in told if each["event"] == "started"]
     assert starts == sorted({each["call"] for each in told}) == list(range(1, len(starts) + 1))
-    ends = [each["call"] for each in told if each["event"] in _ENDS]
+    ends = [each["call"] for each in told if each["event"] == "end"]
     assert ends == sorted(set(ends))
     assert kinds[-1] == "finished"
     # Only a command that was killed has no end, or not even a start.
@@ -74,5 +81,5 @@ def check_story(run: Path, struck: Sequence[tuple[datetime, str]], ended: Mappin
     for number, each in enumerate(told):
         if each["event"] == "died":  # then the engine starts again, or is gone, or the command ended
             own = {other["event"] for other in told[number:] if other.get("engine", -1) in (-1, each["engine"])}
-            assert own & {"placed", "left", "started", *_ENDS}, each
+            assert own & {"placed", "left", "started", "end"}, each
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
