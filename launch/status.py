@@ -1,9 +1,7 @@
 """The progress of a run, read from its files alone, without Ray or the driver's process.
 
-- `run.json`: the plan and the state.
-- The names of the parts: the finished items. A part's name ends with its number of items.
-- `live.json`: the driver's current work.
-- The lease: whether the driver lives."""
+`run.json` has the plan and the state, the names of the parts end with their numbers of finished items, `live.json` has
+the driver's current work, `logs/events.jsonl` the past, and the lease shows whether the driver lives."""
 
 import csv
 import json
@@ -18,6 +16,7 @@ from typing import Any, Literal
 from evaluator.core.errors import InputError, mapping_at, one_line, parse, rows_at
 from evaluator.core.liveness import Pace, sight
 from evaluator.store.run_json import screened_of
+from launch.run.directory.events import History, read_history
 from launch.run.directory.live import NAME as LIVE
 from launch.run.directory.lock import FOLDER, PACE, beats_of, latest_claim
 
@@ -74,6 +73,7 @@ class RunStatus:
     checkpoints: int
     items_per_second: float | None
     seconds_left: float | None
+    history: History
     pruned: int | None
     to_prune: int | None
     parts: tuple[PartStatus, ...]
@@ -110,6 +110,7 @@ def read_status(run_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -
         live=live,
         failures=_failures(document, run_dir / "tables" / "failures.csv"),
         driver=driver,
+        history=read_history(run_dir),
     )
 
 
@@ -121,6 +122,7 @@ def summarise(
     live: Mapping[str, Any],
     failures: Sequence[Mapping[str, str]],
     driver: Driver | None,
+    history: History,
 ) -> RunStatus:
     """Combine the contents of the files; any of them may be missing, damaged or of another version. Pure."""
     running = driver is not None and driver.alive
@@ -151,13 +153,23 @@ def summarise(
         total=total,
         checkpoints=len({part.checkpoint for part in parts}),
         items_per_second=rate,
-        seconds_left=_number(left / rate) if rate and total is not None else None,
+        seconds_left=_number(left / rate + _loading(parts, engines, history)) if rate and total is not None else None,
+        history=history,
         pruned=_whole(pruning.get("done")),
         to_prune=_whole(pruning.get("total")),
         parts=parts,
         engines=engines,
         errors=tuple(errors[-_ERRORS:]),
     )
+
+
+def _loading(parts: Sequence[PartStatus], engines: Sequence[EngineStatus], history: History) -> float:
+    """The seconds in which engines will start and load, by the mean of the loads so far."""
+    each, loading = history.load_seconds, ("starting", "starting again", "loading")
+    there = {engine.checkpoint for engine in engines}
+    waiting = {part.checkpoint for part in parts if part.state == "waiting"} - there
+    begun = [max(0.0, each - engine.seconds) for engine in engines if engine.state in loading]
+    return (len(waiting) * each + sum(begun)) / max(1, len(engines))
 
 
 def _parts(

@@ -100,7 +100,7 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
             for note in prepared.short_languages():
                 progress.warned(note)
             for note in prepared.served:
-                progress.noted(note)
+                progress.stage(note)
             from launch.run.work.driver import open_run, run_sweep  # imports Ray: bad input is reported without it
 
             directory = open_run(prepared, out, lock)

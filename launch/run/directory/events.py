@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
 
 State = Literal["running", "finished", "finished_with_failures", "failed", "interrupted"]
+_MOST = 10**9  # seconds
 UNLOGGED = "advanced"  # one a shard: the records tell it
 
 
 class EventLog:
     """Appends a line for each event: `time` (UTC), `event`, `call` (of the command, from 1), and its own fields. A disk
-    without room loses lines, not the run. A line is one write, so that threads cannot mix theirs. Lines wait in memory
-    until `accepted`: a refused command leaves nothing behind."""
+    without room loses lines, not the run. Lines wait until `accepted`: a refused command leaves none behind."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run, self._path = run_dir / "run.json", run_dir / "logs" / "events.jsonl"
@@ -59,7 +59,7 @@ class History:
     began: str | None = None  # ISO 8601, UTC
     seconds: float = 0.0  # of all calls together
     counts: Counter[str] = field(default_factory=Counter)  # of events, by kind
-    load_seconds: float | None = None  # the mean of an engine's loads, with its processes' starts
+    load_seconds: float = 0.0  # the mean of an engine's loads, with its processes' starts
 
 
 def read_history(run_dir: Path) -> History:
@@ -81,7 +81,7 @@ def read_history(run_dir: Path) -> History:
         began=None if began is None else began.isoformat(timespec="seconds"),
         seconds=sum(max(0.0, (last - first).total_seconds()) for first, last in times.values()),
         counts=counts,
-        load_seconds=loading / counts["loaded"] if counts["loaded"] else None,
+        load_seconds=loading / max(1, counts["loaded"]) if 0 <= loading < _MOST else 0.0,
     )
 
 

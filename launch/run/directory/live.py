@@ -1,7 +1,5 @@
-"""`RUN/live.json`: the current work of a run, for `resurface status`. The driver writes it every few seconds, together
-with `RUN/metrics.prom`.
-
-Both are made from the same events as the terminal's output. Status counts finished items in the records."""
+"""`RUN/live.json`: the current work of a run, for `resurface status`, and `RUN/metrics.prom`. The driver writes both
+every few seconds, from the same events as the terminal's output. Status counts finished items in the records."""
 
 from __future__ import annotations
 

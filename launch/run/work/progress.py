@@ -59,9 +59,6 @@ class Progress:
     def stage(self, text: str) -> None:
         self._print(f"[dim]{escape(text)}[/dim]")
 
-    def noted(self, message: str) -> None:
-        self._print(escape(message))
-
     def warned(self, message: str) -> None:
         self._print(f"[yellow]warning:[/yellow] {escape(message)}")
 

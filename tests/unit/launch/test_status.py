@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store.records import RecordStore, to_table
 from launch.commands.status import _page
 from launch.run.decide.assignments import Event
+from launch.run.directory.events import History
 from launch.run.directory.live import LiveState
 from launch.run.directory.lock import FOLDER, RunLock
+from launch.run.directory.metrics import Plan
 from launch.status import Driver, driver_of, finished_items, read_status, summarise
 from tests.support.sweeps import refused
 from tests.support.synthetic import records_of
@@ -42,7 +45,7 @@ FAILURE = {"checkpoint": "wanda-0.5", "stage": "load", "task": "", "item": "", "
 
 
 def _summary(document: dict[str, Any] | None = None, **more: Any) -> Any:
-    known: dict[str, Any] = {"done": DONE, "live": LIVE, "failures": [], "driver": ALIVE} | more
+    known: dict[str, Any] = {"done": DONE, "live": LIVE, "failures": [], "driver": ALIVE, "history": History()} | more
     return summarise("runs/x", {"state": "running", "planned": PLANNED} if document is None else document, **known)
 
 
@@ -69,6 +72,17 @@ def test_a_run_whose_driver_is_gone() -> None:
     assert found.why == "its driver (process 12 on node-b) is gone; the same command resumes"
     assert found.count("running") == 0
     assert (found.items_per_second, found.seconds_left, found.engines) == (None, None, ())
+
+
+def test_the_time_left_has_the_loads_to_come() -> None:
+    found = _summary(history=History(began="2026", counts=Counter(started=2, died=1), load_seconds=30.0))
+    assert found.seconds_left == 70 / 2.0 + 30.0  # one checkpoint waits
+    starting = LIVE | {"engines": [*LIVE["engines"], {"engine": 1, "state": "starting", "seconds": 20.0}]}
+    found = _summary(live=starting, history=replace(found.history, load_seconds=30.0))
+    assert found.seconds_left == 70 / 2.0 + (30.0 + 10.0) / 2
+    console = Console(file=io.StringIO(), width=100)
+    console.print(_page(found))
+    assert "began 2026; calls 2, deaths of engines 1, retries 0" in console.file.getvalue()
 
 
 def test_a_finished_run_tells_its_engines_shares() -> None:
@@ -205,7 +219,7 @@ def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.Mon
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
     _claimed(_write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2"))
-    beat, live = tmp_path / FOLDER / "000001.beat", LiveState(tmp_path)
+    beat, live = tmp_path / FOLDER / "000001.beat", LiveState(tmp_path, Plan())
     beat.write_text("7")
     assert read_status(tmp_path, sleep=lambda _: None).state == "stale"
     live.on(Event(kind="began", engine=0, checkpoint="dense", task="xquad", items=40))
