@@ -125,14 +125,39 @@ def test_the_headline_fits_a_page_of_1280_pixels_and_a_narrow_page_scrolls_its_t
 
 def sizes_of(page: Path, folder: Path, *flags: str) -> tuple[int, ...]:
     """The widths of the window and of what it shows, and how much of the headline its box hides."""
-    markup = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
-    measure = """<script>window.addEventListener("load", () => setTimeout(() => {
+    script = """
       document.querySelectorAll("#list .q").forEach((q) => { q.textContent = "Who asks at such length? ".repeat(9); });
       const box = document.querySelector("#headline .scroll"), root = document.documentElement;
-      document.body.dataset.sizes = [innerWidth, root.scrollWidth, box.scrollWidth - box.clientWidth].join();
-    }, 1000))</script></body>"""
-    measured = folder / "measured.html"
-    measured.write_text(markup.replace("</body>", measure), encoding="utf-8")
-    found = re.search(r'data-sizes="(\d+),(\d+),(\d+)"', dom_of(measured.as_uri(), folder / "profile", *flags))
+      return [innerWidth, root.scrollWidth, box.scrollWidth - box.clientWidth].join();"""
+    return tuple(map(int, measured(page, folder, script, *flags).split(",")))
+
+
+def measured(page: Path, folder: Path, script: str, *flags: str) -> str:
+    """What a script of ours returns on the page."""
+    markup = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
+    run = 'window.addEventListener("load", () => setTimeout(() => { document.body.dataset.told = told(); }, 1000))'
+    ours = folder / "measured.html"
+    added = f"<script>const told = () => {{{script}}}; {run}</script></body>"
+    ours.write_text(markup.replace("</body>", added), encoding="utf-8")
+    found = re.search(r'data-told="([^"]*)"', dom_of(ours.as_uri(), folder / "profile", *flags))
     assert found is not None
-    return tuple(map(int, found.groups()))
+    return found[1]
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_no_labels_of_a_figure_overlap(page, tmp_path, width):
+    script = """
+      document.querySelectorAll("details").forEach((each) => { each.open = true; });
+      const all = [...document.querySelectorAll("svg.figure")].map((figure) =>
+        [...figure.querySelectorAll("text")].map((each) => [each.textContent, each.getBoundingClientRect()]));
+      const overlap = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 0.15 * Math.min(a.height, b.height);
+      const pairs = all.flatMap((texts) => texts.flatMap(([one, a], at) =>
+        texts.slice(at + 1).filter(([, b]) => overlap(a, b)).map(([other]) => `${one} / ${other}`)));
+      return [all.length > 10 && all.every((texts) => texts[0][1].width > 0), ...pairs].join();"""
+    assert measured(page, tmp_path, script, f"--window-size={width},900") == "true"
+
+
+def test_the_default_print_has_few_pages(page, tmp_path):
+    dom_of(page.as_uri(), tmp_path / "profile", f"--print-to-pdf={tmp_path / 'page.pdf'}")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes())) <= 12
