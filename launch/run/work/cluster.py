@@ -26,6 +26,7 @@ from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's default takes 30 % of the memory
 _LOOK_SECONDS = 0.25
+_TRIES = 3  # to start a local Ray
 _MEMORY_SECONDS = 60.0  # for nodes to tell the memory of their GPUs
 _SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; Ray ends this process after 60
 
@@ -112,8 +113,9 @@ def lives(node_id: str) -> bool:
 
 
 @contextlib.contextmanager
-def cluster(log_dir: Path) -> Iterator[Cluster]:
-    """Connect to Ray within the block; a local one's logs go to `log_dir`/ray. Raises ClusterError if there is none."""
+def cluster(log_dir: Path, again: Callable[[str], None] = lambda text: None) -> Iterator[Cluster]:
+    """Connect to Ray within the block; a local one's logs go to `log_dir`/ray. Raises ClusterError if there is none.
+    On a busy machine a node may time out: the start is tried again, and `again` receives why."""
     address = os.environ.get("RAY_ADDRESS")
     try:
         with noting_stop():  # Ray has a handler of its own
@@ -123,7 +125,15 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
                 quiet |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
             elif sent := _sent_environment(os.environ):
                 quiet["runtime_env"] = {"env_vars": sent}
-            context = ray.init(address=address or "local", **quiet)
+            for left in reversed(range(_TRIES)):
+                try:
+                    context = ray.init(address=address or "local", **quiet)
+                    break
+                except Exception as error:
+                    if address or not left or "timed out" not in str(error).lower():
+                        raise
+                    again(f"Ray did not start ({one_line(error)}); trying it again")
+                    ray.shutdown()
         connected = Cluster(local=not address)
     except Exception as error:
         where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"

@@ -172,7 +172,7 @@ class _Run:
         self._screening.look()
         if to_make or self._board.has_work:
             self._report(Event(kind="phase", text="starting Ray"))
-            with cluster(self._run_dir / "logs") as machines, Inspections(trust=trust) as inspected:
+            with cluster(self._run_dir / "logs", self._again) as machines, Inspections(trust=trust) as inspected:
                 self._on(machines, to_make, inspected)
         self._store.need_kept()
         self._log.look(self._board.setbacks, ())
@@ -185,6 +185,9 @@ class _Run:
         self._directory.mark(state, checkpoints=self.infos, engine_stats=self.engine_stats, **more)
         if state != "running":
             self._live.write_metrics(state, self.engine_stats)
+
+    def _again(self, text: str) -> None:
+        self._report(Event(kind="retried", text=text))
 
     def _on(self, machines: Cluster, to_make: Sequence[CheckpointJob], inspected: Inspections) -> None:
         """Make and evaluate checkpoints until nothing is left."""

@@ -1,5 +1,6 @@
 """An actor that does not answer, and what of the driver's environment the processes of a cluster get."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,3 +47,22 @@ def test_places_of_modules_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_pat
     sent = _sent_environment({"RESURFACE_PLUGINS": "riddles", "PYTHONPATH": "mine:/theirs:", "HOME": "/home"})
     assert sent == {"RESURFACE_PLUGINS": "riddles", "PYTHONPATH": f"{tmp_path}/mine:/theirs:${{PYTHONPATH}}"}
     assert _sent_environment({"PYTHONPATH": "", "HOME": "/home"}) == {}
+
+
+@pytest.mark.parametrize(("fails", "tries"), [(["node timed out"], 2), (["Timed out"] * 9, 3), (["no room"], 1)])
+def test_a_start_that_times_out_is_tried_again(tmp_path: Path, monkeypatch, fails: list[str], tries: int) -> None:
+    coming, told = iter(fails), []
+
+    def start(**_: object) -> Any:
+        told.append("init")
+        if (why := next(coming, None)) is not None:
+            raise RuntimeError(why)
+        return SimpleNamespace(address_info={})
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=start, shutdown=lambda: None))
+    monkeypatch.setattr(cluster, "Cluster", lambda local: SimpleNamespace(lost="", close=lambda: None))
+    again: list[str] = []
+    with contextlib.suppress(cluster.ClusterError), cluster.cluster(tmp_path / "logs", again.append):
+        assert tries == 2
+    assert (len(told), len(again)) == (tries, tries - 1)
