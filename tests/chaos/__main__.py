@@ -39,6 +39,7 @@ from tests.support.runs import records
 
 _PAUSE_SECONDS, _DISK_SECONDS = (1.0, 20.0), (0.5, 10.0)
 _CPUS = {"num_cpus": 4}  # of a node
+_EVALUATING = 3  # one of so many strikes waits until an engine evaluates, which may take few seconds of a run
 _UNANSWERED = 4  # one of so many commands has a tracker that never answers
 _ENDS = {0: "finished", 1: "failed", 3: "finished with failures", 130: "interrupted", -15: "stopped", -9: "killed"}
 _REFUSED = 2  # the exit code of a driver that cannot write, for these reasons:
@@ -93,6 +94,9 @@ class Chaos:
         driver, before = self._desk.start(sweep, place.run, *tracked, variables=variables), len(self.struck)
         while driver.poll() is None and len(self.struck) < self.kills:
             self._wait(driver, self._draw.uniform(0, self._seconds / 2))
+            if not self._draw.randrange(_EVALUATING):
+                while driver.poll() is None and not place.family(driver, f"{ENGINE}.evaluate"):
+                    self._wait(driver, 0.2)
             with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, subprocess.CalledProcessError):
                 there = self._strikes(driver, place) | {"second driver": second}
                 names = sorted(there if self._only is None else there.keys() & self._only)
