@@ -72,6 +72,7 @@ def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     names = sorted(known)
     cutoff = 0.6 if len(value) > 3 else 0.4  # one wrong letter is half of a language's code
     near = difflib.get_close_matches(value, names, n=1, cutoff=cutoff)
+    near = near or [name for name in names if value and name.startswith(value)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")
     return InputError(f"unknown {what} {value!r}{hint} (known: {listed})")

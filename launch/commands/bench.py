@@ -11,7 +11,6 @@ import typer
 
 from evaluator.core.config import Registry
 from evaluator.core.errors import InputError, ResurfaceError, unknown
-from launch.commands.options import described
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # in a wheel: the folder of installed packages
 ALL = "all"  # runs every benchmark that needs no options, one after another
@@ -53,7 +52,10 @@ BENCHMARKS = Registry(
 def bench(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help=f"{described(BENCHMARKS)}\n\n{ALL}: one benchmark after another")
+        str,
+        typer.Argument(
+            metavar="NAME", help=f"{', '.join(BENCHMARKS.names)}, or {ALL}; docs/benchmarks.md describes them"
+        ),
     ],
 ) -> None:
     """Run a benchmark. It gets all further options. Needs a checkout of Resurface."""

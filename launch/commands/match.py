@@ -56,4 +56,4 @@ def match(
 
     for line in words(read_controls(run), [each.matcher for each in matched], fit_only=fit_only):
         print_plain(line)
-    finish(console, run)
+    finish(console, run, headline=False)

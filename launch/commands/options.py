@@ -1,6 +1,6 @@
 """Options that commands share, and the checked configurations that they become."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -48,11 +48,6 @@ PRUNE_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def described(objects: Iterable[Any]) -> str:
-    """A paragraph per registered object: name and help."""
-    return "\n\n".join(f"{each.name}: {each.help}" for each in objects)
-
-
 def eval_sweep(
     checkpoints: Sequence[str],
     *,
@@ -70,11 +65,11 @@ def eval_sweep(
         named = model_name(base)
     lists = {
         "languages": None if task["languages"] is None else listed("languages", task["languages"]),
-        "formats": _known("format", listed("formats", task["formats"]), FORMATS),
-        "probes": _known("probe", listed("probes", task["probes"]), PROBES.names),
+        "formats": each_known("format", listed("formats", task["formats"]), FORMATS),
+        "probes": each_known("probe", listed("probes", task["probes"]), PROBES.names),
     }
-    _known("--engine", [engine["kind"]], ENGINES.names)
-    _known("--dtype", [engine["dtype"]], DTYPES)
+    each_known("--engine", [engine["kind"]], ENGINES.names)
+    each_known("--dtype", [engine["dtype"]], DTYPES)
     return validated(
         SweepConfig,
         {
@@ -99,7 +94,7 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
     allowed = {"method": METHODS.names, "allocation": get_args(Allocation), "repair": get_args(Repair)}
     for name, known in (allowed | {"group": get_args(Group)}).items():
         if options[name] is not None:
-            _known(f"--{name}", [options[name]], known)
+            each_known(f"--{name}", [options[name]], known)
     if (sparsity is None) == (pattern is None):
         both = f"not both, --sparsity {sparsity} and --pattern {pattern}"
         given = "neither is given" if pattern is None else both
@@ -120,9 +115,9 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
 
 def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], EngineConfig]:
     """The probes and the engine of `resurface match`. Raises InputError naming the option and the value."""
-    _known("--engine", [engine["kind"]], ENGINES.names)
-    _known("--dtype", [engine["dtype"]], DTYPES)
-    chosen = _known("probe with responses", listed("probes", probes), answering_probes())
+    each_known("--engine", [engine["kind"]], ENGINES.names)
+    each_known("--dtype", [engine["dtype"]], DTYPES)
+    chosen = each_known("probe with responses", listed("probes", probes), answering_probes())
     return chosen, validated(EngineConfig, engine, "resurface match", as_option)
 
 
@@ -140,8 +135,9 @@ def listed(option: str, value: str) -> list[str]:
     return parts
 
 
-def _known(what: str, values: list[str], known: Sequence[str]) -> list[str]:
+def each_known(what: str, values: list[str], allowed: Sequence[str]) -> list[str]:
+    """The values. Raises InputError for the first that is not allowed."""
     for value in values:
-        if value not in known:
-            raise unknown(what, value, known)
+        if value not in allowed:
+            raise unknown(what, value, allowed)
     return values

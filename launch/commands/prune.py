@@ -16,6 +16,7 @@ from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
 from pruning.calibration import check_named
 from pruning.config import Allocation, Repair
+from pruning.methods import METHODS
 from pruning.methods.patterns import Group
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def prune(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help=f"required to prune: a directory, a hub id, or '{BUNDLED}'")
     ] = None,
-    method: Annotated[str | None, removal(help="required to prune; see `resurface methods`")] = None,
+    method: Annotated[
+        str | None, removal(help="required to prune; see `resurface methods`", autocompletion=lambda: METHODS.names)
+    ] = None,
     sparsity: Annotated[float | None, removal(help="share of zeros, or of removed layers, heads or channels")] = None,
     pattern: Annotated[
         str | None, removal(help="N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28")

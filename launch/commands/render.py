@@ -9,16 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from evaluator.core.errors import InputError
-from launch.cluster.rendering import FORMATS, ClusterSettings, render
-from launch.commands.options import described, grouped, listed
+from launch.cluster.rendering import ClusterSettings, render
+from launch.commands.options import grouped, listed
 from launch.commands.terminal import console
 from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
 
+_FORMATS_HELP = "slurm; kuberay (Kubernetes); job (a running Ray cluster); up (machines that ssh reaches)"
 machines, slurm, kuberay, ray = map(grouped, ("The machines", "slurm", "kuberay", "job and up"))
 
 
 def render_files(
-    format: Annotated[str, typer.Argument(metavar="FORMAT", help=described(FORMATS.values()))],
+    format: Annotated[str, typer.Argument(metavar="FORMAT", help=_FORMATS_HELP)],
     recipe: Annotated[str, typer.Argument(metavar="SWEEP", help="file or recipe, as in `resurface sweep`")],
     out: Annotated[Path, typer.Option("--out", help="the run directory; all nodes share it")],
     to: Annotated[Path, typer.Option("--to", help="the folder of the files")] = Path("cluster"),

@@ -16,6 +16,7 @@ from launch.commands.terminal import console, empty_table, print_plain
 if TYPE_CHECKING:
     import pandas as pd
 
+    from evaluator.report.results import Results
     from launch.run.decide.assignments import Outcome
 
 
@@ -43,15 +44,30 @@ def export(
     print_plain(f"{len(files)} files in {folder}")
 
 
-def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> None:
+def finish(console: Console, run_dir: Path, outcome: Outcome | None = None, *, headline: bool = True) -> None:
     """Write tables and report, print the headline. Raises ResurfaceError at the end if a plugin's table failed."""
-    from evaluator.deciding.words import summary
-    from evaluator.metrics.columns import rows_of
-    from evaluator.metrics.headline import COLUMNS
     from evaluator.report import write_report
 
     report = write_report(run_dir)
     results = report.results
+    if headline:
+        _headline(console, results)
+    if outcome is not None and outcome.items:
+        console.print(
+            f"{outcome.items} items in {outcome.seconds:.1f} s: {outcome.items / outcome.seconds:.1f} items/s, "
+            "pruning and start included",
+            highlight=False,
+        )
+    console.print(f"report: {escape(str(report.page))}", highlight=False, soft_wrap=True)
+    if results.failures:
+        raise ResurfaceError(f"{'; '.join(results.failures.values())}; the report has the other tables")
+
+
+def _headline(console: Console, results: Results) -> None:
+    from evaluator.deciding.words import summary
+    from evaluator.metrics.columns import rows_of
+    from evaluator.metrics.headline import COLUMNS
+
     shown = [column for column in COLUMNS if column.short and results.headline[column.name].notna().any()]
     for task, rows in results.headline.groupby("task", sort=False):
         # Short headings without units keep the table within 80 columns.
@@ -71,15 +87,6 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
         console.print(f"gate: {escape(summary(results.verdicts))}", highlight=False, soft_wrap=True)
     _left_out(console, results.left_out)
     _truncation(console, results.tables["accuracy"].frame)
-    if outcome is not None and outcome.items:
-        console.print(
-            f"{outcome.items} items in {outcome.seconds:.1f} s: {outcome.items / outcome.seconds:.1f} items/s, "
-            "pruning and start included",
-            highlight=False,
-        )
-    console.print(f"report: {escape(str(report.page))}", highlight=False, soft_wrap=True)
-    if results.failures:
-        raise ResurfaceError(f"{'; '.join(results.failures.values())}; the report has the other tables")
 
 
 def _left_out(console: Console, table: pd.DataFrame) -> None:

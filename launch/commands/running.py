@@ -20,6 +20,7 @@ from evaluator.engine.config import ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
+from evaluator.tasks import TASKS
 from launch.commands.options import DTYPES, Notify, Out, Prompts, Track, eval_sweep, listed, models, question, running
 from launch.commands.report import finish
 from launch.commands.terminal import console, empty_table, errors, warn
@@ -163,12 +164,17 @@ PROBES_BY_DEFAULT = ",".join(EvalConfig.model_fields["probes"].default)
 def evaluate(
     checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}")],
     *,
-    task: Annotated[str, question(help="one of `resurface tasks`")],
+    task: Annotated[str, question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names)],
     languages: Annotated[str | None, question(help="names or codes; all by default")] = None,
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
     formats: Annotated[str, question(help="what prompts show; see `resurface probes`")] = "open",
     probes: Annotated[
-        str, question(show_default=False, help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")
+        str,
+        question(
+            show_default=False,
+            autocompletion=lambda: PROBES.names,
+            help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}",
+        ),
     ] = PROBES_BY_DEFAULT,
     options: Annotated[
         str | None, question(help="how distractors are drawn: alike (default), any (the paper's way)")
@@ -216,7 +222,12 @@ def evaluate(
 
 def sweep(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help=f"a YAML file, or a bundled recipe: {', '.join(bundled_recipes())}")
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            autocompletion=lambda: [*bundled_recipes()],
+            help="a YAML file, or a bundled recipe: demo, paper, main and others; small/main is main with small models",
+        ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="the run directory; required without --dry-run")] = None,
     only: Annotated[
@@ -252,13 +263,15 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     sized = [each for each in estimates if each.evaluation_hours is not None]
     pruning = sum(each.compress_hours or 0.0 for each in sized)
     evaluation = sum(each.evaluation_hours or 0.0 for each in sized)
-    numbers = ("items", "requests", "prompt tok", "gen. tok", "compress h", "eval h")
+    gpu = count_gpus() != 0
+    numbers = ("items", "requests", "prompt tok", "gen. tok", *(("compress h", "eval h") if gpu else ()))
     costs = empty_table(("checkpoint", *numbers), {"checkpoint"})
     for each in estimates:
         cells = _cells(each.work, each.compress_hours, each.evaluation_hours)
-        costs.add_row(escape(each.job.name), *(cells if each.job.is_made else (*cells[:4], "", cells[5])))
+        cells = cells if each.job.is_made else (*cells[:4], "", cells[5])
+        costs.add_row(escape(each.job.name), *cells[: len(numbers)])
     costs.add_section()
-    costs.add_row("total", *_cells(total, pruning, evaluation))
+    costs.add_row("total", *_cells(total, pruning, evaluation)[: len(numbers)])
     console.print(costs)
     asked: dict[str, list[str]] = {}  # by task and settings: the checkpoints
     for each in estimates:
@@ -271,13 +284,18 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     jobs = sum(len(each.job.tasks) for each in estimates)
     lines.append(
         f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task), {total.requests:,} requests, "
-        f"{total.prompt_tokens:,} prompt and {total.generated_tokens:,} generated tokens, "
-        f"about {pruning + evaluation:.1f} GPU hours"
+        f"{total.prompt_tokens:,} prompt and {total.generated_tokens:,} generated tokens"
+        + (f", about {pruning + evaluation:.1f} GPU hours" if gpu else "")
     )
     unsized = sorted({each.job.model for each in estimates if each.evaluation_hours is None})
-    if unsized:
+    if unsized and gpu:
         lines.append(f"not in the hours, because their size is unknown here: {', '.join(unsized)}")
-    for text in (*lines, *_screened(config, estimates), *_disk_space(estimates), *assumptions(shared_by(config))):
+    for text in (
+        *lines,
+        *_screened(config, estimates),
+        *_disk_space(estimates),
+        *assumptions(shared_by(config), gpu=gpu),
+    ):
         console.print(escape(text), highlight=False, soft_wrap=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -16,7 +17,7 @@ from evaluator.probes import PROBES
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
 from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import DrawnOptions, choose_options
-from launch.commands.options import Prompts, question
+from launch.commands.options import Prompts, each_known, listed, models, question
 from launch.commands.terminal import console, empty_table, print_plain, printed
 from launch.sweep.compress import KINDS
 from pruning.methods import METHODS
@@ -115,11 +116,11 @@ SAMPLE = "sample"
 
 
 def show_prompt(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="as in eval; see `resurface tasks`")],
-    model: Annotated[str, typer.Option(help="directory, hub id, 'bundled': for its tokenizer")],
+    task: Annotated[str, question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names)],
+    model: Annotated[str, models(help="directory, hub id, 'bundled': for its tokenizer")],
     item: Annotated[str | None, question(help="an item's id, or 'sample'; default: the first item")] = None,
-    language: Annotated[str | None, question(help="name or code; for an id that several languages have")] = None,
-    format: Annotated[str, question(help="what it shows; see `resurface probes`")] = "open",
+    languages: Annotated[str | None, question(help="names or codes; for an id that several languages have")] = None,
+    formats: Annotated[str, question(help="what prompts show; see `resurface probes`")] = "open",
     chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
     items: Annotated[int, question(min=0, help="as in eval; decides one_shot's example")] = 200,
     seed: Annotated[int, question(min=0, help="of distractors")] = 0,
@@ -128,12 +129,12 @@ def show_prompt(
     prompt: Annotated[str | None, question(help="only this one of --prompts")] = None,
 ) -> None:
     """Print an item's prompt, its tokens, and the options that choice scores. Starts no engine."""
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
+    asked = each_known("format", listed("formats", formats), FORMATS)
+    wanted = tuple(form for form in FORMATS if form in asked)
     if options not in get_args(DrawnOptions):
         raise unknown("--options", options, get_args(DrawnOptions))
     templates = _templates(prompts, prompt)
-    data, found = _found(task, item, language)
+    data, found = _found(task, item, None if languages is None else listed("languages", languages))
     from evaluator.asking.prompts import Prompter
     from evaluator.asking.trial import try_prompts
     from evaluator.checkpoints.tokenizer import load_tokenizer
@@ -144,10 +145,10 @@ def show_prompt(
     tokenizer = load_tokenizer(resolve_model(model))
     caps = {name: EvalConfig.model_fields[name].default for name in ("prompt_tokens", "one_shot_prompt_tokens")}
     config = EvalConfig.model_validate(
-        {"task": task, "items": items, "seed": seed, "formats": (format,), "probes": ("choice",), "options": options}
+        {"task": task, "items": items, "seed": seed, "formats": wanted, "probes": ("choice",), "options": options}
     )
     blocks = []
-    for template in templates:
+    for template, format in product(templates, wanted):
         if template is not None and (why := misfit([format], template)):
             raise InputError(f"format {why}")
         question = _question(data, found, config.model_copy(update={"template": template}))
@@ -191,7 +192,7 @@ def _question(data: TaskData, item: Item, config: EvalConfig) -> Question:
     raise AssertionError("every item of the pool is asked")
 
 
-def _found(task: str, item_id: str | None, language: str | None) -> tuple[TaskData, Item]:
+def _found(task: str, item_id: str | None, languages: Sequence[str] | None) -> tuple[TaskData, Item]:
     parsed = TaskSpec.parse(task)
     if parsed.task.kind == "text":
         raise InputError(f"task {task!r}: a text has no items, and no prompts")
@@ -199,7 +200,7 @@ def _found(task: str, item_id: str | None, language: str | None) -> tuple[TaskDa
         item = parsed.task.sample()
         pools = {item.language: (item,)}
         return TaskData(name=task, digest="", pools=pools, every_pool=pools), item
-    data = load_task(task, None if language is None else [language])
+    data = load_task(task, languages)
     known = [item for pool in data.pools.values() for item in pool]
     if item_id is None:
         return data, next((item for item in known if item.answers), known[0])
@@ -209,9 +210,9 @@ def _found(task: str, item_id: str | None, language: str | None) -> tuple[TaskDa
             f"task {task!r}: there is no item {item_id!r} (the first are {', '.join(i.item_id for i in known[:3])})"
         )
     if len(same) > 1:
-        languages = ", ".join(item.language for item in same)
+        several = ", ".join(item.language for item in same)
         raise InputError(
-            f"task {task!r}: item {item_id!r} is in several languages: name one with --language ({languages})"
+            f"task {task!r}: item {item_id!r} is in several languages: name one with --languages ({several})"
         )
     return data, same[0]
 

@@ -211,15 +211,17 @@ def _parameters(value: str) -> float | None:
         return None
 
 
-def assumptions(engines: int = 1) -> tuple[str, ...]:
-    """What is printed with an estimate. `engines` share a GPU."""
+def assumptions(engines: int = 1, *, gpu: bool = True) -> tuple[str, ...]:
+    """What is printed with an estimate. `engines` share a GPU; without `gpu` there are no hours."""
     at_once = f", for {engines} at a time: {engines} engines share a GPU" if engines > 1 else ""
     return (
         f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
         f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
         f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; "
         f"every answer runs to its token cap; {UNKNOWN_SIZE:,} items in each language of an unknown data set;",
-        f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach {100 * PREFILL:.0f} % of that and "
+        "no GPU is here, so no hours are estimated. Nothing was started and nothing fetched."
+        if not gpu
+        else f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach {100 * PREFILL:.0f} % of that and "
         f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; "
         f"{1e3 * REQUEST:.0f} ms of Python for each request{at_once}; {LOAD:.0f} s to load a checkpoint; "
         f"{DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing was started and nothing fetched.",

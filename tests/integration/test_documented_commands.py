@@ -94,4 +94,4 @@ def test_the_plugin_of_the_pages_is_found(directory, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("RESURFACE_PLUGINS", "riddles")
     (directory / "my.txt").write_text("Who barks?\tdog\nWho purrs?\tcat\n", encoding="utf-8")
-    assert "Who barks?" in finish("show-prompt", "riddles:my.txt", "--model", "bundled", cwd=directory).stdout
+    assert "Who barks?" in finish("show-prompt", "--task", "riddles:my.txt", "--model", "bundled", cwd=directory).stdout

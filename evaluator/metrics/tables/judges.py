@@ -168,9 +168,13 @@ def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Flo
 
 
 def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool) -> Iterator[str]:
-    """Whether each matcher is fit to judge each task; of a fit one, a line for each language where it is unfit."""
+    """Whether each matcher is fit to judge each task; of a fit one, a line for each language where it is unfit.
+
+    A warning about several tasks is one line.
+    """
     if controls is None:
         return
+    warnings: dict[str, list[str]] = {}  # with the tasks
     for task in sorted(controls["task"].unique()):
         of_task = controls[controls["task"] == task]
         for matcher, fitness in judges(controls, task, ALL).items():
@@ -181,9 +185,11 @@ def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: b
             yield f"{matcher}: control pairs of {task}: {right}, {wrong}"
             if fitness.why_unfit:
                 out = "; it has no vote in the panel" if fit_only else "; --fit-only keeps it out of the panel"
-                yield f"warning: {matcher} is {fitness.why_unfit}{out}"
+                warnings.setdefault(f"{matcher} is {fitness.why_unfit}{out}", []).append(task)
                 continue
             for language, rows in of_task[of_task["matcher"] == matcher].groupby("language", sort=True):
                 why = fitness_of(rows).why_unfit
                 if why:
-                    yield f"warning: {matcher} is, in {language}, {why}"
+                    warnings.setdefault(f"{matcher} is, in {language}, {why}", []).append(task)
+    for what, tasks in warnings.items():
+        yield f"warning: {what} ({', '.join(tasks)})"

@@ -89,12 +89,12 @@ def test_an_unfit_judge_is_named():
     found = list(words(CONTROLS, ["yes"], fit_only=False))
     assert found == [
         "yes: control pairs of t: accepts 60 of 60 right answers, denies 0 of 30 wrong ones",
-        "warning: yes is unfit as a judge: it accepts 30 of 30 wrong answers; --fit-only keeps it out of the panel",
+        "warning: yes is unfit as a judge: it accepts 30 of 30 wrong answers; --fit-only keeps it out of the panel (t)",
     ]
     mostly = pd.concat([controls("m", "english", "y" * 90, "n" * 45), controls("m", "korean", "n" * 10, "n" * 5)])
     assert list(words(mostly, ["m"], fit_only=True)) == [
         "m: control pairs of t: accepts 90 of 100 right answers, denies 50 of 50 wrong ones",
-        "warning: m is, in korean, unfit as a judge: it accepts 0 of 10 right answers",
+        "warning: m is, in korean, unfit as a judge: it accepts 0 of 10 right answers (t)",
     ]
     assert "has no vote" in list(words(CONTROLS, ["yes"], fit_only=True))[1]
     assert list(words(None, ["m"], fit_only=True)) == []

@@ -60,7 +60,12 @@ def typed(*arguments: object) -> tuple[int, list[str], str]:
         (("sweep", "paper", "--dry-run"), 0, ""),
         (("tasks", "mmlu"), 0, ""),
         *(((name,), 0, "") for name in ("tasks", "probes", "methods")),
-        (("show-prompt", "squat", "--model", "bundled"), 2, "error: unknown task 'squat'; did you mean 'squad'?"),
+        (
+            ("show-prompt", "--task", "squat", "--model", "bundled"),
+            2,
+            "error: unknown task 'squat'; did you mean 'squad'?",
+        ),
+        (("show",), 2, "error: unknown command 'show'; did you mean 'show-prompt'?"),
         (("report", "nowhere"), 2, "error: nowhere: not a run directory"),
         (("status", "nowhere"), 2, "error: nowhere: not a run directory"),
     ],

@@ -17,7 +17,7 @@ from tests.support.sweeps import refused
 
 
 def told(capsys: pytest.CaptureFixture[str], **options: object) -> str:
-    usual = {"item": None, "language": None, "format": "open", "chat": False, "items": 200, "seed": 0}
+    usual = {"item": None, "languages": None, "formats": "open", "chat": False, "items": 200, "seed": 0}
     show_prompt(**{"model": "bundled", **usual, **options})  # type: ignore[arg-type]
     return capsys.readouterr().out
 
@@ -65,7 +65,7 @@ def test_one_task(capsys):
 
 
 def test_a_prompt_and_its_tokens(capsys):
-    out = told(capsys, task="gazetteer", item="swahili-0017", language="sw")
+    out = told(capsys, task="gazetteer", item="swahili-0017", languages="sw")
     head, *_ = out.split("\n")
     assert head.startswith("item swahili-0017, swahili, format open: ")
     count = int(head.rsplit(": ", 1)[1].split()[0])
@@ -89,7 +89,7 @@ def test_an_item_without_a_context_and_with_five_options(tmp_path, capsys):
     assert "\nQuestion: Which?\n\nAnswer in a few words:\n" in out
     assert "Context" not in out
     assert len(out.split("(* is right):\n")[1].splitlines()) == 5
-    assert "Candidates: " in told(capsys, task=f"hf:{file}", format="shown")
+    assert "Candidates: " in told(capsys, task=f"hf:{file}", formats="shown")
     assert "item '2': no right answer, so that it is excluded" in refused(told, capsys, task=f"hf:{file}", item="2")
 
 
@@ -97,9 +97,9 @@ def test_an_item_without_a_context_and_with_five_options(tmp_path, capsys):
     ("options", "message"),
     [
         ({"task": "gazetteer", "item": "x"}, "there is no item 'x' (the first are "),
-        ({"task": "gazetteer", "format": "opn"}, "unknown format 'opn'; did you mean 'open'"),
+        ({"task": "gazetteer", "formats": "opn"}, "unknown format 'opn'; did you mean 'open'"),
         ({"task": "text:gazetteer"}, "a text has no items"),
-        ({"task": "squad", "item": "sample", "format": "one_shot"}, "no item of the language is left as the example"),
+        ({"task": "squad", "item": "sample", "formats": "one_shot"}, "no item of the language is left as the example"),
         ({"task": "gazetteer", "model": "nowhere"}, "nowhere: no such checkpoint directory"),
     ],
 )

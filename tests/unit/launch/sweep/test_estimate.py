@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from evaluator.probes.config import EvalConfig
+from launch.commands import running
 from launch.commands.running import print_estimate
 from launch.sweep.config import RECIPES, SweepConfig, load_sweep
 from launch.sweep.document import validated
@@ -89,6 +90,9 @@ def test_every_recipe_is_estimated_without_a_network(path, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", None)
     monkeypatch.setattr(socket, "getaddrinfo", None)
     imported = "ray" in sys.modules
+    here = printed(load_sweep(path))
+    assert ("hours are estimated" in here, "GPU hours" in here, "TFLOP" in here) == (True, False, False)
+    monkeypatch.setattr(running, "count_gpus", lambda: 1)
     text = printed(load_sweep(path))
     assert "GPU hours" in text
     assert "?" not in text.split("GPU hours")[0]  # the size of every model is known

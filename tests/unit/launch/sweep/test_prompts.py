@@ -142,7 +142,7 @@ def test_prompts_in_a_file(tmp_path):
 def test_show_prompt(tmp_path, capsys):
     file = tmp_path / "prompts.yaml"
     file.write_text(json.dumps({"terse": TERSE}))
-    usual = {"item": "sample", "language": None, "format": "open", "chat": False, "items": 200, "seed": 0}
+    usual = {"item": "sample", "languages": None, "formats": "open", "chat": False, "items": 200, "seed": 0}
     show_prompt("sciq", "bundled", **usual)
     paper = capsys.readouterr().out
     show_prompt("sciq", "bundled", **usual, prompts=file)
@@ -152,7 +152,7 @@ def test_show_prompt(tmp_path, capsys):
     show_prompt("sciq", "bundled", **usual, prompts=file, prompt="terse")
     assert capsys.readouterr().out.rstrip("\n") == "prompt terse" + both.rstrip("\n").split("prompt terse")[1]
     assert "unknown prompt 'short'" in refused(show_prompt, "sciq", "bundled", **usual, prompts=file, prompt="short")
-    shown = usual | {"format": "shown", "prompts": file, "prompt": "terse"}
+    shown = usual | {"formats": "shown", "prompts": file, "prompt": "terse"}
     assert "'shown' lists candidates" in refused(show_prompt, "sciq", "bundled", **shown)
 
 
