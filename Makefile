@@ -9,8 +9,10 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | grep GPU)
 LOCK := $(if $(GPU),requirements/gpu.lock,requirements/cpu.lock)
 STAMP := $(VENV)/.installed-$(notdir $(LOCK))
 OUT ?= runs/demo
+# pip draws its progress on a terminal.
+PIP = $(BIN)/python -m pip install $(shell test -t 2 || echo --quiet) --disable-pip-version-check --no-deps
 
-.PHONY: demo example test test-fast test-more test-long chaos test-real check docs bench gpu-card install lock clean
+.PHONY: demo example test test-fast test-floors test-more test-long chaos test-real check docs bench gpu-card install lock clean
 
 demo: install
 	$(BIN)/resurface demo --out $(OUT)
@@ -28,6 +30,10 @@ test: install  ## the test suite, a file at a time in each process (tests/confte
 
 test-fast: install  ## without the tests that start an engine or Ray
 	$(PYTEST) -m "not slow"
+
+test-floors: install  ## the tests without engines on the lowest versions that pyproject.toml allows; the locks pin the newest
+	$(PIP) --upgrade --target build/floors -r requirements/lowest.lock
+	PYTHONPATH=build/floors $(BIN)/python -m pytest -m "not slow" tests/unit
 
 test-more: install  ## what must hold besides: the GPU's model runner, and rehearsals that take minutes
 	$(PYTEST) -m more
@@ -72,14 +78,15 @@ $(STAMP): $(LOCK) requirements/v2.lock pyproject.toml
 		echo "error: PYTHON=$(PYTHON) $${found:+is Python }$${found:-does not run}; it must be Python 3.11, 3.12 or 3.13" >&2; \
 		exit 2;; \
 	esac
+	@echo "installs the $$(grep -c == $(LOCK)) packages of $(LOCK) into $(VENV): several GB, 3 to 15 minutes the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(LOCK)
+	$(PIP) -r $(LOCK)
 	@# Where pip finds no CPU build of torch, its default build needs CUDA's libraries to be imported at all.
 	$(BIN)/python -c 'import torch' 2>/dev/null || \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cuda-libraries.lock
+		$(PIP) -r requirements/cuda-libraries.lock
 	@# Apart from the other packages: with Triton among them, vLLM would run the GPU's model runner.
-	$(if $(GPU),,$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/triton -r requirements/v2.lock)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(if $(GPU),,$(PIP) --upgrade --target $(VENV)/triton -r requirements/v2.lock)
+	$(PIP) --no-build-isolation -e .
 	touch $@
 
 lock: install

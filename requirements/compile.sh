@@ -52,6 +52,14 @@ done
 without cuda-libraries.lock cpu.lock
 write cpu.lock " from direct.in"
 write cuda-libraries.lock ": what the default build of torch needs besides cpu.lock"
+# `make test-floors`: the lowest versions that pyproject.toml allows, where they differ from cpu.lock.
+../.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("../pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+    > "$work/lowest.lock.in"
+resolve lowest.lock --resolution lowest-direct --override cpu-overrides.txt
+without cpu.lock lowest.lock
+without cuda-libraries.lock lowest.lock
+sed -i -E '/^(setuptools|cuda-)/d' "$work"/lowest.lock.*
+write lowest.lock ": the lowest versions that pyproject.toml allows, where they differ from cpu.lock"
 # The peer of `resurface bench score --peer lm-eval` runs beside our packages: here is what it needs besides them.
 echo lm-eval==0.4.13 > "$work/lm-eval.lock.in"
 resolve lm-eval.lock --constraints cpu.lock --constraints cuda-libraries.lock

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from typer.exceptions import TyperException
 
-from evaluator.core.errors import InputError, ResurfaceError, one_line
+from evaluator.core.errors import InputError, ResurfaceError, one_line, unknown
 from evaluator.core.garbage import collect_rarely
 from launch.commands.bench import bench
 from launch.commands.compare import compare
@@ -28,6 +28,7 @@ from launch.commands.status import status
 from launch.commands.tasks import methods, probes, show_prompt, tasks
 from launch.commands.terminal import errors
 from launch.process import end_by_sigterm, is_stop
+from launch.sweep.models import BUNDLED, BUNDLED_MODEL
 from launch.sweep.plugins import load_plugins
 
 app = typer.Typer(
@@ -37,7 +38,6 @@ app = typer.Typer(
     "3 finished without some checkpoints (RUN/tables/failures.csv names them); "
     "4 the gate blocks; 130 interrupted; 143 SIGTERM.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -91,9 +91,9 @@ app.command(epilog="Example: resurface export runs/int4 --lm-eval")(export)
 app.command(epilog="Example: resurface tasks arc_challenge")(tasks)
 app.command(epilog="Example: resurface probes")(probes)
 app.command(epilog="Example: resurface methods")(methods)
-app.command("show-prompt", epilog="Example: resurface show-prompt gazetteer --model bundled --item swahili-0017")(
-    show_prompt
-)
+app.command(
+    "show-prompt", epilog="Example: resurface show-prompt --task gazetteer --model bundled --item swahili-0017"
+)(show_prompt)
 app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matcher llama-3.1-8b")(match)
 
 
@@ -105,6 +105,9 @@ def main() -> None:
     code = 0
     try:
         load_plugins()
+        names = [str(each.name or (each.callback and each.callback.__name__)) for each in app.registered_commands]
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in names:
+            raise unknown("command", arguments[0], names)
         code = app(args=arguments, standalone_mode=False) or 0  # 130: typer has seen Ctrl-C
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -116,7 +119,7 @@ def main() -> None:
         cause = error.__context__ if isinstance(error, SystemExit) else error  # typer ends with SystemExit
         if isinstance(cause, BrokenPipeError):  # the reader of a pipe has ended (`| head`), which is no error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the remaining output is lost
-        elif debug:
+        elif debug or isinstance(error, SystemExit):  # the end of a shell's completion
             raise
         else:
             code = _explain(error)
@@ -135,6 +138,7 @@ def _explain(error: BaseException) -> int:
     if message or not isinstance(error, TyperException):  # without arguments, typer has printed the help
         name = "" if expected else f"{type(error).__name__}: "
         hint = "" if expected else " (run again with --debug for the traceback)"
+        message = message.replace(str(BUNDLED_MODEL), BUNDLED)  # as the user typed it
         line = f"{name}{escape(one_line(message, len(message)))}{hint}"
         errors.print(f"[red]error:[/red] {line}", highlight=False)
     return 2 if isinstance(error, InputError | TyperException) else 1
