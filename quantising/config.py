@@ -8,14 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from evaluator.checkpoints import quantisation as terms
 from evaluator.checkpoints.files import Files, of_version, parse_manifest
-from evaluator.checkpoints.quantisation import (
-    COMPRESSED_TENSORS,
-    ONLINE,
-    ONLINE_SCHEMES,
-    QUANTISE_MANIFEST,
-    Quantisation,
-)
 from evaluator.core.errors import unknown
 from pruning.calibration import CalibrationManifest
 from pruning.config import CalibrationConfig, JobConfig
@@ -59,16 +53,16 @@ class QuantiseConfig(JobConfig):
         return Wanted(scheme=self.scheme, group_size=self.group_size, ignore=self.ignore, recipe=self.recipe)
 
     @property
-    def quantisation(self) -> Quantisation:
+    def quantisation(self) -> terms.Quantisation:
         """That of the checkpoint to come, as far as it is known before."""
-        if self.method == ONLINE:
-            scheme, per = ONLINE_SCHEMES[self.scheme]
-            return Quantisation(library=ONLINE, scheme=scheme, algorithm=ONLINE, per=per)
+        if self.method == terms.ONLINE:
+            scheme, per = terms.ONLINE_SCHEMES[self.scheme]
+            return terms.Quantisation(library=terms.ONLINE, scheme=scheme, algorithm=terms.ONLINE, per=per)
         known = SCHEMES[self.scheme]
         per = f"group {self.group_size}" if self.group_size else known.per
         symmetric = not known.name.endswith("_ASYM")
-        return Quantisation(
-            library=COMPRESSED_TENSORS, scheme=known.term, algorithm=self.method, per=per, symmetric=symmetric
+        return terms.Quantisation(
+            library=terms.COMPRESSED_TENSORS, scheme=known.term, algorithm=self.method, per=per, symmetric=symmetric
         )
 
 
@@ -89,4 +83,4 @@ class QuantiseManifest(JobManifest):
 
 def read_manifest(directory: Path) -> QuantiseManifest | None:
     """The manifest of a checkpoint quantised here, or None. Raises InputError for a broken one."""
-    return parse_manifest(directory / QUANTISE_MANIFEST, QuantiseManifest)
+    return parse_manifest(directory / terms.QUANTISE_MANIFEST, QuantiseManifest)

@@ -23,28 +23,21 @@ class Benchmark:
 
     name: str
     module: str
-    help: str  # one line: the two things that it compares
     in_all: bool = True  # False: it needs options of its own
 
 
 BENCHMARKS = Registry(
     "benchmark",
     (
-        Benchmark(
-            "score", "serving.score", "log-likelihoods of options on a shared context, against a request per option"
-        ),
-        Benchmark("beam", "serving.beam", "beam search without a barrier, against LLM.beam_search"),
-        Benchmark(
-            "fidelity", "serving.fidelity", "divergence from a base over the vocabulary, against prompt_logprobs=-1"
-        ),
-        Benchmark("swap", "serving.swap", "a checkpoint swapped into a running engine, against a new engine"),
-        Benchmark(
-            "pass", "serving.checkpoint_pass", "all probes of a checkpoint as one stream, against a call per probe"
-        ),
-        Benchmark("host", "host", "what the CPU adds to each step of a simulated GPU: Resurface, and vLLM alone"),
-        Benchmark("record", "record.run", "a fixed division: a record's card, and its verification", in_all=False),
-        Benchmark("gate", "gate.run", "how often the gate errs, on made-up checkpoints with known losses"),
-        Benchmark("prune", "pruning.prune", "Wanda and SparseGPT, against the published recipe"),
+        Benchmark("score", "serving.score"),
+        Benchmark("beam", "serving.beam"),
+        Benchmark("fidelity", "serving.fidelity"),
+        Benchmark("swap", "serving.swap"),
+        Benchmark("pass", "serving.checkpoint_pass"),
+        Benchmark("host", "host"),
+        Benchmark("record", "record.run", in_all=False),
+        Benchmark("gate", "gate.run"),
+        Benchmark("prune", "pruning.prune"),
     ),
 )
 

@@ -29,7 +29,7 @@ from launch.provenance import count_gpus
 from launch.run.decide.nodes import Node, place_engines
 from launch.run.directory.events import EventLog
 from launch.run.directory.lock import RunLock, hold, need_place
-from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, find_recipe, load_sweep
+from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.jobs import check_screening, screened_groups
 from launch.sweep.models import BUNDLED
 
@@ -223,11 +223,7 @@ def evaluate(
 def sweep(
     recipe: Annotated[
         str,
-        typer.Argument(
-            metavar="RECIPE",
-            autocompletion=lambda: [*bundled_recipes()],
-            help="a YAML file, or a bundled recipe: demo, paper, main and others; small/main is main with small models",
-        ),
+        typer.Argument(metavar="RECIPE", help="YAML file or bundled recipe: demo, main, ...; small/main: small models"),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="the run directory; required without --dry-run")] = None,
     only: Annotated[

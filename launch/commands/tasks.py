@@ -17,7 +17,7 @@ from evaluator.probes import PROBES
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
 from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import DrawnOptions, choose_options
-from launch.commands.options import Prompts, each_known, listed, models, question
+from launch.commands.options import Prompts, each_known, listed, question
 from launch.commands.terminal import console, empty_table, print_plain, printed
 from launch.sweep.compress import KINDS
 from pruning.methods import METHODS
@@ -117,7 +117,7 @@ SAMPLE = "sample"
 
 def show_prompt(
     task: Annotated[str, question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names)],
-    model: Annotated[str, models(help="directory, hub id, 'bundled': for its tokenizer")],
+    model: Annotated[str, typer.Option(help="directory, hub id, 'bundled': for its tokenizer")],
     item: Annotated[str | None, question(help="an item's id, or 'sample'; default: the first item")] = None,
     languages: Annotated[str | None, question(help="names or codes; for an id that several languages have")] = None,
     formats: Annotated[str, question(help="what prompts show; see `resurface probes`")] = "open",

@@ -168,10 +168,7 @@ def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Flo
 
 
 def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool) -> Iterator[str]:
-    """Whether each matcher is fit to judge each task; of a fit one, a line for each language where it is unfit.
-
-    A warning about several tasks is one line.
-    """
+    """Whether each matcher is fit to judge each task; of a fit one, a line for each language where it is unfit."""
     if controls is None:
         return
     warnings: dict[str, list[str]] = {}  # with the tasks
