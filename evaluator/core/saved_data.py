@@ -15,7 +15,6 @@ def is_saved(path: Path) -> bool:
 
 
 def saved_files(path: Path) -> list[Path]:
-    """Every file. Raises InputError for one that is no regular file."""
     return [need_regular(file) for file in sorted(path.rglob("*")) if not file.is_dir()]
 
 

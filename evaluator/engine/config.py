@@ -72,10 +72,9 @@ class EngineKind:
     # Raises InputError for what certainly cannot be had on this machine, before anything starts; imports nothing heavy.
     check_here: Callable[[EngineConfig], None] = lambda config: None
     references: bool = False  # it keeps and compares the distributions of a Score (Score.reference)
-    # Raises InputError for a quantised checkpoint that it certainly cannot serve; reads no file, imports nothing heavy.
-    # Its arguments: the configuration, the checkpoint in words, its quantisation, and `here` of `check_served`.
+    # Raises InputError for what it certainly cannot serve. Gets the checkpoint in words, and `here` of `check_served`.
     check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = lambda *_: None
-    # Tries quantised checkpoints, before anything starts. Raises InputError; the rest is that of `check_served`.
+    # Tries quantised checkpoints, before anything starts; as `check_served`.
     rehearse: Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] | None = None
     # What dtype `auto` is here, for a dense checkpoint (None) or a quantised one; "auto": each checkpoint's own.
     auto_dtype: Callable[[Quantisation | None], DType] = lambda quantisation: "float32"

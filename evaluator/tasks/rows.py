@@ -1,5 +1,4 @@
-"""The rows of any data set that `datasets` reads, from the hub or from files: Parquet, JSON, CSV and the Arrow files of
-`save_to_disk`, never code.
+"""The rows of any data set that `datasets` reads: Parquet, JSON, CSV, folders of `save_to_disk`, never code.
 
 `datasets` has not run loading scripts since version 4. Other formats are refused, because some are pickles."""
 

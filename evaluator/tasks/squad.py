@@ -106,10 +106,8 @@ def _read_all(files: Sequence[Path], task: str, language_of: LanguageOf, *, shar
 def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bool) -> Iterator[Item]:
     if is_saved(file):
         rows = saved_rows(file, _SPLIT, columns=("id", "context", "question", "answers"))
-        if shared_contexts:
-            yield from _in_contexts(language_of("", file), rows)
-        else:
-            yield from (_hub_item(task, language_of(row["id"], file), row, row["id"]) for row in rows)
+        each = (_hub_item(task, language_of(row["id"], file), row, row["id"]) for row in rows)
+        yield from _in_contexts(language_of("", file), rows) if shared_contexts else each
         return
     content = parse(read_bytes(need_regular(file)), str(file))
     for article_number, article in enumerate(field(content, "data", list, str(file))):

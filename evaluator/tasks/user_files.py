@@ -1,8 +1,7 @@
 """Tasks of a user's own file: `jsonl`, questions, and `text`, running text for the perplexity probe.
 
 jsonl: one JSON object per line with `id, language, context, question, answers` (list of strings). An optional `options`
-lists the distractors of a multiple-choice benchmark. Other fields and blank lines are ignored. The rows of a folder of
-`save_to_disk` may have these fields as well.
+lists the distractors of a multiple-choice benchmark. Other fields and blank lines are ignored.
 
 text: any UTF-8 file; a folder of `save_to_disk` with a column `text`; or `gazetteer`, the bundled passages in nine
 languages."""

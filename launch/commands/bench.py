@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from evaluator.core.config import Registry
 from evaluator.core.errors import InputError, ResurfaceError, unknown
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # in a wheel: the folder of installed packages
@@ -17,52 +15,34 @@ ALL = "all"  # runs every benchmark that needs no options, one after another
 _TOLD = (2, 4)  # exit codes after which the benchmark has said everything: bad input, a card that does not hold
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """A benchmark by name. `python -m benchmarks.MODULE` runs it; this program never imports it."""
-
-    name: str
-    module: str
-    in_all: bool = True  # False: it needs options of its own
-
-
-BENCHMARKS = Registry(
-    "benchmark",
-    (
-        Benchmark("score", "serving.score"),
-        Benchmark("beam", "serving.beam"),
-        Benchmark("fidelity", "serving.fidelity"),
-        Benchmark("swap", "serving.swap"),
-        Benchmark("pass", "serving.checkpoint_pass"),
-        Benchmark("host", "host"),
-        Benchmark("record", "record.run", in_all=False),
-        Benchmark("gate", "gate.run"),
-        Benchmark("prune", "pruning.prune"),
-    ),
-)
+# `python -m benchmarks.MODULE` runs each; this program never imports them.
+BENCHMARKS = {
+    "score": "serving.score", "beam": "serving.beam", "fidelity": "serving.fidelity", "swap": "serving.swap",
+    "pass": "serving.checkpoint_pass", "host": "host", "record": "record.run", "gate": "gate.run",
+    "prune": "pruning.prune",
+}  # fmt: skip
+_NOT_IN_ALL = "record"  # it needs options of its own
 
 
 def bench(
     context: typer.Context,
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help=f"{', '.join(BENCHMARKS.names)}, or {ALL}; docs/benchmarks.md describes them"
-        ),
+        typer.Argument(metavar="NAME", help=f"{', '.join(BENCHMARKS)}, or {ALL}; docs/benchmarks.md describes them"),
     ],
 ) -> None:
     """Run a benchmark. It gets all further options. Needs a checkout of Resurface."""
     # A benchmark that refuses its arguments prints one line; the command then exits with code 2.
-    names = (*BENCHMARKS.names, ALL)
+    names = (*BENCHMARKS, ALL)
     if name not in names:
-        raise unknown(BENCHMARKS.kind, name, names)
+        raise unknown("benchmark", name, names)
     if not (CHECKOUT / "benchmarks").is_dir():
         raise InputError("no benchmarks are installed; run this in a checkout of Resurface (`make install`)")
     path = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    for each in [each for each in BENCHMARKS if each.in_all] if name == ALL else [BENCHMARKS[name]]:
-        command = [sys.executable, "-P", "-m", f"benchmarks.{each.module}", *context.args]
+    for each in [each for each in BENCHMARKS if each != _NOT_IN_ALL] if name == ALL else [name]:
+        command = [sys.executable, "-P", "-m", f"benchmarks.{BENCHMARKS[each]}", *context.args]
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
         if done.returncode in _TOLD:
             raise typer.Exit(done.returncode)
         if done.returncode:
-            raise ResurfaceError(f"benchmark {each.name!r} failed with exit code {done.returncode}")
+            raise ResurfaceError(f"benchmark {each!r} failed with exit code {done.returncode}")

@@ -169,12 +169,7 @@ def evaluate(
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
     formats: Annotated[str, question(help="what prompts show; see `resurface probes`")] = "open",
     probes: Annotated[
-        str,
-        question(
-            show_default=False,
-            autocompletion=lambda: PROBES.names,
-            help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}",
-        ),
+        str, question(show_default=False, help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")
     ] = PROBES_BY_DEFAULT,
     options: Annotated[
         str | None, question(help="how distractors are drawn: alike (default), any (the paper's way)")
