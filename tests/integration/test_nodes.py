@@ -79,6 +79,25 @@ def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
 
 
 @pytest.mark.long
+def test_a_run_outlives_one_of_its_nodes(tmp_path):
+    """An engine on each node; the second node is killed while its engine answers."""
+    desk, run = Desk(tmp_path), tmp_path / "run"
+    desk.finish(desk.sweep(), tmp_path / "undisturbed")
+    with ray_cluster([(tmp_path, {"num_cpus": 4}), (tmp_path / "other", {"num_cpus": 4})]) as nodes:
+        sweep = desk.sweep(shard_items=1, engines=2)
+        driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
+        raylet = nodes.raylet(1)
+        when(driver, lambda: parts(run) and family(raylet, f"{ENGINE}.evaluate"), desk.log(run))
+        done = len(parts(run))
+        nodes.kill(1)
+        assert driver.wait() == 0, desk.log(run).read_text()
+    assert len(parts(run)) > done, "it was over before the node died"
+    check_same(run, records(tmp_path / "undisturbed"))
+    # Nothing counts against a checkpoint whose engine's node was lost.
+    assert not (run / "tables" / "failures.csv").exists()
+
+
+@pytest.mark.long
 def test_a_node_that_joins_a_run_gets_an_engine(tmp_path):
     """The first node's engine is paused until the second has a process, since it might be done before that."""
     desk, run = Desk(tmp_path), tmp_path / "run"
