@@ -1,9 +1,10 @@
-"""Several engines on one GPU, in a real Ray that has GPUs by name only."""
+"""Engines that share a GPU, and prune tasks, in a real Ray that has GPUs by name only."""
 
 import contextlib
 import json
 import os
 import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from launch.run.work.actors import GROUPS, EngineActor, start_actor
 from launch.run.work.cluster import Cluster
 from launch.status import read_status
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
-from tests.support.ray_nodes import FIRST_GPU, in_own_process, ray_cluster, ray_nodes
+from tests.support.ray_nodes import FIRST_GPU, gpus_by_name, in_own_process, ray_cluster, ray_nodes
 from tests.support.runs import records
 
 pytestmark = pytest.mark.slow
@@ -89,3 +90,31 @@ def test_two_engines_share_a_gpu_and_a_dead_one_is_replaced(tmp_path: Path, monk
     assert document["engines_per_gpu"] == 2
     assert all(each["gpu"].endswith(gpu) for each in document["engine_stats"])
     assert all(gpu in (run / "logs" / f"engine-{number}.log").read_text() for number in (0, 1))
+
+
+@pytest.fixture
+def one_gpu():
+    with gpus_by_name(1):
+        ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+
+def _of_this_process():
+    return os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_the_process_of_a_prune_task_is_gone_when_the_next_one_has_its_gpu() -> None:
+    task = ray.remote(**prune_options(gpu=True))(_of_this_process)
+    (first, given), (second, _) = ray.get(task.remote()), ray.get(task.remote())
+    assert given == str(FIRST_GPU)
+    assert first != second
+    while Path(f"/proc/{first}").exists() or Path(f"/proc/{second}").exists():
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_prune_task_on_a_cpu_does_not_see_the_gpus_of_its_node() -> None:
+    _, seen = ray.get(ray.remote(**prune_options(gpu=False))(_of_this_process).remote())
+    assert seen == ""

@@ -6,6 +6,7 @@ from pathlib import Path
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.config import EvalConfig
 from launch.run.decide.assignments import Assignment, BaseSource, Shard
+from launch.run.decide.board import Board
 from tests.support.stamps import ORIGIN
 
 
@@ -33,3 +34,18 @@ def make_assignment(
 
 def no_spare(_: int) -> Sequence[Shard]:
     return []
+
+
+def complete(board: Board, engine: int = 0) -> None:
+    """Do all that an engine has taken."""
+    for shard in board.begin(engine, no_spare):
+        board.finished(engine, shard)
+    board.end(engine)
+
+
+def finish(board: Board, engine: int = 0, held: str | None = None) -> Assignment:
+    """Take an assignment and do all of it."""
+    taken = board.take(engine, held, "qwen3")
+    assert taken is not None
+    complete(board, engine)
+    return taken

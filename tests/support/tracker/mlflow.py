@@ -23,6 +23,9 @@ class MlflowClient:
     def get_experiment_by_name(self, name: str) -> Any:
         return SimpleNamespace(experiment_id=f"id of {name}")
 
+    def create_experiment(self, name: str) -> str:
+        return f"new {name}"
+
     def create_run(self, experiment_id: str, *, run_name: str, tags: dict[str, str]) -> Any:
         made = str(next(self._ids))
         self._heard("create_run", run_id=made, experiment_id=experiment_id, run_name=run_name, tags=tags)
@@ -38,10 +41,10 @@ class MlflowClient:
         self._heard("log_metric", run_id=run_id, key=key, value=value)
 
     def log_artifacts(self, run_id: str, local_dir: str) -> None:
-        self._heard("log_artifacts", run_id=run_id)
+        self._heard("log_artifacts", run_id=run_id, names=sorted(os.listdir(local_dir)))
 
     def log_artifact(self, run_id: str, local_path: str, artifact_path: str) -> None:
-        self._heard("log_artifact", run_id=run_id, local_path=local_path, artifact_path=artifact_path)
+        self._heard("log_artifact", run_id=run_id, name=os.path.basename(local_path), artifact_path=artifact_path)
 
     def set_terminated(self, run_id: str, status: str = "FINISHED") -> None:
         self._heard("set_terminated", run_id=run_id, status=status)

@@ -1,4 +1,4 @@
-"""What a run's files say of how it is getting on, whatever of them is there."""
+"""What a run's files say of how it is getting on, whatever of them is there, and what `resurface status` prints."""
 
 import io
 import itertools
@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,8 @@ from launch.run.directory.live import LiveState
 from launch.run.directory.lock import FOLDER, RunLock
 from launch.run.directory.metrics import Plan
 from launch.status import Driver, driver_of, finished_items, read_status, summarise
+from tests.support.commands import typed
+from tests.support.runs import command
 from tests.support.sweeps import refused
 from tests.support.synthetic import records_of
 
@@ -282,3 +285,81 @@ def test_what_the_gate_decided_early_has_all_that_it_will_have() -> None:
     assert (out.state, out.done, out.total) == ("decided early", 10, 10)
     assert parts["wanda-0.5", "tydiqa"].state == "waiting"
     assert (found.total, found.seconds_left) == (90, 30 / 2.0)
+
+
+# ---- the command
+
+
+def _planned(run: Path, state: str = "finished", checkpoints: int = 2, **more: Any) -> Path:
+    names = ["dense", *(f"wanda-{number}" for number in range(1, checkpoints))]
+    planned = {name: {"xquad": 40} for name in names}
+    for name in names[:-1]:
+        folder = run / "records" / name / "xquad"
+        folder.mkdir(parents=True)
+        for first in (0, 20):
+            (folder / f"{first:06d}-20.parquet").write_bytes(b"")
+    run.mkdir(exist_ok=True)
+    (run / "run.json").write_text(json.dumps({"state": state, "planned": planned} | more))
+    return run
+
+
+def test_a_run_that_failed(tmp_path, monkeypatch, capsys):
+    assert typed(monkeypatch, "status", _planned(tmp_path / "run", "failed", error="pruning 'wanda-1' failed")) == 0
+    said = capsys.readouterr().out
+    assert "run: failed: pruning 'wanda-1' failed" in said.replace("\n", "")
+    assert "2 checkpoints; tasks: 1 done, 1 waiting" in said
+    assert "40 of 80 items" in said
+    rows = [line.split() for line in said.splitlines() if "xquad" in line]
+    assert rows == [["dense", "xquad", "done", "40", "40"], ["wanda-1", "xquad", "waiting", "0", "40"]]
+    assert typed(monkeypatch, "status", tmp_path / "run", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["done"], told["total"], told["engines"]) == ("failed", 40, 80, [])
+    assert told["parts"][0] == {"checkpoint": "dense", "task": "xquad", "state": "done", "done": 40, "total": 40}
+
+
+def test_watching_ends_with_the_run_or_in_order_by_ctrl_c(tmp_path, monkeypatch, capsys):
+    run = _planned(tmp_path / "run", "running")
+    held = RunLock(run)
+
+    monkeypatch.setattr("launch.commands.status.time.sleep", Mock(side_effect=KeyboardInterrupt))
+    assert typed(monkeypatch, "status", run, "--watch") == 0
+    assert capsys.readouterr().err == ""
+
+    def finish(seconds: float) -> None:
+        (run / "run.json").write_text(json.dumps({"state": "finished"}))
+
+    monkeypatch.setattr("launch.commands.status.time.sleep", finish)
+    assert typed(monkeypatch, "status", run, "--watch", "--json") == 0
+    held.release()
+    assert [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()] == ["running", "finished"]
+
+
+def test_names_and_errors_cannot_write_to_the_terminal(tmp_path, monkeypatch, capsys):
+    run = _planned(tmp_path / "run", "failed", error="\x1b[2J[red]x[/red]\x07")
+    (run / "tables").mkdir()
+    (run / "tables" / "failures.csv").write_text("checkpoint,stage,task,item,reason\n\x1b]0;t\x07,load,,,[bold]\n")
+    assert typed(monkeypatch, "status", run) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "[red]x[/red]" in said
+    assert "[bold]" in said
+
+
+def test_of_a_thousand_checkpoints_those_that_need_a_look_are_shown(tmp_path, monkeypatch, capsys):
+    assert typed(monkeypatch, "status", _planned(tmp_path / "run", checkpoints=1000)) == 0
+    said = capsys.readouterr().out
+    assert "1000 checkpoints; tasks: 999 done, 1 waiting" in said
+    assert "39960 of 40000 items" in said
+    assert "and 1000 more tasks of checkpoints" in said
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_it_ends_well_when_nobody_reads_on(tmp_path, options):
+    """As in `resurface status RUN | head`, from the first line on."""
+    end, pipe = os.pipe()
+    os.close(end)
+    typed = command("status", _planned(tmp_path / "run"), *options)
+    with os.fdopen(pipe, "wb") as output:
+        done = subprocess.run(typed, stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -113,3 +113,13 @@ def test_a_model_that_is_not_here_or_cannot_be_read_is_of_unknown_size(tmp_path,
         weights.symlink_to(weights.name)
     sweep = {"models": {"odd": "org/unheard-of" if damage == "none" else str(tmp_path)}, "tasks": [{"task": "xquad"}]}
     assert "their size is unknown here: odd" in printed(validated(SweepConfig, sweep, "s.yaml"))
+
+
+@pytest.mark.parametrize(("first", "fewest"), [(10, 70), (100, 160)])
+def test_a_dry_run_says_the_fewest_and_the_most_items(first, fewest):
+    """4 checkpoints of 40 items; the base is evaluated on all, the others on 10 at least."""
+    task = {"task": "gazetteer", "items": 40, "languages": ["english"], "probes": ["greedy", "choice"]}
+    pruned = {"method": "magnitude", "sparsity": [0.5, 0.6, 0.7]}
+    sweep = {"models": {"dense": "bundled"}, "prune": [pruned], "tasks": [task], "screen": {"items": first}}
+    said = printed(validated(SweepConfig, sweep, "s.yaml"))
+    assert f"\nscreening: the sweep evaluates from {fewest} to 160 items; " in said

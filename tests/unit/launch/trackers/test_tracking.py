@@ -19,6 +19,7 @@ from launch.trackers import tracking
 from launch.trackers.tracking import Tracked, Tracking, ended, flattened, numbers_of, tracker_of
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
+from tests.support.tracker.mlflow import MlflowClient
 
 CHECKPOINTS = ("dense", "wanda-0.6")
 
@@ -171,68 +172,36 @@ def test_what_is_not_installed_is_said_before_anything_starts(monkeypatch: pytes
     assert "--track wandb: cannot be imported: module 'x' has no y" in refused(tracker_of, "wandb")
 
 
-class Client:
-    """In place of `mlflow.MlflowClient`: the calls, with the arguments of its API."""
-
-    calls: list[Any]
-
-    def __init__(self) -> None:
-        Client.calls = self.heard = []
-
-    def get_experiment_by_name(self, name: str) -> None:
-        return None
-
-    def create_experiment(self, name: str) -> str:
-        return f"experiment {name}"
-
-    def create_run(self, experiment_id: str, *, run_name: str, tags: dict[str, str]) -> Any:
-        self.heard.append((experiment_id, run_name, tags))
-        return SimpleNamespace(info=SimpleNamespace(run_id=f"id-{run_name}"))
-
-    def update_run(self, run_id: str, status: str | None = None, name: str | None = None) -> None:
-        self.heard.append((run_id, "goes on", status))
-
-    def log_param(self, run_id: str, key: str, value: str | float) -> None:
-        self.heard.append((run_id, key, value))
-
-    log_metric = log_param
-
-    def log_artifacts(self, run_id: str, local_dir: str) -> None:
-        self.heard.append((run_id, sorted(path.name for path in Path(local_dir).iterdir())))
-
-    def log_artifact(self, run_id: str, local_path: str, artifact_path: str) -> None:
-        self.heard.append((run_id, Path(local_path).name, artifact_path))
-
-    def set_terminated(self, run_id: str, status: str = "FINISHED") -> None:
-        self.heard.append((run_id, status))
-
-
 def test_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client))
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=MlflowClient))
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda *_: None)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    monkeypatch.setenv("TRACKED", str(tmp_path / "heard"))
     tracker = tracker_of("mlflow")
     parent = tracker.begin("grid", None, {"seed": "0", "a?b": "x" * 900})
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "headline.csv").write_text("x")
     child = tracker.checkpoint(parent, "wanda-0.6", {"model": "m"}, {"xquad:x/n": 3.0}, tmp_path / "made")
     tracker.end(parent, [run / "report" / "index.html"], finished=True)
-    assert (parent, child) == ("id-grid", "id-wanda-0.6")
-    assert Client.calls == [
-        ("experiment resurface", "grid", {}),
-        ("id-grid", "seed", "0"),
-        ("id-grid", "a_b", "x" * 500),
-        ("experiment resurface", "wanda-0.6", {"mlflow.parentRunId": "id-grid"}),
-        ("id-wanda-0.6", "model", "m"),
-        ("id-wanda-0.6", "xquad_x/n", 3.0),
-        ("id-wanda-0.6", ["headline.csv"]),
-        ("id-wanda-0.6", "FINISHED"),
-        ("id-grid", "index.html", "report"),
-        ("id-grid", "FINISHED"),
-    ]
     again = tracker_of("mlflow")
     assert again.begin("grid", parent, {"seed": "0"}) == parent
     again.end(parent, [], finished=False)
-    assert Client.calls == [("id-grid", "goes on", "RUNNING"), ("id-grid", "FAILED")]
+    heard = [tuple(json.loads(line).values()) for line in (tmp_path / "heard").read_text().splitlines()]
+    assert (parent, child) == ("1", "2")
+    assert heard == [
+        ("create_run", "1", "new resurface", "grid", {}),
+        ("log_param", "1", "seed", "0"),
+        ("log_param", "1", "a_b", "x" * 500),
+        ("create_run", "2", "new resurface", "wanda-0.6", {"mlflow.parentRunId": "1"}),
+        ("log_param", "2", "model", "m"),
+        ("log_metric", "2", "xquad_x/n", 3.0),
+        ("log_artifacts", "2", ["headline.csv"]),
+        ("set_terminated", "2", "FINISHED"),
+        ("log_artifact", "1", "index.html", "report"),
+        ("set_terminated", "1", "FINISHED"),
+        ("update_run", "1", "RUNNING"),
+        ("set_terminated", "1", "FAILED"),
+    ]
 
 
 def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

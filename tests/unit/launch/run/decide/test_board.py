@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from launch.run.decide import board as module
 from launch.run.decide.assignments import Assignment, Shard
 from launch.run.decide.board import Board
-from tests.support.board import make_assignment, no_spare
+from tests.support.board import complete, finish, make_assignment, no_spare
 
 
 def _names(assignment: Assignment) -> list[str]:
@@ -23,7 +23,7 @@ def test_more_work_on_the_same_checkpoint_comes_first_then_the_same_architecture
     board = Board()
     board.add([make_assignment("other", 1, "mistral"), make_assignment("sibling", 1), make_assignment("held", 1)])
     assert board.upcoming(0, "digest of held", "qwen3").name == "sibling"  # which stays on the board
-    assert [_do(board, 0, "digest of held")[0] for _ in range(3)] == ["held", "sibling", "other"]
+    assert [finish(board, 0, "digest of held").part[0] for _ in range(3)] == ["held", "sibling", "other"]
     assert board.take(0, "digest of other", "mistral") is None
     assert board.upcoming(0, "digest of held", "qwen3") is None
 
@@ -62,8 +62,7 @@ def test_an_engine_that_has_had_nothing_to_do_for_long_is_not_needed(monkeypatch
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
     assert _names(board.take(0, None, None)) == ["dense-0"]
     thread, taken = _waiting(board, 1)  # it waits: there is something to come
-    for shard in board.begin(0, no_spare):
-        board.finished(0, shard)
+    complete(board)
     thread.join()
     assert _names(taken[0]) == ["wanda-0"]
     assert board.take(2, None, None) is None
@@ -120,15 +119,6 @@ def test_an_engine_that_still_loads_is_relieved_without_being_asked() -> None:
     assert [shard.name for shard in board.begin(0, no_spare)] == ["dense-0", "dense-1", "dense-2"]
 
 
-def _do(board: Board, engine: int, held: str | None = None) -> tuple[str, str]:
-    """Take an assignment and finish it; what it was."""
-    assignment = board.take(engine, held, "qwen3")
-    for shard in board.begin(engine, no_spare):
-        board.finished(engine, shard)
-    board.end(engine)
-    return assignment.part
-
-
 def test_a_checkpoint_waits_until_its_bases_records_of_the_task_are_there() -> None:
     board = Board()
     board.add([make_assignment("wanda", 2, base="dense"), make_assignment("dense", 3)])
@@ -155,11 +145,11 @@ def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
         ]
     )
     held = "digest of dense"
-    done = [_do(board, 0, held)]
+    done = [finish(board, 0, held).part]
     assert board.take(1, "digest of wanda", "qwen3") is not None  # ready, though dense is not done with xquad
     board.end(1)
     while board.has_work:
-        done.append(_do(board, 0, held))
+        done.append(finish(board, 0, held).part)
     assert done[:2] == [("dense", "gazetteer"), ("dense", "xquad")]
     assert set(done[2:]) == {("wanda", "gazetteer"), ("wanda", "other"), ("other", "gazetteer")}
 
@@ -167,7 +157,7 @@ def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
 def test_among_equally_near_checkpoints_bases_that_others_wait_for_come_first() -> None:
     board = Board()
     board.add([make_assignment("alone", 1), make_assignment("wanda", 1, base="dense"), make_assignment("dense", 1)])
-    assert [_do(board, 0)[0] for _ in range(3)] == ["dense", "alone", "wanda"]
+    assert [finish(board).part[0] for _ in range(3)] == ["dense", "alone", "wanda"]
 
 
 def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_while_more_is_expected() -> None:

@@ -5,7 +5,7 @@ import pytest
 from evaluator.core.errors import InputError
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Ledger, Trouble
-from tests.support.board import make_assignment, no_spare
+from tests.support.board import complete, make_assignment
 
 FAMILY = ("dense", "wanda", "gptq")
 
@@ -29,9 +29,7 @@ def _take(board: Board, engine: int) -> str | None:
         return None
     board._waiting.insert(0, assignment)
     taken = board.take(engine, None, None)
-    for shard in board.begin(engine, no_spare):
-        board.finished(engine, shard)
-    board.end(engine)
+    complete(board, engine)
     return taken.checkpoint.name
 
 

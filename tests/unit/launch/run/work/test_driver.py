@@ -17,7 +17,7 @@ from launch.run.directory.rundir import RunDirectory
 from launch.run.work import driver, workers
 from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources
-from tests.support.board import make_assignment, no_spare
+from tests.support.board import finish, make_assignment
 
 
 class Pruning:
@@ -75,11 +75,7 @@ class Worker:
     def is_alive(self) -> bool:
         """What there is to evaluate is done whenever the driver looks."""
         while (board := self._board).has_work and self._left > 0:
-            assignment = board.take(self.number, None, None)
-            EVENTS.append(f"eval {assignment.checkpoint.name}")
-            for shard in board.begin(self.number, no_spare):
-                board.finished(self.number, shard)
-            board.end(self.number)
+            EVENTS.append(f"eval {finish(board, self.number).checkpoint.name}")
         return self._left > 0
 
     @property

@@ -1,8 +1,9 @@
-"""How engines whose processes find no place are waited for: the others work meanwhile, and nobody waits forever."""
+"""Engines whose processes find no place, die or do not answer: the others work meanwhile, and nobody waits forever."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,13 @@ from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
 from launch.run.decide.nodes import Place
-from launch.run.work import workers
-from launch.run.work.cluster import NodeLost
+from launch.run.work import cluster, workers
+from launch.run.work.cluster import NodeLost, _sent_environment, fate
 from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources
 from tests.support.board import make_assignment, no_spare
 
-DIED = ActorDiedError()
+UNAVAILABLE, DIED = ActorUnavailableError("broken", None), ActorDiedError()
 
 
 class Ray:
@@ -163,7 +164,7 @@ def test_who_is_at_fault_when_an_engine_is_out_of_reach(board, told, monkeypatch
     assignment = board.take(1, None, None)
     failed = []
     monkeypatch.setattr(board.__class__, "failed", lambda self, engine, trouble: failed.append(trouble) or "go on")
-    worker._failed(ActorUnavailableError("broken", None), assignment)
+    worker._failed(UNAVAILABLE, assignment)
     assert any(each.stage != "start" for each in failed) == blamed
     assert at_once == [False, True][: len(at_once)]  # others have the work while the second answer is waited for
     assert worker.gone == gone
@@ -245,3 +246,56 @@ def test_what_an_engine_counted_is_each_checkpoints_own(board, told) -> None:
         (1, "again"): (engine(4, 0.5, 700), 20),
         (2, "dense"): (engine(2, None, 300), 4),
     }
+
+
+def _fate(monkeypatch: pytest.MonkeyPatch, answers: Sequence[object], alive: int = 100, over: int = 100) -> Any:
+    """What is said of an actor that answers so (None: not at all), while its node lives for so many looks."""
+    coming = iter(answers)
+    left, looks = iter([True] * alive + [False] * 100), iter([False] * over + [True] * 100)
+
+    def get(answer: object) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    fake = SimpleNamespace(wait=lambda pending, timeout: (pending if pending != [None] else [], []), get=get)
+    monkeypatch.setattr(cluster, "ray", fake)
+    monkeypatch.setattr(cluster, "lives", lambda node_id: next(left))
+    monkeypatch.setattr(cluster, "_PULSE_SECONDS", 0.0)
+    actor = SimpleNamespace(pulse=SimpleNamespace(remote=lambda: next(coming)))
+    return fate(actor, "a", 3600.0, lambda: next(looks))
+
+
+def test_what_became_of_an_actor_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process or its node is gone, it answers again, nobody needs it any more, or the time is up."""
+    assert _fate(monkeypatch, [UNAVAILABLE, None, DIED]) is DIED
+    assert isinstance(_fate(monkeypatch, [UNAVAILABLE, None, UNAVAILABLE], alive=3), NodeLost)
+    assert _fate(monkeypatch, [UNAVAILABLE, (1, 2)]) is None
+    assert _fate(monkeypatch, [None, None], over=2) is None
+    assert fate(SimpleNamespace(), "a", -1.0, lambda: False) is None
+
+
+def test_places_of_modules_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    sent = _sent_environment({"RESURFACE_PLUGINS": "riddles", "PYTHONPATH": "mine:/theirs:", "HOME": "/home"})
+    assert sent == {"RESURFACE_PLUGINS": "riddles", "PYTHONPATH": f"{tmp_path}/mine:/theirs:${{PYTHONPATH}}"}
+    assert _sent_environment({"PYTHONPATH": "", "HOME": "/home"}) == {}
+
+
+@pytest.mark.parametrize(("fails", "tries"), [(["node timed out"], 2), (["Timed out"] * 9, 3), (["no room"], 1)])
+def test_a_start_that_times_out_is_tried_again(tmp_path: Path, monkeypatch, fails: list[str], tries: int) -> None:
+    coming, told = iter(fails), []
+
+    def start(**_: object) -> Any:
+        told.append("init")
+        if (why := next(coming, None)) is not None:
+            raise RuntimeError(why)
+        return SimpleNamespace(address_info={})
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=start, shutdown=lambda: None))
+    monkeypatch.setattr(cluster, "Cluster", lambda local: SimpleNamespace(lost="", close=lambda: None))
+    again: list[str] = []
+    with contextlib.suppress(cluster.ClusterError), cluster.cluster(tmp_path / "logs", again.append):
+        assert tries == 2
+    assert (len(told), len(again)) == (tries, tries - 1)
