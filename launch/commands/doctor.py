@@ -76,10 +76,13 @@ def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> 
     from launch.doctor.report import run_checks
     from launch.doctor.results import RunResult
     from launch.doctor.runs import Inputs, Run
+    from launch.run.work.sessions import remove_leftovers, temporary_folder
 
     machine = this_machine()
     for name, value in machine.lines():
         errors.print(f"[bold]{name:>12}[/bold]  {escape(value)}", highlight=False)
+    for line in remove_leftovers(temporary_folder()):
+        errors.print(f"[bold]{'Ray':>12}[/bold]  {escape(line)}", highlight=False)
 
     def ended(run: Run, result: RunResult | str) -> None:
         outcome = f"[red]{escape(result)}[/red]" if isinstance(result, str) else f"{result.seconds:.1f} s"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evaluator.core.errors import InputError, one_line
+from evaluator.core.isolated import run_isolated
 
 if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
@@ -53,18 +51,12 @@ class Notifying:
     def _run(self, state: str, message: str) -> None:
         line = one_line(f"{self._run_dir}: {state}{': ' * bool(message)}{message}", 500)
         told = {"RESURFACE_RUN": str(self._run_dir.absolute()), "RESURFACE_STATE": state, "RESURFACE_MESSAGE": line}
-        nothing: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        process = None
-        try:  # in a session of its own, so that its own processes end with it
-            process = subprocess.Popen(self._command, env=os.environ | told, start_new_session=True, **nothing)
-            if code := process.wait(_PATIENCE):
-                self._warn(f"--notify: {self._command[0]} ended with exit code {code}")
-        except subprocess.TimeoutExpired:
-            self._warn(f"--notify: {self._command[0]} did not end in {_PATIENCE:g} s, and was killed")
+        logs = self._run_dir / "logs"  # absent if the run was refused
+        log = logs / "notify.log" if logs.is_dir() else Path(os.devnull)
+        try:
+            ending = run_isolated(self._command, log, env=os.environ | told, timeout=_PATIENCE)
         except (OSError, ValueError) as error:
             self._warn(f"--notify: {one_line(error)}")
-        finally:
-            if process is not None and process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        else:
+            if ending.code != 0:
+                self._warn(f"--notify: {self._command[0]} {ending.how}")

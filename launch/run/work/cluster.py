@@ -22,6 +22,7 @@ from evaluator.store.files import need_unfenced
 from launch import provenance
 from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node
+from launch.run.work.sessions import mark
 from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's default takes 30 % of the memory
@@ -134,6 +135,8 @@ def cluster(log_dir: Path, again: Callable[[str], None] = lambda text: None) -> 
                         raise
                     again(f"Ray did not start ({one_line(error)}); trying it again")
                     ray.shutdown()
+            if not address:
+                mark(Path(context.address_info["session_dir"]))
         connected = Cluster(local=not address)
     except Exception as error:
         where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"

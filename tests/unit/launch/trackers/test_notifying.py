@@ -38,7 +38,7 @@ def test_its_failure_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for command in ("exit 3", "sleep 600 & echo $! > pid; wait"):
         Notifying(("sh", "-c", command), tmp_path, warned.append).end(Event(kind="end", state="finished"))
     Notifying(("./gone",), tmp_path, warned.append).end(Event(kind="end", state="finished"))
-    assert warned[:2] == ["--notify: sh ended with exit code 3", "--notify: sh did not end in 0.5 s, and was killed"]
+    assert warned[:2] == ["--notify: sh ended with exit code 3", "--notify: sh has no result after 0.5 s"]
     assert "No such file" in warned[2]
     left = Path(f"/proc/{Path('pid').read_text().strip()}/stat")
     while left.exists() and " Z " not in left.read_text():  # its own processes end with it
