@@ -16,22 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gate import coverage, sequential
-from benchmarks.gate.errors import (
-    JUDGED,
-    KINDS,
-    LANGUAGES,
-    SIZES,
-    Rate,
-    World,
-    at_tolerance,
-    harmless,
-    outcomes,
-    planted,
-    rate,
-    without_loss,
-    worst,
-)
+from benchmarks.gate import coverage, errors, sequential
+from benchmarks.gate.errors import Rate, rate
 from benchmarks.gate.statistics import STATISTICS
 from benchmarks.harness import Options, count, run_main
 from evaluator.core.errors import InputError, ResurfaceError
@@ -69,12 +55,12 @@ def _options() -> argparse.Namespace:
 
 
 def _false_pass(options: argparse.Namespace) -> dict[str, Any]:
-    rows = [row for kind in KINDS for row in worst(at_tolerance((kind,)), rate, **options.drawn)]
+    rows = [row for kind in errors.KINDS for row in errors.worst(errors.at_tolerance((kind,)), rate, **options.drawn)]
     return _errors("PASS at the tolerance", rows, PASS_LEVEL)
 
 
 def _false_block(options: argparse.Namespace) -> dict[str, Any]:
-    rows = worst(without_loss(), rate, **options.drawn)
+    rows = errors.worst(errors.without_loss(), rate, **options.drawn)
     return _errors("BLOCK without a loss", rows, BLOCK_LEVEL)
 
 
@@ -88,18 +74,18 @@ def _errors(what: str, rows: Sequence[tuple[object, Rate]], bound: float) -> dic
 def _power(options: argparse.Namespace) -> dict[str, Any]:
     """Of a base of 80 %, with 1 % flips."""
     rows, found = [], []
-    names = [f"3 x {kind}" for kind in KINDS]
-    for items in SIZES:
-        for languages in LANGUAGES:
+    names = [f"3 x {kind}" for kind in errors.KINDS]
+    for items in errors.SIZES:
+        for languages in errors.LANGUAGES:
             for cluster, correlation in ((1, 0.0), (5, 0.3)):
-                world = World(items=items, languages=languages, cluster=cluster, correlation=correlation)
-                plans = {"no loss": harmless(world, 0.01 / world.accuracy, 0.0)} | {
-                    f"3 x {kind}": planted(kind, world, 3 * JUDGED[kind].tolerance, 0.01)
-                    for kind in KINDS
+                world = errors.World(items=items, languages=languages, cluster=cluster, correlation=correlation)
+                plans = {"no loss": errors.harmless(world, 0.01 / world.accuracy, 0.0)} | {
+                    f"3 x {kind}": errors.planted(kind, world, 3 * errors.JUDGED[kind].tolerance, 0.01)
+                    for kind in errors.KINDS
                     if kind != "language" or languages > 1
                 }
                 shares = {
-                    name: outcomes(world, plan, options.runs, (options.seed, items, languages, cluster))
+                    name: errors.outcomes(world, plan, options.runs, (options.seed, items, languages, cluster))
                     for name, plan in plans.items()
                     if plan is not None
                 }
@@ -123,7 +109,7 @@ def _screened(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for verdict, bound in (("PASS", PASS_LEVEL), ("BLOCK", BLOCK_LEVEL)):
         cases = [case for case in sequential.wrong() if case.verdict == verdict]
-        rows = worst(cases, sequential.rate, **options.drawn)
+        rows = errors.worst(cases, sequential.rate, **options.drawn)
         found[verdict] = _errors(f"wrong {verdict} of screened runs of {sequential.ITEMS:,} items", rows, bound)
     return {**found, "above_bound": any(each["above_bound"] for each in found.values())}
 

@@ -12,20 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.gate.errors import (
-    DEFAULT,
-    JUDGED,
-    KINDS,
-    Kind,
-    Plan,
-    Rate,
-    World,
-    alone,
-    at_edge,
-    draw,
-    harmless,
-    planted,
-)
+from benchmarks.gate import errors
+from benchmarks.gate.errors import Kind, Plan, Rate, World
 from evaluator.deciding.criteria import CRITERIA, Paired, paired_of
 from evaluator.deciding.decision import Outcome, Replay, decide, replay, stopped
 from evaluator.deciding.thresholds import Thresholds
@@ -36,8 +24,8 @@ _POWER = 0.9
 _FIXED_RUNS = 1000  # at each size that is tried
 # What must be judged beside a loss, so that a run without it would pass: something that is said.
 _BESIDE: dict[Kind, Thresholds] = {
-    **{kind: judged.alone for kind, judged in JUDGED.items()},
-    "lost": alone(max_lost=2.0, max_mc_only=5.0),
+    **{kind: judged.alone for kind, judged in errors.JUDGED.items()},
+    "lost": errors.alone(max_lost=2.0, max_mc_only=5.0),
 }
 
 
@@ -49,7 +37,7 @@ class Case:
     world: World
     plan: Plan
     verdict: Outcome
-    thresholds: Thresholds = DEFAULT
+    thresholds: Thresholds = errors.DEFAULT
 
     def __str__(self) -> str:
         world = self.world
@@ -64,38 +52,40 @@ _WORLDS = (_SINGLE, replace(_SINGLE, accuracy=0.5), World(items=ITEMS, cluster=5
 
 def wrong() -> Iterator[Case]:
     """Runs that must not pass, and runs that must not be blocked."""
-    for kind in KINDS:
-        tolerance = JUDGED[kind].tolerance
+    for kind in errors.KINDS:
+        tolerance = errors.JUDGED[kind].tolerance
         for world in _WORLDS:
             world = replace(world, languages=3 if kind == "language" else 1)
             for flips in (0.0, 0.02):
-                if plan := planted(kind, world, tolerance, flips):
+                if plan := errors.planted(kind, world, tolerance, flips):
                     what = f"{kind} {100 * tolerance:g} % lost, {100 * flips:g} % flips"
                     yield Case(what=what, world=world, plan=plan, verdict="PASS", thresholds=_BESIDE[kind])
     for world in _WORLDS:
         for languages in (1, 3):
             here = replace(world, languages=languages)
-            yield Case(what="no loss, as many flips as tolerated", world=here, plan=at_edge(here), verdict="BLOCK")
+            yield Case(
+                what="no loss, as many flips as tolerated", world=here, plan=errors.at_edge(here), verdict="BLOCK"
+            )
 
 
 def clear() -> Iterator[Case]:
     """Runs whose right verdict is clear: no loss, or three times a tolerance."""
     for world in (*_WORLDS[::2], replace(_SINGLE, languages=3), World(items=ITEMS, languages=12)):
         for flips in (0.0, 0.005, 0.01, 0.02):
-            plan = harmless(world, flips / world.accuracy, 0.0)
+            plan = errors.harmless(world, flips / world.accuracy, 0.0)
             yield Case(what=f"no loss, {100 * flips:g} % flips", world=world, plan=plan, verdict="PASS")
-        for kind in KINDS:
+        for kind in errors.KINDS:
             if kind == "language" and world.languages == 1:
                 continue
-            if large := planted(kind, world, 3 * JUDGED[kind].tolerance, 0.01):
-                what = f"{kind} {300 * JUDGED[kind].tolerance:g} % lost, 1 % flips"
+            if large := errors.planted(kind, world, 3 * errors.JUDGED[kind].tolerance, 0.01):
+                what = f"{kind} {300 * errors.JUDGED[kind].tolerance:g} % lost, 1 % flips"
                 yield Case(what=what, world=world, plan=large, verdict="BLOCK")
 
 
 def tried(case: Case, runs: int, seed: int | Sequence[int]) -> Replay:
     """The verdicts of screened runs, and their costs."""
     rng = np.random.default_rng(seed)
-    found = [stopped(draw(case.world, case.plan, rng), case.thresholds, FIRST, rng) for _ in range(runs)]
+    found = [stopped(errors.draw(case.world, case.plan, rng), case.thresholds, FIRST, rng) for _ in range(runs)]
     return Replay(tuple(outcome for outcome, _ in found), tuple(cost for _, cost in found))
 
 
@@ -111,7 +101,7 @@ def fixed(case: Case, seed: int, runs: int = _FIXED_RUNS) -> int | None:
     def enough(items: int) -> bool:
         world, missed = replace(case.world, items=items), 0
         for _ in range(runs):
-            missed += decide(draw(world, case.plan, rng), case.thresholds).outcome != case.verdict
+            missed += decide(errors.draw(world, case.plan, rng), case.thresholds).outcome != case.verdict
             if missed > (1 - _POWER) * runs:
                 return False
         return True
@@ -166,8 +156,8 @@ def _own_losses(paired: Paired) -> Iterator[tuple[str, float, Thresholds]]:
         losses[criterion.name] = evidence.value if evidence is not None else 0.0
     drop = max(losses["open_drop"], losses["choice_drop"])
     if drop > 0:
-        yield "open_drop or choice_drop", drop, alone(max_drop=100 * drop)
+        yield "open_drop or choice_drop", drop, errors.alone(max_drop=100 * drop)
     if losses["mc_only"] > 0:
-        yield "mc_only", losses["mc_only"], alone(max_mc_only=100 * losses["mc_only"])
+        yield "mc_only", losses["mc_only"], errors.alone(max_mc_only=100 * losses["mc_only"])
     if losses["lost"] > 0:
-        yield "lost", losses["lost"], alone(max_lost=100 * losses["lost"], max_mc_only=100.0)
+        yield "lost", losses["lost"], errors.alone(max_lost=100 * losses["lost"], max_mc_only=100.0)

@@ -22,6 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from benchmarks import roofline
 from benchmarks.harness import Options, answer_of, count, module_command, run_main
 from benchmarks.pruning.llm_compressor_job import process_status
@@ -159,24 +162,34 @@ def measure(
 
 
 def _print(rows: list[dict[str, Any]], rate: float) -> None:
-    head = f"{'model':8} {'method':9} {'who':14} {'median s (min-max)':>22} {'cpu s':>7} {'peak GiB':>8} {'floor s':>7}"
-    print(f"{head} {'ours is, times faster':>22} {'at most':>7} {'masks agree (layer 0)':>24}")
-    for row in rows:
-        spread = f"{row['seconds']:.2f} ({row['seconds_min']:.2f}-{row['seconds_max']:.2f})"
-        faster = agree = most = ""
-        if "ours_times_faster" in row:
-            faster = f"{row['ours_times_faster']:.2f} ({row['ours_times_faster_min']:.2f}-"
-            faster += f"{row['ours_times_faster_max']:.2f})"
-            agree = f"{row['masks_agree']:.4%} ({row['first_layer_agrees']:.3%})"
-            most = f"{row['at_most']:.2f}"
-        print(
-            f"{row['model']:8} {row['method']:9} {row['who']:14} {spread:>22} {row['cpu_seconds']:7.2f} "
-            f"{row['peak_gib']:8.2f} {row['floor_s']:7.2f} {faster:>22} {most:>7} {agree:>24}"
-        )
-    print(
-        f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best; at most: the other "
-        "side's median over that"
+    floor = f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best"
+    table = Table(
+        title="bench prune", title_justify="left", caption=f"{floor}; at most: the other side's time over that"
     )
+    for column in (
+        "model",
+        "method",
+        "who",
+        "median s",
+        "cpu s",
+        "peak GiB",
+        "floor s",
+        "ours is, times faster",
+        "at most",
+    ):
+        table.add_column(column, justify="left" if column in ("model", "method", "who") else "right")
+    table.add_column("masks agree (layer 0)", justify="right")
+    for row in rows:
+        cells = ["{model}", "{method}", "{who}", "{seconds:.2f} ({seconds_min:.2f}-{seconds_max:.2f})"]
+        cells += ["{cpu_seconds:.2f}", "{peak_gib:.2f}", "{floor_s:.2f}"]
+        if "ours_times_faster" in row:
+            cells += [
+                "{ours_times_faster:.2f} ({ours_times_faster_min:.2f}-{ours_times_faster_max:.2f})",
+                "{at_most:.2f}",
+            ]
+            cells += ["{masks_agree:.4%} ({first_layer_agrees:.3%})"]
+        table.add_row(*(cell.format(**row) for cell in cells))
+    Console().print(table)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -116,9 +116,6 @@ class Ours:
             if search.error is None
         }
         return {"beams": beams, "stats": self._stats()}
-
-    def beam_without_eos(self) -> dict[str, Any]:
-        return self.beam(eos=False)
 
     @cached_property
     def _questions(self) -> Questions:
@@ -286,9 +283,6 @@ class Theirs:
         }
         return {"beams": beams}
 
-    def beam_without_eos(self) -> dict[str, Any]:
-        return self.beam(eos=False)
-
     def everything(self) -> dict[str, Any]:
         """Greedy, then samples, then beams, then candidates: four blocking calls."""
         from vllm import SamplingParams
@@ -318,12 +312,11 @@ def main() -> None:
     options = parser.parse_args()
     from benchmarks.serving import fidelity
 
-    kinds: dict[str, Any] = {"ours": Ours, "theirs": Theirs}
-    if options.work == "fidelity":
-        kinds = {"ours": fidelity.Ours, "theirs": fidelity.Theirs}
-    side = kinds[options.side](json.loads(options.workload.read_text()))
+    kinds: Any = (fidelity.Ours, fidelity.Theirs) if options.work == "fidelity" else (Ours, Theirs)
+    side = kinds[options.side == "theirs"](json.loads(options.workload.read_text()))
     accounts = side.accounts if options.work == "everything" and options.side == "ours" else dict
-    serve(getattr(side, options.work), cold=side.cold, after=accounts)
+    work = partial(side.beam, eos=False) if options.work == "beam_without_eos" else getattr(side, options.work)
+    serve(work, cold=side.cold, after=accounts)
 
 
 if __name__ == "__main__":

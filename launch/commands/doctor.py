@@ -76,12 +76,12 @@ def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> 
     from launch.doctor.report import run_checks
     from launch.doctor.results import RunResult
     from launch.doctor.runs import Inputs, Run
-    from launch.run.work.sessions import remove_leftovers, temporary_folder
+    from launch.run.work.sessions import remove_leftovers
 
     machine = this_machine()
     for name, value in machine.lines():
         errors.print(f"[bold]{name:>12}[/bold]  {escape(value)}", highlight=False)
-    for line in remove_leftovers(temporary_folder()):
+    for line in remove_leftovers():
         errors.print(f"[bold]{'Ray':>12}[/bold]  {escape(line)}", highlight=False)
 
     def ended(run: Run, result: RunResult | str) -> None:

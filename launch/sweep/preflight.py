@@ -19,19 +19,7 @@ from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.engine.config import EngineConfig
 from evaluator.store.run_json import Failure
-from launch.sweep.checks import (
-    bytes_of,
-    check_compression,
-    check_distinct,
-    check_divided,
-    check_dtypes,
-    check_environments,
-    check_files,
-    check_references,
-    damaged,
-    engine_of,
-    served_here,
-)
+from launch.sweep import checks
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import keeps, reference_bytes, vocabulary_of
 from launch.sweep.jobs import CheckpointJob, check_screening, expand
@@ -158,9 +146,9 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
     existing = [job for job in jobs if not job.is_made]
-    refused = check_files(existing)
+    refused = checks.check_files(existing)
     _unusable(jobs, refused)
-    engine, notes = engine_of(config.engine, [job for job in jobs if job.name not in refused], here=here)
+    engine, notes = checks.engine_of(config.engine, [job for job in jobs if job.name not in refused], here=here)
     config = config.model_copy(update={"engine": engine})
     dense: dict[str, CheckpointInfo] = {}
     tokenizers: dict[str, Any] = {}
@@ -177,7 +165,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
                     positions = min(positions, read_positions(job.path, unknown=_NO_LIMIT))
                 continue
             positions = min(positions, read_positions(job.path, unknown=_NO_LIMIT))
-    refused |= damaged(job for job in jobs if job.is_made and job.model not in refused)
+    refused |= checks.damaged(job for job in jobs if job.is_made and job.model not in refused)
     unusable = _unusable(jobs, refused)
     lost = {each.checkpoint for each in unusable}
     jobs = tuple(job for job in jobs if job.name not in lost)
@@ -185,15 +173,15 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     asked = {job.name: preparation.tasks_of(job) for job in jobs}
     tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
     held_out = _contexts(tasks)
-    check_compression(jobs, held_out)
-    check_distinct(jobs)
-    check_divided(config.engine, jobs)
-    check_dtypes(config.engine, jobs, dense)
-    check_references(config.engine, tasks)
+    checks.check_compression(jobs, held_out)
+    checks.check_distinct(jobs)
+    checks.check_divided(config.engine, jobs)
+    checks.check_dtypes(config.engine, jobs, dense)
+    checks.check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
     # These two may take minutes, so they come last.
-    served = served_here(config.engine, jobs, dense, here=here)
-    check_environments(jobs)
+    served = checks.served_here(config.engine, jobs, dense, here=here)
+    checks.check_environments(jobs)
     return Prepared(
         config=config,
         jobs=jobs,
@@ -275,7 +263,7 @@ def _disk_bytes(
     dtype: str,
 ) -> int:
     """The approximate bytes of a new run directory."""
-    checkpoints = sum(bytes_of(job, dense[job.model].bytes) for job in jobs if job.is_made)
+    checkpoints = sum(checks.bytes_of(job, dense[job.model].bytes) for job in jobs if job.is_made)
     items = sum(len(task.questions) for tasks in asked.values() for task in tasks)
     references = 0
     for job in jobs:

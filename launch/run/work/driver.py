@@ -44,7 +44,7 @@ from launch.run.work.failure_log import FailureLog, try_again
 from launch.run.work.progress import Progress
 from launch.run.work.prune_tasks import PruneTasks
 from launch.run.work.screening import Screening
-from launch.run.work.sessions import remove_leftovers, temporary_folder
+from launch.run.work.sessions import remove_leftovers
 from launch.run.work.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
@@ -174,7 +174,7 @@ class _Run:
         self._screening.look()
         if to_make or self._board.has_work:
             self._report(Event(kind="phase", text="starting Ray"))
-            for text in [] if os.environ.get("RAY_ADDRESS") else remove_leftovers(temporary_folder()):
+            for text in [] if os.environ.get("RAY_ADDRESS") else remove_leftovers():
                 self._report(Event(kind="noted", text=text))
             with cluster(self._run_dir / "logs", self._again) as machines, Inspections(trust=trust) as inspected:
                 self._on(machines, to_make, inspected)

@@ -17,19 +17,15 @@ from evaluator.core.liveness import Owner, sight, this_process
 _MARK = "resurface.json"
 
 
-def temporary_folder() -> Path:
-    """Ray's temporary directory, by Ray's own rule."""
-    return Path(os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))) / "ray"  # noqa: S108
-
-
 def mark(session: Path) -> None:
     """State in a session's folder that it belongs to this process."""
     with suppress(OSError):
         (session / _MARK).write_text(json.dumps(asdict(this_process())), encoding="utf-8")
 
 
-def remove_leftovers(folder: Path) -> list[str]:
+def remove_leftovers() -> list[str]:
     """Remove the sessions of dead drivers of ours; a line about these, and one about others that no process names."""
+    folder = Path(os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))) / "ray"  # noqa: S108  (Ray's own rule)
     ours: list[Path] = []
     others: list[Path] = []
     used = " ".join(" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))

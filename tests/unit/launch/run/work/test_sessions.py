@@ -11,7 +11,7 @@ import pytest
 from ray._common.utils import get_default_ray_temp_dir
 
 from evaluator.core.liveness import Owner, this_process
-from launch.run.work.sessions import mark, remove_leftovers, temporary_folder
+from launch.run.work.sessions import mark, remove_leftovers
 
 
 def _session(folder: Path, second: int, pid: int, owner: Owner | None = None) -> Path:
@@ -22,7 +22,11 @@ def _session(folder: Path, second: int, pid: int, owner: Owner | None = None) ->
     return made
 
 
-def test_only_sessions_of_dead_drivers_of_ours_are_removed(tmp_path: Path) -> None:
+def test_only_sessions_of_dead_drivers_of_ours_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TMPDIR", "RAY_TMPDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    assert remove_leftovers() == []
+    tmp_path = Path(get_default_ray_temp_dir())
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     own, dead = this_process(), replace(this_process(), pid=ended.pid, started="1")
@@ -35,7 +39,7 @@ def test_only_sessions_of_dead_drivers_of_ours_are_removed(tmp_path: Path) -> No
     latest.symlink_to(gone)
     raylet = subprocess.Popen([sys.executable, "-c", "input()", str(used)], stdin=subprocess.PIPE)
     try:
-        said = remove_leftovers(tmp_path)
+        said = remove_leftovers()
     finally:
         raylet.communicate()
     assert not gone.exists()
@@ -44,10 +48,3 @@ def test_only_sessions_of_dead_drivers_of_ours_are_removed(tmp_path: Path) -> No
         f"{tmp_path}: removed 1 sessions of killed runs",
         f"{tmp_path}: 1 sessions without a process stay: they may not be ours ({unmarked.name})",
     ]
-    assert remove_leftovers(tmp_path / "none") == []
-
-
-def test_it_is_rays_own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TMPDIR", "RAY_TMPDIR"):
-        monkeypatch.setenv(name, f"/{name}")
-        assert str(temporary_folder()) == get_default_ray_temp_dir()
