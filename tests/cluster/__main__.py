@@ -95,17 +95,11 @@ def _told(cost: Cost, size: Size, ray: PretendedRay) -> dict[str, Any]:
     print(f"memory: {cost.megabytes_before:.0f} MiB before, {cost.megabytes:.0f} MiB at most")
     print(f"given up: {[failure.checkpoint + ': ' + failure.reason for failure in cost.outcome.failures][:5]}")
     return {
-        "engines": size.engines,
-        "checkpoints": size.checkpoints,
-        "items": items,
-        "died": dict(ray.died),
-        "driver_seconds": cost.processor_seconds,
-        "pretended_seconds": cost.pretended_seconds,
-        "share_of_a_core": share,
-        "megabytes_before": cost.megabytes_before,
-        "megabytes": cost.megabytes,
-        "failures": len(cost.outcome.failures),
-    }
+        "engines": size.engines, "checkpoints": size.checkpoints, "items": items, "died": dict(ray.died),
+        "driver_seconds": cost.processor_seconds, "pretended_seconds": cost.pretended_seconds,
+        "share_of_a_core": share, "failures": len(cost.outcome.failures),
+        "megabytes_before": cost.megabytes_before, "megabytes": cost.megabytes,
+    }  # fmt: skip
 
 
 def _report(run: Path) -> dict[str, Any]:

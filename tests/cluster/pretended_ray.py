@@ -291,14 +291,10 @@ class PretendedRay:
     def nodes(self) -> list[dict[str, Any]]:
         with self._changed:
             return [
-                {
-                    "NodeID": node.node_id,
-                    "NodeManagerHostname": node.node_id,
-                    "Alive": node.alive,
-                    "Resources": {"CPU": 16.0, "GPU": float(node.gpus)},
-                }
+                {"NodeID": node.node_id, "NodeManagerHostname": node.node_id, "Alive": node.alive,
+                 "Resources": {"CPU": 16.0, "GPU": float(node.gpus)}}
                 for node in self._nodes
-            ]
+            ]  # fmt: skip
 
     def put(self, value: Any) -> Any:
         return value

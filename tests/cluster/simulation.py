@@ -67,19 +67,10 @@ def made_up(size: Size) -> Prepared:
         resources=Resources(engines=size.engines, shard_items=size.shard_items),
     )
     return Prepared(
-        config=sweep,
-        jobs=jobs,
-        dense=infos,
-        tasks=(task,),
-        asked=dict.fromkeys(infos, (task,)),
-        held_out={},
-        engine=sweep.engine,
+        config=sweep, jobs=jobs, dense=infos, tasks=(task,), asked=dict.fromkeys(infos, (task,)), engine=sweep.engine,
         identity={"models": {name: info.weights_digest for name, info in infos.items()}, "items": size.items},
-        disk_bytes=0,
-        other_tokenizer=frozenset(),
-        served=(),
-        unusable=(),
-    )
+        held_out={}, disk_bytes=0, other_tokenizer=frozenset(), served=(), unusable=(),
+    )  # fmt: skip
 
 
 def questions_of(prepared: Prepared) -> tuple[Question, ...]:
@@ -93,18 +84,10 @@ def _info(number: int) -> CheckpointInfo:
     sparsity = None if number == 0 else round(0.1 + 0.8 * (number / 1000 % 1), 4)
     name = BASE if number == 0 else f"{method}-{sparsity:g}-{number:04d}"
     return CheckpointInfo(
-        name=name,
-        path=Path(name),
-        weights_digest=f"{number:064x}",
-        architecture="one",
-        tensors=1,
-        bytes=1,
-        dtype="float32",
-        method=method,
-        pattern=None if method is None else "unstructured",
-        sparsity=sparsity,
+        name=name, path=Path(name), weights_digest=f"{number:064x}", architecture="one", tensors=1, bytes=1,
+        dtype="float32", method=method, pattern=None if method is None else "unstructured", sparsity=sparsity,
         calibration=None if method is None else "c4",
-    )
+    )  # fmt: skip
 
 
 _KEY = ("language", "item_id", "probe", "index", "seed")
@@ -141,13 +124,9 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
         outcome = run_sweep(prepared, directory, progress)
         processor, wall = time.process_time() - processor, time.perf_counter() - wall
     return Cost(
-        outcome=outcome,
-        wall_seconds=wall,
-        processor_seconds=processor - ray.seconds,
-        pretended_seconds=ray.seconds,
-        megabytes_before=before,
-        megabytes=_megabytes("VmHWM"),
-    )
+        outcome=outcome, wall_seconds=wall, processor_seconds=processor - ray.seconds,
+        pretended_seconds=ray.seconds, megabytes_before=before, megabytes=_megabytes("VmHWM"),
+    )  # fmt: skip
 
 
 def _join_engines() -> None:

@@ -128,6 +128,10 @@ def test_an_unknown_architecture_is_one_line_of_ours_alone(desk):
     desk.configure(model_type="frobnicate")
     done = resurface_apart(*desk.eval())
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    # A user may ask for the traceback.
+    done = resurface_apart("eval", desk.model, "--task", "gazeteer", "--out", desk.directory / "run", "--debug")
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
 
 
 def test_a_damaged_checkpoint_is_refused_before_it_is_pruned(desk):
@@ -266,10 +270,14 @@ def test_paths_beside_the_sweep_file_are_found(desk):
     assert "unknown language of task 'my-questions': 'klingon'" in error
 
 
-def test_an_item_file(desk):
+def test_an_item_file_and_a_read_only_file_system(desk):
     file = desk.items(ITEMS[0], {key: value for key, value in ITEMS[1].items() if key != "context"})
     error = desk.refused(*desk.eval(task=f"jsonl:{file}"))
     assert all(part in error for part in ["questions.jsonl", "line 2", "'context'", "missing"]), error
+    # What /proc answers is what a read-only disk answers, also to root.
+    code, error = desk.type("eval", desk.model, "--task", f"jsonl:{desk.items()}", "--out", "/proc/resurface/run")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "/proc/resurface/run: --out" in error
 
 
 @pytest.mark.parametrize("out", ["mine", "mine/run", "full"])
@@ -295,25 +303,12 @@ def test_a_broken_run_file(desk, content):
     assert "run.json" in desk.refused(*desk.eval())
 
 
-def test_a_read_only_file_system(desk):
-    """What /proc answers is what a read-only disk answers, also to root."""
-    code, error = desk.type("eval", desk.model, "--task", f"jsonl:{desk.items()}", "--out", "/proc/resurface/run")
-    assert (code, error.count("\n")) == (2, 1)
-    assert "/proc/resurface/run: --out" in error
-
-
 def test_the_output_directory_of_another_sweep(desk):
     """The first command gets as far as Ray, so the directory is its own."""
     desk.type(*desk.eval())
     error = desk.refused(*desk.eval("--seed", "1"))
     assert "run.json" in error
     assert "seed is 0 there, 1 here" in error
-
-
-def test_debug_shows_the_traceback(desk):
-    done = resurface_apart("eval", desk.model, "--task", "gazeteer", "--out", desk.directory / "run", "--debug")
-    assert done.returncode != 0
-    assert "Traceback" in done.stderr
 
 
 @pytest.mark.slow  # the command gets as far as importing Ray

@@ -130,17 +130,6 @@ def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(run, ques
         assert (set(ranks) == {1}) == (checkpoint == "dense")
 
 
-def test_the_rank_table_and_the_page_show_aligned_ranks(run):
-    rank = pd.read_csv(run / "tables" / "rank.csv")
-    whole = rank[(rank["language"] == "all") & (rank["group"] == "all") & (rank["side"] == "own")]
-    by_name = whole[whole["task"] == "lastword"].set_index("checkpoint")
-    assert by_name.loc["dense", ["n", "aligned_n", "aligned_rank_median"]].tolist() == [16, 15, 1.0]
-    assert by_name.loc[PRUNED, "aligned_n"] == 15
-    page = (run / "report" / "index.html").read_text(encoding="utf-8")
-    assert '"view":"aligned"' in page
-    assert "aligned rank" in page
-
-
 def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
     found = records(run)
     mine = found[found["probe"] == "fidelity"].set_index(["checkpoint", "item_id", "index"]).sort_index()
@@ -172,7 +161,7 @@ def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
     assert all(len(each["kld"]) == each["prompt_tokens"] for _, each in windows.iterrows())
 
 
-def test_the_fidelity_table_has_the_floor_and_the_distributions_are_gone(run):
+def test_tables_and_page_have_fidelity_with_its_floor_and_aligned_ranks_and_the_distributions_are_gone(run):
     table = pd.read_csv(run / "tables" / "fidelity.csv")
     whole = table[(table["language"] == "all") & (table["group"] == "all") & (table["task"] != "lastword")]
     whole = whole.set_index(["checkpoint", "along"])
@@ -184,6 +173,14 @@ def test_the_fidelity_table_has_the_floor_and_the_distributions_are_gone(run):
     assert np.isfinite(whole["kld_max"]).all()
     assert not (run / "references").exists()
     assert "How far are the distributions" in (run / "report" / "index.html").read_text(encoding="utf-8")
+    rank = pd.read_csv(run / "tables" / "rank.csv")
+    whole = rank[(rank["language"] == "all") & (rank["group"] == "all") & (rank["side"] == "own")]
+    by_name = whole[whole["task"] == "lastword"].set_index("checkpoint")
+    assert by_name.loc["dense", ["n", "aligned_n", "aligned_rank_median"]].tolist() == [16, 15, 1.0]
+    assert by_name.loc[PRUNED, "aligned_n"] == 15
+    page = (run / "report" / "index.html").read_text(encoding="utf-8")
+    assert '"view":"aligned"' in page
+    assert "aligned rank" in page
 
 
 def test_a_dry_run_says_how_much_is_kept(questions, tmp_path):

@@ -44,7 +44,7 @@ def forced(orders):
     return [None if order is None else "free" if order.token is None else order.token for order in found]
 
 
-def test_forced_tokens_follow_the_output(ours):
+def test_forced_tokens_follow_the_output_and_rows_through_moves_swaps_and_replacements(ours, moves):
     orders, output = ours.Orders(None, torch.device("cpu"), False), []
     update(orders, added=[row(2, output, **{FORCED: [7, 8, 9]}), row(0, [])])
     assert forced(orders) == ["free", None, 7, None, None, None, None, None]
@@ -53,9 +53,6 @@ def test_forced_tokens_follow_the_output(ours):
     assert forced(orders)[2] == 9
     output.append(9)
     assert forced(orders)[2] == 9  # asked once more after the last: the request is about to end
-
-
-def test_rows_are_followed_through_moves_swaps_and_replacements(ours, moves):
     orders = ours.Orders(None, torch.device("cpu"), False)
     update(orders, added=[row(n, [], **{FORCED: [10 + n]}) for n in range(4)])
     update(orders, moved=[(3, 0, moves.SWAP)])
@@ -118,6 +115,14 @@ def test_of_equal_tokens_the_lowest_id_is_greedy_and_the_rank_is_strict(ours):
     assert tokens.tolist() == [130, 4999, 7]
     assert tables.selected_token_ranks.tolist()[1:] == [1, 4]
     assert tables.logprob_token_ids[1:, 1].tolist() == [130, 130]
+    # Tokens that tie with the last of the nucleus belong to it.
+    logits = torch.full((1, 9000), -5.0)
+    logits[0, 1000:1100] = 2.0
+    drawn = {
+        int(ours.draw(logits, torch.tensor([0.3]), torch.tensor([uniform])))
+        for uniform in torch.linspace(0, 0.999, 300)
+    }
+    assert drawn == set(range(1000, 1100))
 
 
 def by_sorting(logits, top_p):
@@ -145,24 +150,11 @@ def test_a_draw_is_the_inverse_of_the_nucleus_distribution(ours, scale, vocabula
             assert cumulated[token] - weight[token] / weight.sum() <= uniform + 1e-4
 
 
-def test_tokens_that_tie_with_the_last_of_the_nucleus_belong_to_it(ours):
-    logits = torch.full((1, 9000), -5.0)
-    logits[0, 1000:1100] = 2.0
-    drawn = {
-        int(ours.draw(logits, torch.tensor([0.3]), torch.tensor([uniform])))
-        for uniform in torch.linspace(0, 0.999, 300)
-    }
-    assert drawn == set(range(1000, 1100))
-
-
-def test_the_temperature_flattens_a_row(ours):
+def test_the_temperature_flattens_a_row_and_one_that_is_not_finite_ends_no_other_row_s_draw(ours):
     logits = random_logits(1, VOCABULARY)
     uniform = torch.rand(1, generator=torch.Generator().manual_seed(4))
     hot, _ = ours.sample(logits, [sampled(ours, 1.0, 4.0)], {0: torch.Generator().manual_seed(4)})
     assert int(hot) == int(ours.draw(logits / 4.0, torch.tensor([1.0]), uniform))
-
-
-def test_a_row_that_is_not_finite_ends_no_other_row_s_draw(ours):
     logits = random_logits(3, 9000)
     logits[1] = float("nan")
     top_p, uniform = torch.tensor([0.9, 0.9, 1.0]), torch.tensor([0.3, 0.3, 0.3])

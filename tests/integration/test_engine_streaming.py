@@ -64,9 +64,7 @@ def test_a_cancelled_request_ends_and_the_others_are_as_without_it(engine):
     after = engine.stats()
     assert after.requests - before.requests == 4
     assert after.generated_tokens - before.generated_tokens == sum(map(len, finals.values())) + 3
-
-
-def test_a_request_that_is_cancelled_before_its_first_step_is_not_counted(engine):
+    # One that is cancelled before its first step is not counted.
     source = Noting(asked(stream=True, count=14), cancelled="13")  # the engine computes 8 at once
     before = engine.stats()
     assert answers(engine, source).keys() == {str(number) for number in range(13)}

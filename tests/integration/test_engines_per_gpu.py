@@ -19,7 +19,7 @@ from launch.run.work.actors import GROUPS, EngineActor, start_actor
 from launch.run.work.cluster import Cluster
 from launch.status import read_status
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
-from tests.support.ray_nodes import FIRST_GPU, gpus_by_name, in_own_process, ray_cluster, ray_nodes
+from tests.support.ray_nodes import FIRST_GPU, gpus_by_name, in_own_process, ray_cluster
 from tests.support.runs import records
 
 pytestmark = pytest.mark.slow
@@ -32,8 +32,8 @@ def _given() -> tuple[str, str]:
 def _fill(folder: Path) -> tuple[list[str], str, list[str], str]:
     """GPUs of five engines on two for three each, of a prune task and its share, and of two engines after that."""
     with (
-        ray_nodes([(folder, {"num_cpus": 2, "num_gpus": 2})]) as address,
-        ray.init(address=address, log_to_driver=False),
+        ray_cluster([(folder, {"num_cpus": 2, "num_gpus": 2})]) as nodes,
+        ray.init(address=nodes.address, log_to_driver=False),
         contextlib.closing(Cluster(local=False)) as machines,
     ):
         nodes = [replace(node, sharing=3) for node in machines.nodes()]

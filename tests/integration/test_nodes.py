@@ -16,7 +16,7 @@ from pruning.output.manifest import read_manifest
 from tests.support import pruning as tiny
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
 from tests.support.models import save_tiny_model
-from tests.support.ray_nodes import in_own_process, ray_cluster, ray_nodes
+from tests.support.ray_nodes import in_own_process, ray_cluster
 from tests.support.runs import finish, records
 
 pytestmark = pytest.mark.slow
@@ -42,8 +42,8 @@ def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path)
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     _write_sweep(here)
-    with ray_nodes([(here, {"num_cpus": 1}), (there, {"num_cpus": 1, "num_gpus": 1})]) as address:
-        finish("sweep", "sweep.yaml", "--out", "run", cwd=here, cluster=address)
+    with ray_cluster([(here, {"num_cpus": 1}), (there, {"num_cpus": 1, "num_gpus": 1})]) as nodes:
+        finish("sweep", "sweep.yaml", "--out", "run", cwd=here, cluster=nodes.address)
     found = records(here / "run")
     assert set(found["checkpoint"]) == {"dense", "wanda-0.5"}
     assert set(found["status"]) == {"ok"}
@@ -59,8 +59,8 @@ def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path)
 def _placed(folder):
     """The nodes that three engines were to have, and those that they have."""
     with (
-        ray_nodes([(folder, {"num_cpus": 4}), (folder, {"num_cpus": 1})]) as address,
-        ray.init(address=address, log_to_driver=False),
+        ray_cluster([(folder, {"num_cpus": 4}), (folder, {"num_cpus": 1})]) as nodes,
+        ray.init(address=nodes.address, log_to_driver=False),
         contextlib.closing(Cluster(local=False)) as machines,
     ):
         places = place_engines(machines.nodes(), 1, 3, spare=1)
@@ -133,10 +133,10 @@ def test_gpus_that_others_hold(tmp_path):
         def ready(self) -> None: ...
 
     holder = ray.remote(num_gpus=1, num_cpus=0)(Holder)
-    with ray_nodes([(tmp_path, {"num_cpus": 1}), (tmp_path, {"num_cpus": 1, "num_gpus": 2})]) as address:
-        where = {"cwd": tmp_path, "cluster": address}
+    with ray_cluster([(tmp_path, {"num_cpus": 1}), (tmp_path, {"num_cpus": 1, "num_gpus": 2})]) as nodes:
+        where = {"cwd": tmp_path, "cluster": nodes.address}
         refused = finish("sweep", "three.yaml", "--out", "three", code=2, **where)
-        with ray.init(address=address, log_to_driver=False):
+        with ray.init(address=nodes.address, log_to_driver=False):
             held = [holder.remote()]
             ray.get(held[0].ready.remote())
             finish("sweep", "sweep.yaml", "--out", "run", **where)

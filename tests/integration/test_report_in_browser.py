@@ -72,7 +72,7 @@ def test_the_item_view_opens_in_the_readers_language_and_a_link_opens_a_folded_t
     assert ("vote", "") in sections
 
 
-def test_a_deep_link_selects_the_item_the_checkpoint_and_the_filters_and_a_search_finds_an_item(opened):
+def test_a_deep_link_selects_item_checkpoint_and_filters_and_a_search_finds_an_item(opened):
     dom = opened("#item=gazetteer/korean/korean-0005&checkpoint=magnitude-0.6&language=korean")
     item = text_of(article(dom))
     assert "korean-0005" in item
@@ -82,9 +82,6 @@ def test_a_deep_link_selects_the_item_the_checkpoint_and_the_filters_and_a_searc
     dom = opened("#q=korean-0004")
     assert "1 of 20 items" in dom
     assert "korean-0004" in text_of(article(dom))
-
-
-def test_a_fate_filter_in_the_link_lists_only_that_fate(opened):
     dom = opened("#checkpoint=magnitude-0.6&fate=kept")
     count = int(re.search(r'id="count"[^>]*>(\d+) of', dom).group(1))
     strips = re.findall(r'<i class="(\w*) here"', dom)

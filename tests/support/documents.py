@@ -10,13 +10,8 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 PROSE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md")] + DOCS
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 PAGES = [
-    *PROSE,
-    *RESULTS,
-    ROOT / "SECURITY.md",
-    ROOT / "benchmarks" / "README.md",
-    ROOT / "examples" / "README.md",
-    ROOT / "launch" / "reference_model" / "README.md",
-    ROOT / "tests" / "gpu" / "README.md",
+    *(*PROSE, *RESULTS, ROOT / "SECURITY.md"),
+    *(ROOT / folder / "README.md" for folder in ("benchmarks", "examples", "launch/reference_model", "tests/gpu")),
 ]
 _BLOCK = re.compile(r"^(?:<!-- example: (\S+) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

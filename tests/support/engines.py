@@ -121,16 +121,9 @@ def assert_beams_of_transformers(
         source.receive(response.request_id, response)
     for prompt, search in zip(asked, searches, strict=True):
         output = model.generate(
-            torch.tensor([prompt]),
-            num_beams=width,
-            num_return_sequences=width,
-            length_penalty=1.0,
-            early_stopping=False,
-            do_sample=False,
-            max_new_tokens=max_tokens,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
+            torch.tensor([prompt]), num_beams=width, num_return_sequences=width, length_penalty=1.0, do_sample=False,
+            early_stopping=False, max_new_tokens=max_tokens, return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
         beams = [tuple(row[len(prompt) :].tolist()) for row in output.sequences]
         for hypothesis, beam, score in zip(search.hypotheses(), beams, output.sequences_scores, strict=True):
             length = len(hypothesis.token_ids)

@@ -69,13 +69,6 @@ def ray_cluster(nodes: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[Ray
         cluster.shutdown()
 
 
-@contextlib.contextmanager
-def ray_nodes(nodes: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
-    """The address of a running cluster; `nodes`: directory and resources of each, the head first."""
-    with ray_cluster(nodes) as running:
-        yield running.address
-
-
 def in_own_process(function: Callable[..., Any], *given: Any) -> Any:
     """For a test that starts actors itself: Ray loses them in a process that had a local Ray before."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:

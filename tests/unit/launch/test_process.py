@@ -26,6 +26,7 @@ def work(**_):
         print("written")
         raise SystemExit(1)  # what comes out of Ray
 
+work.registered_commands = []
 cli.app = work
 cli.main()
 """
@@ -61,6 +62,7 @@ def work(**_):
     check_stop()
     print("not stopped")
 
+work.registered_commands = []
 cli.app = work
 cli.main()
 """
@@ -83,7 +85,7 @@ def test_the_signal_is_how_the_process_ends_though_a_library_takes_it(program, m
     assert (done.stdout, done.stderr) == (printed, "stopped; the same command resumes\n")
 
 
-def test_where_no_signal_came_nothing_is_noted() -> None:
+def test_where_no_signal_came_nothing_is_noted_and_another_thread_leaves_the_handler_alone() -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         with noting_stop():
@@ -93,9 +95,6 @@ def test_where_no_signal_came_nothing_is_noted() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_another_thread_leaves_the_handler_alone() -> None:
     before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=stop_in_order)
     thread.start()

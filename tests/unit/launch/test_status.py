@@ -52,7 +52,7 @@ def _summary(document: dict[str, Any] | None = None, **more: Any) -> Any:
     return summarise("runs/x", {"state": "running", "planned": PLANNED} if document is None else document, **known)
 
 
-def test_a_run_that_runs() -> None:
+def test_a_run_that_runs_and_one_whose_driver_is_gone() -> None:
     found = _summary()
     assert found.state == "running"
     assert (found.done, found.total, found.checkpoints) == (50, 120, 2)
@@ -67,9 +67,6 @@ def test_a_run_that_runs() -> None:
     assert (found.pruned, found.to_prune) == (1, 2)
     assert found.engines[0].idle_share == 0.25
     assert found.errors == ("engine 0 died (ActorDiedError)",)
-
-
-def test_a_run_whose_driver_is_gone() -> None:
     found = _summary(driver=GONE)
     assert found.state == "stale"
     assert found.why == "its driver (process 12 on node-b) is gone; the same command resumes"
@@ -112,9 +109,7 @@ def test_a_checkpoint_that_was_set_aside_is_not_waited_for() -> None:
     assert _summary(failures=[FAILURE], done=whole).count("failed") == 2
     of_an_item = FAILURE | {"stage": "item", "item": "q7"}
     assert _summary(failures=[of_an_item]).count("failed") == 0
-
-
-def test_a_checkpoint_that_was_set_aside_before_anything_was_planned_of_it_is_named() -> None:
+    # One of which nothing was planned is named.
     lost = [FAILURE | {"checkpoint": "truncated"}, FAILURE | {"checkpoint": "truncated", "task": "xquad"}]
     found = _summary(failures=lost)
     assert [(part.checkpoint, part.task, part.state, part.done, part.total) for part in found.parts][4:] == [
@@ -173,9 +168,7 @@ def test_items_are_counted_by_the_names_of_parts(tmp_path: Path) -> None:
     assert finished_items(tmp_path) == {("dense", "empty"): 0, ("dense", "xquad"): 27, ("wanda-0.5", "tydiqa"): 3}
     assert finished_items(tmp_path / "nowhere") == {}
     assert finished_items(tmp_path / "dense/stray.txt") == {}
-
-
-def test_a_part_of_another_name_is_read(tmp_path: Path) -> None:
+    # A part of another name is read.
     table = to_table(list(records_of("dense", "xquad", 3, languages=["english", "korean"])))
     RecordStore(tmp_path).append("dense", "xquad", "mine", table)
     pq.write_table(pa.table({"x": [1]}), tmp_path / "records" / "dense" / "xquad" / "other.parquet")

@@ -129,12 +129,15 @@ def test_slurm_runs_the_sweep_once_on_its_cluster_and_ends_with_its_exit_code(su
         assert sorted("--head" in call for call in started) == [False, True]
 
 
-def test_whole_nodes_are_asked_for_with_all_of_their_memory():
+def test_whole_nodes_are_asked_for_with_all_of_their_memory_and_a_warning_shorter_than_the_time():
     """`--exclusive` alone gives a job every core, and no more memory than the site's default."""
     assert "#SBATCH --mem=0\n" in files("slurm")["sweep.sbatch"]
     asked = files("slurm", memory="900G")["sweep.sbatch"]
     assert [line for line in asked.splitlines() if "--mem=" in line] == ["#SBATCH --mem=900G"]
     assert "--mem=" not in files("slurm", mode="start")["sweep.sbatch"]
+    assert "--signal=B:USR1@15\n" in files("slurm", time="1")["sweep.sbatch"]
+    for none in (None, "0"):
+        assert "--signal=B:USR1@120\n" in files("slurm", time=none)["sweep.sbatch"]
 
 
 def test_the_end_of_the_sweep_ends_the_job_though_srun_waits_for_a_node_that_was_lost(submitted):
@@ -179,12 +182,6 @@ def test_a_job_begins_again_after_its_time_limit_and_only_then(submitted, mode, 
     assert ["told"] * bool(signal) == [call[0] for call in calls if call[0] == "told"]
     requeued = ["scontrol", "requeue", "4700_1" if mode == "array" else "4711"]
     assert [call for call in calls if call[0] == "scontrol"] == [requeued] * again
-
-
-def test_the_warning_is_shorter_than_the_time():
-    assert "--signal=B:USR1@15\n" in files("slurm", time="1")["sweep.sbatch"]
-    for none in (None, "0"):
-        assert "--signal=B:USR1@120\n" in files("slurm", time=none)["sweep.sbatch"]
 
 
 def test_an_array_has_a_job_for_each_part_and_they_are_joined(submitted, tmp_path):

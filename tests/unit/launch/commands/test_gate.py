@@ -19,16 +19,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_a_large_drop_blocks(run, monkeypatch, capsys):
+def test_a_large_drop_blocks_unless_options_allow_it(run, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", run) == 4
     told = json.loads((run / "gate.json").read_text())
     assert told["verdict"] == "BLOCK"
     said = capsys.readouterr().out
     assert "wanda-0.6" in said
     assert told["words"] in said
-
-
-def test_options_override(run, monkeypatch):
     loose = ["--max-drop", 90, "--max-mc-only", 90, "--max-lost", 90, "--min-recovery", 1, "--max-flips", 90]
     assert typed(monkeypatch, "gate", run, *loose, "--max-delta-pr", 9, "--no-languages") == 0
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
@@ -86,7 +83,7 @@ def test_a_screen_shows_verdicts_and_costs_and_writes_nothing(run, monkeypatch, 
     assert sorted(run.rglob("*")) == before
 
 
-def test_two_checkpoints_of_two_runs(run, tmp_path, monkeypatch, capsys):
+def test_two_checkpoints_of_two_runs_or_of_an_export_beside_its_run(run, tmp_path, monkeypatch, capsys):
     csv = tmp_path / "moved.csv"
     assert typed(monkeypatch, "compare", run, run, "--pair", "dense=wanda-0.6", "--csv", csv) == 0
     said = capsys.readouterr().out
@@ -98,9 +95,6 @@ def test_two_checkpoints_of_two_runs(run, tmp_path, monkeypatch, capsys):
     assert told["moved"] == 0
     assert {row["verdict"] for row in told["rows"]} == {"same"}
     assert {each["checkpoint"] for each in told["differences"]} == {"dense", "wanda-0.6"}
-
-
-def test_an_export_beside_its_run(run, monkeypatch, capsys):
     assert typed(monkeypatch, "export", run, "--lm-eval") == 0
     assert "6 files in" in capsys.readouterr().out
     assert typed(monkeypatch, "compare", run, run / "lm-eval") == 0

@@ -78,11 +78,13 @@ def test_light_answers(arguments, code, message, tmp_path, monkeypatch):
     assert error.startswith(message) if message else not error  # without arguments: the help alone
 
 
-def test_a_report_needs_no_engine(tmp_path):
+def test_a_report_needs_no_engine_and_the_board_no_ray(tmp_path):
     run = write_run(tmp_path, 3, ("dense", "wanda-0.6"))
     code, imported, error = typed("report", run)
     assert (code, error) == (0, "")
     assert not {"torch", "transformers", "ray", "vllm", "datasets"} & set(imported)
+    program = "import launch.run.decide.board, launch.run.decide.fleet, sys; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=environment(), check=False).returncode == 0
 
 
 def test_the_library_of_a_silent_tracker_does_not_delay_the_exit():
@@ -91,8 +93,3 @@ threading.Thread(target=threading.Event().wait, name="tracking", daemon=True).st
 atexit.register(print, "asked again"){PROGRAM.format(heavy=())}"""
     done = subprocess.run([sys.executable, "-c", program, "tasks", "mmlu"], capture_output=True, text=True, check=True)
     assert ("mmlu" in done.stdout, "asked again" in done.stdout) == (True, False)
-
-
-def test_the_board_needs_no_ray():
-    program = "import launch.run.decide.board, launch.run.decide.fleet, sys; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], env=environment(), check=False).returncode == 0

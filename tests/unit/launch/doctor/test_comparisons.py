@@ -23,19 +23,18 @@ def score(*logprobs: float, ranks=(1, 1), ids=(4, 5)) -> dict[str, Response]:
     return {"a": Response(request_id="a", token_ids=ids, logprobs=logprobs, ranks=ranks)}
 
 
-def test_scores():
+def test_scores_ranks_and_tokens():
     assert comparisons.of_scores(score(-1.0, -2.0), score(-1.5, -2.0)) == [0.5, 0.0]
     with pytest.raises(DisagreementError, match="a: the sides scored other tokens"):
         comparisons.of_scores(score(-1.0, -2.0), score(-1.0, -2.0, ids=(4, 6)))
     with pytest.raises(DisagreementError, match="a: answered by one side only"):
         comparisons.of_scores(score(-1.0, -2.0), {})
-
-
-def test_ranks():
     assert comparisons.of_ranks(score(0, 0, ranks=(1, 8)), score(0, 0, ranks=(2, 8))) == [math.log(2), 0]
     with pytest.raises(DisagreementError, match="no rank"):
         comparisons.of_ranks(score(0, 0, ranks=(0, 8)), score(0, 0, ranks=(2, 8)))
     assert comparisons.of_twin_ranks(score(0, 0, ranks=(1, 8))) == [0, 1]
+    assert comparisons.of_tokens(greedy(7, 8), greedy(7, 8, logprobs=(-9.0, -9.0))) == [0]
+    assert comparisons.of_tokens(greedy(7, 8), greedy(7, 9)) == [1]
 
 
 def test_greedy_answers_that_part_at_a_tie_are_close_and_those_that_part_elsewhere_are_not():
@@ -45,11 +44,6 @@ def test_greedy_answers_that_part_at_a_tie_are_close_and_those_that_part_elsewhe
     assert comparisons.of_greedy(greedy(7, 8), greedy(7, 9, 3)) == [0, 1.0]  # not listed: at least as far as the last
     with pytest.raises(DisagreementError, match="ended after 2 tokens"):
         comparisons.of_greedy(greedy(7, 8), greedy(7, 8, 9))
-
-
-def test_tokens():
-    assert comparisons.of_tokens(greedy(7, 8), greedy(7, 8, logprobs=(-9.0, -9.0))) == [0]
-    assert comparisons.of_tokens(greedy(7, 8), greedy(7, 9)) == [1]
 
 
 def test_beams():

@@ -16,15 +16,8 @@ from launch.doctor.report import Report, run_checks
 from launch.doctor.runs import Inputs
 from tests.support.doctor import CPU, GPU, ScriptedEngine, scripted
 
-SKIPPED_ON_A_CPU = {
-    "CUDA graphs": "needs a GPU",
-    "swap, eager": "needs a GPU",
-    "swap back, eager": "needs a GPU",
-    "samples, deterministic": "needs a GPU",
-    "tensor parallel": "needs 2 GPUs",
-    "masks, GPU": "needs a GPU",
-    "solver, GPU": "needs a GPU",
-}
+ON_A_GPU = ("CUDA graphs", "swap, eager", "swap back, eager", "samples, deterministic", "masks, GPU", "solver, GPU")
+SKIPPED_ON_A_CPU = dict.fromkeys(ON_A_GPU, "needs a GPU") | {"tensor parallel": "needs 2 GPUs"}
 TWO_GPUS = dataclasses.replace(GPU, gpus=2 * GPU.gpus)
 
 
@@ -173,14 +166,12 @@ def test_what_is_known_after_each_witness_is_told(examined):
     assert (told[-1].ended, whole.ended) == (True, True)
 
 
-def test_without_the_engine_under_examination_the_pruning_is_still_checked(examined):
+def test_without_the_engine_pruning_is_still_checked_and_an_error_for_an_answer_fails_with_its_reason(examined):
     report = examined(served=EngineError("no kernel"))
     assert {f.check.name for f in report.checks if f.status == "pass"} == {"masks"}
     assert report.dtype == ""
     assert "engine" not in dict(doctor_report.document(report)["machine"])
 
-
-def test_an_answer_that_is_an_error_fails_with_its_reason(examined):
     def broken(request: Request, answer: Response) -> Response:
         if request.request_id != "score-1":
             return answer

@@ -83,23 +83,17 @@ def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(run_apart
     assert run_apart("level").dtype == level
 
 
-def test_gpus_as_nvidia_smi_lists_them():
+def test_what_a_machine_says_of_its_gpus_and_of_its_processor():
     listing = "NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\nNVIDIA GB10, [N/A], 580.65.06, 12.1\n"
     one, other = gpus(listing)
     found = (one.name, one.memory_mib, one.driver, one.capability)
     assert found == ("NVIDIA H100 80GB HBM3", 81559, "580.65.06", "9.0")
     assert other.memory_mib is None  # it shares the processor's
     assert gpus("") == gpus("NVIDIA-SMI has failed\n") == ()
-
-
-def test_instruction_sets_are_those_that_kernels_choose_by():
     cpuinfo = "processor\t: 0\nflags\t\t: fpu sse2 avx2 fma avx512f amx_bf16\n\nprocessor\t: 1\nflags\t: x\n"
     assert instruction_sets(cpuinfo) == ("avx2", "fma", "avx512f", "amx_bf16")
     assert instruction_sets("Features\t: fp asimd sve") == ("asimd", "sve")
     assert instruction_sets("") == ()
-
-
-def test_this_machine_and_words_for_machines():
     here = dict(this_machine().lines())
     assert f"{usable_cores()} cores" in here["processor"]
     assert "torch" in here["versions"]

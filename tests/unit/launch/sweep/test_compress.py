@@ -82,16 +82,13 @@ def test_methods_times_schemes_times_what_is_quantised():
     assert {tuple(job.tasks) for job in made.values()} == {("gazetteer",)}
 
 
-def test_several_models_and_a_given_checkpoint_share_no_name():
+def test_names_are_of_one_checkpoint_and_the_same_quantisation_is_one_job():
     made = jobs(RTN, {"checkpoint": "quantised/b", "label": "mine", "base": "b"}, models={"a": "x", "b": "y"}, prune=[])
     assert list(made) == ["a", "a-rtn-fp8_dynamic", "b", "b-rtn-fp8_dynamic", "mine"]
     assert (made["mine"].path, made["mine"].base, made["mine"].is_made) == (Path("quantised/b"), "b", False)
     alone = jobs({"checkpoint": "quantised/b", "label": "mine"}, prune=[])
     assert list(alone) == ["dense", "mine"]  # one model, whatever is given beside it
     assert alone["mine"].base == "dense"
-
-
-def test_the_same_quantisation_is_one_job_and_two_of_one_name_are_refused():
     spelled = {"method": "rtn", "scheme": "W4A16"}
     assert "occurs twice" in refused(jobs, spelled, {**spelled, "group_size": 128})
     assert "occurs twice" in refused(jobs, RTN, {**RTN, "ignore": ["re:.*down_proj"]})

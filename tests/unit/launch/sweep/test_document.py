@@ -49,13 +49,10 @@ def test_aliases_that_expand_to_millions_are_refused(refused, text):
     assert "its aliases expand to more than 100,000 entries" in refused(text)
 
 
-def test_an_alias_is_what_it_stands_for(tmp_path):
+def test_an_alias_is_what_it_stands_for_and_a_tag_makes_no_object(tmp_path, refused):
     file = tmp_path / "sweep.yaml"
     file.write_text("prune:\n  - &w {method: wanda, sparsity: 0.5}\n  - {<<: *w, sparsity: 0.6}\n" + SOUND)
     assert [setting.sparsity for setting in load_sweep(file).prune] == [(0.5,), (0.6,)]
-
-
-def test_a_tag_makes_no_object(refused, tmp_path):
     marker = tmp_path / "made"
     assert "could not determine a constructor" in refused(f"models: !!python/object/apply:os.mkdir ['{marker}']\n")
     assert not marker.exists()

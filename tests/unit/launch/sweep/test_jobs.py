@@ -145,9 +145,7 @@ def test_other_items_and_other_models_need_a_name_of_their_own():
     assert "'dense' is 'bundled' in one joined sweep, 'other' in another" in message
     made = joined(with_tasks(task), with_tasks({**task, "items": 5, "name": "five"}))
     assert list(made["dense"].tasks) == ["gazetteer", "five"]
-
-
-def test_other_prompts_may_share_a_name_on_other_checkpoints_only():
+    # Other prompts may share a name on other checkpoints only.
     chat = with_tasks({"probes": ["greedy"], "chat": True})
     assert "with chat False and True" in refused(joined, with_tasks({"probes": ["greedy"]}), chat)
     made = joined(with_tasks({"probes": ["greedy"]}), {**chat, "models": {"instruct": "x"}})
@@ -199,7 +197,7 @@ def test_what_is_compared_belongs_together_and_a_given_checkpoint_goes_with_its_
     assert [name for name, job in part.items() if not job.is_made] == ["a", "a-int8"]
 
 
-def test_the_parts_together_are_the_whole():
+def test_the_parts_together_are_the_whole_and_one_without_a_base_or_model_is_refused():
     whole, _ = part_of(sweep())
     parts = {}
     for part in parts_of(sweep()):
@@ -209,23 +207,17 @@ def test_the_parts_together_are_the_whole():
         parts |= some
     assert parts == whole
     assert "a-magnitude-0.5" in whole
-
-
-def test_a_part_that_lacks_a_base_or_names_no_model_is_refused():
     assert "only: 'a' is compared with 'b', which is left out" in refused(
         part_of, sweep(base="b", prune=[], only=["a"])
     )
     assert "unknown model of `only`: 'd'" in refused(part_of, sweep(only=["d"]))
 
 
-def test_the_compressed_checkpoints_of_a_base_on_a_task_are_screened():
+def test_the_compressed_checkpoints_of_a_base_are_screened_on_a_task_with_open_answers():
     made = ("magnitude-0.5", "magnitude-0.6", "magnitude-2of4")
     assert groups() == {("dense", "gazetteer"): made}
     two = groups(models={"a": "bundled", "b": "x"})
     assert two == {(name, "gazetteer"): tuple(f"{name}-{each}" for each in made) for name in ("a", "b")}
-
-
-def test_a_task_needs_open_answers():
     choice = [{"task": "gazetteer", "items": 40, "probes": ["choice"]}]
     assert groups(tasks=choice) == {}
     told = refused(check_screening, expand(grouped(tasks=choice), RUN, resolve=Path), Screen())

@@ -28,7 +28,7 @@ def hub(monkeypatch, tmp_path):
     return asked
 
 
-def test_directories_and_the_bundled_model_need_no_hub(hub, tmp_path, monkeypatch):
+def test_directories_the_bundled_model_and_the_mirror_need_no_hub(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "mine").mkdir(parents=True)
     assert resolve_model(BUNDLED) == BUNDLED_MODEL
@@ -36,6 +36,14 @@ def test_directories_and_the_bundled_model_need_no_hub(hub, tmp_path, monkeypatc
     assert resolve_model(str(tmp_path / "gone")) == tmp_path / "gone"  # for the checks of checkpoints to complain of
     assert str(resolve_model("../gone/model")) == "../gone/model"
     assert hub == []
+    mirror = tmp_path / "mirror"
+    monkeypatch.setenv("RESURFACE_MODELS", str(mirror))
+    (mirror / "org" / "name").mkdir(parents=True)
+    (mirror / "org" / "name@v2").mkdir(parents=True)
+    assert resolve_model("org/name") == mirror / "org" / "name"
+    assert resolve_model("org/name@v2") == mirror / "org" / "name@v2"
+    assert hub == []
+    assert local_directory("org/other") is None
 
 
 def test_hub_ids_are_fetched_at_their_revision_without_code(hub, tmp_path):
@@ -47,16 +55,6 @@ def test_hub_ids_are_fetched_at_their_revision_without_code(hub, tmp_path):
     assert not any(pattern == "*" or pattern.endswith((".py", ".bin")) for pattern in arguments["allow_patterns"])
     assert resolve_model("org/name") == tmp_path / "cache" / "org" / "name"
     assert hub[1][1]["revision"] is None
-
-
-def test_the_mirror_comes_before_the_hub(hub, tmp_path, monkeypatch):
-    monkeypatch.setenv("RESURFACE_MODELS", str(tmp_path))
-    (tmp_path / "org" / "name").mkdir(parents=True)
-    (tmp_path / "org" / "name@v2").mkdir(parents=True)
-    assert resolve_model("org/name") == tmp_path / "org" / "name"
-    assert resolve_model("org/name@v2") == tmp_path / "org" / "name@v2"
-    assert hub == []
-    assert local_directory("org/other") is None
 
 
 def test_offline_is_one_line_that_says_how_to_give_a_directory(hub, tmp_path, monkeypatch):

@@ -213,15 +213,12 @@ def test_what_was_pushed_is_a_model_at_its_revision_and_public_if_that_is_said(h
     assert TOKEN not in told
 
 
-def test_a_second_upload_leaves_nothing_of_the_first_that_a_server_reads(hub, pruned):
+def test_an_upload_leaves_nothing_of_the_one_before_and_replaces_nobodys_model(hub, pruned):
     prune(push="org/name", out=pruned)
     hub.files |= {"model-00001-of-00002.safetensors": b"old", "chat_template.jinja": b"old", "figure.png": b"mine"}
     prune(push="org/name", out=pruned)
     assert {*hub.files} == {*content(pruned), README, "figure.png"}
-
-
-def test_somebodys_model_is_not_replaced(hub, pruned):
-    hub.files["model.safetensors"] = b"dense"
+    hub.files = {"model.safetensors": b"dense"}
     told = refused(prune, push="org/name", out=pruned)
     assert "has model.safetensors and no prune_manifest.json: a model that would be" in told
     assert hub.files == {"model.safetensors": b"dense"}

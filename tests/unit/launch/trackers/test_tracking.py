@@ -37,12 +37,9 @@ def test_a_checkpoint_has_ended_with_its_base() -> None:
     assert ended({"sparse": sparse}, known, done) == []
 
 
-def test_settings_are_flat_texts() -> None:
+def test_settings_are_flat_texts_and_numbers_that_were_not_measured_are_left_out() -> None:
     document = {"a": {"b": 1, "c": {"d": "x"}}, "e": [1, "y"], "f": None, "g": True}
     assert flattened(document) == {"a.b": "1", "a.c.d": "x", "e": '[1, "y"]', "g": "true"}
-
-
-def test_numbers_that_were_not_measured_are_left_out() -> None:
     row = {"task": "xquad", "checkpoint": "dense", "n": 3, "kept": float("nan"), "open": 41.5, "flag": True}
     assert numbers_of([row]) == {"xquad/n": 3.0, "xquad/open": 41.5}
 

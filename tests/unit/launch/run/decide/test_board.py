@@ -19,13 +19,16 @@ def _names(assignment: Assignment) -> list[str]:
     return [shard.name for shard in assignment.shards]
 
 
-def test_more_work_on_the_same_checkpoint_comes_first_then_the_same_architecture() -> None:
+def test_the_same_checkpoint_comes_first_then_the_same_architecture_then_a_base_that_others_wait_for() -> None:
     board = Board()
     board.add([make_assignment("other", 1, "mistral"), make_assignment("sibling", 1), make_assignment("held", 1)])
     assert board.upcoming(0, "digest of held", "qwen3").name == "sibling"  # which stays on the board
     assert [finish(board, 0, "digest of held").part[0] for _ in range(3)] == ["held", "sibling", "other"]
     assert board.take(0, "digest of other", "mistral") is None
     assert board.upcoming(0, "digest of held", "qwen3") is None
+    board = Board()
+    board.add([make_assignment("alone", 1), make_assignment("wanda", 1, base="dense"), make_assignment("dense", 1)])
+    assert [finish(board).part[0] for _ in range(3)] == ["dense", "alone", "wanda"]
 
 
 def _waiting(board: Board, engine: int = 0, held: str | None = None) -> tuple[threading.Thread, list[Assignment]]:
@@ -152,12 +155,6 @@ def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
         done.append(finish(board, 0, held).part)
     assert done[:2] == [("dense", "gazetteer"), ("dense", "xquad")]
     assert set(done[2:]) == {("wanda", "gazetteer"), ("wanda", "other"), ("other", "gazetteer")}
-
-
-def test_among_equally_near_checkpoints_bases_that_others_wait_for_come_first() -> None:
-    board = Board()
-    board.add([make_assignment("alone", 1), make_assignment("wanda", 1, base="dense"), make_assignment("dense", 1)])
-    assert [finish(board).part[0] for _ in range(3)] == ["dense", "alone", "wanda"]
 
 
 def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_while_more_is_expected() -> None:

@@ -34,7 +34,7 @@ def test_a_checkpoint_is_set_aside_after_so_many_failures_to_load(attempts: int)
     assert (setback.engines, setback.attempts) == ((0,), attempts)
 
 
-def test_only_failures_in_a_row_count() -> None:
+def test_failures_in_a_row_count_and_deaths_less_since_one_item_may_be_at_fault() -> None:
     ledger = _ledger(1)
     for _ in range(10):
         assert not ledger.failed(0, "a", LOAD)
@@ -42,9 +42,6 @@ def test_only_failures_in_a_row_count() -> None:
         assert "a" in ledger.doubtful
         ledger.went_well(0, "a")
         assert "a" not in ledger.doubtful
-
-
-def test_a_death_is_forgiven_more_often_since_it_may_be_one_items_fault() -> None:
     ledger = _ledger(1)
     assert [ledger.failed(0, "a", DEATH) for _ in range(6)] == [False] * 5 + [True]
 
@@ -70,9 +67,7 @@ def test_an_engine_leaves_what_it_failed_with_to_another_until_that_is_gone_or_s
     assert not ledger.may_take(0, "a")
     ledger.failed(1, "a", LOAD)
     assert [ledger.may_take(engine, "a") for engine in (0, 1)] == [True, True]
-
-
-def test_an_engine_that_fails_with_a_checkpoint_again_and_again_is_spared_it_while_others_can() -> None:
+    # One that fails with a checkpoint again and again is spared it while others can.
     ledger = _ledger(2)
     for _ in range(3):
         ledger.failed(0, "a", LOAD)
@@ -99,15 +94,12 @@ def test_an_engine_that_fails_with_different_checkpoints_has_to_load_a_known_one
     assert ledger.remedy(0) == "go on"
 
 
-def test_one_checkpoint_alone_never_retires_an_engine() -> None:
+def test_one_checkpoint_alone_never_retires_an_engine_but_a_process_that_does_not_start_does() -> None:
     for attempts in (1, 3):
         ledger = _ledger(1, attempts)
         for _ in range(20):
             ledger.failed(0, "a", DEATH)
             assert ledger.remedy(0) == "go on"
-
-
-def test_an_engine_whose_process_does_not_start_is_retired() -> None:
     ledger = _ledger(2)
     assert [ledger.not_started(0) for _ in range(3)] == ["go on", "go on", "retire"]
     assert ledger.not_started(1) == "go on"

@@ -84,6 +84,12 @@ def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
     assert [node.name for node in fleet.follow(_nodes(a=0, c=0))] == ["c"]
     fleet.start()
     assert _stand(fleet) == "0a2c"
+    # One that outlives its node elsewhere ends with what it has.
+    fleet, _ = _fleet(a=1, b=2)
+    assert _stand(fleet) == "0a1b2b"
+    fleet.workers[0].node_id = "b"
+    fleet.follow(_nodes(b=2))
+    assert [worker.lost for worker in fleet.workers] == [True, False, False]
 
 
 def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with_work() -> None:
@@ -202,7 +208,7 @@ def test_a_retired_engine_keeps_the_gpu_that_ray_gave_it_and_none_elsewhere() ->
     assert _look(fleet, a=1, c=1) == "0a2c"
 
 
-def test_a_node_whose_engines_were_retired_one_after_another_gets_no_other() -> None:
+def test_a_node_whose_engines_were_all_retired_gets_no_other_but_where_no_other_has_room() -> None:
     fleet, _ = _fleet(wanted=2, a=4, b=1)
     assert _stand(fleet) == "0a1b"
     _retire(fleet, 0)
@@ -210,23 +216,12 @@ def test_a_node_whose_engines_were_retired_one_after_another_gets_no_other() -> 
     _retire(fleet, 2)
     assert _look(fleet, a=4, b=1) == "1b"
     assert _look(fleet, a=4, b=1, c=1) == "1b3c"
-
-
-def test_a_node_keeps_getting_engines_while_one_works_there_and_while_no_other_has_room() -> None:
     fleet, _ = _fleet(wanted=3, a=7, b=1)
     assert _stand(fleet) == "0a1b2a"
     for retired, stand in (((0,), "1b2a3a"), ((2,), "1b3a4a"), ((3, 4), "1b"), ((1,), "5a6a7a")):
         for number in retired:
             _retire(fleet, number)
         assert _look(fleet, a=7, b=1) == stand
-
-
-def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> None:
-    fleet, _ = _fleet(a=1, b=2)
-    assert _stand(fleet) == "0a1b2b"
-    fleet.workers[0].node_id = "b"
-    fleet.follow(_nodes(b=2))
-    assert [worker.lost for worker in fleet.workers] == [True, False, False]
 
 
 def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:

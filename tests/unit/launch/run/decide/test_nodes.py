@@ -58,9 +58,7 @@ def test_without_gpus_engines_share_the_cores_of_the_nodes() -> None:
     assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]  # the driver's core is spared
     assert [place.threads for place in place_engines(nodes, 1, 2, spare=0)] == [8, 8]
     assert [place.threads for place in place_engines(nodes[:1], 1, 20, spare=1)] == [1] * 20
-
-
-def test_a_node_that_was_started_without_cpus_gets_no_engine_but_where_there_is_no_other() -> None:
+    # A node without CPUs gets an engine only where there is no other.
     head, other = Node(node_id="a", name="a", cpus=0, gpus=0, driver=True), _nodes(0, 0)[1]
     assert [place.node_id for place in place_engines([head, other], 1, 2, spare=1)] == ["b", "b"]
     assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
@@ -141,7 +139,7 @@ def test_a_run_on_cpus_stays_on_cpus_and_one_on_gpus_on_gpus() -> None:
     assert missing_places(_nodes(0, 0), {}, {}, on_gpu, None, spare=1) == ()
 
 
-def test_gpus_of_nodes_that_come_and_go() -> None:
+def test_gpus_of_nodes_that_come_and_go_and_gpus_that_were_found_elsewhere() -> None:
     free = FreeGpus(_nodes(1, 2))
     assert free.take("b", 2)
     free.follow(_nodes(1, 2, 4))
@@ -151,9 +149,6 @@ def test_gpus_of_nodes_that_come_and_go() -> None:
     free.give_back("c", 4)  # it is gone
     assert not free.take("c", 1)
     assert free.take("a", 1)
-
-
-def test_gpus_that_were_found_elsewhere() -> None:
     free = FreeGpus(_nodes(2, 2))
     assert free.take("a", 1)
     assert free.take("b", 2)

@@ -82,7 +82,9 @@ def test_nothing_is_said_after_the_end() -> None:
     assert written.getvalue() == ""
 
 
-def test_what_libraries_write_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_libraries_write_goes_to_the_log_and_the_terminal_comes_back(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     console = Console(width=100)
     log = tmp_path / "logs" / "driver.log"
     with captured(console, log):
@@ -97,9 +99,6 @@ def test_what_libraries_write_goes_to_the_log(tmp_path: Path, capfd: pytest.Capt
     assert shown.out == "for the user\nafterwards\nand this\n"
     assert shown.err == ""
     assert log.read_text().splitlines() == ["from Python", "a warning", "from C++", "an error from C++"]
-
-
-def test_the_terminal_comes_back_after_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     console = Console(width=100)
     with pytest.raises(KeyboardInterrupt), captured(console, tmp_path / "driver.log"):
         raise KeyboardInterrupt

@@ -138,7 +138,7 @@ def test_one_cpu_is_left_for_an_engine_that_starts(desk, cpus: int, at_once: int
     assert [name for name, _ in at.ray.begun] == list("xyz")[:at_once]
 
 
-def test_one_that_fails_every_time_is_given_up_and_others_are_done(desk) -> None:
+def test_one_that_fails_every_time_is_given_up_and_what_the_user_has_to_mend_at_once(desk) -> None:
     at = desk({"bad": [failed(KeyError("x"))] * 3, "good": [None]})
     done = [name for _ in range(4) for name in at.turn()]
     assert done == ["good"]
@@ -148,6 +148,11 @@ def test_one_that_fails_every_time_is_given_up_and_others_are_done(desk) -> None
     assert at.warned == ["bad could not be made (KeyError: 'x'); trying it again"] * 2
     assert at.tasks.left == 0
     assert at.tasks.given_up() == []
+    at = desk({"x": [failed(InputError("model.safetensors: no such file"))]})
+    at.turn()
+    (lost,) = at.tasks.given_up()
+    assert (lost.reason, lost.attempts, lost.mendable) == ("model.safetensors: no such file", 1, True)
+    assert (at.warned, at.tasks.left) == ([], 0)
 
 
 def test_it_is_tried_again_in_another_place(desk) -> None:
@@ -160,14 +165,6 @@ def test_it_is_tried_again_in_another_place(desk) -> None:
     without_gpus = desk({"x": [DIED, None]})
     assert [without_gpus.turn() for _ in range(2)] == [[], ["x"]]
     assert [strategy for _, strategy in without_gpus.ray.begun] == [None, "SPREAD"]
-
-
-def test_what_the_user_has_to_mend_is_tried_once(desk) -> None:
-    at = desk({"x": [failed(InputError("model.safetensors: no such file"))]})
-    at.turn()
-    (lost,) = at.tasks.given_up()
-    assert (lost.reason, lost.attempts, lost.mendable) == ("model.safetensors: no such file", 1, True)
-    assert (at.warned, at.tasks.left) == ([], 0)
 
 
 def test_what_is_made_of_it_falls_with_it(desk) -> None:
