@@ -18,10 +18,9 @@ from evaluator.engine.config import EngineConfig
 from evaluator.probes.rank import NOT_SAID
 from evaluator.tasks import load_task
 from launch.run.decide.assignments import NO_BASE
-from tests.support.engines import TOLERANCE, needs_vllm, oracle_of
+from tests.support.engines import TOLERANCE, needs_vllm, oracle_of, rank_bounds
 from tests.support.kills import parts, when
 from tests.support.models import load_model
-from tests.support.rounding import rank_bounds
 from tests.support.runs import finish, records, start
 
 pytestmark = needs_vllm

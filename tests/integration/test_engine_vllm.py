@@ -19,10 +19,9 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support import engines
-from tests.support.engines import TOLERANCE, assert_alike, both_runners, fewer, greedy_tokens, oracle_of
+from tests.support.engines import TOLERANCE, assert_alike, both_runners, fewer, greedy_tokens, oracle_of, rank_bounds
 from tests.support.engines import answers as ask
 from tests.support.models import load_model, save_tiny_model
-from tests.support.rounding import rank_bounds
 from tests.support.traps import lay_traps
 
 pytestmark = both_runners

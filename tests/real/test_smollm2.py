@@ -12,9 +12,8 @@ import pytest
 
 from evaluator.engine.base import Generate
 from evaluator.engine.config import EngineConfig
-from tests.support.engines import answers, assert_beams_of_transformers, greedy_tokens
+from tests.support.engines import answers, assert_beams_of_transformers, greedy_tokens, rank_bounds
 from tests.support.models import load_model
-from tests.support.rounding import rank_bounds
 from tests.support.runs import resurface
 from tests.support.smollm2 import CALIBRATION, MARKS, MODEL, candidates, full_pass, items, prompter
 

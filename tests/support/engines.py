@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from evaluator.engine.base import Cancel, Engine, FixedSource, Request, RequestSource, Response, Streamed
+from evaluator.engine.base import Cancel, Engine, FixedSource, Request, RequestSource, Response, Score, Streamed
 from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
@@ -25,6 +25,7 @@ T = TypeVar("T")
 both_runners = [*needs_vllm, pytest.mark.runners]
 only_v2 = [*needs_vllm, pytest.mark.v2]
 TOLERANCE = 1e-4  # nats between two implementations in float32
+ROUNDING = 2e-5  # nats: tokens that are closer may change places between two computations in float32
 
 
 def runs_v2() -> bool:
@@ -131,3 +132,13 @@ def assert_beams_of_transformers(
             assert all(token == pad for token in beam[length:])
             assert hypothesis.score == pytest.approx(float(score), abs=TOLERANCE)
     return {name: response for name, response in found.items() if name in names}
+
+
+def rank_bounds(model: Any, request: Score) -> tuple[list[int], list[int]]:
+    """The ranks that each token may have if transformers' `model` rounded otherwise; mostly both are equal."""
+    ids = request.prompt_ids + request.continuation_ids
+    with torch.no_grad():
+        rows = model(torch.tensor([ids])).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
+    own = rows.gather(1, torch.tensor(request.continuation_ids)[:, None])
+    low, high = (rows > own + ROUNDING).sum(-1) + 1, (rows > own - ROUNDING).sum(-1)
+    return low.tolist(), high.tolist()

@@ -12,8 +12,7 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import plan_of, questions_of
 from evaluator.probes.stream import Evaluation
 from evaluator.tasks import TaskData
-from tests.support.items import make_item
-from tests.support.stamps import STAMP
+from tests.support.stamps import STAMP, make_item
 
 EVERY_FORMAT = ("open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped")
 EVERY_PROBE = ("greedy", "beam", "sample", "choice", "rank", "aligned_rank", "hard_choice")

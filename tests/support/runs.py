@@ -36,6 +36,14 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "launch.commands.cli", *map(str, arguments)]
 
 
+def typed(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The exit code of `resurface ARGUMENTS` in this process."""
+    monkeypatch.setattr("sys.argv", ["resurface", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
 def resurface(
     *arguments: str | Path, cwd: Path | None = None, cluster: str | None = None
 ) -> subprocess.CompletedProcess[str]:

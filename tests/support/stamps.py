@@ -1,5 +1,6 @@
-"""What records of tests carry, where a test asks an engine that needs no checkpoint."""
+"""Items for tests, and what their records carry where a test asks an engine that needs no checkpoint."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from evaluator.core.records import Format, Item, Origin, Record
@@ -21,3 +22,12 @@ def stamped(item: Item, probe: str, format: Format = "open", **columns: Any) -> 
     named = {"task": item.task, "language": item.language, "item_id": item.item_id}
     own = {"index": 0, "seed": 0, "status": "ok"}
     return Record(**{**STAMP, **named, **own, "probe": probe, "format": format, **columns})
+
+
+def make_item(
+    number: int = 0, answers: Sequence[str] | None = None, options: Sequence[str] = (), **changes: Any
+) -> Item:
+    said = (f"answer {number}",) if answers is None else tuple(answers)
+    named = {"task": "t", "language": "english", "item_id": f"i{number}", "cluster": f"i{number}"}
+    asked = {"context": "The Nile is a river.", "question": "What is the Nile?"}
+    return Item(**{**named, **asked, **changes}, answers=said, options=tuple(options))

@@ -26,8 +26,7 @@ from launch.run.directory.live import LiveState
 from launch.run.directory.lock import FOLDER, RunLock
 from launch.run.directory.metrics import Plan
 from launch.status import Driver, driver_of, finished_items, read_status, summarise
-from tests.support.commands import typed
-from tests.support.runs import command
+from tests.support.runs import command, typed
 from tests.support.sweeps import refused
 from tests.support.synthetic import records_of
 

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from evaluator.asking.prompts import Prompt, Prompter, prompt_text
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.probes.planning import exemplar_of
-from tests.support.items import make_item
 from tests.support.models import save_tiny_model
+from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
 CHATML = (

@@ -17,8 +17,8 @@ from evaluator.tasks import TaskData
 from evaluator.tasks.answer_types import WORDS, answer_type
 from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors, similar_length, unrelated_candidates
 from evaluator.tasks.loading import gold_option, is_excluded, load_task, select
-from tests.support.items import make_item
 from tests.support.letters import LetterPrompter
+from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
 

@@ -6,7 +6,7 @@ from evaluator.asking.prompts import Prompter
 from evaluator.asking.templates import PromptTemplate, Wording, checked, checked_name, lists_options
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from launch.sweep.models import resolve_model
-from tests.support.items import make_item
+from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
 ITEM = make_item(context="The Nile is long. It ends in the sea.", question="How long is it?")

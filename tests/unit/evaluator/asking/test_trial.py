@@ -5,7 +5,7 @@ import pytest
 from evaluator.asking import trial
 from evaluator.asking.templates import PromptTemplate
 from evaluator.asking.trial import LONGEST, problem_of, try_prompts, try_template
-from tests.support.items import make_item
+from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

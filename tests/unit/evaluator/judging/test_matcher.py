@@ -12,7 +12,7 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.judging.controls import controls_of, paraphrases
 from evaluator.judging.matcher import Claim, Matcher, Verdict
 from launch.sweep.models import BUNDLED_MODEL
-from tests.support.items import make_item
+from tests.support.stamps import make_item
 
 TEMPLATE = (
     "{% for m in messages %}<|endoftext|>{{ m['role'] }}\n{{ m['content'] }}<|pad|>\n{% endfor %}"

@@ -26,8 +26,7 @@ from evaluator.store.reading import record_parts
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
 from launch.run.directory.lock import LeaseLost, RunLock
-from tests.support.items import make_item
-from tests.support.stamps import stamped
+from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 
 

@@ -13,8 +13,7 @@ from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import CONTROLS, VERDICTS
 from evaluator.store.verdicts import ControlStore, VerdictStore, read_controls, read_fit_only, responses, write_fit_only
 from launch.matching import match_controls, match_parts
-from tests.support.items import make_item
-from tests.support.stamps import stamped
+from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 

@@ -9,7 +9,7 @@ import pytest
 from evaluator.tasks import TASKS, Argument, Task, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.squad import read_tydiqa, read_xquad
 from evaluator.tasks.user_files import read_jsonl
-from tests.support.items import make_item
+from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
 XQUAD = Path(__file__).resolve().parents[5] / "shared" / "data" / "xquad"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from evaluator.deciding.thresholds import Thresholds
-from tests.support.commands import typed
+from tests.support.runs import typed
 from tests.support.synthetic import write_run
 
 

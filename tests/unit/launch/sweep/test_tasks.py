@@ -22,7 +22,7 @@ from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.models import BUNDLED_MODEL
 from launch.sweep.tasks import TaskPreparation
 from tests.support.documents import example
-from tests.support.items import make_item
+from tests.support.stamps import make_item
 from tests.support.sweeps import expanded, refused
 
 TERSE = "{{ context }} Q: {{ question }} A:"

@@ -18,8 +18,7 @@ from evaluator.store.run_json import COLUMNS, Failure, failures_of
 from launch.run.decide.failures import Setback
 from launch.run.work import failure_log
 from launch.run.work.failure_log import FailureLog, cut, last_error, last_words, size, tail, try_again
-from tests.support.items import make_item
-from tests.support.stamps import stamped
+from tests.support.stamps import make_item, stamped
 
 NAN = "the model's log-probabilities are not numbers (NaN)"
 

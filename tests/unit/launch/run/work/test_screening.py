@@ -19,9 +19,8 @@ from launch.run.decide.failures import Setback
 from launch.run.work.screening import Screening
 from launch.sweep.jobs import CheckpointJob
 from tests.support.board import make_assignment, no_spare
-from tests.support.items import make_item
 from tests.support.records import Seen, records
-from tests.support.stamps import ORIGIN
+from tests.support.stamps import ORIGIN, make_item
 
 ITEMS = [make_item(number, language=language) for language in ("english", "swahili") for number in range(100)]
 TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS])
