@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ import ray
 import yaml
 
 from evaluator.engine.vllm import start
-from launch.commands import cli, running
+from launch.commands import running
 from launch.sweep import preflight
 from tests.support.models import save_tiny_model
-from tests.support.runs import resurface, resurface_apart
+from tests.support.runs import resurface, resurface_apart, typed
 from tests.support.synthetic import write_run
 
 ITEM = {"id": "a-1", "language": "english", "context": "Karo lies on the Belu.", "question": "Where?", "answers": ["x"]}
@@ -61,12 +60,10 @@ class Desk:
 
     def type(self, *arguments: str | Path) -> tuple[int, str]:
         """Exit code and standard error of one command."""
-        self.monkeypatch.setattr(sys, "argv", ["resurface", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
+        code = typed(self.monkeypatch, *arguments)
         written = self.capsys.readouterr()
         assert "Traceback" not in written.out + written.err
-        return int(ended.value.code or 0), written.err
+        return code, written.err
 
     def refused(self, *arguments: str | Path) -> str:
         """The one line that refuses a command, which has left nothing behind."""
@@ -144,7 +141,6 @@ def test_a_damaged_checkpoint_is_refused_before_it_is_pruned(desk):
 
 EVAL = ("eval", "dense", "--task", "jsonl:questions.jsonl", "--items", "2", "--out", "run")
 COMMANDS = [
-    ((*EVAL, "--probes", "gredy"), ["probe", "'gredy'", "did you mean 'greedy'?"]),
     ((*EVAL, "--formats", "opne"), ["format", "'opne'", "did you mean 'open'?"]),
     ((*EVAL, "--formats", "open,open"), ["formats", "open"]),
     ((*EVAL, "--formats", ""), ["formats"]),
@@ -153,19 +149,15 @@ COMMANDS = [
     ((*EVAL, "--engine", "vlm"), ["--engine", "'vlm'", "did you mean 'vllm'?"]),
     ((*EVAL, "--dtype", "float23"), ["--dtype", "'float23'", "did you mean 'float32'?"]),
     ((*EVAL, "--options", "foo"), ["--options", '"foo"', "'any' or 'alike'"]),
-    ((*EVAL, "--items", "many"), ["--items", "integer"]),
     ((*EVAL, "--seed", "-3"), ["seed", "-3"]),
     ((*EVAL, "--shard-items", "0"), ["--shard-items: 0", "greater than or equal to 1"]),
     ((*EVAL, "--engines", "4000000"), ["engines: 4000000", "less than or equal to 1000"]),
-    ((*EVAL, "--base", "nowhere"), ["nowhere", "no such directory"]),
     ((*EVAL, "--itmes", "3"), ["--itmes", "--items"]),
     (("eval", "dense", "--out", "run"), ["--task"]),
     (("eval",), ["CHECKPOINT"]),
     (("evaluate",), ["evaluate", "eval"]),
     (("sweep", "dmeo", "--out", "run"), ["'dmeo'", "did you mean 'demo'?"]),
-    (("sweep", "absent.yaml", "--out", "run"), ["absent.yaml"]),
     (("sweep", ".", "--out", "run"), ["."]),
-    (("report", "dense"), ["dense", "run directory"]),
     (("prune", "dense", "--method", "magnitude", "--sparsity", "1.5", "--out", "x"), ["sparsity", "1.5"]),
 ]
 TASKS = {

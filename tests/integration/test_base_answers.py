@@ -132,8 +132,7 @@ def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(run, ques
 def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
     found = records(run)
     mine = found[found["probe"] == "fidelity"].set_index(["checkpoint", "item_id", "index"]).sort_index()
-    assert len(mine) == 2 * 2 * ITEMS
-    assert set(mine["status"]) == {"ok"}
+    assert (len(mine), set(mine["status"])) == (2 * 2 * ITEMS, {"ok"})
     models = [load_model(path) for path in (BUNDLED, run / "checkpoints" / PRUNED)]
     near = {"abs": 2 * TOLERANCE}
     pool = {item.item_id: item for item in load_task("gazetteer", ("english",), "gazetteer").pools["english"]}

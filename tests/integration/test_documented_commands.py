@@ -5,15 +5,13 @@ example: FILE -->`."""
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from launch.commands import cli
 from tests.support.documents import DOCS, PAGES, ROOT, blocks, commands
 from tests.support.models import save_tiny_model
-from tests.support.runs import finish, resurface
+from tests.support.runs import finish, resurface, typed
 
 README = ROOT / "README.md"
 READING = [  # the first makes runs/grid
@@ -75,10 +73,7 @@ def test_the_commands_of_a_page_run(page, directory, monkeypatch, capsys):
             done = resurface(*words, cwd=directory)
             code, output = done.returncode, done.stdout + done.stderr
         else:
-            monkeypatch.setattr(sys, "argv", ["resurface", *words])
-            with pytest.raises(SystemExit) as ended:
-                cli.main()
-            code, output = ended.value.code, "".join(capsys.readouterr())
+            code, output = typed(monkeypatch, *words), "".join(capsys.readouterr())
         assert code in ({0, 4} if words[0] == "gate" else {0}), (words, output)
 
 

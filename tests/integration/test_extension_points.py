@@ -167,8 +167,7 @@ def test_lists_name_the_toys_and_without_the_plugin_they_are_unknown(sweep_file,
 def test_records_checkpoint_table_and_page_hold_the_toys(finished):
     found = records(finished)
     assert set(found["probe"]) == {"greedy", "choice", "first"}
-    assert set(found["method"].dropna()) == {"contrary"}
-    assert set(found["task"]) == {"towns"}
+    assert (set(found["method"].dropna()), set(found["task"])) == ({"contrary"}, {"towns"})
     assert set(found["engine"]) == {"fake"}
     first = found[found["probe"] == "first"]
     assert len(first) == 2 * ITEMS

@@ -207,8 +207,7 @@ def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_w
     weights["copied"].write_bytes(weights["copied"].read_bytes())
     assert driver.wait() == 3, log.read_text()
     found = _failures(run).set_index("checkpoint")
-    assert set(found.index) == {"other", "cut"}
-    assert set(found["stage"]) == {"load"}
+    assert (set(found.index), set(found["stage"])) == ({"other", "cut"}, {"load"})
     assert "was replaced while the run went on" in found["reason"]["other"]
     assert str(weights["cut"]) in found["reason"]["cut"]
     assert set(records(run)["checkpoint"]) == {"first", "copied"}
@@ -238,15 +237,13 @@ def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(tmp_path, m
     assert failure["reason"] == "its process ended without a word: it was killed, or out of memory"
     first = records(run)
     lost = first[first["item_id"] == "q3"]
-    assert set(lost["status"]) == {"engine_error"}
-    assert set(lost["text"]) == {failure["reason"]}
+    assert (set(lost["status"]), set(lost["text"])) == ({"engine_error"}, {failure["reason"]})
     assert set(lost["probe"]) == set(PROBES)
     assert set(first[first["item_id"] != "q3"]["status"]) == {"ok"}
 
     finish("sweep", sweep, "--out", run)  # with an engine that survives it
     again = records(run)
-    assert len(again) == ITEMS * len(PROBES)
-    assert set(again["status"]) == {"ok"}
+    assert (len(again), set(again["status"])) == (ITEMS * len(PROBES), {"ok"})
     kept = again["item_id"] != "q3"
     assert_alike(again[kept], first[first["item_id"] != "q3"])
 
@@ -295,8 +292,7 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
     assert (failure["checkpoint"], failure["stage"], failure["attempts"]) == ("wanda-0.5", "prune", 1)
     assert str(texts) in failure["reason"]
     first = records(run)
-    assert set(first["checkpoint"]) == {"model", "magnitude-0.5"}
-    assert set(first["status"]) == {"ok"}
+    assert (set(first["checkpoint"]), set(first["status"])) == ({"model", "magnitude-0.5"}, {"ok"})
 
     texts.write_text(calibration, encoding="utf-8")
     finish("sweep", sweep, "--out", run)

@@ -150,8 +150,7 @@ def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path)
     with ray_cluster([(here, {"num_cpus": 1}), (there, {"num_cpus": 1, "num_gpus": 1})]) as nodes:
         finish("sweep", "sweep.yaml", "--out", "run", cwd=here, cluster=nodes.address)
     found = records(here / "run")
-    assert set(found["checkpoint"]) == {"dense", "wanda-0.5"}
-    assert set(found["status"]) == {"ok"}
+    assert (set(found["checkpoint"]), set(found["status"])) == ({"dense", "wanda-0.5"}, {"ok"})
     assert set(found[found["checkpoint"] == "wanda-0.5"]["calibration"]) == {"text:text.txt"}
     manifest = read_manifest(here / "run" / "checkpoints" / "wanda-0.5")
     assert manifest.config["calibration"]["source"] == "text:text.txt"

@@ -48,6 +48,13 @@ def _rendered(sweep: Path, run: Path, *more: str) -> Path:
     return folder
 
 
+def _begun(nodes, job: str, run: Path, folder: Path) -> None:
+    """Wait for the first records of a job."""
+    while len(parts(run)) < 3:
+        assert nodes.job(job)["JobState"] in ("PENDING", "CONFIGURING", "RUNNING"), _said(folder)
+        time.sleep(0.1)
+
+
 def _said(folder: Path) -> str:
     return "\n".join(file.read_text(errors="replace") for file in folder.glob("slurm-*.out"))
 
@@ -79,9 +86,7 @@ def test_a_node_goes_down(desk, nodes, undisturbed, mode, lost):
     run = desk.directory / f"{mode}-without-{lost}"
     folder = _rendered(desk.sweep(shard_items=1, engines=None), run, "--nodes", "2", "--mode", mode)
     job = nodes.submit(folder / "sweep.sbatch")
-    while len(parts(run)) < 3:
-        assert nodes.job(job)["JobState"] in ("PENDING", "CONFIGURING", "RUNNING"), _said(folder)
-        time.sleep(0.1)
+    _begun(nodes, job, run, folder)
     nodes.lose(lost)
     while (found := nodes.job(job))["JobState"] == "RUNNING" and found["Restarts"] == "0":
         time.sleep(0.5)
@@ -98,9 +103,7 @@ def test_a_job_that_reaches_its_time_limit_begins_again_by_itself(desk, nodes, u
     run = desk.directory / f"{mode}-limited"
     folder = _rendered(desk.sweep(shard_items=1, engines=None), run, "--nodes", "2", "--mode", mode, "--time", "60")
     job = nodes.submit(folder / "sweep.sbatch")
-    while len(parts(run)) < 3:
-        assert nodes.job(job)["JobState"] in ("PENDING", "CONFIGURING", "RUNNING"), _said(folder)
-        time.sleep(0.1)
+    _begun(nodes, job, run, folder)
     hours, minutes, _ = map(int, nodes.job(job)["RunTime"].split(":"))
     nodes.run("scontrol", "update", f"JobId={job}", f"TimeLimit={hours * 60 + minutes + 2}")  # the warning comes now
     while nodes.job(job)["Restarts"] == "0":

@@ -60,8 +60,7 @@ def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
     brought = {line["id"]: {*line["answers"][:1], *line.get("options", ())} for line in LINES}
     for name, count in (("own", 4), ("many", 7), ("one", 2)):
         options = choice[choice["item_id"] == name]
-        assert set(options["option_text"]) == brought[name]
-        assert len(options) == count
+        assert (set(options["option_text"]), len(options)) == (brought[name], count)
         assert options.loc[options["is_gold"].astype(bool), "option_text"].tolist() == [
             next(line["answers"][0] for line in LINES if line["id"] == name)
         ]

@@ -61,8 +61,7 @@ def test_a_run_that_runs_and_one_whose_driver_is_gone() -> None:
         ("wanda-0.5", "xquad", "waiting", 0),
         ("wanda-0.5", "tydiqa", "waiting", 0),
     ]
-    assert found.items_per_second == 2.0
-    assert found.seconds_left == 70 / 2.0
+    assert (found.items_per_second, found.seconds_left) == (2.0, 70 / 2.0)
     assert (found.pruned, found.to_prune) == (1, 2)
     assert found.engines[0].idle_share == 0.25
     assert found.errors == ("engine 0 died (ActorDiedError)",)
@@ -102,8 +101,7 @@ def test_a_finished_run_tells_its_engines_shares() -> None:
 def test_a_checkpoint_that_was_set_aside_is_not_waited_for() -> None:
     found = _summary(failures=[FAILURE])
     assert [part.state for part in found.parts] == ["done", "running", "failed", "failed"]
-    assert found.seconds_left == 10 / 2.0
-    assert found.errors[-1] == "wanda-0.5: load: no such layer"
+    assert (found.seconds_left, found.errors[-1]) == (10 / 2.0, "wanda-0.5: load: no such layer")
     whole = DONE | {("wanda-0.5", "xquad"): 40}  # its records are there, and say that there was no answer
     assert _summary(failures=[FAILURE], done=whole).count("failed") == 2
     of_an_item = FAILURE | {"stage": "item", "item": "q7"}

@@ -31,8 +31,7 @@ def test_the_base_is_one_of_the_models_and_each_has_a_safe_name(desk):
     assert config.models == {"dense": str(desk / "dense"), "my-sparse-model": str(desk / "my sparse model")}
     assert config.base == "dense"
     config = sweep(desk / "my sparse model", base=desk / "dense")  # no checkpoint, so it is evaluated too, and first
-    assert list(config.models) == ["dense", "my-sparse-model"]
-    assert config.base == "dense"
+    assert (list(config.models), config.base) == (["dense", "my-sparse-model"], "dense")
     with pytest.raises(InputError, match=r"^CHECKPOINT and --base: .*dense' and .*other/dense' would have the same"):
         sweep(desk / "other" / "dense", base=desk / "dense")
 

@@ -98,16 +98,14 @@ def verify(directory, *more):
 
 def test_a_sound_checkpoint_is_one_line_and_a_changed_one_a_line_per_problem(pruned, tmp_path):
     done = verify(pruned)
-    assert done.exit_code == 0
-    assert done.stdout.count("\n") == 1
+    assert (done.exit_code, done.stdout.count("\n")) == (0, 1)
     assert "sound" in done.stdout
     assert "ria, unstructured, measured sparsity 0." in done.stdout
     copy = shutil.copytree(pruned, tmp_path / "copy")
     (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
     (copy / "more.txt").write_text("")
     done = verify(copy)
-    assert done.exit_code == 1
-    assert len(done.stderr.splitlines()) == 2
+    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 2)
     assert "config.json: its sha256 is not the manifest's" in done.stderr
     assert "more.txt: not in the manifest" in done.stderr
 

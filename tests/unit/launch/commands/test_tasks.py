@@ -38,16 +38,13 @@ def test_lists_have_each_registered_name_with_its_help(capsys):
         assert command is not probes or {*FORMATS} <= {*out.split()}
 
 
-def test_every_task_shows_its_prompts(capsys):
+def test_every_task_shows_its_prompts_and_answers(capsys):
     for task in TASKS:
         tasks(task.name)
         out = capsys.readouterr().out
         assert out.startswith(f"{task.name}   (--task {', '.join(task.spellings)})\n")
         assert task.help in out
         assert task.open in out
-
-
-def test_one_task(capsys):
     tasks("arc_challenge")
     out = capsys.readouterr().out
     assert "items on the hub: english 1,172" in out

@@ -41,6 +41,11 @@ def test_the_consoles_own_orders_do_also_in_a_live_display():
         pass
     assert "working on ?[5mname" in written.getvalue()
     assert "\x1b[?25l" in written.getvalue()  # the cursor is hidden
+    # A name that is no Unicode can be printed.
+    written = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    SafeConsole(file=written).print(b"\xff.yaml".decode("utf-8", "surrogateescape"))
+    written.flush()
+    assert written.buffer.getvalue() == b"?.yaml\n"
 
 
 @pytest.mark.parametrize(
@@ -56,13 +61,6 @@ def test_the_consoles_own_orders_do_also_in_a_live_display():
 )
 def test_what_is_shown(text, seen):
     assert shown(text) == seen
-
-
-def test_a_name_that_is_no_unicode_can_be_printed():
-    written = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    SafeConsole(file=written).print(b"\xff.yaml".decode("utf-8", "surrogateescape"))
-    written.flush()
-    assert written.buffer.getvalue() == b"?.yaml\n"
 
 
 def test_the_last_line_names_the_first_checkpoints_once_each_and_counts_the_rest():

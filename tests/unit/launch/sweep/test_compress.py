@@ -148,9 +148,7 @@ def test_each_way_is_rehearsed_once_on_the_models_first_layer(model, tmp_path, r
     without = prepared(model, tmp_path)
     assert all("quantise" not in each for each in without.identity["checkpoints"])
     assert without.disk_bytes < plan.disk_bytes
-
-
-def test_what_cannot_be_served_is_refused_before_it_is_quantised(model, tmp_path, rehearsed):
+    # What cannot be served is refused before it is quantised.
     _, answers = rehearsed
     answers["W4A16 (rtn, group 16)"] = "no kernel"
     told = refused(prepared, model, tmp_path, {"method": "rtn", "scheme": "W4A16", "group_size": 16})

@@ -40,8 +40,7 @@ def test_work_by_hand_in_which_formats_seeds_and_probes_add_up():
     greedy = work_of(EvalConfig(**settings, probes=("greedy",)))
     assert (greedy.items, greedy.requests) == (10, 10)
     formats = work_of(EvalConfig(**settings, probes=("greedy",), formats=("open", "shown", "one_shot", "open_capped")))
-    assert formats.requests == 40
-    assert formats.prompt_tokens == 10 * (328 + 40 + 428 + 250)
+    assert (formats.requests, formats.prompt_tokens) == (40, 10 * (328 + 40 + 428 + 250))
     seeds = work_of(EvalConfig(**settings, probes=("sample",), sample_seeds=(0, 1, 2)))
     assert seeds.requests == 10 * 30
     assert work_of(EvalConfig(**settings, probes=("rank",))).requests == 10

@@ -155,8 +155,7 @@ def test_other_items_and_other_models_need_a_name_of_their_own():
 
 def test_seeds_belong_to_their_sweep_and_the_run_seed_is_one_of_the_sample_seeds():
     made = jobs({**MAIN, "seed": 42})
-    assert made["dense"].tasks["gazetteer"].seed == 42
-    assert made["wanda-0.5"].prune.seed == 42
+    assert (made["dense"].tasks["gazetteer"].seed, made["wanda-0.5"].prune.seed) == (42, 42)
     assert jobs({**with_tasks({"probes": ["greedy"], "seed": 3}), "seed": 42})["dense"].tasks["gazetteer"].seed == 3
     bad = {**with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}), "seed": 42}
     assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in refused(jobs, bad)
@@ -249,13 +248,22 @@ def write(path, document):
     return path
 
 
-def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place(tmp_path):
+def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place_and_files_come_first(tmp_path, monkeypatch):
     write(tmp_path / "one.yaml", with_tasks({"probes": ["greedy"]}))
     file = write(tmp_path / "all.yaml", {"include": ["one", "one.yaml", "small/candidates", MAIN]})
     included = load_sweep(file).include
     assert included[0] == included[1]
     assert included[2] == load_sweep(RECIPES / "small" / "candidates.yaml")
     assert included[3].models == {"dense": "bundled"}
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("main") == RECIPES / "main.yaml"
+    assert find_recipe("small/main") == RECIPES / "small" / "main.yaml"
+    (tmp_path / "ladder").mkdir()  # a directory is no recipe
+    assert find_recipe("ladder") == RECIPES / "ladder.yaml"
+    mine = write(tmp_path / "main.yaml", MAIN)
+    assert find_recipe("main").resolve() == mine
+    assert "did you mean 'main'?" in refused(find_recipe, "man")
+    assert "no such file, and no bundled recipe 'mine'" in refused(find_recipe, "mine.yaml")
 
 
 def test_bad_includes_name_file_and_entry_and_a_sweep_evaluates_something(tmp_path):
@@ -272,18 +280,6 @@ def test_bad_includes_name_file_and_entry_and_a_sweep_evaluates_something(tmp_pa
     for document in ({}, {"models": {"a": "x"}}, {"include": [MAIN], "tasks": [{"task": "gazetteer"}]}):
         assert "at least one of each" in refused(load_sweep, write(file, document))
     assert "no models to prune" in refused(load_sweep, write(file, {"include": [MAIN], "prune": MAIN["prune"]}))
-
-
-def test_recipes_are_found_by_name_and_files_first(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert find_recipe("main") == RECIPES / "main.yaml"
-    assert find_recipe("small/main") == RECIPES / "small" / "main.yaml"
-    (tmp_path / "ladder").mkdir()  # a directory is no recipe
-    assert find_recipe("ladder") == RECIPES / "ladder.yaml"
-    mine = write(tmp_path / "main.yaml", MAIN)
-    assert find_recipe("main").resolve() == mine
-    assert "did you mean 'main'?" in refused(find_recipe, "man")
-    assert "no such file, and no bundled recipe 'mine'" in refused(find_recipe, "mine.yaml")
 
 
 # ---- the bundled recipes ------------------------------------------------------------------------------------------

@@ -39,15 +39,6 @@ def test_what_is_begun_on_one_type_goes_on_there() -> None:
     assert board.over
 
 
-def test_records_that_are_there_say_which_type() -> None:
-    board = _board("A100", "H100", wanda="H100")
-    assert _take(board, 0) == "other"
-    assert _take(board, 0) is None
-    assert board.upcoming(0, "digest of other", None) is None
-    assert board.upcoming(1, "digest of other", None) is not None
-    assert [_take(board, 1) for _ in FAMILY] == list(FAMILY)
-
-
 def test_records_of_two_types_are_refused() -> None:
     with pytest.raises(InputError, match=r"same_device: 'dense' and its .* of 'A100' and, 'gptq', of 'H100'; set it"):
         _board(wanda="A100", gptq="H100")
@@ -75,7 +66,7 @@ def test_a_failure_is_tried_again_on_an_engine_of_the_same_type() -> None:
     assert [board.ledger.may_take(engine, "dense") for engine in (0, 1)] == [True, False]
 
 
-def test_a_type_on_which_nothing_came_about_binds_nobody() -> None:
+def test_records_say_which_type_and_one_on_which_nothing_came_about_binds_nobody() -> None:
     board = _board("A100", "H100", "A100")
     for engine in (0, 2):
         board.take(engine, None, None)
@@ -86,6 +77,12 @@ def test_a_type_on_which_nothing_came_about_binds_nobody() -> None:
     assert [_take(board, 1) for _ in FAMILY] == ["wanda", "gptq", "other"]
     assert _take(board, 1) == "dense"
     assert board.ledger.devices.wanted("dense") == "H100"
+    board = _board("A100", "H100", wanda="H100")
+    assert _take(board, 0) == "other"
+    assert _take(board, 0) is None
+    assert board.upcoming(0, "digest of other", None) is None
+    assert board.upcoming(1, "digest of other", None) is not None
+    assert [_take(board, 1) for _ in FAMILY] == list(FAMILY)
 
 
 def test_an_engine_that_has_left_for_good_is_given_nothing() -> None:
@@ -94,9 +91,7 @@ def test_an_engine_that_has_left_for_good_is_given_nothing() -> None:
     board.expected += 1
     assert board.take(0, None, None) is None
     assert board.has_work
-
-
-def test_input_that_is_at_fault_waits_for_no_engine_of_another_type() -> None:
+    # Input that is at fault waits for no engine of another type.
     board = _board("A100", "H100", dense="A100")
     taken = board.take(0, None, None)
     board.failed(0, Trouble(stage="load", reason="no such file", mendable=True))

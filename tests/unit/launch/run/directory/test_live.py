@@ -44,8 +44,7 @@ def test_what_engines_and_prune_jobs_do(state: LiveState, clock: SimpleNamespace
     assert [each["state"] for each in document["engines"]] == ["evaluating", "loading", "waiting for a place"]
     at = {"checkpoint": "dense", "task": "xquad", "items": 40, "done": 20, "idle_share": 0.1, "waiting_share": 0.2}
     assert document["engines"][0] == {"engine": 0, "gpu": "a: 3 (1/2)", "state": "evaluating", "seconds": 15.0, **at}
-    assert document["items"] == 20
-    assert document["items_per_second"] == 20 / 15
+    assert (document["items"], document["items_per_second"]) == (20, 20 / 15)
     state.on(Event(kind="ended", engine=0))
     assert state.document([])["engines"][0]["state"] == "idle"
     state.on(Event(kind="left", engine=1))

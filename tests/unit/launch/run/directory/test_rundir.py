@@ -45,8 +45,7 @@ def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
     with _open(path) as directory:
         directory.mark("running")
     document = _document(path)
-    assert document["state"] == "running"
-    assert document["identity"] == IDENTITY
+    assert (document["state"], document["identity"]) == ("running", IDENTITY)
     assert {"schema_version", "digest", "config", "provenance"} <= document.keys()
     with _open(path) as again:
         again.mark("finished", checkpoints=[])

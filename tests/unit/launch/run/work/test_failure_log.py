@@ -59,8 +59,7 @@ def test_a_run_that_had_ended_asks_a_deadly_item_again_and_whoever_read_its_answ
     store = _store(tmp_path, "dense", {0: "ok", 1: "ok"}, {2: "engine_error"}, {3: "ok"})
     _store(tmp_path, "wanda", {0: "ok", 1: "ok"}, {2: "excluded", 3: "ok"})
     assert try_again(PREPARED, _directory(True, ITEM), store) == []
-    assert _names(store) == ["000000-2", "000003-1"]
-    assert _names(store, "wanda") == ["000000-2"]
+    assert (_names(store), _names(store, "wanda")) == (["000000-2", "000003-1"], ["000000-2"])
 
 
 MEASURED = UNMEASURED, replace(UNMEASURED, stage="load", task=""), replace(UNMEASURED, task="..")
@@ -121,8 +120,7 @@ def test_what_is_given_up_is_told_and_kept_at_once(tmp_path: Path) -> None:
     ]
     assert [len(more["failures"]) for more in marked] == [2, 3]
     assert log.failures == tuple(failures_of({"failures": [asdict(each) for each in log.failures]}))
-    assert log.failures[1].node == "a, b, c"
-    assert log.failures[1].engine == "0, 1"
+    assert (log.failures[1].node, log.failures[1].engine) == ("a, b, c", "0, 1")
     assert (log.failures[2].item, log.failures[2].language) == ("i3", "english")
     table = pd.read_csv(file)
     assert table.columns.tolist() == list(COLUMNS)
@@ -202,9 +200,7 @@ def test_only_what_this_process_wrote_is_read(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 10**6 + b"\nValueError: last\n")
     assert last_error(tail(log, 0)) == "ValueError: last"
     assert len(tail(log, 0)) < 10**5
-
-
-def test_of_a_log_that_has_grown_too_long_the_end_is_kept_and_its_process_writes_on(tmp_path: Path) -> None:
+    # Of a log that has grown too long the end is kept, and its process writes on.
     log = tmp_path / "engine-0.log"
     assert not cut(log)
     with log.open("ab", buffering=0) as process:

@@ -96,8 +96,7 @@ def test_what_libraries_write_goes_to_the_log_and_the_terminal_comes_back(
     print("afterwards")
     console.print("and this")
     shown = capfd.readouterr()
-    assert shown.out == "for the user\nafterwards\nand this\n"
-    assert shown.err == ""
+    assert (shown.out, shown.err) == ("for the user\nafterwards\nand this\n", "")
     assert log.read_text().splitlines() == ["from Python", "a warning", "from C++", "an error from C++"]
     console = Console(width=100)
     with pytest.raises(KeyboardInterrupt), captured(console, tmp_path / "driver.log"):
