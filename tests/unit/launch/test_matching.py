@@ -72,15 +72,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_control_pairs_tell_a_judge_from_one_that_always_says_the_same(judged):
+def test_control_pairs_tell_who_is_unfit_and_the_report_corrects_the_others(judged):
     found = judges(read_controls(judged), "gazetteer", "all")
     assert (found["good"].sensitivity, found["good"].specificity) == (1.0, 1.0)
     assert (found["yes-sayer"].sensitivity, found["yes-sayer"].specificity) == (1.0, 0.0)
     assert (found["no-sayer"].sensitivity, found["no-sayer"].specificity) == (0.0, 1.0)
     assert {name for name, each in found.items() if each.why_unfit} == {"yes-sayer", "no-sayer"}
-
-
-def test_the_report_names_the_unfit_and_corrects_the_others(judged):
     report = write_report(judged)
     table = pd.read_csv(report.tables["judges"])
     pooled = table[table["language"] == "all"].set_index("checkpoint")

@@ -95,13 +95,20 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, 
     assert len({key(), key(window=100), key(words={"text": "Other words."})}) == 3
 
 
-def test_capped_formats_need_their_own_room(models, tmp_path):
+def test_capped_formats_need_their_own_room_and_languages_with_fewer_items_are_told(models, tmp_path):
     def length(formats):
         task = {"task": "gazetteer", "items": 2, "probes": ["greedy"], "formats": formats}
         settings = {"prompt_tokens": 100, "one_shot_prompt_tokens": 400, "max_new_tokens": 8}
         return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task | settings]).engine.max_model_len
 
     assert length(["open", "open_capped"]) == length(["open", "one_shot"]) == length(["open"]) + 300
+    task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+    assert plan.short_languages() == ["gazetteer: english has 300 items, not 301; the run uses all"]
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "formats": ["one_shot"]}])
+    assert plan.short_languages()[0].endswith("none is left as the example of one_shot")
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
+    assert plan.short_languages() == []
 
 
 @pytest.mark.parametrize(
@@ -131,16 +138,6 @@ def test_a_chat_template_that_is_missing_or_no_good_is_found_before_anything_sta
         if template:
             (model / "chat_template.jinja").write_text(template, encoding="utf-8")
         assert told in refused(prepared, tmp_path, models={"chat": str(model)}, tasks=[task])
-
-
-def test_languages_with_fewer_items_than_asked_for_are_told(models, tmp_path):
-    task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
-    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-    assert plan.short_languages() == ["gazetteer: english has 300 items, not 301; the run uses all"]
-    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "formats": ["one_shot"]}])
-    assert plan.short_languages()[0].endswith("none is left as the example of one_shot")
-    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
-    assert plan.short_languages() == []
 
 
 def asked_about(tmp_path, calibration):

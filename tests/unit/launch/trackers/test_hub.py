@@ -41,7 +41,7 @@ def run(tmp_path, pruned):
     return tmp_path / "run"
 
 
-def test_a_card_says_how_it_was_pruned_and_what_became_of_the_answers(pruned, run):
+def test_a_card_says_how_it_was_pruned_what_became_of_the_answers_and_what_went(pruned, run):
     card = model_card("org/mine-2of4", read_manifest(pruned), "org/mine@v1", fates_of(pruned, run))
     assert "base_model: org/mine\n" in card
     assert "| dense model | `org/mine@v1` |" in card
@@ -49,9 +49,6 @@ def test_a_card_says_how_it_was_pruned_and_what_became_of_the_answers(pruned, ru
     assert "| `xquad` | `all` | 10 | 5 | 3 | 1 | 1 |" in card
     assert "99" not in card
     assert "/models/mine" not in card
-
-
-def test_a_card_of_a_smaller_model_says_what_went():
     removed = RemovedParts(unit="layers", of=12, gone=("3-5",))
     manifest = MANIFEST.model_copy(update={"method": "layers", "pattern": "layers", "removed": removed})
     card = model_card("org/mine-layers", manifest, None, [])

@@ -100,7 +100,7 @@ def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> No
     assert asked == [4]
 
 
-def test_an_engine_that_has_nothing_to_give_is_not_asked_all_the_time() -> None:
+def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_that_still_loads() -> None:
     board = Board()
     board.add([make_assignment("dense", 4)])
     board.take(0, None, None)
@@ -112,9 +112,6 @@ def test_an_engine_that_has_nothing_to_give_is_not_asked_all_the_time() -> None:
     board._busy[0].ask_after = 0.0
     assert board._relieve(1) is None
     assert asked == [2, 2]
-
-
-def test_an_engine_that_still_loads_is_relieved_without_being_asked() -> None:
     board = Board()
     board.add([make_assignment("dense", 5)])
     assert len(_names(board.take(0, None, None))) == 5

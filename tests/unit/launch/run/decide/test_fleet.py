@@ -103,12 +103,19 @@ def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with
     assert not fleet.free.take("a", 1)
 
 
-def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten() -> None:
+def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten_and_its_number_is_not_used_again() -> None:
     fleet, _ = _fleet(held="b", a=1, b=1)
     assert fleet.working
     fleet.follow(_nodes(a=1))
     fleet.workers[0].alive = False
     assert not fleet.working
+    fleet, _ = _fleet(held="abc", a=1, b=1, c=1)
+    fleet.follow(_nodes(a=1, c=1))  # number 1 never started
+    _look(fleet, a=1, c=1, d=2)
+    fleet.free.give_back("a")
+    fleet.free.give_back("c")
+    fleet.start()
+    assert _stand(fleet) == "3d4d0a2c"
 
 
 def test_what_ends_the_run() -> None:
@@ -127,9 +134,7 @@ def test_what_ends_the_run() -> None:
     fleet.workers[0].failure = ValueError("a probe")
     with pytest.raises(ValueError, match="a probe"):
         fleet.check(3600.0)
-
-
-def test_work_that_nothing_can_do_ends_the_run_after_a_while() -> None:
+    # Work that nothing can do ends it after a while.
     fleet, board = _fleet(work=False, a=1)
     fleet.workers[0].alive = False
     fleet.follow([])
@@ -171,16 +176,6 @@ def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None
     fleet.check(0.0)
     fleet.start()
     assert _stand(fleet) == "2a"
-
-
-def test_no_number_is_used_twice() -> None:
-    fleet, _ = _fleet(held="abc", a=1, b=1, c=1)
-    fleet.follow(_nodes(a=1, c=1))  # number 1 never started
-    _look(fleet, a=1, c=1, d=2)
-    fleet.free.give_back("a")
-    fleet.free.give_back("c")
-    fleet.start()
-    assert _stand(fleet) == "3d4d0a2c"
 
 
 def test_an_engine_that_ray_put_elsewhere_is_counted_there() -> None:

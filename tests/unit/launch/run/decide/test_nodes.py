@@ -64,12 +64,21 @@ def test_without_gpus_engines_share_the_cores_of_the_nodes() -> None:
     assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
 
 
-def test_a_prune_process_ends_with_its_task_where_it_has_a_gpu_and_else_sees_none() -> None:
+def test_prune_tasks_see_their_gpu_alone_and_leave_whole_groups_to_engines() -> None:
     on_gpu, on_cpu = prune_options(gpu=True), prune_options(gpu=False)
     assert (on_gpu["num_gpus"], on_gpu["max_calls"]) == (1, 1)
     assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
     assert on_cpu["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
     assert "runtime_env" not in on_gpu
+    free = FreeGpus(_nodes(4, 2))
+    assert [free.take_one() for _ in range(3)] == ["b", "b", "a"]
+    assert free.take("a", 2)
+    assert not free.take("a", 2)
+    assert Counter(free.take_one() for _ in range(2)) == Counter(["a", None])
+    free.give_back("b")
+    assert not free.take("b", 2)
+    free.give_back("b")
+    assert free.take("b", 2)
 
 
 def test_engines_and_prune_tasks_share_gpus() -> None:
@@ -92,18 +101,6 @@ def test_engines_and_prune_tasks_share_gpus() -> None:
     on_third = prune_options(gpu=True, sharing=3, memory=0.9)
     assert (on_third["num_gpus"], on_third["max_calls"]) == (0.3333, 1)
     assert on_third["runtime_env"]["env_vars"] == {GPU_SHARE: "0.3000"}
-
-
-def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:
-    free = FreeGpus(_nodes(4, 2))
-    assert [free.take_one() for _ in range(3)] == ["b", "b", "a"]
-    assert free.take("a", 2)
-    assert not free.take("a", 2)
-    assert Counter(free.take_one() for _ in range(2)) == Counter(["a", None])
-    free.give_back("b")
-    assert not free.take("b", 2)
-    free.give_back("b")
-    assert free.take("b", 2)
 
 
 @pytest.mark.parametrize(

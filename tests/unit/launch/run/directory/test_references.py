@@ -31,7 +31,7 @@ def prepared(config: EvalConfig = TASK) -> PreparedTask:
     return PreparedTask(name="gazetteer", key="k", config=config, questions=())
 
 
-def test_a_base_keeps_what_others_compare_with(tmp_path):
+def test_a_base_keeps_what_others_compare_with_until_it_is_dropped_with_everything_in_it(tmp_path):
     jobs = [job("dense"), job("middle", "dense"), job("last", "middle"), job("lost", "absent")]
     folder = str(tmp_path / "references" / "dense" / "t")
     dense = references_of(tmp_path, jobs[0], "t", None, jobs)
@@ -43,9 +43,6 @@ def test_a_base_keeps_what_others_compare_with(tmp_path):
     lost = references_of(tmp_path, jobs[3], "t", BaseSource(missing=NO_BASE), jobs)
     assert (lost.keep, lost.compare, lost.missing) == ("", "", NO_BASE)
     assert [keeps(each, jobs) for each in jobs] == [True, True, False, False]
-
-
-def test_they_are_dropped_with_everything_in_them(tmp_path):
     file = tmp_path / "references" / "dense" / "t" / "one.safetensors"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")
