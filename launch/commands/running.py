@@ -254,7 +254,7 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     sized = [each for each in estimates if each.evaluation_hours is not None]
     pruning = sum(each.compress_hours or 0.0 for each in sized)
     evaluation = sum(each.evaluation_hours or 0.0 for each in sized)
-    gpu = count_gpus() != 0
+    gpu = count_gpus() != 0 or bool(os.environ.get("RAY_ADDRESS"))
     numbers = ("items", "requests", "prompt tok", "gen. tok", *(("compress h", "eval h") if gpu else ()))
     costs = empty_table(("checkpoint", *numbers), {"checkpoint"})
     for each in estimates:

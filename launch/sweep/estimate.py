@@ -58,6 +58,7 @@ _PARAMETERS: Mapping[str, float] = {
     "Qwen/Qwen3-14B": 14.77e9,
     "mistralai/Mistral-7B-Instruct-v0.3": 7.25e9,
     "microsoft/Phi-3-mini-4k-instruct": 3.82e9,
+    "HuggingFaceTB/SmolLM2-135M-Instruct": 0.135e9,
 }
 
 

@@ -17,7 +17,13 @@ from launch.sweep.estimate import Work, estimate, work_of
 from tests.support.sweeps import refused
 
 
-def printed(config):
+def printed(config, gpus=1):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "count_gpus", lambda: gpus)
+        return _printed(config)
+
+
+def _printed(config):
     console = Console(file=io.StringIO(), width=100)
     print_estimate(console, config)
     return console.file.getvalue()
@@ -90,9 +96,8 @@ def test_every_recipe_is_estimated_without_a_network(path, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", None)
     monkeypatch.setattr(socket, "getaddrinfo", None)
     imported = "ray" in sys.modules
-    here = printed(load_sweep(path))
+    here = printed(load_sweep(path), gpus=0)
     assert ("hours are estimated" in here, "GPU hours" in here, "TFLOP" in here) == (True, False, False)
-    monkeypatch.setattr(running, "count_gpus", lambda: 1)
     text = printed(load_sweep(path))
     assert "GPU hours" in text
     assert "?" not in text.split("GPU hours")[0]  # the size of every model is known
