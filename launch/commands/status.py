@@ -98,7 +98,7 @@ def _summary(found: RunStatus) -> Iterator[str]:
     if found.driver is not None and found.state == "running":
         yield f"driver: {found.driver}"
     if (past := found.history).began is not None:
-        calls, deaths, retries = (past.counts[kind] for kind in ("started", "died", "retried"))
+        calls, deaths, retries = (past.counts.get(kind, 0) for kind in ("started", "died", "retried"))
         yield f"began {past.began}; calls {calls}, deaths of engines {deaths}, retries {retries}"
     if found.to_prune and found.pruned is not None and found.pruned < found.to_prune:
         yield f"compressed {found.pruned} of {found.to_prune} checkpoints"

@@ -7,6 +7,7 @@ import contextlib
 import json
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +29,7 @@ class EventLog:
 
     def __init__(self, run_dir: Path) -> None:
         self._run, self._path = run_dir / "run.json", run_dir / "logs" / "events.jsonl"
-        self._call = read_history(run_dir).counts["started"]
+        self._call = read_history(run_dir).counts.get("started", 0)
         self._lock = threading.Lock()
         self._waiting: list[str] = []
         self.accepted = False
@@ -58,7 +59,7 @@ class History:
 
     began: str | None = None  # ISO 8601, UTC
     seconds: float = 0.0  # of all calls together
-    counts: Counter[str] = field(default_factory=Counter)  # of events, by kind
+    counts: Mapping[str, int] = field(default_factory=dict)  # of events, by kind
     load_seconds: float = 0.0  # the mean of an engine's loads, with its processes' starts
 
 
@@ -80,7 +81,7 @@ def read_history(run_dir: Path) -> History:
     return History(
         began=None if began is None else began.isoformat(timespec="seconds"),
         seconds=sum(max(0.0, (last - first).total_seconds()) for first, last in times.values()),
-        counts=counts,
+        counts=dict(counts),
         load_seconds=loading / max(1, counts["loaded"]) if 0 <= loading < _MOST else 0.0,
     )
 

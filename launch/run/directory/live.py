@@ -118,7 +118,7 @@ class LiveState:
                 done=sum(min(self.plan.done[part], items) for part, items in self.plan.planned.items()),
                 busy=busy,
                 alive=sum(doing.state in ("idle", "loading", "evaluating") for doing in self._engines.values()),
-                counts=self._earlier.counts + self._counts,
+                counts=self._counts + Counter(self._earlier.counts),
                 tokens={kind: sum(filter(None, found)) for kind, found in tokens.items()},
                 seconds=round(self._earlier.seconds + self._clock() - self._started, 3),
                 state=state,

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+from dataclasses import asdict
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -201,6 +202,7 @@ def test_what_the_events_of_two_calls_tell(tmp_path: Path) -> None:
     found = read_history(tmp_path)
     assert (found.began, found.seconds, found.load_seconds) == ("2026-01-01T00:00:00+00:00", 50, 11)
     assert found.counts == {"started": 2, "placed": 1, "loaded": 2, "died": 1, "end": 1}
+    assert json.loads(json.dumps(asdict(found)))["counts"] == found.counts  # as in `status --json`
 
 
 def test_every_event_is_documented() -> None:
