@@ -3,8 +3,8 @@
 import contextlib
 import errno
 import json
-from dataclasses import asdict
 import re
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
