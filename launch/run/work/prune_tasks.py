@@ -155,7 +155,7 @@ class PruneTasks:
                 if (written := ray.get(pending)) is not None:
                     WRITTEN[task.job.path.absolute()] = written
                 ended.append(task.job)
-                self._made(task.job.name, time.monotonic() - task.began)
+                self._made(task.job.name, round(time.monotonic() - task.began, 3))
             except RayError as failure:
                 error = failure
             self._close(task, error)
