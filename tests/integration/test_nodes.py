@@ -55,6 +55,7 @@ def _fill(folder: Path) -> tuple[list[str], str, list[str], str]:
         return stand, seen, more, share
 
 
+@pytest.mark.more
 def test_thirds_of_two_gpus_are_all_found_and_one_that_is_free_again_is_taken(tmp_path: Path) -> None:
     """Five engines and a prune task: a part that Ray rounded up would leave no room for the last of three."""
     stand, seen, more, share = in_own_process(_fill, tmp_path)
