@@ -252,7 +252,7 @@ class EngineWorker(Worker):
             self._loading.end()
         self._loaded, self._architecture = info.weights_digest, info.architecture
         self._loads, self._counted = self._loads + 1, EngineStats()
-        swapped, seconds = report.swapped, report.seconds
+        swapped, seconds = report.swapped, round(report.seconds, 3)
         self._report(Event(kind="loaded", engine=self.number, checkpoint=info.name, swapped=swapped, seconds=seconds))
         for note in report.notes:
             self._warn(f"{info.name}: {note}")
