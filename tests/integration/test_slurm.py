@@ -66,7 +66,7 @@ def test_a_sweep_has_the_gpus_that_slurm_gives(desk, nodes, mode):
     document = {
         "models": {"dense": "model"},
         "prune": [{"method": "magnitude", "sparsity": [0.3, 0.5]}],
-        "tasks": [{"task": "gazetteer", "items": 6, "languages": ["english"], "probes": ["greedy", "choice"]}],
+        "tasks": [{"task": "gazetteer", "items": 300, "languages": ["english"], "probes": ["greedy", "choice"]}],
         "engine": {"kind": "torch"},
         "resources": {"shard_items": 1},
     }
