@@ -34,7 +34,6 @@ from quantising.methods import llm_compressor
 
 _JOB = Path(__file__).with_name("llm_compressor_job.py")
 
-
 _DEMO = {"samples": 128, "tokens": 512}  # calibration of `resurface demo`
 # What share of all weights must be alike. SparseGPT's later layers are chaotic: it picks among updated weights, so one
 # that was rounded otherwise changes what comes after it. The first layer sees the same inputs on both sides.

@@ -14,7 +14,6 @@ CHECKOUT = Path(__file__).resolve().parents[2]  # in a wheel: the folder of inst
 ALL = "all"  # runs every benchmark that needs no options, one after another
 _TOLD = (2, 4)  # exit codes after which the benchmark has said everything: bad input, a card that does not hold
 
-
 # `python -m benchmarks.MODULE` runs each; this program never imports them.
 BENCHMARKS = {
     "score": "serving.score", "beam": "serving.beam", "fidelity": "serving.fidelity", "swap": "serving.swap",

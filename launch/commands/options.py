@@ -32,7 +32,6 @@ Notify = Annotated[str | None, output("--notify", metavar="COMMAND", help="run i
 Prompts = Annotated[Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again")]
 DTYPES: tuple[str, ...] = get_args(DType)
 
-
 # The options of `resurface prune` that define a pruning, and their defaults; None: not given.
 PRUNE_DEFAULTS: Mapping[str, Any] = {
     "method": None,

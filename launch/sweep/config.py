@@ -53,7 +53,6 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 _SOME = CalibrationConfig(source="c4")  # in place of the sweep's
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-
 _Value = TypeVar("_Value")
 # A single value is a list of one.
 OneOrMany = Annotated[

@@ -18,7 +18,6 @@ from typing import Any
 _REMEMBERED = 4096  # the latest blocks with known content: requests share a block soon after it is filled, or never
 _Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
 
-
 # A request that was given a block (vLLM's Request), and how often it had been preempted then. A request that was
 # preempted since counts its tokens anew, in other blocks.
 _Holder = tuple[Any, int]

@@ -33,8 +33,9 @@ class EventLog:
         self._lock = threading.Lock()
         self._waiting: list[str] = []
         self.accepted = False
-        with contextlib.suppress(OSError):  # a killed driver may leave half a line
-            self._waiting = [] if self._path.read_bytes()[-1:] in (b"\n", b"") else ["\n"]
+        with contextlib.suppress(OSError), self._path.open("rb") as log:  # a killed driver may leave half a line
+            log.seek(-1, 2)  # an error if it is empty
+            self._waiting = [] if log.read() == b"\n" else ["\n"]
 
     def on(self, event: Event) -> None:
         if event.kind == UNLOGGED:

@@ -197,6 +197,11 @@ class RunLock:
         )
 
 
+def _written(run_dir: Path) -> int | None:
+    file = run_dir / "run.json"
+    return file.stat().st_mtime_ns if file.exists() else None
+
+
 @contextlib.contextmanager
 def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[RunLock]:
     """Hold a run directory. A refused command leaves it as it was. Raises InputError if another process holds it."""
@@ -207,14 +212,12 @@ def hold(run_dir: Path, tell: Callable[[str], None] | None = None) -> Iterator[R
             lock = RunLock(run_dir, tell=tell)
         except OSError as error:
             raise InputError(f"{run_dir}: --out: cannot write there: {error.strerror}") from error
-        unused = False
+        before = _written(run_dir)
         try:
             yield lock
-        except InputError:
-            unused = fresh
-            raise
         finally:
-            if unused or not (run_dir / "run.json").exists():  # before others can take the lock
+            # Before others can take the lock, and only what is still ours: a paused process may have lost it.
+            if fresh and _written(run_dir) == before and latest_claim(run_dir) == lock._claim:
                 shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
                 (run_dir / LOCK).unlink(missing_ok=True)
             lock.release()

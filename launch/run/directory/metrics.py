@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Event, Part
 
 NAME = "metrics.prom"
+_TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True)  # noqa: S701
 
 
 @dataclass(slots=True)
@@ -57,5 +58,4 @@ class Plan:
 
 def prometheus(**values: Any) -> str:
     """The file, from the values that its template names."""
-    made = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True)  # noqa: S701
-    return made.get_template(f"{NAME}.j2").render(values)
+    return _TEMPLATES.get_template(f"{NAME}.j2").render(values)
