@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -72,6 +72,16 @@ def settings(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
     return value
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
+    """The first `left` columns are aligned to the left. A None is an empty cell."""
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < left else "right")
+    for row in rows:
+        table.add_row(*("" if each is None else str(each) for each in row))
+    Console().print(table)
 
 
 def run_main(main: Callable[[], None]) -> None:
@@ -232,14 +242,10 @@ def compare(
         for key, side in sides.items():
             seconds[key].append(side.run()["seconds"])
     figures = _figures(seconds["ours"], seconds["theirs"])
-    table = Table(title=f"bench {name}", title_justify="left")
-    for column in ("side", "median s", "min s", "max s"):
-        table.add_column(column, justify="left" if column == "side" else "right")
-    for key, side in sides.items():
-        values = seconds[key]
-        table.add_row(side.name, *(f"{value:.3f}" for value in (statistics.median(values), min(values), max(values))))
+    shown = {key: (statistics.median(each), min(each), max(each)) for key, each in seconds.items()}
+    rows = [(side.name, *(f"{value:.3f}" for value in shown[key])) for key, side in sides.items()]
+    print_table(f"bench {name}", ("side", "median s", "min s", "max s"), rows)
     console = Console()
-    console.print(table)
     faster = "{ratio:.2f} times faster".format
     spread = "({ratio_min:.2f} to {ratio_max:.2f})".format
     console.print(f"{faster(**figures)} {spread(**figures)}; results: {agreement.how}")

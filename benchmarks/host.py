@@ -263,11 +263,10 @@ def _inherit(*shared: Any) -> None:
 
 def measured(number: int, options: dict[str, Any]) -> dict[str, Any]:
     """One engine of the benchmark, in a process of its own: its share of the items, and then the floor."""
-    warm, device, floor, barrier = _shared
     try:
-        return _measured(number, options, warm, device, floor, barrier)
+        return _measured(number, options, *_shared)
     except Exception:
-        barrier.abort()  # the others need not wait
+        _shared[-1].abort()  # the others need not wait at the barrier
         raise EngineError(f"engine {number + 1}: {traceback.format_exc()}") from None
 
 

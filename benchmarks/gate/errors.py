@@ -49,6 +49,20 @@ class World:
     sizes: Sizes = "equal"
     shared: bool = False  # a context has `cluster` items in every language
 
+    def __str__(self) -> str:
+        """After what it is of: `, 3 languages, 5 a context, correlation 0.3, base 80 %`."""
+        tongues = f", {self.languages} languages" if self.languages > 1 else ""
+        sizes = {
+            "equal": f"{self.cluster}",
+            "uneven": f"1 to {2 * self.cluster - 1}",
+            "skewed": f"1 or {4 * self.cluster}",
+        }
+        apart = " in every language" if self.shared else ""
+        contexts = (
+            f", {sizes[self.sizes]} a context{apart}, correlation {self.correlation:g}" if self.cluster > 1 else ""
+        )
+        return f"{tongues}{contexts}, base {100 * self.accuracy:g} %"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -197,17 +211,7 @@ class Cell:
         )
 
     def __str__(self) -> str:
-        world = self.world
-        items = f"{world.items:,} items"
-        tongues = f", {world.languages} languages" if world.languages > 1 else ""
-        size = {
-            "equal": f"{world.cluster}",
-            "uneven": f"1 to {2 * world.cluster - 1}",
-            "skewed": f"1 or {4 * world.cluster}",
-        }[world.sizes]
-        apart = " in every language" if world.shared else ""
-        contexts = f", {size} a context{apart}, correlation {world.correlation:g}" if world.cluster > 1 else ""
-        return f"{self.what}: {items}{tongues}{contexts}, base {100 * world.accuracy:g} %"
+        return f"{self.what}: {self.world.items:,} items{self.world}"
 
 
 @dataclass(frozen=True)

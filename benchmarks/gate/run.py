@@ -9,17 +9,14 @@ and returns what the JSON line says of it. The exit code is 1 where a rate is su
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.gate import coverage, errors, sequential
 from benchmarks.gate.errors import Rate, rate
 from benchmarks.gate.statistics import STATISTICS
-from benchmarks.harness import Options, count, run_main
+from benchmarks.harness import Options, count, print_table, run_main
 from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
 
@@ -65,7 +62,7 @@ def _false_block(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _errors(what: str, rows: Sequence[tuple[object, Rate]], bound: float) -> dict[str, Any]:
-    _table(f"{what}: the worst cells, and their rates in new runs", ("cell", "rate (99 % interval)"), rows)
+    print_table(f"{what}: the worst cells, and their rates in new runs", ("cell", "rate (99 % interval)"), rows)
     cell, highest = max(rows, key=lambda each: each[1].share)
     above = any(each.ends[0] > bound for _, each in rows)
     return {"bound": bound, "worst": str(cell), **_figures(highest), "above_bound": above}
@@ -97,7 +94,7 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
                     {"items": items, "languages": languages, "cluster": cluster, "pass_at_no_loss": passed}
                     | {"block_at": blocked}
                 )
-    _table(
+    print_table(
         "power, %: PASS without a loss, BLOCK at three times the tolerance",
         ("items", "languages", "a context", "no loss", *names),
         rows,
@@ -120,7 +117,7 @@ def _costs(options: argparse.Namespace) -> dict[str, Any]:
         tried, fixed = sequential.tried(case, options.redraws, options.seed), sequential.fixed(case, options.seed)
         rows.append((case, case.verdict, f"{100 * tried.share(case.verdict):.1f} %", round(tried.median), fixed))
     columns = ("case", "verdict", "reached", "median items", "fixed sample")
-    _table("cost of a screened run beside the smallest fixed sample with 90 % power", columns, rows)
+    print_table("cost of a screened run beside the smallest fixed sample with 90 % power", columns, rows)
     return {"cases": [dict(zip(columns, (str(row[0]), *row[1:]), strict=True)) for row in rows]}
 
 
@@ -132,7 +129,7 @@ def _coverage(options: argparse.Namespace) -> dict[str, Any]:
         **{column: rows[column].map("{:.1%}".format, na_action="ignore") for column in ("worst", "together", "shown")},
         width=rows["width"].map("{:.3f}".format, na_action="ignore"),
     )
-    _table("coverage of the tables' nominal 95 % intervals", shown.columns.tolist(), shown.to_numpy().tolist())
+    print_table("coverage of the tables' nominal 95 % intervals", shown.columns.tolist(), shown.to_numpy().tolist())
     short = [f"{each.statistic}: {each.cell}" for each in found if each.at_most < coverage.WANTED or each.empty]
     return {"bound": coverage.WANTED, "rows": rows.to_dict("records"), "short": short, "above_bound": bool(short)}
 
@@ -143,7 +140,7 @@ def _recorded(options: argparse.Namespace) -> dict[str, Any]:
         return {}
     found = list(sequential.recorded(options.run, repeats=options.redraws, seed=options.seed))
     rows = [(each.checkpoint, each.what, f"{100 * each.loss:.1f} %", each.items, each.rate) for each in found]
-    _table(
+    print_table(
         "wrong PASS of a recorded run, redrawn", ("checkpoint", "criterion", "loss = tolerance", "items", "rate"), rows
     )
     cases = [{"checkpoint": each.checkpoint, "criterion": each.what, **_figures(each.rate)} for each in found]
@@ -153,15 +150,6 @@ def _recorded(options: argparse.Namespace) -> dict[str, Any]:
 def _figures(found: Rate) -> dict[str, Any]:
     low, high = found.ends
     return {"rate": found.share, "low": low, "high": high, "runs": found.runs}
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*("" if each is None else str(each) for each in row))
-    Console().print(table)
 
 
 PARTS: dict[str, Part] = {

@@ -40,10 +40,7 @@ class Case:
     thresholds: Thresholds = errors.DEFAULT
 
     def __str__(self) -> str:
-        world = self.world
-        contexts = f", {world.cluster} a context, correlation {world.correlation:g}" if world.cluster > 1 else ""
-        tongues = f", {world.languages} languages" if world.languages > 1 else ""
-        return f"{self.what}{tongues}{contexts}, base {100 * world.accuracy:g} %"
+        return f"{self.what}{self.world}"
 
 
 _SINGLE = World(items=ITEMS)
@@ -94,15 +91,15 @@ def rate(case: Case, runs: int, seed: int | Sequence[int]) -> Rate:
     return Rate(tried(case, runs, seed).outcomes.count(case.verdict), runs)
 
 
-def fixed(case: Case, seed: int, runs: int = _FIXED_RUNS) -> int | None:
+def fixed(case: Case, seed: int) -> int | None:
     """The fewest items at which one look gives the verdict in 90 % of runs, to 3 %; None: more than the run has."""
     rng = np.random.default_rng(seed)
 
     def enough(items: int) -> bool:
         world, missed = replace(case.world, items=items), 0
-        for _ in range(runs):
+        for _ in range(_FIXED_RUNS):
             missed += decide(errors.draw(world, case.plan, rng), case.thresholds).outcome != case.verdict
-            if missed > (1 - _POWER) * runs:
+            if missed > (1 - _POWER) * _FIXED_RUNS:
                 return False
         return True
 
@@ -126,10 +123,9 @@ class Recorded:
     loss: float
     items: int
     rate: Rate
-    median: float
 
 
-def recorded(run: Path, *, repeats: int, seed: int, first: int = FIRST) -> Iterator[Recorded]:
+def recorded(run: Path, *, repeats: int, seed: int) -> Iterator[Recorded]:
     """Each checkpoint's loss by each criterion, as that criterion's tolerance."""
     inputs = read_inputs(run)
     for comparison in inputs.comparisons().values():
@@ -137,15 +133,9 @@ def recorded(run: Path, *, repeats: int, seed: int, first: int = FIRST) -> Itera
             continue
         paired = paired_of(inputs, comparison)
         for what, loss, thresholds in _own_losses(paired):
-            found = replay(paired, thresholds, first=first, repeats=repeats, seed=seed)
-            yield Recorded(
-                checkpoint=comparison.subject.checkpoint,
-                what=what,
-                loss=loss,
-                items=len(paired.contexts),
-                rate=Rate(found.outcomes.count("PASS"), repeats),
-                median=found.median,
-            )
+            found = replay(paired, thresholds, first=FIRST, repeats=repeats, seed=seed)
+            rate, items = Rate(found.outcomes.count("PASS"), repeats), len(paired.contexts)
+            yield Recorded(checkpoint=comparison.subject.checkpoint, what=what, loss=loss, items=items, rate=rate)
 
 
 def _own_losses(paired: Paired) -> Iterator[tuple[str, float, Thresholds]]:

@@ -22,11 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import roofline
-from benchmarks.harness import Options, answer_of, count, module_command, run_main
+from benchmarks.harness import Options, answer_of, count, module_command, print_table, run_main
 from benchmarks.pruning.llm_compressor_job import process_status
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
 from launch.sweep.models import BUNDLED_MODEL
@@ -161,23 +158,8 @@ def measure(
 
 
 def _print(rows: list[dict[str, Any]], rate: float) -> None:
-    floor = f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best"
-    table = Table(
-        title="bench prune", title_justify="left", caption=f"{floor}; at most: the other side's time over that"
-    )
-    for column in (
-        "model",
-        "method",
-        "who",
-        "median s",
-        "cpu s",
-        "peak GiB",
-        "floor s",
-        "ours is, times faster",
-        "at most",
-    ):
-        table.add_column(column, justify="left" if column in ("model", "method", "who") else "right")
-    table.add_column("masks agree (layer 0)", justify="right")
+    columns = ("model", "method", "who", "median s", "cpu s", "peak GiB", "floor s", "ours is, times faster", "at most")
+    shown = []
     for row in rows:
         cells = ["{model}", "{method}", "{who}", "{seconds:.2f} ({seconds_min:.2f}-{seconds_max:.2f})"]
         cells += ["{cpu_seconds:.2f}", "{peak_gib:.2f}", "{floor_s:.2f}"]
@@ -187,8 +169,10 @@ def _print(rows: list[dict[str, Any]], rate: float) -> None:
                 "{at_most:.2f}",
             ]
             cells += ["{masks_agree:.4%} ({first_layer_agrees:.3%})"]
-        table.add_row(*(cell.format(**row) for cell in cells))
-    Console().print(table)
+        shown.append([cell.format(**row) for cell in cells])
+    print_table("bench prune", (*columns, "masks agree (layer 0)"), shown, left=3)
+    floor = f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best"
+    print(f"{floor}; at most: the other side's time over that")
 
 
 def main() -> None:

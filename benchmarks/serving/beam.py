@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.harness import Agreement, Side, compare, lacking, run_main
+from benchmarks.harness import Agreement, lacking, run_main
 from benchmarks.serving import workload
 from benchmarks.serving.sides import start
 
@@ -40,15 +40,8 @@ def main() -> None:
         path = stack.enter_context(workload.written(options))
         with start("ours", "beam_without_eos", path) as one, start("theirs", "beam_without_eos", path) as other:
             agreement = agree_without_eos(one.round(), other.round())
-        ours, theirs = (stack.enter_context(start(who, "beam", path)) for who in ("ours", "theirs"))
-        compare(
-            "beam",
-            ours=Side(name="streamed rollouts", run=ours.round),
-            theirs=Side(name="LLM.beam_search", run=theirs.round),
-            agree=lambda *_: agreement,
-            rounds=options.rounds,
-            facts=lambda: workload.facts(options, path) | ours.results[-1]["stats"],
-        )
+        names = "beam", "streamed rollouts", "LLM.beam_search"
+        workload.compare_sides(stack, options, path, names, "beam", agree=lambda *_: agreement)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,15 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks import roofline
-from benchmarks.harness import Agreement, Side, compare, lacking, run_main
+from benchmarks.harness import Agreement, lacking, run_main
 from benchmarks.serving import lm_eval, score, workload
-from benchmarks.serving.sides import start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,16 +131,9 @@ def main() -> None:
     with ExitStack() as stack:
         path = stack.enter_context(workload.written(options))
         peer = lm_eval.beside(stack, options, path, agree, generate=True)
-        ours, theirs = (stack.enter_context(start(who, "everything", path)) for who in ("ours", "theirs"))
-        compare(
-            "pass",
-            ours=Side(name="one stream, records written", run=ours.round),
-            theirs=Side(name="four blocking calls, nothing written", run=theirs.round),
-            agree=agree,
-            rounds=options.rounds,
-            facts=lambda: facts(options, path, ours.results),
-            peer=peer,
-        )
+        names = "pass", "one stream, records written", "four blocking calls, nothing written"
+        more = partial(facts, options, path)
+        workload.compare_sides(stack, options, path, names, "everything", more, agree=agree, peer=peer)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Agreement, Side, compare, lacking, run_main
+from benchmarks.harness import Agreement, lacking, run_main
 from benchmarks.serving import workload
-from benchmarks.serving.sides import llm_arguments, start
+from benchmarks.serving.sides import llm_arguments
 
 TOLERANCE = 1e-3  # nats, of the divergence at any position
 _NOISE = 0.02  # deviations of a matrix
@@ -147,15 +147,8 @@ def main() -> None:
         work = json.loads(path.read_text())
         work["compressed"] = str(stack.enter_context(noisy(Path(work["model"]))))
         path.write_text(json.dumps(work))
-        ours, theirs = (stack.enter_context(start(who, "fidelity", path)) for who in ("ours", "theirs"))
-        compare(
-            "fidelity",
-            ours=Side(name="compared where the logits are", run=ours.round),
-            theirs=Side(name="LLM.generate(prompt_logprobs=-1)", run=theirs.round),
-            agree=agree,
-            rounds=options.rounds,
-            facts=lambda: workload.facts(options, path),
-        )
+        names = "fidelity", "compared where the logits are", "LLM.generate(prompt_logprobs=-1)"
+        workload.compare_sides(stack, options, path, names, "fidelity", lambda _: {}, agree=agree)
 
 
 if __name__ == "__main__":

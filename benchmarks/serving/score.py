@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.harness import Agreement, Side, compare, lacking, run_main
+from benchmarks.harness import Agreement, lacking, run_main
 from benchmarks.serving import lm_eval, workload
-from benchmarks.serving.sides import start
 
 # Nats, of an option's summed log-likelihood; or a share of it. In float32, the log_softmax of torch, which the other
 # sides use, errs by 1.7e-5 nats a token, always to one side (49,152 columns, against float64, from which ours differs
@@ -41,16 +40,8 @@ def main() -> None:
     with ExitStack() as stack:
         path = stack.enter_context(workload.written(options))
         peer = lm_eval.beside(stack, options, path, agree, generate=False)
-        ours, theirs = (stack.enter_context(start(who, "score", path)) for who in ("ours", "theirs"))
-        compare(
-            "score",
-            ours=Side(name="forced decoding, shared context", run=ours.round),
-            theirs=Side(name="LLM.generate(prompt_logprobs=0) per option", run=theirs.round),
-            agree=agree,
-            rounds=options.rounds,
-            facts=lambda: workload.facts(options, path) | ours.results[-1]["stats"],
-            peer=peer,
-        )
+        names = "score", "forced decoding, shared context", "LLM.generate(prompt_logprobs=0) per option"
+        workload.compare_sides(stack, options, path, names, "score", agree=agree, peer=peer)
 
 
 if __name__ == "__main__":

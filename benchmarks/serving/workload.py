@@ -27,14 +27,15 @@ import json
 import random
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Options, count, settings
+from benchmarks.harness import Options, Side, compare, count, settings
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
+from benchmarks.serving.sides import Work, start
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.tokenizer import load_tokenizer
@@ -155,6 +156,29 @@ def facts(options: argparse.Namespace, path: Path) -> dict[str, Any]:
     said = {"model": options.model, "task": options.task, "items": options.items}
     left_out = options.items - len(json.loads(path.read_text())["items"])
     return {**said, "left_out": left_out} if left_out > 0 else said
+
+
+def compare_sides(
+    stack: ExitStack,
+    options: argparse.Namespace,
+    path: Path,
+    names: tuple[str, str, str],
+    work: Work,
+    more: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda results: results[-1]["stats"],
+    **how: Any,
+) -> None:
+    """`compare` both sides, which live until `stack` closes. `names`: of the benchmark, our side and the other;
+    `more`: facts of our results."""
+    ours, theirs = (stack.enter_context(start(who, work, path)) for who in ("ours", "theirs"))
+    one, other = (Side(name=name, run=side.round) for name, side in zip(names[1:], (ours, theirs), strict=True))
+    compare(
+        names[0],
+        ours=one,
+        theirs=other,
+        rounds=options.rounds,
+        facts=lambda: {**facts(options, path), **more(ours.results)},
+        **how,
+    )
 
 
 @contextmanager
