@@ -26,8 +26,7 @@ from pruning.model.packing import batches
 from pruning.output import export
 from pruning.output.job import Job
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, RemovedParts, read_manifest
-from pruning.structured.choose import choose
-from pruning.structured.cut import Cut, first_cut, slices
+from pruning.structured.cut import Cut, choose, first_cut, slices
 from pruning.structured.write import check_built, mended, write
 
 _BATCH_TOKENS_CUDA = 16_384  # enough for full-speed products

@@ -18,8 +18,8 @@ import pandas as pd
 
 from evaluator.core.errors import InputError, mapping_at, unknown
 from evaluator.deciding import comparison
+from evaluator.deciding.comparison import Side, side_of_logged, side_of_run
 from evaluator.deciding.decision import Verdict
-from evaluator.deciding.sides import Side, side_of_logged, side_of_run
 from evaluator.deciding.thresholds import Thresholds, thresholds_of
 from evaluator.deciding.verdicts import judge, unfinished
 from evaluator.deciding.words import document, summary

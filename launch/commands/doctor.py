@@ -76,7 +76,7 @@ def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> 
     from launch.doctor.report import run_checks
     from launch.doctor.results import RunResult
     from launch.doctor.runs import Inputs, Run
-    from launch.run.work.sessions import remove_leftovers
+    from launch.run.work.cluster import remove_leftovers
 
     machine = this_machine()
     for name, value in machine.lines():

@@ -6,8 +6,7 @@ read the object. Importing this needs no torch, so that a mistyped name is repor
 from evaluator.core.config import Registry
 from pruning.methods.base import Method, Removal
 from pruning.methods.removals import Channels, Drop, Heads, Layers
-from pruning.methods.scores import RIA, Magnitude, Wanda
-from pruning.methods.sparsegpt import SparseGPT
+from pruning.methods.scores import RIA, Magnitude, SparseGPT, Wanda
 
 METHODS: Registry[Method | Removal] = Registry(
     "method", (Magnitude(), Wanda(), SparseGPT(), RIA(), Layers(), Drop(), Heads(), Channels())

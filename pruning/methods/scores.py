@@ -1,16 +1,20 @@
-"""The methods that score every weight and leave the others as they are: magnitude, Wanda and RIA.
+"""The methods that zero weights: magnitude, Wanda and RIA score every weight and leave the others as they are.
 
 Wanda: Sun et al., A Simple and Effective Pruning Approach for Large Language Models, eq. 1. RIA, relative importance
-and activations: Zhang et al., Plug-and-Play, eqs. 3 and 5."""
+and activations: Zhang et al., Plug-and-Play, eqs. 3 and 5. SparseGPT (Frantar and Alistarh, 2023) updates the others;
+its arithmetic is in `solver`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pruning.methods.base import ScoringMethod, Statistic
+from pruning.methods.base import Method, Pruned, ScoringMethod, Statistic
+from pruning.methods.patterns import Group, NofM, Pattern
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 POWER = 0.5  # of the input's norm in RIA, as published
 
@@ -56,3 +60,35 @@ class RIA(ScoringMethod):
         column_1I = size_OI.sum(dim=0, keepdim=True).clamp_min(smallest)
         row_O1 = size_OI.sum(dim=1, keepdim=True).clamp_min(smallest)
         return (size_OI / column_1I + size_OI / row_O1) * norm_sq_I.float().sqrt() ** POWER
+
+
+BLOCK = 128  # columns whose weights are compared with each other, as published
+
+
+class SparseGPT(Method):
+    """Column by column, with the remaining weights updated to make up for those that went."""
+
+    name = "sparsegpt"
+    help = "removes weights column by column, and changes the remaining weights to make up for them"
+    statistic = Statistic.HESSIAN
+    takes_group = False  # always the rows and columns of one block
+    passes = 4
+
+    def taken(self, rows: int, columns: int, pattern: Pattern, group: Group) -> int:
+        """Rounded down in every block of columns."""
+        if isinstance(pattern, NofM):
+            return super().taken(rows, columns, pattern, group)
+        widths = [min(BLOCK, columns - start) for start in range(0, columns, BLOCK)]
+        return sum(pattern.count(rows * width) for width in widths)
+
+    def prune(
+        self, weights_OI: Iterable[Tensor], statistic: Tensor | None, pattern: Pattern, group: Group, where: str
+    ) -> Iterator[Pruned]:
+        from pruning.methods import solver
+
+        assert statistic is not None
+        factor = solver.factorise(statistic, where)
+        del statistic  # it can be gigabytes
+        dead_columns = int(factor.dead_I.sum())
+        for weight_OI, mask_OI in solver.solve(list(weights_OI), factor, pattern, block=BLOCK):
+            yield Pruned(weight_OI, mask_OI, dead_columns, factor.damping, factor.dtype)

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from evaluator.engine.config import EngineConfig
-from launch.doctor.cases import cases_for
 from launch.doctor.results import RunResult, of_scores
-from launch.doctor.runs import DIVIDED, Inputs, run_apart
+from launch.doctor.runs import DIVIDED, Inputs, cases_for, run_apart
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.engines import needs_vllm, oracle_of
 from tests.support.runs import finish

@@ -12,10 +12,9 @@ from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.fake import FakeEngine, FakeLM
 from launch.doctor import checkpoints, runs
-from launch.doctor.cases import Cases
 from launch.doctor.machine import Gpu, Machine
 from launch.doctor.results import RunResult
-from launch.doctor.runs import PRUNING, Inputs, Run
+from launch.doctor.runs import PRUNING, Cases, Inputs, Run
 
 Bend = Callable[[Request, Response], Response]  # makes a sound answer a wrong one
 

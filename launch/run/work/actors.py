@@ -39,7 +39,7 @@ from launch.run.decide.assignments import (
     ShardResult,
     Where,
 )
-from launch.run.decide.nodes import GPU_SHARE, NO_GPUS, Place, part_of_gpu
+from launch.run.decide.nodes import GPU_SHARE, NO_GPUS, part_of_gpu
 from launch.sweep.plugins import load_plugins
 from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
@@ -64,7 +64,9 @@ class EngineActor:
     def __init__(self, setup: EngineSetup) -> None:
         enter_engine_process(setup)
         self._config = setup.config
-        self._gpu = gpu_of(setup.place)
+        visible, place = os.environ.get("CUDA_VISIBLE_DEVICES"), setup.place
+        part = f" (1/{place.sharing})" if place.sharing > 1 else ""
+        self._gpu = f"{platform.node()}: {visible}{part}" if place.gpus and visible else ""
         if self._gpu:
             print(f"GPU: {self._gpu}", flush=True)
         self._engine: Engine | None = None
@@ -211,13 +213,6 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
         ),
         **options,
     )(actor).remote(setup)
-
-
-def gpu_of(place: Place) -> str:
-    """The GPUs that Ray has given this process, as `Where.gpu`."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    part = f" (1/{place.sharing})" if place.sharing > 1 else ""
-    return f"{platform.node()}: {visible}{part}" if place.gpus and visible else ""
 
 
 def end_process(where: Where) -> None:

@@ -1,28 +1,35 @@
 """Ray: local by default, or the cluster of RAY_ADDRESS if that is set; without output, and watched.
 
 If Ray's control service dies, Ray ends the driver's process after a minute, without an error to the program. If a
-local raylet dies, Ray waits for a new one. `Cluster.check` notices both sooner."""
+local raylet dies, Ray waits for a new one. `Cluster.check` notices both sooner.
+
+Killed drivers leave the folders of Ray's sessions behind. A driver marks its session with its process. Only a marked
+session of a dead process of this machine and user is removed, and only if no process names it."""
 
 import contextlib
+import json
 import logging
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.core.errors import ResurfaceError, one_line
+from evaluator.core.liveness import Owner, sight, this_process
 from evaluator.store.files import need_unfenced
 from launch import provenance
 from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node
-from launch.run.work.sessions import mark
 from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's default takes 30 % of the memory
@@ -206,3 +213,34 @@ def fate(actor: Any, node_id: str, seconds: float, over: Callable[[], bool]) -> 
         else:
             return None
     return None
+
+
+_MARK = "resurface.json"
+
+
+def mark(session: Path) -> None:
+    """State in a session's folder that it belongs to this process."""
+    with suppress(OSError):
+        (session / _MARK).write_text(json.dumps(asdict(this_process())), encoding="utf-8")
+
+
+def remove_leftovers() -> list[str]:
+    """Remove the sessions of dead drivers of ours; a line about these, and one about others that no process names."""
+    folder = Path(os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))) / "ray"  # noqa: S108  (Ray's own rule)
+    ours: list[Path] = []
+    others: list[Path] = []
+    used = " ".join(" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+    for path in sorted(folder.glob("session_2*")):
+        with suppress(OSError, ValueError, TypeError):
+            if path.is_symlink() or path.stat().st_uid != os.getuid() or path.name in used:
+                continue
+            if not (path / _MARK).exists():
+                others.append(path)
+            elif sight(Owner(**json.loads((path / _MARK).read_bytes()))) == "gone":
+                ours.append(path)
+    for path in ours:
+        shutil.rmtree(path, ignore_errors=True)
+    said = [f"{folder}: removed {len(ours)} sessions of killed runs"] if ours else []
+    if others:
+        said.append(f"{folder}: {len(others)} sessions without a process stay: they may not be ours ({others[0].name})")
+    return said

@@ -35,16 +35,14 @@ from launch.run.decide.failures import Ledger, Setback
 from launch.run.decide.fleet import Fleet
 from launch.run.decide.nodes import Node, Place, prune_options
 from launch.run.directory.events import State
-from launch.run.directory.live import LiveState
+from launch.run.directory.live import LiveState, Plan
 from launch.run.directory.lock import LeaseLost, RunLock
-from launch.run.directory.metrics import Plan
 from launch.run.directory.rundir import RunDirectory, drop_references, references_of, set_damaged_aside
-from launch.run.work.cluster import Cluster, cluster, least_gpu_memory
+from launch.run.work.cluster import Cluster, cluster, least_gpu_memory, remove_leftovers
 from launch.run.work.failure_log import FailureLog, try_again
 from launch.run.work.progress import Progress
 from launch.run.work.prune_tasks import PruneTasks
 from launch.run.work.screening import Screening
-from launch.run.work.sessions import remove_leftovers
 from launch.run.work.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
@@ -176,7 +174,12 @@ class _Run:
             self._report(Event(kind="phase", text="starting Ray"))
             for text in [] if os.environ.get("RAY_ADDRESS") else remove_leftovers():
                 self._report(Event(kind="noted", text=text))
-            with cluster(self._run_dir / "logs", self._again) as machines, Inspections(trust=trust) as inspected:
+            with (
+                cluster(
+                    self._run_dir / "logs", lambda text: self._report(Event(kind="retried", text=text))
+                ) as machines,
+                Inspections(trust=trust) as inspected,
+            ):
                 self._on(machines, to_make, inspected)
         self._store.need_kept()
         self._log.look(self._board.setbacks, ())
@@ -189,9 +192,6 @@ class _Run:
         self._directory.mark(state, checkpoints=self.infos, engine_stats=self.engine_stats, **more)
         if state != "running":
             self._live.write_metrics(state, self.engine_stats)
-
-    def _again(self, text: str) -> None:
-        self._report(Event(kind="retried", text=text))
 
     def _on(self, machines: Cluster, to_make: Sequence[CheckpointJob], inspected: Inspections) -> None:
         """Make and evaluate checkpoints until nothing is left."""

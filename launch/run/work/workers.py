@@ -100,7 +100,7 @@ class EngineWorker(Worker):
 
     def _next(self) -> Assignment | None:
         """Wait for a process and for work; None if there will never be both."""
-        while not self.board.over and self.retired is None and not self.gone:
+        while not self._over() and self.retired is None:
             try:
                 if self._has_place():
                     return self.board.take(self.number, self._loaded, self._architecture)
@@ -108,6 +108,10 @@ class EngineWorker(Worker):
                 if not self.board.stopped and not self._left(error):
                     self._not_started(error, "its process did not start")
         return None
+
+    def _over(self) -> bool:
+        """Whether no work can follow: the node is lost, or the run has ended."""
+        return self.gone or self.board.over
 
     def _has_place(self, seconds: float | None = None) -> bool:
         """Whether the actor has its node and GPUs. Waits for them for `seconds`, or until the run is over."""
@@ -119,7 +123,7 @@ class EngineWorker(Worker):
             self._actor = start_actor(EngineActor, self._setup, concurrency_groups=GROUPS)
         started, told = time.monotonic(), False
         place = self._actor.where.remote()
-        while not self.board.over and not self.gone:
+        while not self._over():
             found, _ = ray.wait([place], timeout=1.0)
             waited = time.monotonic() - started
             if found:
@@ -153,15 +157,11 @@ class EngineWorker(Worker):
         if self.board.stopped:
             return
         if isinstance(error, OUT_OF_REACH):
-
-            def over() -> bool:
-                return self.gone or self.board.over
-
-            found = fate(self._actor, self.node_id, SOON_SECONDS, over)
+            found = fate(self._actor, self.node_id, SOON_SECONDS, self._over)
             if found is None:  # other engines do the work until Ray knows whether the actor's node is gone
                 self.board.end(self.number)
                 self.board.leave(self.number)
-                error = fate(self._actor, self.node_id, VERDICT_SECONDS, over) or error
+                error = fate(self._actor, self.node_id, VERDICT_SECONDS, self._over) or error
                 if not self.board.over and not self._left(error):
                     self._not_started(error, "it was out of reach")
                 return
@@ -212,7 +212,7 @@ class EngineWorker(Worker):
         if remedy == "probe" and known is not None:
             try:
                 while not self._has_place(_RESTART_SECONDS):
-                    if self.board.over or self.gone:
+                    if self._over():
                         return
                 self._hold(known)
             except _FAILURES as error:

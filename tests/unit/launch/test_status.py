@@ -22,9 +22,8 @@ from evaluator.store.records import RecordStore, to_table
 from launch.commands.status import _page
 from launch.run.decide.assignments import Event
 from launch.run.directory.events import History
-from launch.run.directory.live import LiveState
+from launch.run.directory.live import LiveState, Plan
 from launch.run.directory.lock import FOLDER, RunLock
-from launch.run.directory.metrics import Plan
 from launch.status import Driver, driver_of, finished_items, read_status, summarise
 from tests.support.runs import command, typed
 from tests.support.sweeps import refused

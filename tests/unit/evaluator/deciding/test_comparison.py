@@ -10,8 +10,7 @@ import statsmodels.api as sm
 from scipy.stats import t, ttest_1samp, ttest_rel
 from statsmodels.stats.contingency_tables import mcnemar
 
-from evaluator.deciding.comparison import compare
-from evaluator.deciding.sides import side_of_logged, side_of_run
+from evaluator.deciding.comparison import compare, side_of_logged, side_of_run
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ROUNDED
 from evaluator.metrics.measures import Unbounded

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from evaluator.deciding.comparison import compare
-from evaluator.deciding.sides import side_of_logged, side_of_run
+from evaluator.deciding.comparison import compare, side_of_logged, side_of_run
 from evaluator.report import read_inputs
 from evaluator.report.lm_eval import export
 from evaluator.store.lm_eval import read_logged

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from launch.doctor import checks
-from launch.doctor.cases import PROMPT_TOKENS, cases_for
 from launch.doctor.checkpoints import _prune, differing, masks_of, write_divisible, write_twins
+from launch.doctor.runs import PROMPT_TOKENS, cases_for
 from launch.sweep.models import BUNDLED_MODEL
 from pruning.model import onednn
 from pruning.model.decoder import Decoder

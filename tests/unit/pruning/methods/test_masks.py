@@ -10,8 +10,7 @@ from evaluator.core.errors import JobError
 from pruning.methods import masks, solver
 from pruning.methods.masks import count_zeros
 from pruning.methods.patterns import NofM, Unstructured
-from pruning.methods.scores import RIA, Magnitude, Wanda
-from pruning.methods.sparsegpt import BLOCK, SparseGPT
+from pruning.methods.scores import BLOCK, RIA, Magnitude, SparseGPT, Wanda
 from tests.support import brute_force
 
 

@@ -17,8 +17,7 @@ from evaluator.core.errors import InputError, ResurfaceError
 from launch.run.decide.assignments import Event, Kind
 from launch.run.directory import live
 from launch.run.directory.events import UNLOGGED, EventLog, History, read_history
-from launch.run.directory.live import LiveState
-from launch.run.directory.metrics import Plan
+from launch.run.directory.live import LiveState, Plan
 
 
 @pytest.fixture

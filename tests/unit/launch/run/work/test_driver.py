@@ -18,7 +18,7 @@ from launch.run.decide.assignments import EngineSetup, Event, Where
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Setback
 from launch.run.decide.nodes import FreeGpus, Node, Place, prune_options
-from launch.run.directory.metrics import Plan
+from launch.run.directory.live import Plan
 from launch.run.directory.rundir import RunDirectory
 from launch.run.work import driver, prune_tasks, workers
 from launch.run.work.prune_tasks import PruneTasks

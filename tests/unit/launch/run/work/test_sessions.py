@@ -11,7 +11,7 @@ import pytest
 from ray._common.utils import get_default_ray_temp_dir
 
 from evaluator.core.liveness import Owner, this_process
-from launch.run.work.sessions import mark, remove_leftovers
+from launch.run.work.cluster import mark, remove_leftovers
 
 
 def _session(folder: Path, second: int, pid: int, owner: Owner | None = None) -> Path:
