@@ -49,23 +49,20 @@ def test_flips_count_both_ways_and_another_wrong_answer_apart(case):
     assert choice[["flips", "wrong_to_other"]].tolist() == [2, 0]
 
 
-def test_the_thirds_are_of_the_bases_certainty(case):
+def test_the_thirds_are_of_the_bases_certainty_and_in_a_choice_of_golds_margin(case):
     thirds = case["flips"][(case["flips"]["probe"] == "greedy") & (case["flips"]["margin"] != "all")]
     assert thirds["margin"].tolist() == ["lowest", "middle", "highest"]
     assert thirds["n"].tolist() == [2, 2, 2]
     assert thirds["flips"].tolist() == [1, 1, 1]  # swahili/1; english/3; english/2
     assert thirds["margin_from"].tolist() == pytest.approx([-0.6, -0.4, -0.2])
     assert thirds["margin_to"].tolist() == pytest.approx([-0.5, -0.3, -0.1])
-
-
-def test_the_margin_of_a_choice_is_between_gold_and_the_best_other_option():
     dense = {f"english/{n}": Seen(choice=True, gold_score=-2 + n / 10) for n in (1, 2, 3)}
     found = pair(dense, dense)["flips"]
     thirds = found[found["margin"] != "all"]
     assert thirds["margin_from"].tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_recovery_is_in_percent_of_the_base_and_above_guessing(case):
+def test_recovery_is_in_percent_of_a_base_that_is_right_at_times_and_above_guessing(case):
     row = only(case["recovery_percent"], probe="greedy", language="all")
     assert (row["base_accuracy"], row["accuracy"]) == pytest.approx((3 / 6, 2 / 6))
     assert row["recovery"] == pytest.approx(2 / 3)
@@ -76,25 +73,19 @@ def test_recovery_is_in_percent_of_the_base_and_above_guessing(case):
     assert choice["above_guessing"] == pytest.approx((3 / 5 - 1 / 4) / (2 / 5 - 1 / 4))
     mean = only(case["recovery_percent"], probe="greedy", language="mean")
     assert mean["recovery"] == pytest.approx((1 + 0) / 2)  # english 2 of 2, swahili 0 of 1
-
-
-def test_a_base_that_is_never_right_has_no_recovery():
     found = pair(numbered(english=[WRONG]), numbered(english=[RIGHT]))
     row = only(found["recovery_percent"], probe="greedy", language="all")
     assert pd.isna(row["recovery"])
     assert "the base is right for 0.000" in row["reason"]
 
 
-def test_length_counts_tokens_and_answers_that_did_not_end():
+def test_length_counts_tokens_and_answers_that_did_not_end_before_the_runs_limit():
     dense = [Seen(greedy=True, tokens=count) for count in (4, 4, 6, 10)]
     pruned = [Seen(greedy=True, tokens=count, ended=count < 16) for count in (8, 16, 16, 16)]
     row = only(pair(numbered(english=dense), numbered(english=pruned))["length"], language="all")
     assert (row["base_tokens"], row["tokens"], row["ratio"]) == pytest.approx((6, 14, 14 / 6))
     assert (row["base_at_limit"], row["at_limit"], row["more_at_limit"]) == pytest.approx((0, 0.75, 0.75))
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
-
-
-def test_answers_of_one_length_have_ended_where_the_run_says_that_the_limit_is_longer():
     for limit, at_limit in ((16, 0.0), (4, 1.0)):
         run = {"identity": {"task_settings": {"p": {"t": {"max_new_tokens": limit}}}}}
         row = only(TABLES["length"].frame(compared(run=run, greedy=True, tokens=4)), language="all")
@@ -133,23 +124,17 @@ def test_another_seed_and_another_way_of_scoring_are_in_every_row_that_compares(
         assert not reasons.drop("p").str.contains("comparable").any(), name
 
 
-def test_distractors_drawn_in_another_way_are_not_comparable():
+def test_distractors_answers_and_samples_that_were_drawn_otherwise_are_not_comparable():
     """run.json names `alike`; a base from before the setting has no `options`, which is `any`."""
     settings = {"dense": {"t": {"seed": 0}}, "p": {"t": {"seed": 0, "options": "alike"}}}
     why = "not comparable with the base: options any against alike"
     assert compared(run={"identity": {"task_settings": settings}}).incomparable == {("t", "p"): why}
     settings["dense"]["t"]["options"] = "alike"
     assert compared(run={"identity": {"task_settings": settings}}).incomparable == {}
-
-
-def test_how_answers_were_drawn_matters_to_drawn_answers_alone():
     settings = {name: {"t": {"temperature": heat}} for name, heat in (("dense", 1.0), ("p", 0.7))}
     found = compute_tables(compared(run={"identity": {"task_settings": settings}}))
     assert found["recovery"].frame["reason"].str.contains("temperature 1 against 0.7").any()
     assert not found["flips"].frame["reason"].astype(str).str.contains("temperature").any()
-
-
-def test_fewer_samples_on_some_items_are_counted():
     dense = numbered(english=[Seen(greedy=True, samples=[True] * 2)] * 3)
     own = dense | {"english/1": Seen(greedy=True, samples=[True])}
     outcomes = pd.concat([reduce_records(records("dense", dense)), reduce_records(records("p", own, base="dense"))])

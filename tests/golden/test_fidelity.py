@@ -54,12 +54,20 @@ def test_means_are_over_positions(frame):
     assert found(frame, "small", along="gold answer")["kld"] == own["kld"]
 
 
-def test_the_floor_is_the_base_against_itself(frame):
+def test_the_floor_is_the_base_against_itself_and_accuracies_stand_beside_it(frame):
     floor, own = (found(frame, name, along="greedy answer") for name in ("dense", "small"))
     assert (floor["floor"], own["floor"]) == (True, False)
     assert floor["kld"] == pytest.approx(0.002 / 5)
     assert own["kld_floor"] == floor["kld"]
     assert math.isnan(floor["kld_floor"])
+    own, floor = (found(frame, name, along="greedy answer") for name in ("small", "dense"))
+    assert (own["accuracy"], own["mc_only_rate"]) == (0.25, pytest.approx(2 / 3))
+    assert floor["accuracy"] == 0.75
+    assert math.isnan(floor["mc_only_rate"])
+    text = found(frame, "small", along="text", task="book")
+    assert (text["n"], text["positions"], text["kld"]) == (3, 6, pytest.approx(0.9 / 6))
+    assert draw(TABLE, frame) is not None
+    assert draw(TABLE, frame[frame["task"] == "book"]) is not None
 
 
 def test_by_language_fate_and_the_bases_confidence(frame):
@@ -74,17 +82,6 @@ def test_by_language_fate_and_the_bases_confidence(frame):
     assert (unsure["n"], unsure["positions"], unsure["kld"]) == (2, 2, pytest.approx(0.15))
     assert (sure["n"], sure["positions"], sure["same_top"]) == (3, 3, pytest.approx(2 / 3))
     assert found(frame, "small", group="base 0.99 to 1", **own)["positions"] == 0
-
-
-def test_what_it_is_held_against(frame):
-    own, floor = (found(frame, name, along="greedy answer") for name in ("small", "dense"))
-    assert (own["accuracy"], own["mc_only_rate"]) == (0.25, pytest.approx(2 / 3))
-    assert floor["accuracy"] == 0.75
-    assert math.isnan(floor["mc_only_rate"])
-    text = found(frame, "small", along="text", task="book")
-    assert (text["n"], text["positions"], text["kld"]) == (3, 6, pytest.approx(0.9 / 6))
-    assert draw(TABLE, frame) is not None
-    assert draw(TABLE, frame[frame["task"] == "book"]) is not None
 
 
 def test_a_bound_is_called_one():

@@ -45,7 +45,7 @@ def of_failures(matcher: str, *yes: int) -> pd.DataFrame:
     return judged(matcher, "dense", {key: int(key[-1]) in yes for key in keys})
 
 
-def test_a_contained_answer_is_right_for_every_grader():
+def test_a_contained_answer_is_right_for_every_grader_and_one_matcher_is_no_panel():
     found = table(of_failures("a", 3, 4, 6), of_failures("b", 3))
     wanted = {CONTAINMENT: 3, "a": 6, "b": 4, PANEL: 4}  # of 4 and 6 the two matchers disagree: a tie is a no
     for grader, yes in wanted.items():
@@ -55,9 +55,6 @@ def test_a_contained_answer_is_right_for_every_grader():
     assert row(found, "a", language="korean")["accuracy"] == pytest.approx(2 / 3)
     three = table(of_failures("a", 3, 4), of_failures("b", 3, 6), of_failures("c", 3, 4))
     assert row(three, PANEL)["yes"] == 5  # 3 and 4 join the three that contain the answer
-
-
-def test_one_matcher_is_no_panel_and_one_that_was_not_asked_is_no_grader():
     elsewhere = judged("b", "other", {"english/3": True})
     found = table(of_failures("a", 3), elsewhere)
     assert set(found["grader"]) == {CONTAINMENT, "a"}
@@ -94,6 +91,14 @@ def test_a_response_without_a_verdict_is_counted_and_told():
     line = row(table(verdicts), "a")
     assert (line["n"], line["unjudged"], line["yes"]) == (6, 1, 4)
     assert "run resurface match" in line["reason"]
+    assert table(of_failures("a", 3).assign(weights_digest="other")).empty
+    verdicts = judged("a", "dense", {"english/3": "too long", "english/4": True, "korean/6": None, "korean/7": False})
+    line = row(table(verdicts), "a")
+    assert (line["n"], line["unjudged"]) == (5, 2)
+    assert line["reason"] == (
+        "1 items have a response that is too long for a matcher's prompt; "
+        "1 items have no verdict: run resurface match with the same matchers again"
+    )
 
 
 def test_one_shared_yes_is_no_agreement_beyond_chance():
@@ -103,10 +108,6 @@ def test_one_shared_yes_is_no_agreement_beyond_chance():
     assert (line["n"], line["agreement"]) == (20, 1.0)
     assert line[["scott_pi", "scott_pi_low", "scott_pi_high"]].isna().all()
     assert line["reason"] == "no Scott's pi: one of the two says yes fewer than 5 times"
-
-
-def test_verdicts_on_other_weights_do_not_count():
-    assert table(of_failures("a", 3).assign(weights_digest="other")).empty
 
 
 def test_scott_pi_is_fleiss_kappa_of_two_raters():
@@ -128,15 +129,12 @@ def of_beams(matcher: str, *verdicts: object) -> pd.DataFrame:
     return judged(matcher, "dense", dict(zip(BEAMS, verdicts, strict=True)), probe="beam")
 
 
-def test_a_beam_that_a_matcher_takes_makes_the_item_right():
+def test_a_beam_that_a_matcher_takes_makes_the_item_right_and_else_all_must_be_judged():
     found = table(of_beams("a", [False], [False, True], [False, False]), seen=BEAMS)
     assert set(found["probe"]) == {"beam"}
     contained, matcher = row(found, CONTAINMENT), row(found, "a")
     assert (contained["n"], contained["yes"], contained["accuracy"]) == (3, 1, pytest.approx(1 / 3))
     assert (matcher["n"], matcher["yes"]) == (3, 2)
-
-
-def test_an_item_lacks_a_verdict_until_one_beam_is_taken_or_all_are_judged():
     found = table(of_beams("a", [False], [True, None], [False, None]), seen=BEAMS)
     line = row(found, "a")
     assert (line["n"], line["unjudged"], line["yes"]) == (2, 1, 2)
@@ -158,7 +156,7 @@ def test_matchers_are_compared_on_single_beams_and_with_containment_on_items():
     assert "resurface match --all" in row(few, CONTAINMENT, "a")["reason"]
 
 
-def test_every_generated_format_that_was_judged_has_rows():
+def test_every_generated_format_that_was_judged_has_rows_and_samples_are_of_the_runs_own_seed():
     parts = [records("dense", SEEN, form=form) for form in ("open", "shown", "one_shot")]
     everything = dict.fromkeys(("english/3", "english/4", "korean/6", "korean/7"), True)
     verdicts = [judged("a", "dense", everything, form=form) for form in ("open", "one_shot")]
@@ -166,25 +164,12 @@ def test_every_generated_format_that_was_judged_has_rows():
     assert found["format"].unique().tolist() == ["open", "one_shot"]
     pooled = found.query("language == 'all' and grader == 'a' and format == 'one_shot'")
     assert pooled["accuracy"].tolist() == [1.0]
-
-
-def test_samples_are_those_of_the_runs_own_seed():
     verdicts = [judged("a", "dense", {"english/1": [bool(seed)] * 2}, probe="sample", seed=seed) for seed in (0, 1)]
     drawn = Seen(samples=[False, False])
     of_run = records("dense", numbered(english=[replace(drawn, greedy=False)]))
     parts = [of_run, records("dense", numbered(english=[drawn]), seed=1)]
     found = TABLES["matching"].frame(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))
     assert row(found, "a")["yes"] == 0
-
-
-def test_a_response_that_is_too_long_for_the_matcher_is_not_asked_for_again():
-    verdicts = judged("a", "dense", {"english/3": "too long", "english/4": True, "korean/6": None, "korean/7": False})
-    line = row(table(verdicts), "a")
-    assert (line["n"], line["unjudged"]) == (5, 2)
-    assert line["reason"] == (
-        "1 items have a response that is too long for a matcher's prompt; "
-        "1 items have no verdict: run resurface match with the same matchers again"
-    )
 
 
 def controlled(matcher: str, accepted: int, denied: int, language: str = "english") -> pd.DataFrame:
@@ -197,7 +182,7 @@ def controlled(matcher: str, accepted: int, denied: int, language: str = "englis
     return pd.DataFrame(rows).assign(task="t", matcher=matcher, language=language)
 
 
-def test_an_accuracy_without_the_matchers_error():
+def test_accuracies_without_the_error_of_a_matcher_or_of_the_panels_majority():
     """3 of 7 items contain the answer, 2 of 4 are accepted: (1/2 + 8/10 - 1) / (9/10 + 8/10 - 1) = 3/7 are right."""
     found = table(of_failures("a", 3, 4), controls=controlled("a", 9, 8))
     line = row(found, "a")
@@ -207,13 +192,15 @@ def test_an_accuracy_without_the_matchers_error():
     assert pd.isna(row(found, CONTAINMENT)["corrected"])
     assert pd.isna(row(found, "a", language="korean")["corrected"])  # no control pair in that language
     assert row(found, "a", language="english")["corrected"] == pytest.approx(2 / 4 + 2 / 4 * 1.0)  # 8/7, kept within 1
-
-
-def test_the_panels_error_is_that_of_its_majority():
     controls = pd.concat([controlled("a", 9, 8), controlled("b", 10, 10), controlled("c", 8, 10)])
     found = table(of_failures("a", 3, 4), of_failures("b", 3), of_failures("c", 3, 4), controls=controls)
     # of the ten that match, the majority accepts 9 (a and b); of the others it accepts none
     assert row(found, PANEL)["corrected"] == pytest.approx(3 / 7 + 4 / 7 * (2 / 4) / 0.9)
+    seen = {f"english/{i}": Seen(samples=[False, False]) for i in range(4)}
+    verdicts = judged("a", "dense", {key: [True, False] for key in seen}, probe="sample")
+    line = row(table(verdicts, seen=seen, controls=controlled("a", 9, 8)), "a")
+    assert line["accuracy"] == 1.0
+    assert pd.isna(line["corrected"])
 
 
 def test_an_unfit_matcher_is_named_and_loses_its_vote_where_that_is_asked():
@@ -226,11 +213,3 @@ def test_an_unfit_matcher_is_named_and_loses_its_vote_where_that_is_asked():
     assert "it has no vote in the panel" in row(fit, "c")["reason"]
     assert pd.isna(row(fit, "a")["reason"])
     assert row(fit, "c")["accuracy"] == row(whole, "c")["accuracy"]
-
-
-def test_drawn_answers_are_not_corrected():
-    seen = {f"english/{i}": Seen(samples=[False, False]) for i in range(4)}
-    verdicts = judged("a", "dense", {key: [True, False] for key in seen}, probe="sample")
-    line = row(table(verdicts, seen=seen, controls=controlled("a", 9, 8)), "a")
-    assert line["accuracy"] == 1.0
-    assert pd.isna(line["corrected"])

@@ -36,7 +36,7 @@ def case():
     return overlaps({name: seen(pattern * 5) for name, pattern in patterns.items()})
 
 
-def test_error_consistency_by_hand(case):
+def test_error_consistency_by_hand_of_all_items_and_of_what_there_was_to_lose(case):
     """a and b on ten kinds of items, five of each, of which a has 4 right and b 3."""
     row = only(case, checkpoint="a", other="b", among=ALL)
     # right in both: 0, 1; wrong in both: 3, 4, 6, 7, 8; a alone right: 2, 9; b alone right: 5
@@ -47,10 +47,7 @@ def test_error_consistency_by_hand(case):
     assert row["kappa_low"] < row["kappa"] < row["kappa_high"]
     assert row[["engine_error", "excluded", "unpaired"]].tolist() == [5, 0, 0]
     assert row["measure"] == "error consistency"
-
-
-def test_of_what_there_was_to_lose(case):
-    """The base has 0 to 5 right, and 10, on which a failed: a loses 3, 4, 5, b loses 2, 3, 4."""
+    # The base has 0 to 5 right, and 10, on which a failed: a loses 3, 4, 5, b loses 2, 3, 4.
     row = only(case, checkpoint="a", other="b", among=LOST)
     assert row[["n", "both_wrong", "wrong_here", "wrong_there", "engine_error"]].tolist() == [30, 10, 5, 5, 5]
     assert row["kappa"] == pytest.approx((4 / 6 - 1 / 2) / (1 / 2))
@@ -179,12 +176,9 @@ def grid(methods: int, sparsities: int) -> list[Subject]:
     return [subject("dense"), *made]
 
 
-def test_every_pair_is_compared_up_to_a_number_of_checkpoints():
+def test_every_pair_is_compared_up_to_a_number_of_checkpoints_and_then_the_nearest(monkeypatch):
     found = partners(grid(9, 11))
     assert [(one, other) for one, others in enumerate(found) for other in others] == list(combinations(range(100), 2))
-
-
-def test_of_more_checkpoints_the_base_and_the_nearest_settings_are_compared():
     subjects = grid(4, 250)
     pairs = {(one, other) for one, others in enumerate(partners(subjects)) for other in others}
     named = {(subjects[one].checkpoint, subjects[other].checkpoint) for one, other in pairs}
@@ -194,9 +188,6 @@ def test_of_more_checkpoints_the_base_and_the_nearest_settings_are_compared():
     assert {(f"m{one}-7", f"m{other}-7") for one, other in combinations(range(4), 2)} <= named  # other methods
     assert ("m1-7", "m1-13") not in named
     assert len(pairs) <= 1000 * (1 + 2 * overlap.NEAR)
-
-
-def test_who_has_another_base_is_compared_where_all_pairs_are_only(monkeypatch):
     monkeypatch.setattr(overlap, "ALL_PAIRS", 3)
     several = [subject("a"), subject("b"), subject("p", base="a"), subject("q", base="b")]
     assert partners(several) == [[1, 2], [3], [], []]

@@ -139,7 +139,7 @@ def test_two_checkpoints_of_the_same_weights_are_no_test_of_holms(case):
     assert found.loc[("b", "dense", "paper"), "holm_p"] == pytest.approx(3 * 2 * 0.5**14)
 
 
-def test_prompts_are_compared_on_the_items_that_all_of_them_measured():
+def test_several_prompts_are_compared_on_the_items_that_all_of_them_measured():
     long = {**seen({"english": 6}), "english/0": Seen(greedy=False, status="excluded", why="too long")}
     found = tables(records("dense", seen({"english": 5})), records("dense", long, task="t+terse"))["prompts"]
     whole, paper, terse = (only(found, language="all", prompt=prompt) for prompt in ("all", "paper", "terse"))
@@ -147,6 +147,9 @@ def test_prompts_are_compared_on_the_items_that_all_of_them_measured():
     assert (paper["accuracy"], terse["accuracy"]) == pytest.approx((4 / 9, 5 / 9))
     assert (paper["excluded"], terse["excluded"]) == (0, 1)
     assert terse["reason"] == "1 excluded (too long)"
+    found = tables(records("dense", seen({"english": 5})), records("dense", seen({"english": 5}), task="other"))
+    assert found["prompts"].empty
+    assert found["prompt_order"].empty
 
 
 def test_a_pair_is_compared_on_the_items_that_both_measured():
@@ -165,12 +168,6 @@ def test_a_pair_is_compared_on_the_items_that_both_measured():
     expected = {("a", "dense"): -3 / 9, ("b", "dense"): -2 / 10, ("a", "b"): -1 / 9}
     assert whole["difference"].to_dict() == pytest.approx(expected)
     assert ((whole["difference_low"] < whole["difference"]) & (whole["difference"] < whole["difference_high"])).all()
-
-
-def test_one_prompt_makes_neither_table():
-    found = tables(records("dense", seen({"english": 5})), records("dense", seen({"english": 5}), task="other"))
-    assert found["prompts"].empty
-    assert found["prompt_order"].empty
 
 
 @pytest.mark.parametrize("seed", range(10))

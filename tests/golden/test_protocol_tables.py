@@ -173,9 +173,6 @@ def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
     assert rung["perplexity"] == pytest.approx(math.exp(3))
     for name in ("accuracy", "fates", "pr_gap", "rank", "ladder"):
         assert "text-wiki" not in set(found[name]["task"])  # a text is no question
-
-
-def test_a_window_without_tokens_was_not_measured():
     frame = reduce_records(records("m", windows((0.0, 0), (-1.0, 1)), **TEXT))
     assert frame["perplexity_status"].tolist() == ["engine_error", "ok"]
     row = only(TABLES["perplexity"].fill(Inputs(frame)).frame)

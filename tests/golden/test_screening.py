@@ -26,7 +26,7 @@ def inputs(*rows: object) -> Inputs:
     return Inputs(outcomes, run={"screening": list(rows)})
 
 
-def test_the_table_has_the_verdict_and_the_levels():
+def test_the_table_has_the_verdict_and_the_levels_of_rows_that_are_some():
     frame = TABLES["screening"].frame(inputs(asdict(KEPT), asdict(OUT)))
     assert frame["checkpoint"].tolist() == ["bad", "good"]
     bad = only(frame, checkpoint="bad")
@@ -37,6 +37,9 @@ def test_the_table_has_the_verdict_and_the_levels():
     good = only(frame, checkpoint="good")
     assert (good["decision"], good["asked"], good["look"]) == ("WARN", 8, 3)
     assert pd.isna(good["reason"])
+    run = {"screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "asked": "many"}, 3]}
+    assert screened_of(run) == [OUT]
+    assert screened_of({"screening": "no"}) == []
 
 
 def test_every_row_of_what_is_out_says_so_and_has_the_n_of_its_anchors():
@@ -45,6 +48,10 @@ def test_every_row_of_what_is_out_says_so_and_has_the_n_of_its_anchors():
     assert (bad["n"], bad["n_paired"], bad["accuracy"], bad["drop"]) == (4, 4, 0.25, 0.75)
     assert bad["reason"] == "decided early: evaluated on 4 of 8 items"
     assert pd.isna(only(accuracy, checkpoint="good", language="all", probe="greedy")["reason"])
+    overlap = TABLES["overlap"].frame(inputs(asdict(OUT)))
+    rows = overlap[overlap["other"] == "bad"]
+    assert rows["reason"].str.contains("bad: decided early: evaluated on 4 of 8 items").all()
+    assert len(rows)
 
 
 def outcomes_of(task: str, *, few: bool) -> list[pd.DataFrame]:
@@ -71,16 +78,13 @@ def test_what_is_out_takes_no_items_from_an_election_of_the_others():
     assert only(vote, task="u", checkpoint="bad", probe="greedy")["n"] == 16
 
 
-def test_the_gate_says_what_was_asked_a_few_items_only():
+def test_the_gate_and_the_sentence_under_the_first_table_name_what_is_out():
     said = document(judge(inputs(asdict(OUT)), Thresholds()), Thresholds())
     bad, good = said["checkpoints"]
     assert (good["checkpoint"], good["decided_early"], bad["decided_early"]) == ("good", False, True)
     assert bad["why"].endswith("; decided early: evaluated on 4 of 8 items")
     assert "bad: " in said["words"]
     assert said["words"].count("decided early: evaluated on 4 of 8 items") == 1
-
-
-def test_the_sentence_under_the_first_table_names_what_is_out():
     said = "Decided early, on some of the items: bad (4 of 8)."
     assert compute(inputs(asdict(OUT)), {}).sentence.endswith(said)
     assert "Decided" not in compute(inputs(), {}).sentence
@@ -88,13 +92,6 @@ def test_the_sentence_under_the_first_table_names_what_is_out():
     told = screened_sentence(many)
     assert told.startswith("Decided early, on some of the items: a on t (4 of 8), b on u (4 of 8), ")
     assert told.endswith("e on t (4 of 8) and 3 more.")
-
-
-def test_a_row_of_two_checkpoints_says_that_the_second_was_asked_a_few_items_only():
-    overlap = TABLES["overlap"].frame(inputs(asdict(OUT)))
-    rows = overlap[overlap["other"] == "bad"]
-    assert rows["reason"].str.contains("bad: decided early: evaluated on 4 of 8 items").all()
-    assert len(rows)
 
 
 def test_prompts_are_compared_on_the_anchors_where_it_is_out_under_one_of_them_and_say_so():
@@ -112,9 +109,3 @@ def test_prompts_are_compared_on_the_anchors_where_it_is_out_under_one_of_them_a
     assert order[with_it]["reason"].str.contains(told).all()
     assert not order[~with_it]["reason"].fillna("").str.contains("decided").any()
     assert with_it.sum() == 9
-
-
-def test_rows_that_are_none_are_left_out():
-    run = {"screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "asked": "many"}, 3]}
-    assert screened_of(run) == [OUT]
-    assert screened_of({"screening": "no"}) == []

@@ -70,7 +70,7 @@ def test_accuracy_counts_and_pairs(case):
     assert missing["reason"].startswith("no item was measured")
 
 
-def test_pr_gap_is_the_difference_of_normalised_drops(case):
+def test_pr_gap_is_the_difference_of_normalised_drops_above_the_floor_of_the_options(case):
     row = only(case["pr_gap"], language="all")
     # open: (5/6 - 4/6) / (5/6) = 0.2; choice: (1 - 3/6) / (1 - 1/4) = 2/3
     assert (row["d_open"], row["d_choice"]) == pytest.approx((0.2, 2 / 3))
@@ -78,9 +78,6 @@ def test_pr_gap_is_the_difference_of_normalised_drops(case):
     mean = only(case["pr_gap"], language="mean")
     assert (mean["delta_pr"], mean["languages"]) == (pytest.approx(0.2 - 2 / 3), 1)
     assert mean["reason"] == "undefined in: swahili"
-
-
-def test_a_dense_accuracy_at_the_floor_has_no_normalised_drop():
     dense = numbered(english=[BOTH, *[Seen(greedy=True, choice=False)] * 3])  # 1 of 4 with 4 options: the floor
     found = pair(dense, numbered(english=[Seen(greedy=i > 1, choice=False) for i in range(4)]))
     gap = only(found["pr_gap"], language="all")
@@ -91,9 +88,6 @@ def test_a_dense_accuracy_at_the_floor_has_no_normalised_drop():
         row = only(found[name], language="all", **of)
         assert pd.isna(row["normalised_drop"])
         assert row["drop"] == pytest.approx(0.25)
-
-
-def test_the_floor_follows_the_number_of_options():
     pruned = numbered(english=[BOTH, Seen(greedy=True, choice=False, options=2)])
     row = only(pair(numbered(english=[BOTH, replace(BOTH, options=2)]), pruned)["pr_gap"], language="all")
     assert row["choice_floor"] == pytest.approx((1 / 4 + 1 / 2) / 2)
@@ -175,7 +169,7 @@ def said(*hits: int, **more: object) -> dict[str, Seen]:
     return numbered(english=[Seen(greedy=bool(hit), **more) for hit in hits])
 
 
-def test_ladder_uses_the_items_measured_in_every_rung():
+def test_ladder_and_candidates_compare_the_items_that_every_rung_measured():
     found = tables(
         records("dense", said(1, 1, 1, 1, choice=True)),
         records("dense", said(1, 1, 1), form="shown"),
@@ -186,9 +180,6 @@ def test_ladder_uses_the_items_measured_in_every_rung():
     assert [drops[rung]["n"] for rung in drops] == [3, 3, 3]
     assert [drops[rung]["drop"] for rung in drops] == pytest.approx([1.0, 1 / 3, 0.0])
     assert drops["choice"]["normalised_drop"] == 0.0
-
-
-def test_candidates_compare_the_same_items():
     forms = {"open": (1, 0, 0, 1), "distractors_only": (0, 0, 0, 1), "unrelated": (0, 0, 0), "shown": (1, 1, 0, 1)}
     found = tables(*(records("dense", said(*hits), form=form) for form, hits in forms.items()))["candidates"]
     got = found[found["language"] == "all"].set_index("format").loc[list(forms)]
@@ -205,7 +196,7 @@ def test_calibration_shows_the_gap_between_choice_and_open():
     assert mean["choice_minus_open"] == pytest.approx((0.5 + 1.0) / 2)
 
 
-def test_a_dense_re_run_is_the_noise_floor_beside_the_others():
+def test_a_dense_re_run_is_the_noise_floor_and_no_member_of_holms_family():
     dense = {"method": None, "pattern": None, "sparsity": None}
     again = records("again", {**DENSE, "english/1": SILENT}, base="dense", digest="dense").assign(**dense)
     other = records("other", PRUNED, base="dense").assign(**dense)  # without a manifest, but of other weights
@@ -215,10 +206,7 @@ def test_a_dense_re_run_is_the_noise_floor_beside_the_others():
     assert pooled.loc["again", ["n", "kept", "mc_only"]].tolist() == [7, 6, 1]
     assert pd.isna(pooled.loc["again", "noise_floor"])
     assert pooled["noise_floor"].drop("again").tolist() == pytest.approx([1 / 7, 1 / 7])
-
-
-def test_a_re_run_of_the_base_is_no_member_of_holms_family():
-    """Two checkpoints of other weights and a second run of the base: two tests, unless it was served otherwise."""
+    # Two checkpoints of other weights and a second run of the base: two tests, unless it was served otherwise.
     dense, lost = said(*[1] * 20), said(*[0] * 8, *[1] * 12)
     of_base = [records(name, lost, base="dense") for name in ("one", "two")]
     for dtype, tests in (("float32", 2), ("bfloat16", 3)):
@@ -250,7 +238,7 @@ def test_a_pair_without_the_choice_probe_says_so():
     assert only(found["ladder"], rung="open", language="all")["drop"] == 0.0
 
 
-def test_a_dense_model_that_knows_nothing_leaves_no_fates_and_the_headline_says_so():
+def test_a_base_that_knows_nothing_leaves_no_fates_and_one_alone_measured_is_not_told_to():
     found = pair(numbered(english=[SILENT]), numbered(english=[SILENT]))
     row = only(found["fates"], language="all")
     assert (row["n"], row["items"]) == (0, 1)
@@ -260,6 +248,13 @@ def test_a_dense_model_that_knows_nothing_leaves_no_fates_and_the_headline_says_
     assert sentence.startswith("The dense model both produced and recognised none of the items")
     sentence = headline_sentence(headline_of(tables(records("dense", DENSE))))
     assert sentence.endswith("evaluate a dense and a pruned one together.")
+    # The compressed checkpoint failed on every item: nothing is known of the fates, and the base is not to blame.
+    failed = replace(BOTH, status="engine_error", why="out of memory")
+    headline = headline_of(pair(numbered(english=[BOTH] * 4), numbered(english=[failed] * 4)))
+    assert only(headline, checkpoint="dense")[["open_accuracy", "choice_accuracy"]].tolist() == [1.0, 1.0]
+    assert headline["known"].isna().all()
+    said = "No checkpoint was measured beside its base with greedy and choice: no answer has a fate."
+    assert headline_sentence(headline) == said
 
 
 def test_translations_of_one_item_share_their_id_and_stay_apart():
@@ -271,7 +266,7 @@ def sentence_of(found: Tables) -> str:
     return headline_sentence(headline_of(found)).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_the_headline_reads_the_tables(case):
+def test_the_headline_reads_the_tables_and_hard_choice_where_it_was_asked(case):
     row = only(headline_of(case), checkpoint="pruned")
     assert (row["known"], row["kept"], row["mc_only"], row["lost"]) == (5, 0.2, 0.2, 0.2)
     assert row["open_accuracy"] == pytest.approx(4 / 6)
@@ -281,19 +276,6 @@ def test_the_headline_reads_the_tables(case):
     assert sentence.endswith("1 is lost; 2 are still said but no longer recognised.")
     assert (row["open_n_paired"], row["choice_n_paired"]) == (6, 6)
     assert headline_of(case)["checkpoint"].tolist() == ["dense", "pruned"]
-
-
-def test_a_base_alone_measured_is_not_told_to_know_nothing():
-    """The compressed checkpoint failed on every item: nothing is known of the fates, and the base is not to blame."""
-    failed = replace(BOTH, status="engine_error", why="out of memory")
-    headline = headline_of(pair(numbered(english=[BOTH] * 4), numbered(english=[failed] * 4)))
-    assert only(headline, checkpoint="dense")[["open_accuracy", "choice_accuracy"]].tolist() == [1.0, 1.0]
-    assert headline["known"].isna().all()
-    said = "No checkpoint was measured beside its base with greedy and choice: no answer has a fate."
-    assert headline_sentence(headline) == said
-
-
-def test_hard_choice_has_a_column_of_the_headline_where_it_was_asked():
     headline = headline_of(tables(records("dense", numbered(english=[replace(BOTH, hard=i > 0) for i in range(4)]))))
     assert (only(headline)["choice_accuracy"], only(headline)["hard_accuracy"]) == (1.0, 0.75)
     assert headline_of(tables(records("dense", numbered(english=[BOTH]))))["hard_accuracy"].isna().all()
@@ -303,12 +285,15 @@ def asked(hits: int, n: int = 4, *, choice: bool = True, task: str = "t", name: 
     return records(name, said(*[1] * hits, *[0] * (n - hits), choice=choice), base=base, task=task)
 
 
-def test_a_headline_of_increases_tells_them():
+def test_a_headline_of_increases_or_without_anything_mc_only_says_so():
     sentence = sentence_of(tables(asked(2, name="dense", base=None), asked(4)))
     assert sentence == (
         "p: open accuracy 2 → 4 of 4, choice 4 → 4 of 4. Of 2 answers that the dense model produced and "
         "recognised, every one is still said and recognised."
     )
+    found = tables(asked(400, 400, name="dense", base=None), asked(399, 400, choice=False))
+    assert "100 % → over 99 %, choice 100 % → 0 %. Of 400 answers" in sentence_of(found)
+    assert "none is still recognised but no longer said, and under 1 % are lost; over 99 % are" in sentence_of(found)
 
 
 def test_a_headline_names_the_task_and_the_base_where_there_are_several():
@@ -336,21 +321,12 @@ def test_a_share_of_few_is_a_count_and_of_twenty_a_percentage():
     assert (shown["known"], shown["kept"], shown["mc_only"], shown["lost"]) == ("19", "16 of 19", "3 of 19", "0 of 19")
     narrow = {column.name: column.shown(row, narrow=True) for column in HEADLINE}
     assert (narrow["kept"], narrow["mc_only"], narrow["open_accuracy"]) == ("16/19", "3/19", "84.2")
-
-
-def test_few_answers_that_sampling_finds_are_counted():
     dense = numbered(english=[replace(BOTH, samples=[True])] * 4)
     for failures, found, missed in ((2, 1, "2 answers"), (1, 0, "1 answer")):
         pruned = [Seen(greedy=i >= failures, choice=True, samples=[i < found]) for i in range(4)]
         sentence = sentence_of(pair(dense, numbered(english=pruned)))
         silent = f"{failures} {'is' if failures == 1 else 'are'} still recognised but no longer said, and none is lost"
         assert sentence.endswith(f"{silent}; of {missed} that greedy decoding misses, sampling finds {found}.")
-
-
-def test_a_headline_without_anything_mc_only_says_none():
-    found = tables(asked(400, 400, name="dense", base=None), asked(399, 400, choice=False))
-    assert "100 % → over 99 %, choice 100 % → 0 %. Of 400 answers" in sentence_of(found)
-    assert "none is still recognised but no longer said, and under 1 % are lost; over 99 % are" in sentence_of(found)
 
 
 def test_a_re_run_is_not_the_headline_unless_it_is_alone():

@@ -90,7 +90,7 @@ def test_only_items_that_all_measured_count_and_who_lacks_a_voter_is_not_ranked(
     assert left_out[["voters", "n"]].tolist() == [1, 0]
 
 
-def test_several_tasks_vote_together_and_each_for_itself():
+def test_several_tasks_vote_together_and_each_for_itself_but_once_under_several_prompts():
     parts = []
     for name, base, english, korean in (("dense", None, 5, 5), ("p", "dense", 4, 6)):
         parts.append(records(name, seen(english=english, korean=korean), base=base))
@@ -102,6 +102,15 @@ def test_several_tasks_vote_together_and_each_for_itself():
     labelled = only(found, task="all", checkpoint="p")["reason"]
     assert labelled == "not comparable with the base: dtype float32 against bfloat16"
     assert pd.isna(only(found, task="t", checkpoint="p")["reason"])
+    plain = [records(name, seen(english=count, korean=5), base=base) for name, count, base in VOTERS]
+    other = [records(name, seen(english=3, korean=4), base=base, task="s") for name, _, base in VOTERS]
+    turned = [records(name, seen(english=9 - count, korean=5), base=base, task="t+x") for name, count, base in VOTERS]
+    found, alone = (tables(*parts)["vote"] for parts in ((*plain, *other, *turned), (*plain, *other)))
+    pooled = found[found["task"] == "all"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(pooled, alone[alone["task"] == "all"].reset_index(drop=True))
+    assert set(found["task"]) == {"all", "t", "s", "t+x"}
+    apart = tables(*plain, *turned)["vote"]
+    assert set(apart["task"]) == {"t", "t+x"}
 
 
 @pytest.mark.parametrize(
@@ -113,15 +122,3 @@ def test_one_checkpoint_or_one_language_is_no_election(given):
     filled = TABLES["vote"].fill(Inputs(outcomes))
     assert filled.frame.empty
     assert (filled.note, filled.lacks) == ("", "")
-
-
-def test_a_task_that_several_prompts_pose_votes_once():
-    plain = [records(name, seen(english=count, korean=5), base=base) for name, count, base in VOTERS]
-    other = [records(name, seen(english=3, korean=4), base=base, task="s") for name, _, base in VOTERS]
-    turned = [records(name, seen(english=9 - count, korean=5), base=base, task="t+x") for name, count, base in VOTERS]
-    found, alone = (tables(*parts)["vote"] for parts in ((*plain, *other, *turned), (*plain, *other)))
-    pooled = found[found["task"] == "all"].reset_index(drop=True)
-    pd.testing.assert_frame_equal(pooled, alone[alone["task"] == "all"].reset_index(drop=True))
-    assert set(found["task"]) == {"all", "t", "s", "t+x"}
-    apart = tables(*plain, *turned)["vote"]
-    assert set(apart["task"]) == {"t", "t+x"}

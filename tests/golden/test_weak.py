@@ -41,7 +41,7 @@ def case():
     return weak(DENSE, PRUNED, described(ANSWERS))
 
 
-def test_drops_by_kind_and_how_much_more_they_are(case):
+def test_drops_by_kind_with_mcnemars_p_and_holms_over_the_kinds_of_a_checkpoint(case):
     english, korean = (only(case, by="language", kind=name) for name in ("english", "korean"))
     assert (english["n"], english["base_accuracy"], english["accuracy"]) == (40, 1.0, 0.9)
     assert (english["drop"], korean["drop"]) == pytest.approx((4 / 40, 20 / 40))
@@ -52,9 +52,6 @@ def test_drops_by_kind_and_how_much_more_they_are(case):
     assert dates["drop"] == pytest.approx((2 + 10) / 40)
     assert case["by"].drop_duplicates().tolist() == ["language", "answer type"]
     assert case[case["by"] == "language"]["kind"].tolist() == ["korean", "english"]  # the largest drop first
-
-
-def test_p_values_are_mcnemars_and_holm_is_over_the_kinds_of_a_checkpoint(case):
     table = {"english": (4, 0), "korean": (20, 0), "date": (12, 0), "other": (12, 0)}
     wanted = {kind: mcnemar([[0, lost], [won, 0]], exact=True).pvalue for kind, (lost, won) in table.items()}
     found = case.set_index("kind")
@@ -93,21 +90,27 @@ def test_the_page_shows_the_largest_drops(case):
     assert len(page(many)) == 5
 
 
-def test_lengths_are_words_or_characters():
+def test_lengths_of_answers_their_positions_and_thirds_of_contexts():
     assert [answer_length(text, "en") for text in ("Nile", "the Nile river", "a b c d", "?!")] == [
         "1 word", "2 to 3 words", "4 or more words", None,
     ]  # fmt: skip
     assert answer_length("尼罗河", "zh") == "1 to 3 characters"
     assert answer_length("แม่น้ำไนล์", "thai") == "9 or more characters"
-
-
-def test_positions_are_thirds_of_the_context():
     context = "Karo is a town. " + "x " * 30 + "The Nile is long."
     assert answer_position(context, ["karo"]) == "first third"
     assert answer_position(context, ["Nile"]) == "last third"
     assert answer_position(context, ["Rhine", "The Nile, is", ""]) == "last third"
     assert answer_position(context, ["Rhine"]) == "not in the context"
     assert answer_position("", ["Nile"]) is None
+    lengths = {"english": (10, 20, 30), "korean": (1, 2, 3), "thai": (5, 5, 5)}
+    rows = [
+        {"language": name, "item_id": f"{name} {length} {at}", "context": "x" * length}
+        for name, each in lengths.items()
+        for at, length in enumerate(each)
+    ]
+    found = kinds_of(pd.DataFrame(rows).assign(question="", answers=[["a"]] * 9))
+    thirds = ["shortest third", "middle third", "longest third"]
+    assert found["context length"].tolist() == [*thirds, *thirds, None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -124,15 +127,3 @@ def test_positions_are_thirds_of_the_context():
 )  # fmt: skip
 def test_the_first_question_word_says_the_kind(question, language, kind):
     assert question_word(question, language) == kind
-
-
-def test_contexts_are_in_thirds_within_their_language():
-    lengths = {"english": (10, 20, 30), "korean": (1, 2, 3), "thai": (5, 5, 5)}
-    rows = [
-        {"language": name, "item_id": f"{name} {length} {at}", "context": "x" * length}
-        for name, each in lengths.items()
-        for at, length in enumerate(each)
-    ]
-    found = kinds_of(pd.DataFrame(rows).assign(question="", answers=[["a"]] * 9))
-    thirds = ["shortest third", "middle third", "longest third"]
-    assert found["context length"].tolist() == [*thirds, *thirds, None, None, None]

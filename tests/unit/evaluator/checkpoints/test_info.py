@@ -28,16 +28,13 @@ def checkpoint(tmp_path):
     return write(tmp_path / "dense")
 
 
-def test_a_dense_checkpoint(checkpoint, monkeypatch):
+def test_a_dense_and_a_pruned_checkpoint(checkpoint, monkeypatch):
     info = inspect_checkpoint(checkpoint)
     assert (info.name, info.path, info.tensors, info.bytes, info.dtype) == ("dense", checkpoint, 3, 72, "bfloat16")
     assert (info.method, info.pattern, info.sparsity, info.calibration) == (None, None, None, None)
     assert inspect_checkpoint(checkpoint, "base").name == "base"
     monkeypatch.chdir(checkpoint)
     assert inspect_checkpoint(Path()).name == "dense"
-
-
-def test_a_pruned_checkpoint(checkpoint):
     (checkpoint / MANIFEST).write_text(json.dumps(PRUNED))
     info = inspect_checkpoint(checkpoint)
     assert (info.method, info.pattern, info.calibration) == ("wanda", "unstructured", "gazetteer")
@@ -48,16 +45,13 @@ def test_a_pruned_checkpoint(checkpoint):
     assert inspect_checkpoint(checkpoint).method == "wanda + least_squares"
 
 
-def test_the_digest_is_of_the_weights_however_they_are_cut_and_called(checkpoint, tmp_path):
+def test_the_digest_tells_weights_apart_however_they_are_cut_and_called(checkpoint, tmp_path):
     weights = tensors()
     first, *others = sorted(weights)
     digest = inspect_checkpoint(checkpoint).weights_digest
     sharded = write_sharded(tmp_path / "s", weights, {"m-1.safetensors": others, "m-2.safetensors": [first]})
     reordered = write(tmp_path / "r", dict(reversed(weights.items())), {**CONFIG, "_name_or_path": "x"})
     assert {inspect_checkpoint(sharded).weights_digest, inspect_checkpoint(reordered).weights_digest} == {digest}
-
-
-def test_the_digest_tells_weights_apart(tmp_path):
     weights = tensors()
     head = weights.pop("lm_head.weight")
     head[0, 0] = 0.0
@@ -140,7 +134,7 @@ def test_code_of_its_own_is_not_run_unless_trusted(tmp_path):
     assert inspect_checkpoint(known).tensors == 3
 
 
-def test_a_quantised_checkpoint_says_how_in_its_records_columns(checkpoint):
+def test_a_quantised_checkpoint_says_how_also_if_it_was_pruned_before(checkpoint):
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "dataset": "c4"}
     info = inspect_checkpoint(with_quantisation(checkpoint, gptq))
     assert (info.method, info.pattern, info.sparsity) == ("gptq", "W4A16 (gptq, group 128)", None)
@@ -148,9 +142,6 @@ def test_a_quantised_checkpoint_says_how_in_its_records_columns(checkpoint):
     assert info.quantisation is not None
     info = inspect_checkpoint(with_quantisation(checkpoint, LAYOUTS["w8a8"].config))
     assert (info.method, info.pattern, info.calibration) == ("quantised", "W8A8 (per channel)", None)
-
-
-def test_a_checkpoint_that_was_pruned_and_then_quantised_keeps_both(checkpoint):
     files = {**PRUNED["files"], "model-00001-of-00002.safetensors": "77"}  # as they were called before
     (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "files": files}))
     fp8 = compressed_tensors("float-quantized", floats("channel"), floats("token", dynamic=True))
@@ -180,7 +171,7 @@ def test_bad_manifests(checkpoint, manifest, part):
     assert part in message
 
 
-def test_files_that_were_not_written_since_are_not_read_again_and_a_copy_is_the_same(checkpoint, monkeypatch):
+def test_files_that_were_not_written_since_are_not_read_again_and_others_are_refused(checkpoint, monkeypatch):
     info = inspect_checkpoint(checkpoint)
     with monkeypatch.context() as patched:
         patched.setattr(described, "read_tensors", lambda _: pytest.fail("read again"))
@@ -189,18 +180,12 @@ def test_files_that_were_not_written_since_are_not_read_again_and_a_copy_is_the_
     (checkpoint / SINGLE).write_bytes((checkpoint / SINGLE).read_bytes())
     (checkpoint / "notes.json").write_text("{}")
     assert info.files != recognise(info) == inspect_checkpoint(checkpoint).files
-
-
-def test_other_weights_or_another_configuration_are_another_checkpoint(checkpoint):
     info = inspect_checkpoint(checkpoint)
     for other in ({"config": {**CONFIG, "rope_theta": 7.0}}, {"weights": tensors(seed=1)}):
         write(checkpoint, **other)
         assert "was replaced while the run went on" in refused(recognise, info)
         write(checkpoint)
         recognise(info)
-
-
-def test_what_is_written_while_it_is_read_is_refused(checkpoint, monkeypatch):
     read = described.read_tensors
 
     def meanwhile(path):

@@ -77,9 +77,11 @@ def test_every_layout_is_named_in_the_words_of_the_field(said, label):
         assert read(old, key="compression_config") == found
 
 
-def test_calibration_is_a_data_set_that_is_named_and_no_list_of_texts():
+def test_a_named_data_set_is_the_calibration_and_two_schemes_are_both_named():
     named, listed = read(GPTQ), read({**GPTQ, "dataset": ["a text", "another one"]})
     assert (named.calibration, listed.calibration) == ("c4", None)
+    both = read({**W4A16, "config_groups": {**W4A16["config_groups"], "group_1": FP8["config_groups"]["group_0"]}})
+    assert (both.scheme, both.per) == ("W4A16 and FP8", None)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +100,6 @@ def test_llm_compressors_recipe_names_the_algorithm(tmp_path, recipe, algorithm)
     found = read(W4A16, tmp_path)
     assert found.algorithm == algorithm
     assert found.label == (f"W4A16 ({algorithm}, group 128)" if algorithm else "W4A16 (group 128)")
-
-
-def test_two_schemes_in_one_checkpoint_are_both_named():
-    both = read({**W4A16, "config_groups": {**W4A16["config_groups"], "group_1": FP8["config_groups"]["group_0"]}})
-    assert (both.scheme, both.per) == ("W4A16 and FP8", None)
 
 
 @pytest.mark.parametrize(

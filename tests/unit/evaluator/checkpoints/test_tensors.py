@@ -275,14 +275,11 @@ def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_another_set_of_weights_does_not_differ(saved, tmp_path):
+def test_other_weights_and_defaults_that_are_spelled_out_are_no_difference(saved, tmp_path, edited):
     blueprint = read_blueprint(saved)
     assert blueprint.difference(read_blueprint(save_tiny_model(tmp_path / "two", "qwen3", 1))) is None
     assert (blueprint.vocabulary, blueprint.longest) == (VOCABULARY, 2048)
     assert blueprint.files == (saved / "model.safetensors",)
-
-
-def test_a_default_that_is_spelled_out_is_no_difference(saved, edited):
     edit(edited / "config.json", attention_dropout=0.0, transformers_version="0", use_cache=False)
     config = json.loads((edited / "config.json").read_text())
     config.pop("attention_bias", None)
@@ -310,13 +307,10 @@ def test_tensors_that_differ_are_named(saved, edited, name, change, message):
     assert read_blueprint(saved).difference(read_blueprint(edited)) == message
 
 
-def test_a_config_that_is_none_is_refused(edited):
+def test_sizes_of_a_model_of_several_towers_are_those_of_its_text_and_a_config_that_is_none_is_refused(saved, edited):
+    config = json.loads((edited / "config.json").read_text())
     edit(edited / "config.json", vocab_size="many")
     assert "vocab_size" in refused(read_blueprint, edited).partition("config.json: ")[2]
-
-
-def test_sizes_of_a_model_of_several_towers_are_those_of_its_text(saved, edited):
-    config = json.loads((edited / "config.json").read_text())
     whole = {"model_type": "gemma3", "text_config": config | {"model_type": "gemma3_text", "sliding_window": 8}}
     (edited / "config.json").write_text(json.dumps(whole))
     blueprint = read_blueprint(edited)

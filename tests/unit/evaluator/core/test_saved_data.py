@@ -42,25 +42,22 @@ def test_any_data_set_and_its_splits(saved):
     assert "there is no split 'dev' (known: train, validation, mine)" in told
 
 
-def test_squads_folders_name_the_language(tmp_path):
+def test_squads_folders_name_the_language_and_rows_have_the_fields_of_jsonl(tmp_path):
     for name in ("en", "xquad.de"):
         DatasetDict(validation=Dataset.from_list([{"id": "1", **SQUAD}])).save_to_disk(tmp_path / "xquad" / name)
     assert list(load_task(f"xquad:{tmp_path / 'xquad'}", None).pools) == ["de", "en"]
     Dataset.from_list([{"id": "thai-1", **SQUAD}]).save_to_disk(tmp_path / "tydiqa")
     assert [item.answers for item in load_task(f"tydiqa:{tmp_path / 'tydiqa'}", None).pools["thai"]] == [("x",)]
     assert "has no column 'id' (known: n, q, a)" in refused(load_task, f"xquad:{_one(tmp_path / 'en')}", None)
+    row = {"language": "thai", "context": "", "question": "q", "answers": ["x"], "options": None}
+    Dataset.from_list([{"id": each, **row} for each in ("1", "2")]).save_to_disk(tmp_path / "mine")
+    assert [item.item_id for item in load_task(f"jsonl:{tmp_path / 'mine'}", None).pools["thai"]] == ["1", "2"]
+    assert "no folder of save_to_disk" in refused(load_task, f"jsonl:{tmp_path}", None)
 
 
 def _one(folder):
     rows(1).save_to_disk(folder)
     return folder
-
-
-def test_rows_with_the_fields_of_jsonl(tmp_path):
-    row = {"language": "thai", "context": "", "question": "q", "answers": ["x"], "options": None}
-    Dataset.from_list([{"id": each, **row} for each in ("1", "2")]).save_to_disk(tmp_path / "mine")
-    assert [item.item_id for item in load_task(f"jsonl:{tmp_path / 'mine'}", None).pools["thai"]] == ["1", "2"]
-    assert "no folder of save_to_disk" in refused(load_task, f"jsonl:{tmp_path}", None)
 
 
 def test_running_text_and_calibration(saved):

@@ -65,7 +65,7 @@ def sides(**columns):
     return found
 
 
-def test_holms_family_has_no_comparison_of_a_model_with_itself():
+def test_holms_family_has_no_comparison_of_a_model_with_itself_and_each_other_measure():
     """The base is the same on both sides, and exact_match the same as open: two tests are left, open and choice."""
     frame = compare(*sides()).frame
     p = 2 * 0.5**8
@@ -80,17 +80,11 @@ def test_holms_family_has_no_comparison_of_a_model_with_itself():
     # a base that another engine served could differ: it counts once, since its three measures are equal
     row = only(compare(*sides(engine_version="1")).frame, checkpoint="int4", measure="open")
     assert row["holm_p"] == pytest.approx(3 * row["mcnemar_p"])
-
-
-def test_the_same_weights_that_answer_otherwise_are_not_called_noise():
-    """A second run of one model has no Holm p; its own p decides."""
+    # A second run of one model has no Holm p; its own p decides.
     a, b = run("a", *[RIGHT] * 30, digest="same"), run("b", *[WRONG] * 12, *[RIGHT] * 18, digest="same")
     row = only(compare(a, b).frame, measure="open")
     assert pd.isna(row["holm_p"])
     assert (row["mcnemar_p"], row["verdict"]) == (pytest.approx(2 * 0.5**12), "moved")
-
-
-def test_a_measure_that_differs_from_open_on_one_item_is_a_test_of_its_own():
     other = run("b", *[WRONG] * 12, *[RIGHT] * 18)
     answers = other.answers.copy()
     answers.loc[(answers["measure"] == "exact_match") & (answers["item_id"] == "20"), "value"] = 0.0
@@ -115,15 +109,12 @@ def test_languages_have_rows_of_their_own():
     assert verdicts == {"all": "moved", "en": "same", "th": "moved"}
 
 
-def test_settings_that_differ_are_named_and_prompts_counted():
+def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted():
     other = {"dtype": "bfloat16", "engine_version": "1", "weights_digest": "f" * 64, "prompt_tokens": 51}
     found = compare(run("a", RIGHT, RIGHT), run("b", RIGHT, RIGHT, **other))
     differences = {"dtype": ("float32", "bfloat16"), "engine version": ("0", "1"), "weights": ("a", "f" * 12)}
     assert found.differences["int4", "t"] == differences
     assert only(found.frame, measure="open")["other_prompt"] == 2
-
-
-def test_runs_own_settings_are_compared():
     outcomes = reduce_records(records("int4", {"english/1": RIGHT}))
     sides = []
     for version, seed in (("0.31", 0), ("0.32", 1)):
@@ -141,7 +132,7 @@ def test_runs_own_settings_are_compared():
     assert compare(old, paper).differences["int4", "t"] == {}
 
 
-def test_checkpoints_pair_by_name_by_being_alone_or_as_told():
+def test_checkpoints_and_tasks_pair_by_name_by_being_alone_or_as_told():
     assert only(compare(run("a", RIGHT), run("b", RIGHT, checkpoint="fp8")).frame, measure="open")["n"] == 1
     told = refused(compare, run("a", RIGHT), run("b", RIGHT), {"int5": "int4"})
     assert told.startswith("a: no checkpoint 'int5' (there are: int4)")
@@ -150,9 +141,6 @@ def test_checkpoints_pair_by_name_by_being_alone_or_as_told():
     assert "--pair A=B" in refused(compare, run("a", RIGHT), side).partition("no checkpoints in common")[2]
     assert set(compare(run("a", RIGHT), side, {"int4": "y"}).frame["checkpoint_b"]) == {"y"}
     assert "no item in common" in refused(compare, run("a", RIGHT), run("b", RIGHT, language="thai"))
-
-
-def test_tasks_pair_as_told():
     tasks = [records("int4", {"english/0": RIGHT}).assign(task=name) for name in ("x", "y")]
     side = side_of_run(Inputs(reduce_records(pd.concat(tasks, ignore_index=True))), "b")
     assert "no tasks in common (t; x, y); name pairs with --pair-task A=B" in refused(compare, run("a", RIGHT), side)
@@ -180,7 +168,7 @@ def paired(found):
     return row[["measure", "n", "only_a", "only_b", "verdict"]].tolist()
 
 
-def test_lm_eval_against_lm_eval_pairs_by_document_and_a_run_by_the_items_ids():
+def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filter_is_no_measure():
     one = logged("one", "acc", *scored(*[1.0] * 10, 0.0, ids=False))
     found = compare(one, logged("two", "acc", *scored(*[0.0] * 11, ids=False), prompt="q"))
     assert paired(found) == ["choice", 11, 10, 0, "moved"]
@@ -188,11 +176,14 @@ def test_lm_eval_against_lm_eval_pairs_by_document_and_a_run_by_the_items_ids():
     assert found.frame["other_prompt"].tolist() == [11]
     side = logged("m", "contains", *scored(0.0, 1.0, 1.0, 1.0))
     assert paired(compare(run("a", *[RIGHT] * 4), side)) == ["open", 4, 1, 0, "noise"]
-
-
-def test_equal_documents_stay_apart():
     same = logged("m", "acc", *[("h", 1.0, {})] * 3)
     assert sorted(same.answers["item_id"]) == ["h", "h#2", "h#3"]
+    mine = run("a", *[RIGHT] * 3)
+    single = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["remove_whitespace"])
+    assert paired(compare(mine, single))[:2] == ["exact_match", 3]
+    two = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["strict-match", "flexible-extract"])
+    assert "of measures of one name (choice, exact_match, open; exact_match,flex" in refused(compare, mine, two)
+    assert set(compare(two, two).frame["measure"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
 
 
 def test_scores_that_are_no_zero_or_one_are_compared_by_a_paired_t_test():
@@ -227,15 +218,6 @@ def test_equal_values_give_equal_intervals_whatever_the_measure_is_called():
     assert rows[["only_a", "only_b"]].drop_duplicates().to_numpy().tolist() == [[30, 12]]
     assert rows[["difference_low", "difference_high"]].notna().all(axis=None)
     assert len(rows[["difference_low", "difference_high"]].drop_duplicates()) == 1
-
-
-def test_a_single_filter_is_no_other_measure():
-    mine = run("a", *[RIGHT] * 3)
-    single = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["remove_whitespace"])
-    assert paired(compare(mine, single))[:2] == ["exact_match", 3]
-    two = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["strict-match", "flexible-extract"])
-    assert "of measures of one name (choice, exact_match, open; exact_match,flex" in refused(compare, mine, two)
-    assert set(compare(two, two).frame["measure"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
 
 
 def test_items_of_one_id_in_several_languages_stay_apart():

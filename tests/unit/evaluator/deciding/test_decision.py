@@ -162,7 +162,7 @@ def test_a_better_checkpoint_passes_and_an_implausible_gain_is_anomalous():
     assert "chat template" in why(much)
 
 
-def test_the_worst_language_counts_though_the_pooled_numbers_hold():
+def test_the_worst_language_counts_with_a_level_for_the_number_of_languages():
     losses: dict[str, tuple[int, int, Seen]] = {f"l{n}": (180, 0, PICKED) for n in range(11)}
     gone = Inputs(outcomes(losses | {"bengali": (180, 32, GONE)}))
     (found,) = judge(gone, Thresholds(max_lost=4))
@@ -171,8 +171,6 @@ def test_the_worst_language_counts_though_the_pooled_numbers_hold():
     (pooled,) = judge(gone, Thresholds(max_lost=4, languages=False))
     assert pooled.outcome == "WARN"
 
-
-def test_block_is_corrected_for_the_number_of_languages():
     def of_english(others):
         losses = {"english": (100, 18, PICKED)} | {f"l{n}": (100, 0, PICKED) for n in range(others)}
         checks = verdict(losses).of("open_drop")
@@ -187,7 +185,7 @@ def test_another_dtype_is_never_decided():
     assert why(found) == "not comparable with the base: dtype float32 against bfloat16"
 
 
-def test_removed_items_are_no_pass():
+def test_removed_and_failed_items_are_no_pass_but_what_both_excluded_is():
     """Today's gate passed a run from which somebody had removed all records of the wrong items: "on 800 items"."""
     base = alike(1000)
     found = judged(base, dict.fromkeys(list(base)[:800], RIGHT), planned={"int4": {"t": 1000}})
@@ -196,6 +194,14 @@ def test_removed_items_are_no_pass():
     both = dict.fromkeys(list(base)[:800], RIGHT)
     assert judged(both, both).outcome == "PASS"
     assert judged(both, both, planned={"int4": {"t": 801}}).outcome == "PASS"  # one item changes nothing
+    own = alike(210) | alike(20, replace(RIGHT, status="engine_error"))
+    found = judged(alike(210), own)
+    assert (found.outcome, found.unjudged) == ("WARN", 20)
+    loose = Thresholds(max_drop=20, max_drop_language=20, max_mc_only=None, max_lost=None)
+    assert judged(alike(210), own, loose).outcome == "PASS"
+    both = alike(250) | alike(50, replace(RIGHT, status="excluded"))
+    found = judged(both, both, planned={"int4": {"t": 250}})
+    assert (found.outcome, found.checks[0].n) == ("PASS", 200)
 
 
 def test_a_loss_that_missing_items_could_undo_is_no_block():
@@ -205,20 +211,6 @@ def test_a_loss_that_missing_items_could_undo_is_no_block():
     assert sure.outcome == "BLOCK"
     gone = judged(base, own, Thresholds(max_mc_only=None, max_drop=0.2), planned={"int4": {"t": 300}})
     assert (gone.outcome, gone.unjudged) == ("WARN", 10)
-
-
-def test_items_on_which_the_engine_failed_are_no_pass():
-    own = alike(210) | alike(20, replace(RIGHT, status="engine_error"))
-    found = judged(alike(210), own)
-    assert (found.outcome, found.unjudged) == ("WARN", 20)
-    loose = Thresholds(max_drop=20, max_drop_language=20, max_mc_only=None, max_lost=None)
-    assert judged(alike(210), own, loose).outcome == "PASS"
-
-
-def test_items_that_both_sides_excluded_were_never_to_be_judged():
-    both = alike(250) | alike(50, replace(RIGHT, status="excluded"))
-    found = judged(both, both, planned={"int4": {"t": 250}})
-    assert (found.outcome, found.checks[0].n) == ("PASS", 200)
 
 
 def test_divergence_blocks_by_its_interval_and_leaves_words():
@@ -236,7 +228,7 @@ def test_divergence_blocks_by_its_interval_and_leaves_words():
     assert (found.outcome, found.of("kld")[0].contexts) == ("WARN", 9)  # a table's number needs ten contexts too
 
 
-def test_a_check_that_passed_at_an_earlier_look_stays_passed_unless_it_is_beyond():
+def test_each_check_has_the_level_of_its_own_looks_and_stays_passed_unless_it_is_beyond():
     """In 200 items nothing is lost; in the next 40, 8 items are, which is no longer surely within 5 points."""
     looks = (200, 240)
     first, second = _paired(200, 0), _paired(240, 8)
@@ -246,10 +238,7 @@ def test_a_check_that_passed_at_an_earlier_look_stays_passed_unless_it_is_beyond
     passed = decide(first, only, sizes=looks).within
     assert decide(second, only, sizes=looks, passed=passed).outcome == "PASS"
     assert decide(_paired(240, 100), only, sizes=looks, passed=passed).outcome == "BLOCK"
-
-
-def test_each_check_has_the_level_of_its_own_looks():
-    """40 items can pass a tolerance of 10 points and not one of 2: only the latter starts at the second look."""
+    # 40 items can pass a tolerance of 10 points and not one of 2: only the latter starts at the second look.
     looks = (60, 400)
     loose, strict = (Thresholds(max_drop=drop, languages=False, max_mc_only=None, max_lost=None) for drop in (10, 2))
     assert decide(_paired(60, 0), loose, sizes=looks).outcome == "PASS"
@@ -265,15 +254,12 @@ def _paired(items: int, lost: int) -> Paired:
     return Paired(**where, base_said=base, said=own, base_picked=base, picked=own, open=asked, choice=asked)
 
 
-def test_the_summary_counts_verdicts_from_worst_to_best():
+def test_the_summary_counts_verdicts_and_the_document_names_every_checkpoint():
     well, silent = verdict({"english": (400, 1, PICKED)}), verdict({"english": (200, 60, PICKED)})
     few = verdict({"english": (20, 0, PICKED)})
     assert summary([well]) == "1 of 1 passed"
     assert summary([well, few, silent, silent]) == "2 of 4 blocked, 1 undecided, 1 passed"
     assert summary([]) == "No checkpoint of this run has a base to compare it with."
-
-
-def test_the_document_is_json_and_names_every_checkpoint_also_one_that_failed():
     verdicts = [verdict({"english": (400, 1, PICKED)}), verdict({"english": (200, 60, GONE)})]
     told = json.loads(json.dumps(document(verdicts, Thresholds())))
     assert told["verdict"] == "BLOCK"

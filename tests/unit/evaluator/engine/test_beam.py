@@ -127,7 +127,7 @@ def test_takes_fewer_requests_than_one_per_prefix_and_step():
     assert len(search_through(make(lm, 5, 32), lm.answer, seed=0, room=3)) < 5 * 32 * 0.6
 
 
-def test_an_engine_error_ends_the_search_without_hypotheses():
+def test_an_engine_error_ends_the_search_and_late_responses_are_ignored():
     lm = FakeLM(vocabulary=32)
     search = make(lm, 4, 6)
     request = search.start()[0]
@@ -135,9 +135,6 @@ def test_an_engine_error_ends_the_search_without_hypotheses():
     assert search.done
     assert search.error == "too long"
     assert search.hypotheses() == ()
-
-
-def test_late_responses_are_ignored():
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=5, sharpness=2.0)
     search = make(lm, 4, 8)
     waiting = search.advance([lm.answer(search.start()[0])])

@@ -45,14 +45,11 @@ def model(checkpoint):
     return AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
 
 
-def test_greedy_is_that_of_generate(engine, model):
+def test_greedy_is_that_of_generate_and_scores_those_of_one_forward_pass(engine, model):
     answer = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=20))
     expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=20, do_sample=False)[0, len(PROMPT) :]
     assert list(answer.token_ids) == expected.tolist()
     assert len(answer.logprobs) == len(answer.token_ids)
-
-
-def test_scores_and_ranks_are_those_of_one_forward_pass(engine, model):
     continuation = (33, 200, 7, 380)
     answer = engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=continuation))
     with torch.no_grad():
@@ -184,7 +181,7 @@ def check(found, wanted):
         assert one[4:] == pytest.approx(other[4:], abs=TOLERANCE)
 
 
-def test_every_measure_is_its_definition(tmp_path):
+def test_every_measure_is_its_definition_also_of_equal_and_impossible_rows(tmp_path):
     base, own, ids = rows(1), rows(2), list(range(40))
     own[:20] = base[:20] + 0.1 * own[:20]  # nearly the same, and not at all
     path = str(tmp_path / "deeper" / "one.safetensors")
@@ -193,9 +190,6 @@ def test_every_measure_is_its_definition(tmp_path):
     check(found, expected(base, own, ids))
     assert {each.same_top for each in found} == {True, False}
     assert not list(tmp_path.glob("**/.*"))  # nothing half-written stays
-
-
-def test_a_distribution_has_no_distance_from_itself(tmp_path):
     base, ids = rows(1).bfloat16(), list(range(40))
     for top in (0, 8):
         path = str(tmp_path / f"{top}.safetensors")
@@ -203,6 +197,15 @@ def test_a_distribution_has_no_distance_from_itself(tmp_path):
         for each in referred(Reference(path=path, keep=False, top=top), base, ids):
             assert each[:5] == pytest.approx((0, 0, 1, True, 1), abs=1e-6)
             assert each.kld >= 0
+    base, own = rows(1, 2), rows(2, 2)
+    base[:, 7] = own[:, 7] = float("-inf")
+    own[1, 9] = float("-inf")
+    path = str(tmp_path / "one.safetensors")
+    referred(Reference(path=path, keep=True), base, [1, 2])
+    one, other = referred(Reference(path=path, keep=False), own, [1, 2])
+    assert math.isfinite(one.kld)
+    assert other.kld == math.inf
+    assert math.isfinite(other.kld_reverse)
 
 
 def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path):
@@ -232,18 +235,6 @@ def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path
     (first, *_) = referred(Reference(path=path, keep=False, top=RANKS), own, ids)
     assert first.kld == pytest.approx(float((merged[0] * (merged[0] / merged[1]).log()).sum()), abs=TOLERANCE)
     assert first.acceptance == pytest.approx(float(torch.minimum(*merged).sum()), abs=TOLERANCE)
-
-
-def test_tokens_that_cannot_happen_count_nothing_and_what_only_one_side_allows_is_infinite(tmp_path):
-    base, own = rows(1, 2), rows(2, 2)
-    base[:, 7] = own[:, 7] = float("-inf")
-    own[1, 9] = float("-inf")
-    path = str(tmp_path / "one.safetensors")
-    referred(Reference(path=path, keep=True), base, [1, 2])
-    one, other = referred(Reference(path=path, keep=False), own, [1, 2])
-    assert math.isfinite(one.kld)
-    assert other.kld == math.inf
-    assert math.isfinite(other.kld_reverse)
 
 
 def test_other_tokens_another_vocabulary_and_no_file_are_said(tmp_path):

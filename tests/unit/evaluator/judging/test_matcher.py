@@ -96,7 +96,7 @@ def test_a_long_response_is_cut_and_a_long_question_excluded(tokenizer):
     assert max(len(score.prompt_ids) for score in matcher.requests(pair("word " * 500), "0")[0]) <= 300
 
 
-def test_a_failed_score_is_no_verdict(tokenizer):
+def test_a_failed_score_is_no_verdict_and_one_that_is_left_out_an_error(tokenizer):
     def answer(request):
         if request.request_id == "0/no":
             return Response(request_id=request.request_id, status="engine_error", error="broke")
@@ -106,8 +106,6 @@ def test_a_failed_score_is_no_verdict(tokenizer):
     assert found[0] == Verdict(verdict=None, probability=None, status="engine_error")
     assert found[1].verdict is False
 
-
-def test_an_engine_that_leaves_a_score_out_is_an_error(tokenizer):
     class Forgetful(FakeEngine):
         def run(self, source):
             return (response for response in super().run(source) if not response.request_id.endswith("/no"))

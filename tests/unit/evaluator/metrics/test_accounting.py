@@ -25,13 +25,10 @@ def tables(outcomes):
     return {name: table.frame for name, table in compute_tables(Inputs(outcomes)).items()}
 
 
-def test_every_item_is_measured_excluded_or_failed(tables):
+def test_every_item_is_measured_excluded_or_failed_and_every_fate_counted_once(tables):
     rows = tables["accuracy"].query("language not in ('all', 'mean')")
     assert (rows["n"] + rows["excluded"] + rows["engine_error"] == 12).all()
     assert (rows["excluded"] == 1).all()
-
-
-def test_every_fate_is_counted_once(tables):
     rows = tables["fates"]
     assert (rows[["kept", "mc_only", "produced_only", "lost"]].sum(axis=1) == rows["n"]).all()
     pooled = rows[rows["language"] == "all"].set_index("checkpoint")["n"]
@@ -39,16 +36,13 @@ def test_every_fate_is_counted_once(tables):
     assert pooled.sort_index().tolist() == by_language.sort_index().tolist()
 
 
-def test_every_table_has_counts_and_a_reason_column(tables):
+def test_every_table_has_counts_reasons_and_rates_within_their_intervals(tables):
     for name, frame in tables.items():
         assert "reason" in frame, name
         # Of what several prompts (`dropped`) or both sides of a comparison (`anchors`) measured, all others are out.
         if name not in ("price", "prompt_order", "screening"):
             assert {"excluded", "engine_error"} <= set(frame), name
         assert "n" in frame or name in ("price", "recovery_seeds", "screening"), name
-
-
-def test_rates_lie_within_their_intervals(tables):
     for frame in tables.values():
         for name in [column[:-4] for column in frame if column.endswith("_low") and column[:-4] in frame]:
             known = frame[frame[f"{name}_low"].notna()]
@@ -56,13 +50,10 @@ def test_rates_lie_within_their_intervals(tables):
             assert (known[name] <= known[f"{name}_high"] + 1e-9).all(), name
 
 
-def test_tables_do_not_depend_on_the_order_of_the_outcomes(outcomes, tables):
+def test_tables_depend_neither_on_the_order_of_outcomes_nor_on_other_checkpoints(outcomes, tables):
     again = compute_tables(Inputs(outcomes.sample(frac=1.0, random_state=1)))
     for name, frame in tables.items():
         pd.testing.assert_frame_equal(again[name].frame, frame, obj=name)
-
-
-def test_a_checkpoints_numbers_do_not_depend_on_the_others(outcomes, tables):
     pair = compute_tables(Inputs(outcomes[outcomes["checkpoint"] != "wanda-0.5"]))
     for name in ("fates", "pr_gap", "recovery"):
         alone = pair[name].frame.query("checkpoint == 'magnitude-0.6'").reset_index(drop=True)

@@ -67,15 +67,12 @@ def test_items_of_one_context_are_one_observation():
     assert together.interval()[0] < low < high < together.interval()[1]
 
 
-def test_two_contexts_have_no_interval():
+def test_two_contexts_have_no_interval_and_a_ratio_of_nothing_no_upper_end():
     assert Mean(flags(1, 4), np.array([0, 0, 1, 1])).interval() == (None, None)
     assert too_few(2) == "2 contexts are too few for an interval"
     assert too_few(1) == "1 context is too few for an interval"
     with pytest.raises(ValueError, match="an item"):
         Mean(np.array([]), np.array([], dtype=np.intp))
-
-
-def test_a_ratio_has_no_upper_end_where_nothing_is_below_it():
     assert Ratio(flags(2, 5), np.zeros(5), np.arange(5)).upper(0.05) == float("inf")
     ratio = Ratio(flags(20, 50), flags(40, 50), np.arange(50))
     low, high = ratio.interval()
@@ -152,15 +149,12 @@ def test_they_are_those_of_a_loop_over_weights():
     assert found == pytest.approx(ends, abs=0.012)
 
 
-def test_rows_at_once_are_those_of_each():
+def test_rows_at_once_are_those_of_each_whatever_their_contexts_are_called():
     rng = np.random.default_rng(3)
     rows, contexts = rng.random((4, 30)), np.arange(30) // 2
     together = intervals(np.multiply, [rows, rows[0]], contexts, [(0, 0), (1, 1)])
     alone = [intervals(np.multiply, [row, rows[0]], contexts, [(0, 0), (1, 1)])[0] for row in rows]
     assert np.array(together) == pytest.approx(np.array(alone), rel=1e-5)
-
-
-def test_equal_values_give_equal_intervals_whatever_their_contexts_are_called():
     values = (np.random.default_rng(4).random(50) < 0.4).astype(np.float64)
     assert intervals(rate, [values], np.arange(50), RATE) == intervals(rate, [values], 900 - np.arange(50), RATE)
 

@@ -70,14 +70,11 @@ CONTROLS = pd.concat([
 ], ignore_index=True)  # fmt: skip
 
 
-def test_judges_are_of_a_task_and_a_language():
+def test_judges_are_of_a_task_and_a_language_and_so_is_the_panels_majority():
     assert judges(None, "t", "all") == {}
     assert list(judges(CONTROLS, "t", "all")) == ["good", "third", "yes"]
     assert judges(CONTROLS, "t", "korean")["good"] == Fitness(0, 20, 10, 10)
     assert judges(CONTROLS, "u", "all") == {}
-
-
-def test_the_panels_majority_is_a_judge_too():
     english = panel_fitness(CONTROLS, ["good", "third", "yes"], "t", "english")
     assert english == Fitness(accepted=40, matching=40, denied=20, different=20)
     two = panel_fitness(CONTROLS, ["good", "third"], "t", "english")

@@ -79,11 +79,16 @@ def test_a_checkpoint_without_its_base_still_draws():
         assert draw(TABLES[name], TABLES[name].frame(lonely)) is None
 
 
-def test_labels_that_would_touch_are_moved_apart_and_others_stay():
+def test_labels_that_would_touch_are_moved_apart_and_long_names_take_two_lines():
     assert spread([0.1, 0.5], [0.1, 0.1]) == pytest.approx([0.1, 0.5])
     assert spread([0.50, 0.52, 0.9], [0.1, 0.1, 0.1]) == pytest.approx([0.46, 0.56, 0.9])
     assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == pytest.approx([0.85, 0.95, 1.1])
     assert spread([], []) == []
+    assert in_two_lines("wanda-0.6") == "wanda-0.6"
+    name = "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4 · tydiqa-passages-of-a-long-name"
+    first, second = in_two_lines(name).splitlines()
+    assert (first, second[-1]) == ("meta-llama-3.1-8b-instruct-", "…")
+    assert len(second) <= 30
 
 
 def test_a_large_perplexity_is_labelled_in_plain_digits():
@@ -94,11 +99,3 @@ def test_a_large_perplexity_is_labelled_in_plain_digits():
     svg = draw(TABLES["perplexity"], TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))))
     assert ">4,130<" in svg
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
-
-
-def test_a_long_name_takes_two_lines():
-    assert in_two_lines("wanda-0.6") == "wanda-0.6"
-    name = "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4 · tydiqa-passages-of-a-long-name"
-    first, second = in_two_lines(name).splitlines()
-    assert (first, second[-1]) == ("meta-llama-3.1-8b-instruct-", "…")
-    assert len(second) <= 30

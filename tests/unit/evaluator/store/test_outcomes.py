@@ -17,12 +17,18 @@ def outcome(seen):
     return reduce_records(records("m", {"english/1": seen})).iloc[0]
 
 
-def test_one_row_per_item_with_the_declared_columns_and_types():
+def test_one_row_per_item_with_the_declared_columns_also_of_what_was_truncated_or_not_asked():
     reduced = reduce_records(records("m", {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)}))
     assert list(reduced) == list(outcome_types())
     assert reduced.dtypes.astype(str).to_dict() == empty_outcomes().dtypes.astype(str).to_dict()
     assert reduced["produced"].tolist() == [True, False]
     assert reduce_records(reduced.iloc[:0]).equals(empty_outcomes())
+    row = outcome(Seen(greedy=True, status="truncated", truncated=True))
+    assert (row["greedy_status"], row["produced"], row["truncated"]) == ("truncated", True, True)
+    row = outcome(Seen(beams=[False, True, True], samples=[False, False]))
+    assert (row["beams"], row["beam_hit"]) == (3, True)
+    assert (row["samples"], row["sample_hit"], row["sample_hits"]) == (2, False, 0)
+    assert row[["greedy_status", "choice_status", "produced", "recognised", "rank", "margin"]].isna().all()
 
 
 @pytest.mark.parametrize("status", ["excluded", "engine_error"])
@@ -31,19 +37,6 @@ def test_what_was_not_measured_is_null_and_says_why(status):
     for probe in ("greedy", "choice", "beam", "sample", "rank"):
         assert row[f"{probe}_status"] == status
     assert row[["produced", "recognised", "beam_hit", "sample_hit", "rank", "margin"]].isna().all()
-
-
-def test_a_truncated_prompt_is_measured_and_flagged():
-    row = outcome(Seen(greedy=True, status="truncated", truncated=True))
-    assert (row["greedy_status"], row["produced"], row["truncated"]) == ("truncated", True, True)
-
-
-def test_one_failed_option_leaves_the_choice_unmeasured():
-    frame = records("m", {"english/1": Seen(choice=True)})
-    frame.loc[2, ["status", "logprob"]] = ["engine_error", np.nan]
-    row = reduce_records(frame).iloc[0]
-    assert row["choice_status"] == "engine_error"
-    assert pd.isna(row["recognised"])
 
 
 def choice(scores):
@@ -55,25 +48,20 @@ def choice(scores):
     return reduce_records(frame).iloc[0]
 
 
-def test_summed_per_token_and_per_byte_winners_can_differ():
+def test_the_winners_of_a_choice_by_sum_token_and_byte_and_what_is_no_choice():
     row = choice({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)})  # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
     assert (row["recognised"], row["recognised_per_token"], row["recognised_per_byte"]) == (False, True, True)
     row = choice({"кал": (-3.0, 3), "abcd": (-3.2, 2)})  # -3 > -3.2; -1 > -1.6; -0.5 > -0.8 (six bytes, four bytes)
     assert (row["recognised"], row["recognised_per_token"], row["recognised_per_byte"]) == (True, True, True)
-
-
-def test_ties_are_wrong_and_a_lone_option_is_no_choice():
     assert not choice({"a": (-1.0, 1), "b": (-1.0, 1), "c": (-9.0, 1)})["recognised"]
     alone = choice({"a": (-1.0, 1)})
     assert pd.isna(alone["recognised"])
     assert alone["choice_status"] == "engine_error"
-
-
-def test_hits_are_counted_and_what_was_not_asked_is_null_without_a_status():
-    row = outcome(Seen(beams=[False, True, True], samples=[False, False]))
-    assert (row["beams"], row["beam_hit"]) == (3, True)
-    assert (row["samples"], row["sample_hit"], row["sample_hits"]) == (2, False, 0)
-    assert row[["greedy_status", "choice_status", "produced", "recognised", "rank", "margin"]].isna().all()
+    frame = records("m", {"english/1": Seen(choice=True)})
+    frame.loc[2, ["status", "logprob"]] = ["engine_error", np.nan]
+    row = reduce_records(frame).iloc[0]
+    assert row["choice_status"] == "engine_error"
+    assert pd.isna(row["recognised"])
 
 
 def test_outcomes_do_not_depend_on_the_order_or_the_cut_of_the_records():

@@ -197,15 +197,7 @@ def test_a_full_disk_is_the_users_to_mend_and_leaves_nothing(tmp_path, monkeypat
     assert list((tmp_path / "records" / "dense" / "gazetteer").iterdir()) == []
 
 
-def test_a_place_where_nothing_can_be_written_is_the_users_to_mend(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    (tmp_path / "folder").mkdir()
-    for place in ("file/a.json", "folder", "file/deeper/a.json"):
-        assert "cannot write there: " in refused(write_atomically, tmp_path / place, b"{}")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
-
-
-def test_a_file_that_is_written_again_is_the_old_one_or_the_new_one(tmp_path, monkeypatch):
+def test_a_file_is_the_old_one_or_the_new_one_and_a_place_where_none_can_be_is_named(tmp_path, monkeypatch):
     path = tmp_path / "run.json"
     write_atomically(path, b"old")
 
@@ -219,6 +211,11 @@ def test_a_file_that_is_written_again_is_the_old_one_or_the_new_one(tmp_path, mo
     assert path.read_bytes() == b"old"
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    for place in ("file/a.json", "folder", "file/deeper/a.json"):
+        assert "cannot write there: " in refused(write_atomically, tmp_path / place, b"{}")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "run.json"]
 
 
 def test_nothing_is_appended_to_a_closed_store(tmp_path):

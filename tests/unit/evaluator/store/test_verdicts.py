@@ -52,7 +52,7 @@ def contents(run):
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted((run / "verdicts").rglob("*.parquet"))}
 
 
-def test_only_what_cheap_grading_denies_is_judged_unless_asked(run):
+def test_only_what_cheap_grading_denies_is_judged_and_a_pair_once_over_all_checkpoints(run):
     records = pq.read_table(run / "records").to_pylist()
     greedy = [row for row in records if row["probe"] == "greedy" and row["contains"] is not None]
     few, all_ = (responses(run, ["greedy"], everything=everything) for everything in (False, True))
@@ -60,9 +60,6 @@ def test_only_what_cheap_grading_denies_is_judged_unless_asked(run):
     assert sum(map(len, few.values())) == sum(not row["contains"] for row in greedy) > 0
     more = responses(run, ["greedy", "sample"], everything=False)
     assert sum(map(len, more.values())) > sum(map(len, few.values()))
-
-
-def test_a_pair_is_asked_once_over_all_checkpoints(run):
     judge = Judge()
     assert judged(run, judge, probes=["greedy", "beam", "sample"]) == len(judge.asked) == len(set(judge.asked))
     rows = pq.read_table(run / "verdicts" / "m" / "dense" / "gazetteer.parquet")
@@ -115,15 +112,12 @@ def test_judging_all_later_adds_to_what_is_there(run):
     assert contents(run) == at_once
 
 
-def test_verdicts_of_another_matcher_of_that_name_are_refused(run):
+def test_verdicts_of_another_matcher_of_that_name_and_damaged_files_are_named(run):
     judged(run, Judge())
     store = VerdictStore(run, "m", "other digest")
     asked = responses(run, ["greedy"], everything=False)
     told = refused(match_parts, store, asked, Judge(), lambda what: None)
     assert "matcher_digest: verdicts of another matcher named 'm'" in told
-
-
-def test_a_missing_or_damaged_file_is_named(run):
     judged(run, Judge())
     path = run / "verdicts" / "m" / "dense" / "gazetteer.parquet"
     path.write_bytes(b"PAR1")

@@ -77,7 +77,7 @@ def test_a_preset_of_files_takes_the_split_that_is_there(tmp_path):
         assert (item.item_id, item.question) == found
 
 
-def test_configurations_of_a_directory(tmp_path):
+def test_configurations_of_a_directory_and_of_a_card(tmp_path):
     lines(tmp_path / "mlqa.de.de" / "test.jsonl", PASSAGE)
     lines(tmp_path / "hi.jsonl", PASSAGE)
     lines(tmp_path / "notes.jsonl", {"x": 1})
@@ -88,9 +88,6 @@ def test_configurations_of_a_directory(tmp_path):
     message = only_error(f"mlqa:{tmp_path / 'notes.jsonl'}")
     assert "notes.jsonl: has nothing with the name of a configuration (mlqa.ar.ar," in message
     assert list(load_task(f"mlqa:{tmp_path / 'hi.jsonl'}", None, said=Source(language="tamil")).pools) == ["tamil"]
-
-
-def test_configurations_of_a_card(tmp_path):
     names = {"arc_easy": "ARC-Easy", "arc_challenge": "ARC-Challenge"}
     card = ""
     for task, name in names.items():
@@ -155,16 +152,13 @@ def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_a_data_set_of_the_hub(hub):
+def test_a_data_set_and_a_preset_of_the_hub(hub):
     hub["org/riddles.v2", None, None] = {"validation": Table([{"n": 1, "q": "q", "a": "x", "image": b""}])}
     hub["org/riddles.v2", None, "v1"] = {"validation": Table([{"n": 1, "q": "old", "a": "x"}])}
     revised = MINE.model_copy(update={"revision": "v1"})
     for spec, said, text in (("", MINE, "q"), ("@v1", MINE, "old"), ("", revised, "old")):
         data = load_task(f"hf:org/riddles.v2{spec}", None, said=said)
         assert (data.name, data.pools["english"][0].question) == ("riddles.v2", text)
-
-
-def test_a_preset_of_the_hub(hub):
     hub["allenai/ai2_arc", "ARC-Easy", None] = {"train": Table([ARC]), "test": Table([{**ARC, "id": "t"}])}
     assert [item.item_id for item in load_task("arc_easy", None).pools["english"]] == ["t"]
     assert load_task("arc_easy", None, said=Source(split="train")).pools["english"][0].item_id == "a1"

@@ -25,13 +25,15 @@ def test_graphs_are_the_default_and_compiling_is_not():
     assert arguments(False, compile=True)["compilation_config"] == {"cudagraph_mode": "NONE"}
 
 
-def test_no_graph_is_padded_by_more_than_an_eighth_and_eight_tokens():
+def test_graphs_are_padded_by_an_eighth_at_most_and_as_large_as_the_requests():
     sizes = capture_sizes(2048, 256)
     assert len(sizes) == 51
     assert sizes[0] == 1
     assert sizes[-1] == 2048
     for smaller, larger in pairwise(sizes):
         assert larger - smaller <= max(8, smaller // 8)
+    for kind in KINDS:
+        assert arguments(kind, requests=3000)["compilation_config"]["cudagraph_capture_sizes"][-1] == 3000
 
 
 @pytest.mark.parametrize(("most", "requests"), [(2048, 200), (60, 60), (1000, 7), (8, 3), (1, 1)])
@@ -40,11 +42,6 @@ def test_a_full_batch_and_the_largest_step_have_graphs(most, requests):
     assert {most, requests} <= set(sizes)
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == most
-
-
-def test_more_requests_than_the_largest_graph_still_have_one():
-    for kind in KINDS:
-        assert arguments(kind, requests=3000)["compilation_config"]["cudagraph_capture_sizes"][-1] == 3000
 
 
 GIB = 2**30

@@ -174,7 +174,7 @@ def _step(counters: Counters, clock, begin: float, end: float, *, was_empty: boo
         clock(end)
 
 
-def test_time_between_steps_of_a_run_is_waiting_or_idle(clock):
+def test_time_between_steps_of_a_run_is_waiting_or_idle_and_a_failed_step_is_none(clock):
     counters = Counters()
     counters.begin_run()
     _step(counters, clock, 10, 11)
@@ -187,9 +187,6 @@ def test_time_between_steps_of_a_run_is_waiting_or_idle(clock):
     _step(counters, clock, 50, 51)
     stats = counters.stats()
     assert (stats.busy_seconds, stats.waiting_seconds, stats.idle_seconds) == (5, 2, 4)
-
-
-def test_a_step_that_fails_is_no_step(clock):
     counters = Counters()
     counters.begin_run()
     with pytest.raises(RuntimeError), counters.step(was_empty=False):

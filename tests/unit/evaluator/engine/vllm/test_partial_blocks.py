@@ -27,7 +27,7 @@ def found(blocks, wanted, tokens=SIZE, most=99):
     return blocks.best(request(wanted, 0), tokens, most)[:2]
 
 
-def test_tokens_that_begin_alike_are_taken_over():
+def test_tokens_that_begin_alike_and_are_computed_are_taken_over():
     blocks = known(request([1, 2, 3, 4, 5, 6, 7], 7), 10, 11)
     assert found(blocks, [1, 2, 3, 4, 5, 6, 9, 9]) == (2, 11)
     assert found(blocks, [1, 2, 3, 4, 5, 6, 7, 8]) == (3, 11)
@@ -35,9 +35,6 @@ def test_tokens_that_begin_alike_are_taken_over():
     assert found(blocks, [1, 2, 3, 4, 9, 6]) == (0, None)
     assert found(blocks, [1, 2, 3, 9, 5, 6]) == (0, None)  # the tokens before the block differ
     assert found(blocks, [1, 2, 9], tokens=0) == (2, 10)
-
-
-def test_only_what_earlier_steps_have_computed():
     blocks = known(request([1, 2, 3, 4, 5, 6, 7], 5), 10, 11)
     assert found(blocks, [1, 2, 3, 4, 5, 6, 7]) == (1, 11)
     blocks.remember(request([1, 2, 3, 4, 5, 6, 8], 7), 0, [20, 21])
@@ -47,7 +44,7 @@ def test_only_what_earlier_steps_have_computed():
     assert found(blocks, [1, 2, 3, 4, 5, 6, 8]) == (3, 21)
 
 
-def test_a_block_that_holds_something_else_is_not_taken():
+def test_a_block_that_holds_something_else_or_follows_unknown_tokens_is_not_taken():
     holder = request([1, 2, 3, 4, 5, 6], 6)
     blocks = known(holder, 10, 11)
     blocks.forget(11)
@@ -60,9 +57,6 @@ def test_a_block_that_holds_something_else_is_not_taken():
     holder.num_preemptions = 0
     blocks.clear()
     assert found(blocks, [1, 2, 3, 4, 5, 6, 7]) == (0, None)
-
-
-def test_a_block_after_tokens_that_are_not_known_yet_is_passed_over():
     running = request([1, 2, 3, 4, 5, 6], 9)  # steps are scheduled ahead of the tokens
     blocks = known(running, 10, 11)
     blocks.remember(running, 2, [12])

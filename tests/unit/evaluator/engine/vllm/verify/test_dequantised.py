@@ -62,7 +62,7 @@ def test_any_rows_have_the_values_that_they_stand_for(stored):
             assert torch.equal(rows, value[first:stop])
 
 
-def test_a_layer_is_compared_with_its_part_of_each_file(stored):
+def test_a_layer_is_compared_with_its_part_of_each_file_and_a_worker_with_its_columns(stored):
     tensors, values = stored
     qkv = torch.cat([values[f"{name}.weight"] for name in QKV])
     said: dict[str, Any] = {"num_heads": 2, "total_num_heads": 2, "num_kv_heads": 1, "total_num_kv_heads": 1}
@@ -74,9 +74,6 @@ def test_a_layer_is_compared_with_its_part_of_each_file(stored):
         wrong = qkv.clone()
         wrong[row] = -wrong[row]
         assert computes_with(Layer(wrong, **said), matrices, torch.bfloat16) is False
-
-
-def test_columns_that_another_worker_holds_are_left_out(stored):
     tensors, values = stored
     down = values[f"{LAYER}.mlp.down_proj.weight"]
     said = {"input_size_per_partition": 64, "tp_rank": 1, "tp_size": 2}

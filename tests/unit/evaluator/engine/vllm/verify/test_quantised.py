@@ -57,15 +57,12 @@ def refusal(models: list[CheckpointInfo], *, here: bool = True, **settings: str)
     return str(caught.value).partition(": ")[2]
 
 
-def test_scheme_dtype_and_kernel_are_named(models, rehearsals):
+def test_scheme_dtype_and_kernel_are_named_also_a_dtype_that_works_here(models, rehearsals):
     asked = rehearsals({"bfloat16": Rehearsal(dtype="bfloat16", kernels=(KERNEL,))}, True)
     said = check_served(EngineConfig(dtype="bfloat16"), models, here=True)
     assert said == (f"small: W8A8 (per channel), computed in bfloat16 by {KERNEL}",)
     assert asked == ["bfloat16"]
     assert check_served(EngineConfig(dtype="bfloat16"), models[:1], here=True) == ()  # a dense one needs no word
-
-
-def test_a_dtype_that_works_here_is_named(models, rehearsals):
     rehearsals({"auto": Rehearsal(reason="expect A to be bfloat16"), "bfloat16": Rehearsal(dtype="bfloat16")}, True)
     assert refusal(models) == (
         "W8A8 (per channel) in float32: expect A to be bfloat16; set --dtype bfloat16 (engine.dtype in a sweep file), "
@@ -135,11 +132,15 @@ def test_a_reason_has_no_names_of_kernels_and_whole_words(models, rehearsals, re
     assert str(caught.value.__cause__) == reason  # for --debug
 
 
-def test_an_order_of_a_whole_row_changes_nothing(models, rehearsals):
+def test_what_needs_no_rehearsal(models, rehearsals):
     asked = rehearsals({"bfloat16": Rehearsal(dtype="bfloat16")}, True)
     with_quantisation(models[1].path, {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True})
     check_served(EngineConfig(dtype="bfloat16"), [models[0], inspect_checkpoint(models[1].path)], here=True)
     assert asked == ["bfloat16"]
+    asked = rehearsals({}, True)
+    assert check_served(EngineConfig(), models, here=False) == ()
+    assert asked == []
+    assert check_served(EngineConfig(kind="torch"), models[:1], here=True) == ()
 
 
 @pytest.mark.parametrize(
@@ -165,10 +166,3 @@ def test_the_table_of_the_documentation_is_known_without_a_rehearsal(layout, set
     assert schemes.cpu_auto(quantisation) == ("bfloat16" if settled[1] == ("bfloat16",) else "float32")
     assert schemes.cpu_dtypes(quantisation, ("asimd",)) is None
     assert schemes.cpu_auto(None) == "float32"
-
-
-def test_engines_elsewhere_and_dense_checkpoints_need_no_rehearsal(models, rehearsals):
-    asked = rehearsals({}, True)
-    assert check_served(EngineConfig(), models, here=False) == ()
-    assert asked == []
-    assert check_served(EngineConfig(kind="torch"), models[:1], here=True) == ()

@@ -39,25 +39,21 @@ def asked(monkeypatch):
     return dtypes
 
 
-def test_what_has_worked_is_remembered_and_what_has_not_is_tried_again(checkpoint, asked):
+def test_what_has_worked_is_remembered_of_its_scheme_and_what_has_not_is_tried_again(checkpoint, asked, tmp_path):
     for _ in range(2):
         assert rehearse(checkpoint, EngineConfig(dtype="bfloat16")) == GOOD
         assert rehearse(checkpoint, EngineConfig(dtype="float32")) == BAD
     assert asked == ["bfloat16", "float32", "float32"]
-
-
-def test_another_scheme_and_a_spoilt_memory_are_rehearsed(checkpoint, asked, tmp_path):
     config = EngineConfig(dtype="bfloat16")
-    rehearse(checkpoint, config)
     (kept,) = (tmp_path / "cache" / "resurface" / "rehearsals").iterdir()
     kept.write_text("not JSON")
     assert rehearse(checkpoint, config) == GOOD
     with_quantisation(checkpoint, LAYOUTS["fp8"].config)
     assert rehearse(checkpoint, config) == GOOD
-    assert len(asked) == 3
+    assert len(asked) == 3 + 2
 
 
-def test_one_layer_is_rehearsed_with_its_own_weights(tmp_path):
+def test_one_layer_is_rehearsed_with_its_own_weights_or_the_whole_if_it_has_other_names(tmp_path):
     dense = save_tiny_model(tmp_path / "dense", dtype="bfloat16")
     checkpoint = quantise(dense, tmp_path / "m", "w8a8")
     (tmp_path / "short").mkdir()
@@ -69,10 +65,8 @@ def test_one_layer_is_rehearsed_with_its_own_weights(tmp_path):
     assert kept.keys() == {name for name in whole if "layers.1." not in name} < whole.keys()
     assert all(torch.equal(tensor, whole[name]) for name, tensor in kept.items())
     assert inspect_checkpoint(short).tensors == len(kept)
-
-
-def test_a_checkpoint_of_other_names_is_rehearsed_whole(checkpoint, tmp_path):
-    assert first_layer(checkpoint, tmp_path / "short") == checkpoint
+    plain = write(tmp_path / "plain")
+    assert first_layer(plain, tmp_path / "short") == plain
     assert shortened(CONFIG) == CONFIG
 
 

@@ -103,9 +103,19 @@ def workers(tensors):
     return [Worker(0, tensors), Worker(1, tensors)]
 
 
-def test_every_matrix_of_every_worker_is_compared(workers, files):
+def test_every_matrix_of_every_worker_is_compared_with_its_own_shard(workers, files, tensors):
     for worker in workers:
         assert worker.compare_weights(files) == (MATRICES, [], [])
+    swapped = Worker(0, tensors)
+    for name in ("qkv_proj", "o_proj"):
+        getattr(swapped.model.model.layers[0].self_attn, name).tp_rank = 1
+    _, differing, _ = swapped.compare_weights(files)
+    assert differing == ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.self_attn.o_proj.weight"]
+    down = workers[0].model.model.layers[0].mlp.down_proj
+    down.weight = nn.Parameter(down.weight.T.contiguous(), requires_grad=False)
+    assert workers[0].compare_weights(files) == (MATRICES, [], [])
+    down.weight[0, 0] += 1
+    assert workers[0].compare_weights(files)[1] == ["model.layers.0.mlp.down_proj.weight"]
 
 
 @pytest.mark.parametrize(
@@ -124,22 +134,6 @@ def test_a_corrupted_shard_of_the_second_worker_is_found(workers, files, name, p
     workers[1].weight(name)[place] += 1
     assert workers[0].compare_weights(files)[1] == []
     assert workers[1].compare_weights(files)[1] == [f"{name}.weight"]
-
-
-def test_the_shards_of_another_worker_are_found(workers, tensors, files):
-    swapped = Worker(0, tensors)
-    for name in ("qkv_proj", "o_proj"):
-        getattr(swapped.model.model.layers[0].self_attn, name).tp_rank = 1
-    _, differing, _ = swapped.compare_weights(files)
-    assert differing == ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.self_attn.o_proj.weight"]
-
-
-def test_columns_first_is_another_layout_of_the_same_matrix(workers, files):
-    down = workers[0].model.model.layers[0].mlp.down_proj
-    down.weight = nn.Parameter(down.weight.T.contiguous(), requires_grad=False)
-    assert workers[0].compare_weights(files) == (MATRICES, [], [])
-    down.weight[0, 0] += 1
-    assert workers[0].compare_weights(files)[1] == ["model.layers.0.mlp.down_proj.weight"]
 
 
 def test_what_cannot_be_compared_is_named_and_no_difference(workers, files):
@@ -167,14 +161,11 @@ def verify(workers: list[Worker], files: list[str]) -> tuple[str, ...]:
     return engine._verify(engine._started, Path("model"), files)
 
 
-def test_the_engine_hears_every_worker(workers, files):
+def test_the_engine_hears_every_worker_and_one_with_nothing_to_compare_is_an_error(workers, files):
     assert verify(workers, files) == ()
     workers[1].weight("model.layers.0.mlp.gate_up_proj")[5] += 1
     with pytest.raises(EngineError, match=r"mlp.gate_up_proj.weight in the engine is not .* \(worker 1 of 2\)$"):
         verify(workers, files)
-
-
-def test_a_worker_of_which_no_matrix_could_be_compared_is_an_error(workers, files):
     for module in workers[1].model.modules():
         if isinstance(module, Layer) and module.weight.ndim == 2:
             module.weight = nn.Parameter(module.weight.to(torch.float8_e4m3fn), requires_grad=False)
