@@ -77,15 +77,12 @@ def test_the_commands_of_a_page_run(page, directory, monkeypatch, capsys):
         assert code in ({0, 4} if words[0] == "gate" else {0}), (words, output)
 
 
-def test_the_python_of_the_pages_runs(directory, monkeypatch):
+def test_the_python_and_the_plugin_of_the_pages_run(directory, monkeypatch):
     monkeypatch.chdir(directory)
     found = [each for page in DOCS for each in blocks(page) if each.language == "python" and not each.file]
     assert found
     for block in found:
         exec(compile(block.text.replace("RUN/", "runs/mine/"), block.page, "exec"), {})
-
-
-def test_the_plugin_of_the_pages_is_found(directory, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("RESURFACE_PLUGINS", "riddles")
     (directory / "my.txt").write_text("Who barks?\tdog\nWho purrs?\tcat\n", encoding="utf-8")

@@ -53,7 +53,7 @@ def text_of(markup: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", markup))
 
 
-def test_the_item_view_opens_on_an_answer_that_is_no_longer_said(opened):
+def test_the_item_view_opens_on_an_answer_that_is_no_longer_said_in_the_readers_language(opened):
     dom = opened()
     item = article(dom)
     assert 'class="fate mc_only"' in item
@@ -61,9 +61,6 @@ def test_the_item_view_opens_on_an_answer_that_is_no_longer_said(opened):
     headings = ("greedy output", "choice: gold's share", "rank", "aligned rank", "beams", "samples")
     assert [each for each in (*names, *headings) if each not in text_of(item)] == []
     assert re.search(r"<p id=\"count\"[^>]*>\d+ of 20 items", dom)
-
-
-def test_the_item_view_opens_in_the_readers_language_and_a_link_opens_a_folded_table(opened):
     dom = opened("#ladder", "--accept-lang=ko-KR")
     assert "korean-" in article(dom)
     assert re.search(r'<p id="count"[^>]*>[1-9] of 20 items', dom)

@@ -41,16 +41,13 @@ def resurface(tmp_path_factory):
     return run
 
 
-def test_it_runs_from_an_empty_directory(resurface):
+def test_it_runs_from_an_empty_directory_and_the_shell_completes_values(resurface):
     assert resurface("--version").stdout.startswith("resurface 0.1.0")
     for arguments in (("--help",), ("tasks",), ("probes",), ("methods",), ("sweep", "demo", "--dry-run")):
         done = resurface(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
     assert "no benchmarks are installed" in resurface("bench", "score").stderr
-
-
-def test_the_shell_completes_values(resurface):
     for words, found in {"eval --task xq": "xquad", "prune --method wa": "wanda"}.items():
         done = resurface(_RESURFACE_COMPLETE="complete_bash", COMP_WORDS=f"resurface {words}", COMP_CWORD="3")
         assert (done.stdout.split(), done.stderr, done.returncode) == ([found], "", 0)

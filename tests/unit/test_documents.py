@@ -18,16 +18,13 @@ README = ROOT / "README.md"
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-def test_the_pages_are_short():
+def test_the_pages_are_short_and_the_prose_is_plain():
     text = README.read_text(encoding="utf-8")
     assert text.count("\n") <= 110
     assert len(text.split()) <= 900
     pages = [README, *DOCS, ROOT / "CHANGELOG.md"]
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_000
-
-
-def test_the_prose_is_plain():
-    """A smoke detector: long sentences are hard to read."""
+    # A smoke detector: long sentences are hard to read.
     found = [sentence for page in PROSE for sentence in sentences(page)]
     lengths = [len(sentence.split()) for sentence in found]
     assert sum(lengths) / len(lengths) <= 15

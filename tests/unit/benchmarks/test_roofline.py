@@ -38,15 +38,12 @@ def test_norms_and_biases_are_read_and_not_multiplied(tmp_path):
     assert (untied.layers, untied.head, untied.others) == ({(8, 4): 1}, (10, 4), 20)
 
 
-def test_work_counts_layers_for_every_token_and_the_head_for_every_distribution():
+def test_work_counts_layers_for_every_token_and_the_larger_bound_is_the_share():
     products = roofline.Products(layers=Counter({(3, 5): 2, (7, 1): 1}), head=(11, 5), others=13, cached=6)
     counts = {"forwards": 10, "distributions": 3, "steps": 2, "cached": 40}
     needed = roofline.work(products, **counts, element_bytes=2)
     assert needed["flops"] == 2 * (10 * (2 * 15 + 7) + 3 * 55)
     assert needed["bytes"] == 2 * (2 * (2 * 15 + 7 + 55 + 13) + 40 * 6)
-
-
-def test_the_larger_bound_is_the_share_and_none_is_above_the_whole_time():
     machine = {"threads": 2, "flops_per_second": 100.0, "bytes_per_second": 10.0}
     share = roofline.share_of_wall({"flops": 200.0, "bytes": 10.0}, machine, seconds=8.0)
     assert (share["compute_bound_s"], share["memory_bound_s"], share["share_of_wall"]) == (2.0, 1.0, 0.25)

@@ -27,14 +27,11 @@ def begun(out, *asked, **how):
     return file
 
 
-def test_every_answer_stands_once_in_its_passage_and_in_no_question():
+def test_every_answer_stands_once_and_calibration_is_none_of_the_passages():
     asked = list(questions())
     assert len(asked) == len({item["id"] for item in asked}) == 160
     answers = [item["answers"][0].lower() for item in asked]
     assert len(set(answers)) == len(answers)  # every other answer is a distractor
-
-
-def test_calibration_is_none_of_the_passages_and_is_enough():
     lines = CALIBRATION.read_text(encoding="utf-8").splitlines()
     contexts = {item["context"] for item in questions()}
     assert not contexts & set(lines)
@@ -55,7 +52,7 @@ def test_it_asks_english_xquad_and_without_the_hub_its_own_questions(out, monkey
     assert (asked.task, asked.items, len(asked.languages)) == ("xquad", 48, 1)
 
 
-def test_a_run_that_has_begun_keeps_its_task_and_refuses_another(out, monkeypatch):
+def test_a_run_that_has_begun_keeps_its_task_and_its_chat_and_refuses_others(out, monkeypatch, tmp_path):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
     file = begun(out, None, 5)
     before = file.read_bytes()
@@ -64,6 +61,13 @@ def test_a_run_that_has_begun_keeps_its_task_and_refuses_another(out, monkeypatc
     assert run_smollm2._write_sweep(out, None, 5).read_bytes() == before
     with pytest.raises(ExampleError, match="its run has items 5, not 6; choose another --out"):
         run_smollm2._write_sweep(out, None, 6)
+    chat = out.with_name("chat")
+    assert load_sweep(begun(chat, f"xquad:{tmp_path}", 4, chat=True)).tasks[0].chat
+    assert load_sweep(run_smollm2._write_sweep(chat, None, None)).tasks[0].chat  # as it began
+    raw = out.with_name("raw")
+    begun(raw, f"xquad:{tmp_path}", 4)
+    with pytest.raises(ExampleError, match="no chat prompts"):
+        run_smollm2._write_sweep(raw, None, None, chat=True)
 
 
 def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(out, monkeypatch, tmp_path):
@@ -79,12 +83,3 @@ def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(out, monkeypatch
     monkeypatch.setattr(sys, "argv", ["run_smollm2", "--out", str(out)])
     assert run_smollm2.main() == 2
     assert ran == ["examples.make_smollm2"]
-
-
-def test_chat_is_a_run_of_its_own(out, monkeypatch, tmp_path):
-    assert load_sweep(begun(out, f"xquad:{tmp_path}", 4, chat=True)).tasks[0].chat
-    assert load_sweep(run_smollm2._write_sweep(out, None, None)).tasks[0].chat  # as it began
-    raw = out.with_name("raw")
-    begun(raw, f"xquad:{tmp_path}", 4)
-    with pytest.raises(ExampleError, match="no chat prompts"):
-        run_smollm2._write_sweep(raw, None, None, chat=True)

@@ -170,7 +170,7 @@ def test_the_hubs_cache_is_made_of_links(copied, tmp_path):
     refused(magnitude(snapshot), tmp_path / "out", "NOTICE: is a link to")
 
 
-def test_a_missing_or_half_written_checkpoint_is_named(copied, tmp_path):
+def test_a_missing_or_half_written_checkpoint_or_shard_is_named(copied, tmp_path, checkpoints):
     weights = copied / "model.safetensors"
     whole = weights.read_bytes()
     for cut in (len(whole) - 1, 200, 8, 3, 0):
@@ -187,9 +187,6 @@ def test_a_missing_or_half_written_checkpoint_is_named(copied, tmp_path):
     refused(magnitude(copied), tmp_path / "out", "config.json: no such file")
     shutil.rmtree(copied)
     refused(magnitude(copied), tmp_path / "out", "no such checkpoint directory")
-
-
-def test_a_shard_that_the_index_lists_but_is_gone_is_named(checkpoints, tmp_path):
     copied = Path(shutil.copytree(checkpoints("qwen3", max_shard_size="100KB"), tmp_path / "model"))
     gone = sorted(copied.glob("*.safetensors"))[1]
     gone.unlink()

@@ -67,11 +67,19 @@ def hub(monkeypatch):
     return asked
 
 
-def test_c4_is_the_first_passages_of_shard_zero(hub, tokenizer):
+def test_c4_wikipedia_and_balanced_are_the_first_passages_or_say_how_many_they_have(hub, tokenizer):
     found = load("c4", tokenizer)
     files = {"train": "en/c4-train.00000-of-01024.json.gz"}
     assert hub == [("allenai/c4", {"split": "train", "streaming": True, "data_files": files})]
     assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 4]
+    hub.clear()
+    found = load("wikipedia:swahili,te", tokenizer, samples=5)
+    assert [arguments["name"] for _, arguments in hub] == ["20231101.sw", "20231101.te"]
+    assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 1, 2]
+    assert found.manifest.passages[4].origin == "wikimedia/wikipedia:20231101.te"
+    assert len(load("balanced:en,sw", tokenizer).sequences) == 4
+    assert "longer than 5000 tokens" in refused(load, "c4:windows", tokenizer, length=5000)
+    assert "20231101.sw has 50 passages, 60 were requested" in refused(load, "balanced:sw,en", tokenizer, samples=120)
 
 
 def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, tokenizer):
@@ -90,28 +98,12 @@ def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, to
         assert ids == tuple(whole[start : start + 70])
 
 
-def test_wikipedia_and_balanced_divide_passages_by_language(hub, tokenizer):
-    found = load("wikipedia:swahili,te", tokenizer, samples=5)
-    assert [arguments["name"] for _, arguments in hub] == ["20231101.sw", "20231101.te"]
-    assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 1, 2]
-    assert found.manifest.passages[4].origin == "wikimedia/wikipedia:20231101.te"
-    assert len(load("balanced:en,sw", tokenizer).sequences) == 4
-
-
-def test_a_source_with_too_little_text_says_how_much(hub, tokenizer):
-    assert "longer than 5000 tokens" in refused(load, "c4:windows", tokenizer, length=5000)
-    assert "20231101.sw has 50 passages, 60 were requested" in refused(load, "balanced:sw,en", tokenizer, samples=120)
-
-
-def test_a_hub_out_of_reach_is_one_clear_line(monkeypatch, tokenizer):
+def test_a_hub_out_of_reach_and_a_passage_without_tokens_are_one_line(monkeypatch, tokenizer, tmp_path):
     def load_dataset(path, **_):
         raise ConnectionError("Couldn't reach the hub\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert "allenai/c4 cannot be read from the hub (Couldn't reach the hub more)" in refused(load, "c4", tokenizer)
-
-
-def test_a_passage_without_tokens_is_named(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("w1\nw2\n")
 
@@ -121,13 +113,10 @@ def test_a_passage_without_tokens_is_named(tmp_path):
     assert f"passage 1 of {file}: gives no token" in refused(load, f"text:{file}", silent, samples=2)
 
 
-def test_texts_are_equal_but_for_case_punctuation_and_white_space():
+def test_the_first_passage_that_is_held_out_is_named_but_for_case_and_punctuation():
     assert text_digest("The  Caf\u00e9,\nopen.") == text_digest("the cafe\u0301 OPEN") != text_digest("the cafe open")
     assert text_digest(" ?!\n") == ""
     assert len(text_digest("\ud800")) == 64  # JSON lines may hold half of a surrogate pair
-
-
-def test_the_first_passage_that_is_held_out_is_named():
     held_out = {text_digest("b"): "item 7"}
     check_disjoint([Passage("a", "f.txt", 0), Passage("?", "f.txt", 1)], held_out)
     told = refused(check_disjoint, [Passage("a", "f.txt", 0), Passage("B.", "f.txt", 2)], held_out)

@@ -9,7 +9,7 @@ def scores(**items):
     return {"scores": {item: {str(n): value for n, value in enumerate(values)} for item, values in items.items()}}
 
 
-def test_scores_are_compared_by_item_and_option_in_any_order():
+def test_scores_greedy_answers_and_beams_are_compared_by_item_in_any_order():
     ours, theirs = scores(a=[-1.0, -2.0], b=[-3.0]), scores(b=[-3.0005], a=[-1.0, -2.0])
     agreement = score.agree(ours, theirs)
     assert agreement.holds
@@ -17,6 +17,18 @@ def test_scores_are_compared_by_item_and_option_in_any_order():
     other = score.agree(ours, scores(a=[-1.0, -2.0], b=[-3.1]))
     assert not other.holds
     assert other.how.startswith("1 of 3 log-likelihoods not within")
+    ours = {**scores(a=[-1.0]), "greedy": {"a": [1, 2], "b": [3]}}
+    assert checkpoint_pass.agree(ours, ours).holds
+    other = checkpoint_pass.agree(ours, {**ours, "greedy": {"a": [1, 2], "b": [4]}})
+    assert not other.holds
+    assert other.how.startswith("greedy answers identical for 1 of 2 items; 1 log-likelihoods")
+    lacking = checkpoint_pass.agree(ours, {**ours, "greedy": {"a": [1, 2]}})
+    assert not lacking.holds
+    assert "theirs lacks 1 of 2 answers, the first of b" in lacking.how
+    ours = {"beams": {"a": [[[1], -1.0], [[2], -2.0]], "b": [[[3], -1.0]]}}
+    assert beam.agree_without_eos(ours, {"beams": dict(reversed(ours["beams"].items()))}).holds
+    lacking = beam.agree_without_eos(ours, {"beams": {"a": ours["beams"]["a"]}})
+    assert (lacking.holds, lacking.how) == (False, "EOS ignored: theirs lacks 1 of 2 answers, the first of b")
 
 
 def test_bfloat16_has_tolerances_of_its_own():
@@ -56,21 +68,3 @@ def test_of_divergences_every_position_of_every_text_must_agree(theirs, holds):
 def test_a_missing_score_is_no_agreement_and_is_named(ours, theirs, said):
     agreement = score.agree(scores(**ours), scores(**theirs))
     assert (agreement.holds, agreement.how) == (False, said)
-
-
-def test_a_pass_agrees_in_greedy_answers_and_scores():
-    ours = {**scores(a=[-1.0]), "greedy": {"a": [1, 2], "b": [3]}}
-    assert checkpoint_pass.agree(ours, ours).holds
-    other = checkpoint_pass.agree(ours, {**ours, "greedy": {"a": [1, 2], "b": [4]}})
-    assert not other.holds
-    assert other.how.startswith("greedy answers identical for 1 of 2 items; 1 log-likelihoods")
-    lacking = checkpoint_pass.agree(ours, {**ours, "greedy": {"a": [1, 2]}})
-    assert not lacking.holds
-    assert "theirs lacks 1 of 2 answers, the first of b" in lacking.how
-
-
-def test_beams_are_compared_by_item():
-    ours = {"beams": {"a": [[[1], -1.0], [[2], -2.0]], "b": [[[3], -1.0]]}}
-    assert beam.agree_without_eos(ours, {"beams": dict(reversed(ours["beams"].items()))}).holds
-    lacking = beam.agree_without_eos(ours, {"beams": {"a": ours["beams"]["a"]}})
-    assert (lacking.holds, lacking.how) == (False, "EOS ignored: theirs lacks 1 of 2 answers, the first of b")

@@ -30,15 +30,12 @@ def squad(folder, language, answers):
     (folder / f"xquad.{language}.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
 
 
-def test_item_ids_that_languages_share_stay_apart(model, tmp_path):
+def test_items_of_several_languages_stay_apart_and_one_that_cannot_be_asked_is_left_out(model, tmp_path):
     for language in ("de", "en"):
         squad(tmp_path, language, [f"{language} one", f"{language} two", f"{language} three", f"{language} four"])
     items = document(model, f"xquad:{tmp_path}", 8)["items"]
     assert len({item["id"] for item in items}) == len(items) == 8
     assert all(len(item["options"]) == 4 for item in items)
-
-
-def test_an_item_that_cannot_be_asked_is_left_out(model, tmp_path):
     rows = [
         {"id": str(number), "language": "english", "context": "c", "question": "q?", "answers": [answer]}
         for number, answer in enumerate(["one", "two", "three", "?"])  # no answer that grading could find

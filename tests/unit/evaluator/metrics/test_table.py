@@ -95,13 +95,19 @@ def test_an_error_in_a_table_of_our_own_is_not_hidden(monkeypatch, tmp_path):
         write_report(run)
 
 
-def test_rows_that_come_one_by_one_are_the_frame_of_all():
+def test_rows_one_by_one_are_the_frame_of_all_with_exactly_the_declared_columns():
     text, share, count = Column("text", TEXT), Column("share", PERCENTAGE, interval=True), Column("n", COUNT)
     rows = [{"text": "a", "n": 3, "share": 0.5}, {"text": None, "n": None, "share_low": 1}, {"share": None}, {}]
     for some in (rows, rows[1:], rows[2:], []):
         names = ["text", "share", "share_low", "share_high", "n"]
         at_once = pd.DataFrame(some, columns=names).astype({"n": "Int64"})
         pd.testing.assert_frame_equal(typed_frame((text, share, count), iter(some)), at_once)
+    outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
+    for name, filled in compute_tables(Inputs(outcomes)).items():
+        names = [each for column in TABLES[name].columns for each in column.names]
+        assert list(filled.frame) == names
+        counts = [column.name for column in TABLES[name].columns if column.kind is COUNT]
+        assert set(filled.frame[counts].dtypes.astype(str)) == {"Int64"}, name
 
 
 @pytest.mark.parametrize(
@@ -114,15 +120,6 @@ def test_rows_that_come_one_by_one_are_the_frame_of_all():
 def test_columns_that_make_no_table_are_refused(columns, message):
     with pytest.raises(ValueError, match=message):
         Table(name="toy", title="", reading="", needs="", columns=columns, compute=_lengths)
-
-
-def test_counts_are_nullable_integers_and_every_table_has_exactly_its_columns():
-    outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
-    for name, filled in compute_tables(Inputs(outcomes)).items():
-        names = [each for column in TABLES[name].columns for each in column.names]
-        assert list(filled.frame) == names
-        counts = [column.name for column in TABLES[name].columns if column.kind is COUNT]
-        assert set(filled.frame[counts].dtypes.astype(str)) == {"Int64"}, name
 
 
 def test_the_report_imports_neither_torch_nor_ray_nor_vllm():

@@ -50,22 +50,32 @@ def section(report: Report, name: str) -> str:
     return page.split(f'<section id="{name}"')[1].split("</section>")[0]
 
 
-def test_every_table_is_a_csv(made):
+def test_every_table_is_a_csv_and_what_was_left_out_is_told_with_its_reason(made):
     run, paths = made
     names = (*TABLES.names, "headline", "left_out")
     assert {path.name for path in (run / "tables").iterdir()} == {f"{name}.csv" for name in names}
     fates = pd.read_csv(paths.tables["fates"])
     assert fates["checkpoint"].unique().tolist() == ["wanda-0.6"]
     assert paths.results.headline["checkpoint"].tolist() == list(CHECKPOINTS)
+    assert "the records do not say why" in section(made[1], "left_out")  # the made-up records give no reason
+    table = pd.read_csv(made[1].tables["left_out"])
+    pooled = table.query("language == 'all' and probe == 'greedy' and checkpoint == 'dense'")
+    assert dict(zip(pooled["status"], pooled["n"], strict=True)) == {"excluded": 2, "engine_error": 2}
+    assert set(pooled["asked"]) == {12}
 
 
-def test_the_page_loads_nothing_and_lets_only_its_own_script_run(made):
+def test_the_first_screen_is_the_verdict_on_a_page_that_loads_nothing(made):
     html = made[1].page.read_text(encoding="utf-8")
     assert not re.search(r"<link|<img|<iframe|@import|\bsrc=|url\((?!#)|href=\"(?!#)", html)
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)
     assert policy.startswith("default-src &#39;none&#39;")
     assert "sha256-" in policy
     assert "unsafe-inline" not in policy.split("script-src")[1]
+    lead = section(made[1], "headline")
+    (verdict,) = made[1].results.verdicts
+    assert f"<h1>{summary([verdict])}</h1>" in lead
+    assert f'<b class="badge {verdict.outcome.lower()}">{verdict.outcome}</b>' in lead
+    assert lead.index("badge") < lead.index("Gone, or only no longer said?") < lead.index("<table>")
 
 
 def _luminance(colour):
@@ -87,14 +97,6 @@ def test_every_colour_of_words_is_readable_on_its_ground(theme):
         pair: (max(both) + 0.05) / (min(both) + 0.05) for pair in pairs if (both := [values[each] for each in pair])
     }
     assert {pair: ratio for pair, ratio in ratios.items() if ratio < 4.5} == {}
-
-
-def test_the_first_screen_is_the_verdict_and_then_why(made):
-    lead = section(made[1], "headline")
-    (verdict,) = made[1].results.verdicts
-    assert f"<h1>{summary([verdict])}</h1>" in lead
-    assert f'<b class="badge {verdict.outcome.lower()}">{verdict.outcome}</b>' in lead
-    assert lead.index("badge") < lead.index("Gone, or only no longer said?") < lead.index("<table>")
 
 
 def test_a_table_with_nothing_to_say_is_not_on_the_page(made, tmp_path):
@@ -135,14 +137,6 @@ def test_failures_are_a_table_and_a_section_until_there_are_none(copied):
     (copied / "run.json").write_text(json.dumps({"failures": []}))
     assert "failures" not in write_report(copied).tables
     assert not (copied / "tables" / "failures.csv").exists()
-
-
-def test_what_was_left_out_is_told_with_its_reason(made):
-    assert "the records do not say why" in section(made[1], "left_out")  # the made-up records give no reason
-    table = pd.read_csv(made[1].tables["left_out"])
-    pooled = table.query("language == 'all' and probe == 'greedy' and checkpoint == 'dense'")
-    assert dict(zip(pooled["status"], pooled["n"], strict=True)) == {"excluded": 2, "engine_error": 2}
-    assert set(pooled["asked"]) == {12}
 
 
 def test_the_same_records_give_the_same_bytes_however_they_were_cut(made, tmp_path, monkeypatch):

@@ -129,7 +129,7 @@ def test_slurm_runs_the_sweep_once_on_its_cluster_and_ends_with_its_exit_code(su
         assert sorted("--head" in call for call in started) == [False, True]
 
 
-def test_whole_nodes_are_asked_for_with_all_of_their_memory_and_a_warning_shorter_than_the_time():
+def test_whole_nodes_are_asked_for_and_one_that_is_lost_does_not_end_the_others():
     """`--exclusive` alone gives a job every core, and no more memory than the site's default."""
     assert "#SBATCH --mem=0\n" in files("slurm")["sweep.sbatch"]
     asked = files("slurm", memory="900G")["sweep.sbatch"]
@@ -138,18 +138,7 @@ def test_whole_nodes_are_asked_for_with_all_of_their_memory_and_a_warning_shorte
     assert "--signal=B:USR1@15\n" in files("slurm", time="1")["sweep.sbatch"]
     for none in (None, "0"):
         assert "--signal=B:USR1@120\n" in files("slurm", time=none)["sweep.sbatch"]
-
-
-def test_the_end_of_the_sweep_ends_the_job_though_srun_waits_for_a_node_that_was_lost(submitted):
-    text = files("slurm", nodes=2)["sweep.sbatch"]
-    returned, calls = submitted(text, CODE="3", LOST_NODE="60")
-    assert returned == 3
-    assert "ended" not in [call[0] for call in calls]
-    assert submitted(text.replace("ray symmetric-run", "false"))[0] == 1  # where Ray does not start
-
-
-def test_a_node_whose_ray_ends_does_not_end_the_others_and_one_that_is_down_has_the_job_begin_again():
-    """With `--no-kill` a job whose first node is gone would stay, with nobody at work, until its time is over."""
+    # With `--no-kill` a job whose first node is gone would stay, with nobody at work, until its time is over.
     for mode in ("symmetric", "start"):
         text = files("slurm", mode=mode, nodes=2)["sweep.sbatch"]
         assert "--wait=0 --kill-on-bad-exit=0" in text
@@ -159,6 +148,14 @@ def test_a_node_whose_ray_ends_does_not_end_the_others_and_one_that_is_down_has_
     for own in ("10000 + SLURM_JOB_ID % 2200 * 10", "export RAY_AUTH_MODE=token", "/dev/urandom"):
         assert own in text
     assert '--temp-dir="/tmp/ray-$SLURM_JOB_ID"' in text
+
+
+def test_the_end_of_the_sweep_ends_the_job_though_srun_waits_for_a_node_that_was_lost(submitted):
+    text = files("slurm", nodes=2)["sweep.sbatch"]
+    returned, calls = submitted(text, CODE="3", LOST_NODE="60")
+    assert returned == 3
+    assert "ended" not in [call[0] for call in calls]
+    assert submitted(text.replace("ray symmetric-run", "false"))[0] == 1  # where Ray does not start
 
 
 @pytest.mark.parametrize("mode", ["symmetric", "start", "array"])

@@ -31,7 +31,7 @@ def test_a_large_drop_blocks_unless_options_allow_it(run, monkeypatch, capsys):
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
 
 
-def test_the_runs_own_thresholds_count_and_are_checked(run, monkeypatch, capsys):
+def test_the_runs_own_thresholds_count_are_checked_and_written_as_they_were_set(run, monkeypatch, capsys, tmp_path):
     document = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(document | {"config": {"gate": {"max_lost": None, "max_drop": 3}}}))
     typed(monkeypatch, "gate", run, "--max-flips", 7)
@@ -41,10 +41,7 @@ def test_the_runs_own_thresholds_count_and_are_checked(run, monkeypatch, capsys)
     assert typed(monkeypatch, "gate", run) == 2
     assert "run.json: config.gate.max_drop: 'many'" in capsys.readouterr().err
     (run / "run.json").write_text(json.dumps(document))
-
-
-def test_what_was_not_set_is_not_written_as_if_it_were(run, tmp_path, monkeypatch):
-    """A run.json that stated every default made max_drop_language: 5 contradict a max_drop of 6."""
+    # A run.json that stated every default made max_drop_language: 5 contradict a max_drop of 6.
     for number, gate in enumerate(({"max_drop": 6}, {"languages": False})):
         copied = shutil.copytree(run, tmp_path / str(number))
         document = json.loads((copied / "run.json").read_text())

@@ -47,12 +47,9 @@ def test_bad_options_are_one_line_without_the_rest_of_the_input(changes, message
     assert "{" not in told
 
 
-def test_a_list_of_layers_is_a_pattern(tmp_path):
+def test_a_list_of_layers_is_dropped_and_verified_against_the_model_that_had_them(tmp_path):
     wanted = prune_request(tmp_path, options(method="drop", sparsity=None, pattern="5,2-3"))
     assert (wanted.pattern, wanted.sparsity, wanted.calibration) == ("2-3,5", None, None)
-
-
-def test_layers_are_dropped_and_verified_against_the_model_that_had_them(tmp_path):
     dense, out = save_tiny_model(tmp_path / "dense"), tmp_path / "out"
     done = CliRunner().invoke(app, ["prune", str(dense), "--method", "drop", "--pattern", "0", "--out", str(out)])
     assert "drop, 0: measured sparsity 0.500000 of the weights in the layers' matrices" in done.stdout

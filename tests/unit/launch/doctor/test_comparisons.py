@@ -60,15 +60,12 @@ def test_beams():
         comparisons.of_beams(ours, {})
 
 
-def test_a_witness_that_says_nothing_or_not_what_was_asked_is_no_evidence():
+def test_a_witness_that_says_nothing_else_or_what_it_cannot_is_no_evidence():
     results = Results({"one": "no GPU left", "two": RunResult()})
     reasons = {"one": "one: no GPU left", "two": "two: no answer of stage 'dense'", "three": "it did not run"}
     for name, why in reasons.items():
         with pytest.raises(DisagreementError, match=why):
             results.answers(name, "dense")
-
-
-def test_scores_that_an_engine_gave_up_are_wrong_and_those_that_it_cannot_force_are_not_here():
     wrong = RunResult(scoring="prompt_logprobs", notes=("they differ",), facts={"self-check": "failed"})
     older = RunResult(scoring="prompt_logprobs", notes=("no trace replay",), facts={"self-check": "not needed"})
     results = Results({"sound": RunResult(), "wrong": wrong, "older": older})
@@ -77,9 +74,6 @@ def test_scores_that_an_engine_gave_up_are_wrong_and_those_that_it_cannot_force_
         results.forced("wrong")
     with pytest.raises(NotHereError, match="no trace replay"):
         results.forced("older")
-
-
-def test_graphs_that_vllm_does_without_are_not_taken_for_tried():
     (check,) = (each for each in CHECKS if each.name == "CUDA graphs")
     by_run = {"served": RunResult(facts={"graphs": "NONE"}), "eager": RunResult(facts={"graphs": "NONE"})}
     setting = Setting(gpus=1, precision="half", unavailable={})

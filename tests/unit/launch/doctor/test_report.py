@@ -117,14 +117,6 @@ def test_an_engine_that_answers_wrong_or_dies_fails_its_checks_and_no_others(exa
     assert bent is not DIED or {result.why for result in report.failed} == {f"{name}: EngineError: {DIED}"}
 
 
-def test_an_engine_that_swaps_nothing_in_fails(examined, monkeypatch):
-    load = ScriptedEngine.load
-    monkeypatch.setattr(
-        ScriptedEngine, "load", lambda self, checkpoint: load(self, self.loaded[0] if self.loaded else checkpoint)
-    )
-    assert {"swap", "ranks, ties"} <= failed(examined())
-
-
 @pytest.mark.parametrize(
     ("stages", "wrong"),
     [
@@ -144,7 +136,7 @@ def test_an_engine_without_cuda_graphs_is_swapped_there_and_back(examined, stage
     assert {name: count for name, count in asked.items() if name.startswith("score-")} == {"score-0": 3, "score-1": 3}
 
 
-def test_samples_that_depend_on_the_batch_fail(examined):
+def test_an_engine_that_swaps_nothing_in_or_whose_samples_depend_on_the_batch_fails(examined, monkeypatch):
     first: dict[str, Response] = {}
 
     def drawn_otherwise_later(request: Request, answer: Response) -> Response:
@@ -154,6 +146,11 @@ def test_samples_that_depend_on_the_batch_fail(examined):
         return replace(answer, token_ids=(*answer.token_ids[:-1], answer.token_ids[-1] + 1))
 
     assert failed(examined(served=drawn_otherwise_later)) == {"samples"}
+    load = ScriptedEngine.load
+    monkeypatch.setattr(
+        ScriptedEngine, "load", lambda self, checkpoint: load(self, self.loaded[0] if self.loaded else checkpoint)
+    )
+    assert {"swap", "ranks, ties"} <= failed(examined())
 
 
 def test_what_is_known_after_each_witness_is_told(examined):
@@ -232,14 +229,11 @@ def test_a_sound_machine_exits_0_and_a_card_is_written_with_the_witnesses_logs_b
     assert f"logs: {tmp_path}" in done.output.replace("\n", "")
 
 
-def test_a_failed_check_exits_1_and_the_card_says_so(doctor, tmp_path):
+def test_a_failed_check_exits_1_and_json_is_all_of_stdout(doctor, tmp_path):
     done = doctor("--out", tmp_path / "card.md", served=off_by_a_tenth)
     assert done.exit_code == 1
     assert "checks failed" in done.stdout
     assert "| scores | fail |" in (tmp_path / "card.md").read_text()
-
-
-def test_json_is_all_of_stdout(doctor):
     document = json.loads(doctor("--json").stdout)
     assert document["passed"] is True
     assert document["machine"]["processor"] == "a processor, 2 cores"

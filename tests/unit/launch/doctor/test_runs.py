@@ -61,18 +61,15 @@ def test_the_reason_of_a_missing_result(run_apart, name, why):
     assert run_apart(name) == why
 
 
-def test_one_that_hangs_is_ended(run_apart, monkeypatch):
-    monkeypatch.setattr(runs, "_SECONDS", 0.01)
-    assert run_apart("answered") == "its process has no result after 0.01 s"
-
-
-def test_a_result_is_read_and_what_a_run_writes_is_kept_in_a_log_of_its_own(run_apart, tmp_path):
+def test_a_result_is_read_and_what_a_run_writes_kept_and_one_that_hangs_is_ended(run_apart, tmp_path, monkeypatch):
     run_apart("leaves")
     answered = run_apart("answered")
     assert isinstance(answered, RunResult)
     assert answered.dtype == "in float32"
     found = {log.name: log.read_text() for log in (tmp_path / "logs").iterdir()}
     assert found == {"leaves.log": "the last word\n", "answered.log": ""}
+    monkeypatch.setattr(runs, "_SECONDS", 0.01)
+    assert run_apart("level") == "its process has no result after 0.01 s"
 
 
 @pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("ERROR", "ERROR")])

@@ -73,11 +73,16 @@ def sweep(dense: Path, *settings, **more) -> SweepConfig:
     return validated(SweepConfig, document | {"calibration": {"source": "gazetteer", "samples": 4}} | more, "s.yaml")
 
 
-def test_a_share_that_takes_nothing_is_refused_before_anything_starts(dense, tmp_path):
+def test_one_share_by_two_texts_makes_two_checkpoints_and_one_that_takes_nothing_none(dense, tmp_path):
     config = sweep(dense, {"method": "layers", "sparsity": 0.1}, engine={"kind": "torch"})
     with pytest.raises(InputError, match=r"^layers-0.1: sparsity: 0.1: of the 3 layers of .* none would go$"):
         prepare(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    other = {"calibration": {"source": "gazetteer", "samples": 5}, "label": "more"}
+    config = sweep(dense, {"method": "heads", "sparsity": 0.4}, {"method": "heads", "sparsity": 0.45, **other})
+    jobs = expand(config, tmp_path / "run")
+    check_distinct(jobs)
+    assert [job.name for job in jobs] == ["dense", "heads-0.4", "heads-0.45-more"]
 
 
 @pytest.mark.parametrize(
@@ -90,14 +95,6 @@ def test_two_shares_that_take_out_the_same_parts_are_refused(dense, method, othe
     message = rf"^{method}-{other}: {method}: sparsity: {other} removes as many {method} as {jobs[1].name}: both would"
     with pytest.raises(InputError, match=message) if same else nullcontext():
         check_distinct(jobs)
-
-
-def test_one_share_by_two_texts_makes_two_checkpoints(dense, tmp_path):
-    other = {"calibration": {"source": "gazetteer", "samples": 5}, "label": "more"}
-    config = sweep(dense, {"method": "heads", "sparsity": 0.4}, {"method": "heads", "sparsity": 0.45, **other})
-    jobs = expand(config, tmp_path / "run")
-    check_distinct(jobs)
-    assert [job.name for job in jobs] == ["dense", "heads-0.4", "heads-0.45-more"]
 
 
 @pytest.mark.parametrize(

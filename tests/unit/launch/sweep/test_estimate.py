@@ -29,7 +29,7 @@ def _printed(config):
     return console.file.getvalue()
 
 
-def test_work_by_hand():
+def test_work_by_hand_of_formats_seeds_and_probes():
     task = EvalConfig(task="tydiqa", items=200, languages=("bengali", "english"))
     work = work_of(task)
     assert work.items == 113 + 200  # Bengali has 113
@@ -38,9 +38,6 @@ def test_work_by_hand():
     assert work.requests == 313 * 6 + 200 * 25
     assert work.prompt_tokens == 313 * (328 + 32)  # a lead-in has at most the 32 tokens of a greedy answer
     assert work.generated_tokens == 313 * (32 + 5 * 9) + 200 * (10 * 32 + 5 * 32)
-
-
-def test_formats_seeds_and_probes_add_up():
     settings = {"task": "xquad", "items": 10, "languages": ("en",)}
     greedy = work_of(EvalConfig(**settings, probes=("greedy",)))
     assert (greedy.items, greedy.requests) == (10, 10)

@@ -108,12 +108,18 @@ def test_settings_that_are_wrong_or_make_one_checkpoint_are_refused(settings, me
     assert message in refused(jobs, {**MAIN, "prune": settings})
 
 
-def test_a_name_that_occurs_twice_or_that_no_directory_can_have_is_an_error():
+def test_a_name_that_occurs_twice_or_is_too_long_and_bases_in_a_circle_are_errors():
     """Else the run would end at its first record, or log."""
     assert "'wanda-0.5' occurs twice" in refused(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
     assert len(max(jobs({**MAIN, "models": {"a" * 190: "x", "b": "y"}}), key=len)) == 200
     message = refused(jobs, {**MAIN, "models": {"a" * 191: "x", "b": "y"}})
     assert "its name has 201 characters; the limit is 200" in message
+    models = {"one": "x", "two": "y"}
+    message = refused(joined, {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": models, "base": "two"})
+    assert message == "base: joined sweeps compare models in a circle: one -> two -> one"
+    more = {**MAIN, "models": {"two": "y", "three": "z"}, "base": "two"}
+    chain = joined({**MAIN, "models": models, "base": "one"}, more)
+    assert [chain[name].base for name in ("one", "two", "three", "three-wanda-0.5")] == [None, "one", "two", "three"]
 
 
 def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():
@@ -313,14 +319,11 @@ def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
     assert len(paper) < apart
 
 
-def test_a_night_has_twelve_checkpoints_and_every_probe():
+def test_paper_and_night_have_the_papers_settings_and_every_probe():
     jobs, sweep = recipe_jobs("night"), load_sweep(find_recipe("night"))
     assert (len(jobs), len(sweep.models)) == (12, 2)
     assert {probe for job in jobs.values() for task in job.tasks.values() for probe in task.probes} == {*PROBES.names}
     assert sweep.screen is not None
-
-
-def test_the_papers_settings():
     jobs = recipe_jobs("paper")
     dense = jobs["qwen3-8b"].tasks["tydiqa"]
     caps = (dense.prompt_tokens, dense.one_shot_prompt_tokens, dense.max_new_tokens)
@@ -333,12 +336,3 @@ def test_the_papers_settings():
     assert {job.prune.sparsity for job in jobs.values() if job.prune} == {0.5}
     every = [*jobs.values(), *recipe_jobs("small/paper").values()]
     assert {task.options for job in every for task in job.tasks.values() if not task.is_text} == {"any"}
-
-
-def test_bases_in_a_circle_are_refused():
-    models = {"one": "x", "two": "y"}
-    message = refused(joined, {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": models, "base": "two"})
-    assert message == "base: joined sweeps compare models in a circle: one -> two -> one"
-    more = {**MAIN, "models": {"two": "y", "three": "z"}, "base": "two"}
-    chain = joined({**MAIN, "models": models, "base": "one"}, more)
-    assert [chain[name].base for name in ("one", "two", "three", "three-wanda-0.5")] == [None, "one", "two", "three"]

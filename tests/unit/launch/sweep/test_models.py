@@ -46,7 +46,9 @@ def test_directories_the_bundled_model_and_the_mirror_need_no_hub(hub, tmp_path,
     assert local_directory("org/other") is None
 
 
-def test_hub_ids_are_fetched_at_their_revision_without_code(hub, tmp_path):
+def test_hub_ids_are_fetched_at_their_revision_without_code_or_one_line_says_how_to_do_without(
+    hub, tmp_path, monkeypatch
+):
     assert resolve_model("org/name@abc123") == tmp_path / "cache" / "org" / "name"
     ((repository, arguments),) = hub
     assert repository == "org/name"
@@ -55,9 +57,6 @@ def test_hub_ids_are_fetched_at_their_revision_without_code(hub, tmp_path):
     assert not any(pattern == "*" or pattern.endswith((".py", ".bin")) for pattern in arguments["allow_patterns"])
     assert resolve_model("org/name") == tmp_path / "cache" / "org" / "name"
     assert hub[1][1]["revision"] is None
-
-
-def test_offline_is_one_line_that_says_how_to_give_a_directory(hub, tmp_path, monkeypatch):
     message = refused(resolve_model, "org/offline")
     for part in (
         "checkpoint org/offline: no such directory, and",

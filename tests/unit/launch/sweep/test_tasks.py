@@ -57,7 +57,7 @@ def test_all_that_is_rendered_is_tried(tmp_path, monkeypatch):
     assert len({item.item_id for item, _ in tried["terse"]}) == 6  # five questions and the example
 
 
-def test_each_prompt_poses_a_task_of_its_own(tmp_path):
+def test_each_prompt_poses_a_task_of_its_own_as_in_the_documentation(tmp_path):
     assert one_of_each(["b+x", "a", "a+x", "b+y"]) == ["b+x", "a"]
     with pytest.raises(ValueError, match="a plus stands between a task and a prompt"):
         Task(name="a+b", help="", read_items=lambda _: [])
@@ -66,6 +66,14 @@ def test_each_prompt_poses_a_task_of_its_own(tmp_path):
     assert [each.template and each.template.text for each in dense.tasks.values()] == [None, TERSE, LISTED]
     [dense] = jobs(tmp_path, task(prompts=["listed"]), task(name="other", prompts=["paper", "terse"]))
     assert list(dense.tasks) == ["gazetteer+listed", "other", "other+terse"]
+    file = tmp_path / "prompts.yaml"
+    file.write_text(example("your-data.md", "prompts.yaml"), encoding="utf-8")
+    [dense] = expand(load_sweep(file), tmp_path)
+    assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+reading", "short+terse"]
+    terse = Wording(dense.tasks["short+terse"].template)
+    asked = make_item(context="", question="Who?")
+    assert terse.whole(asked, "", ()) == "Q: Who?\nA:"
+    assert terse.whole(asked, "Ann did.", ()) == "Ann did.\n\nQ: Who?\nA:"
 
 
 def test_the_same_items_and_candidates_in_other_words(tmp_path):
@@ -158,17 +166,6 @@ def test_show_prompt(tmp_path, capsys):
     assert "unknown prompt 'short'" in refused(show_prompt, "sciq", "bundled", **usual, prompts=file, prompt="short")
     shown = usual | {"formats": "shown", "prompts": file, "prompt": "terse"}
     assert "'shown' lists candidates" in refused(show_prompt, "sciq", "bundled", **shown)
-
-
-def test_the_example_of_the_documentation(tmp_path):
-    file = tmp_path / "prompts.yaml"
-    file.write_text(example("your-data.md", "prompts.yaml"), encoding="utf-8")
-    [dense] = expand(load_sweep(file), tmp_path)
-    assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+reading", "short+terse"]
-    terse = Wording(dense.tasks["short+terse"].template)
-    asked = make_item(context="", question="Who?")
-    assert terse.whole(asked, "", ()) == "Q: Who?\nA:"
-    assert terse.whole(asked, "Ann did.", ()) == "Ann did.\n\nQ: Who?\nA:"
 
 
 # ---- data sets: two mappings of one are two tasks

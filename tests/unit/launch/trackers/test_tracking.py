@@ -28,16 +28,13 @@ def _tracked(name: str, base: str | None, items: int = 6) -> Tracked:
     return Tracked(name=name, base=base, parameters={"prune.method": "wanda"}, planned={"xquad": items})
 
 
-def test_a_checkpoint_has_ended_with_its_base() -> None:
+def test_a_checkpoint_has_ended_with_its_base_and_settings_are_flat_texts() -> None:
     dense, sparse, other = _tracked("dense", None), _tracked("sparse", "dense"), _tracked("other", "not asked")
     known = {each.name: each for each in (dense, sparse, other)}
     done = {("dense", "xquad"): 5, ("sparse", "xquad"): 6, ("other", "xquad"): 6}
     assert ended(known, known, done) == [other]
     assert ended(known, known, done | {("dense", "xquad"): 6}) == [dense, sparse, other]
     assert ended({"sparse": sparse}, known, done) == []
-
-
-def test_settings_are_flat_texts_and_numbers_that_were_not_measured_are_left_out() -> None:
     document = {"a": {"b": 1, "c": {"d": "x"}}, "e": [1, "y"], "f": None, "g": True}
     assert flattened(document) == {"a.b": "1", "a.c.d": "x", "e": '[1, "y"]', "g": "true"}
     row = {"task": "xquad", "checkpoint": "dense", "n": 3, "kept": float("nan"), "open": 41.5, "flag": True}
@@ -126,7 +123,7 @@ def test_each_checkpoint_is_told_once_with_its_tables_and_figures(run: Path) -> 
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_a_server_that_is_away_ends_nothing_and_is_told_by_the_next_call(run: Path) -> None:
+def test_a_server_that_is_away_ends_nothing_and_ids_are_kept_by_tracker(run: Path) -> None:
     first = Diary(fails_with="dense")
     (warning,) = _follow(run, first)
     assert warning == "--track diary: ConnectionError: the server is away; the run continues"
@@ -134,6 +131,11 @@ def test_a_server_that_is_away_ends_nothing_and_is_told_by_the_next_call(run: Pa
     again = Diary()
     assert _follow(run, again) == []
     assert [each[1] for each in again.heard if each[0] == "id of the run"] == ["dense"]
+    (run / "tracking.json").write_text(json.dumps({"other": {"run": "theirs", "checkpoints": {}}}))
+    _follow(run, Diary())
+    told = json.loads((run / "tracking.json").read_text())
+    assert told["other"] == {"run": "theirs", "checkpoints": {}}
+    assert told["diary"]["checkpoints"] == {"dense": "id of dense", "wanda-0.6": "id of wanda-0.6"}
 
 
 @pytest.mark.usefixtures("unmeasured")
@@ -234,12 +236,3 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ]
     files = [f"{child}-files", tmp_path.name], [f"{parent}-files", "index.html"]
     assert heard == [{"xquad/n": 3.0}, files[0], 0, files[1], 1]
-
-
-@pytest.mark.usefixtures("unmeasured")
-def test_ids_are_kept_by_tracker(run: Path) -> None:
-    (run / "tracking.json").write_text(json.dumps({"other": {"run": "theirs", "checkpoints": {}}}))
-    _follow(run, Diary())
-    told = json.loads((run / "tracking.json").read_text())
-    assert told["other"] == {"run": "theirs", "checkpoints": {}}
-    assert told["diary"]["checkpoints"] == {"dense": "id of dense", "wanda-0.6": "id of wanda-0.6"}

@@ -67,7 +67,7 @@ def test_no_row_gets_worse_by_rounding(dtype):
     assert second.error <= second.error_before == pytest.approx(first.error, rel=1e-4)
 
 
-def test_weights_of_inputs_that_were_never_seen_stay_as_they_are():
+def test_weights_of_unseen_inputs_stay_and_a_hessian_that_is_not_finite_is_named():
     inputs_TI, _, dense_OI = drawn(2)
     inputs_TI[:, [3, 7]] = 0
     before = pruned(dense_OI)
@@ -77,6 +77,8 @@ def test_weights_of_inputs_that_were_never_seen_stay_as_they_are():
     silent = LeastSquares(torch.zeros(COLUMNS, COLUMNS), "m").repair(before, dense_OI, torch.float32)
     assert torch.equal(silent.weight_OI, before.weight_OI)
     assert (silent.error_before, silent.error, silent.steps) == (0, 0, 0)
+    with pytest.raises(JobError, match=r"model\.q: the Hessian of its inputs is not finite"):
+        LeastSquares(torch.full((4, 4), torch.inf), "model.q")
 
 
 def test_rows_do_not_depend_on_their_neighbours():
@@ -87,8 +89,3 @@ def test_rows_do_not_depend_on_their_neighbours():
         for each in (dense_OI, many_OI)
     )
     torch.testing.assert_close(together, alone.repeat(70, 1), rtol=2e-3, atol=2e-3)
-
-
-def test_a_hessian_that_is_not_finite_is_named():
-    with pytest.raises(JobError, match=r"model\.q: the Hessian of its inputs is not finite"):
-        LeastSquares(torch.full((4, 4), torch.inf), "model.q")

@@ -135,16 +135,13 @@ def test_stacked_matrices_are_those_solved_alone():
             torch.testing.assert_close(solved, alone, rtol=1e-5, atol=1e-6)
 
 
-def test_dead_columns_become_zero_and_are_counted():
+def test_dead_columns_become_zero_and_the_ladder_is_climbed_and_recorded():
     weight, hessian = problem()
     hessian[5], hessian[:, 5] = 0, 0
     factor = solver.factorise(hessian, "w")
     ((solved, _),) = solver.solve([weight], factor, Unstructured(0.5), block=BLOCK)
     assert factor.dead_I.sum() == 1
     assert (solved[:, 5] == 0).all()
-
-
-def test_the_ladder_is_climbed_and_recorded():
     hessian = torch.eye(4)
     hessian[0, 0] = -0.03  # a negative direction that only ten times the usual damping outweighs
     factor = solver.factorise(hessian, "w")

@@ -59,7 +59,7 @@ def test_stop_ends_the_waiting() -> None:
     assert [*taken, board.take(0, None, None)] == [None, None]
 
 
-def test_an_engine_that_has_had_nothing_to_do_for_long_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_has_long_had_nothing_to_do_ends_or_gives_way_to_the_prune_jobs(monkeypatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board()
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
@@ -70,9 +70,6 @@ def test_an_engine_that_has_had_nothing_to_do_for_long_is_not_needed(monkeypatch
     assert _names(taken[0]) == ["wanda-0"]
     assert board.take(2, None, None) is None
     assert not board.over
-
-
-def test_an_engine_that_waits_for_pruned_checkpoints_gives_way_to_the_prune_jobs(monkeypatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board()
     board.expected += 1
@@ -87,7 +84,7 @@ def test_an_engine_that_waits_for_pruned_checkpoints_gives_way_to_the_prune_jobs
     assert _names(board.take(1, None, None)) == ["wanda-0"]
 
 
-def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> None:
+def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_begun() -> None:
     board = Board()
     board.add([make_assignment("small", 2), make_assignment("large", 8)])
     asked: list[int] = []
@@ -98,6 +95,16 @@ def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> No
     board.begin(1, lambda count: asked.append(count) or large[-2:])  # it had begun the others meanwhile
     assert _names(board.take(2, None, None)) == ["large-6", "large-7"]
     assert asked == [4]
+    board = Board()
+    board.expected += 1
+    board.add([make_assignment("dense", 4), make_assignment("large", 9), make_assignment("wanda", 1, base="dense")])
+    dense, large = board.take(0, None, None), board.take(1, None, None)
+    assert (len(_names(dense)), len(_names(large))) == (4, 9)
+    asked: list[str] = []
+    board.begin(0, lambda _: asked.append("dense") or dense.shards[2:])
+    board.begin(1, lambda _: asked.append("large") or [])
+    assert _names(board.take(2, None, None)) == ["dense-2", "dense-3"]
+    assert asked == ["dense"]
 
 
 def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_that_still_loads() -> None:
@@ -119,7 +126,7 @@ def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_tha
     assert [shard.name for shard in board.begin(0, no_spare)] == ["dense-0", "dense-1", "dense-2"]
 
 
-def test_a_checkpoint_waits_until_its_bases_records_of_the_task_are_there() -> None:
+def test_a_checkpoint_waits_for_the_same_task_of_its_own_base_alone() -> None:
     board = Board()
     board.add([make_assignment("wanda", 2, base="dense"), make_assignment("dense", 3)])
     first = board.take(0, "digest of wanda", "qwen3")  # holding its weights already is no reason
@@ -131,9 +138,6 @@ def test_a_checkpoint_waits_until_its_bases_records_of_the_task_are_there() -> N
         board.finished(0, shard)
     thread.join()  # the engine of the base need not have ended
     assert _names(taken[0]) == ["wanda-0", "wanda-1"]
-
-
-def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
     board = Board()
     board.add(
         [
@@ -152,19 +156,6 @@ def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
         done.append(finish(board, 0, held).part)
     assert done[:2] == [("dense", "gazetteer"), ("dense", "xquad")]
     assert set(done[2:]) == {("wanda", "gazetteer"), ("wanda", "other"), ("other", "gazetteer")}
-
-
-def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_while_more_is_expected() -> None:
-    board = Board()
-    board.expected += 1
-    board.add([make_assignment("dense", 4), make_assignment("large", 9), make_assignment("wanda", 1, base="dense")])
-    dense, large = board.take(0, None, None), board.take(1, None, None)
-    assert (len(_names(dense)), len(_names(large))) == (4, 9)
-    asked: list[str] = []
-    board.begin(0, lambda _: asked.append("dense") or dense.shards[2:])
-    board.begin(1, lambda _: asked.append("large") or [])
-    assert _names(board.take(2, None, None)) == ["dense-2", "dense-3"]
-    assert asked == ["dense"]
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3])

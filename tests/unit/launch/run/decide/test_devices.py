@@ -33,18 +33,10 @@ def _take(board: Board, engine: int) -> str | None:
     return taken.checkpoint.name
 
 
-def test_what_is_begun_on_one_type_goes_on_there() -> None:
+def test_what_is_begun_on_one_type_goes_on_there_and_other_engines_take_over_nothing() -> None:
     board = _board("A100", "H100", "A100")
     assert [_take(board, engine) for engine in (0, 1, 1, 2, 0)] == ["dense", "other", None, "wanda", "gptq"]
     assert board.over
-
-
-def test_records_of_two_types_are_refused() -> None:
-    with pytest.raises(InputError, match=r"same_device: 'dense' and its .* of 'A100' and, 'gptq', of 'H100'; set it"):
-        _board(wanda="A100", gptq="H100")
-
-
-def test_an_engine_of_another_type_takes_over_nothing() -> None:
     board = Board()
     for engine, device in enumerate(("A100", "H100", "A100")):
         board.join(engine, device)
@@ -53,6 +45,11 @@ def test_an_engine_of_another_type_takes_over_nothing() -> None:
     board.take(0, None, None)
     assert board._relieve(1) is None
     assert len(board._relieve(2).shards) == 2
+
+
+def test_records_of_two_types_are_refused() -> None:
+    with pytest.raises(InputError, match=r"same_device: 'dense' and its .* of 'A100' and, 'gptq', of 'H100'; set it"):
+        _board(wanda="A100", gptq="H100")
 
 
 def test_a_failure_is_tried_again_on_an_engine_of_the_same_type() -> None:
@@ -85,7 +82,7 @@ def test_records_say_which_type_and_one_on_which_nothing_came_about_binds_nobody
     assert [_take(board, 1) for _ in FAMILY] == list(FAMILY)
 
 
-def test_an_engine_that_has_left_for_good_is_given_nothing() -> None:
+def test_an_engine_that_has_left_is_given_nothing_and_work_that_none_fits_is_told() -> None:
     board = _board("A100")
     board.leave(0, for_good=True)
     board.expected += 1
@@ -96,9 +93,6 @@ def test_an_engine_that_has_left_for_good_is_given_nothing() -> None:
     taken = board.take(0, None, None)
     board.failed(0, Trouble(stage="load", reason="no such file", mendable=True))
     assert [each.checkpoint for each in board.setbacks] == [taken.checkpoint.name]
-
-
-def test_work_that_none_of_the_engines_fits_is_told() -> None:
     board = _board("A100", dense="H100")
     assert board.lacks is None  # the other family can be done
     assert _take(board, 0) == "other"

@@ -34,7 +34,7 @@ def test_a_checkpoint_is_set_aside_after_so_many_failures_to_load(attempts: int)
     assert (setback.engines, setback.attempts) == ((0,), attempts)
 
 
-def test_failures_in_a_row_count_and_deaths_less_since_one_item_may_be_at_fault() -> None:
+def test_failures_in_a_row_count_deaths_less_wrong_input_once_and_deadly_items_eight_times() -> None:
     ledger = _ledger(1)
     for _ in range(10):
         assert not ledger.failed(0, "a", LOAD)
@@ -44,14 +44,14 @@ def test_failures_in_a_row_count_and_deaths_less_since_one_item_may_be_at_fault(
         assert "a" not in ledger.doubtful
     ledger = _ledger(1)
     assert [ledger.failed(0, "a", DEATH) for _ in range(6)] == [False] * 5 + [True]
-
-
-def test_wrong_input_is_said_once_by_each_of_two_engines_and_once_by_a_single_one() -> None:
     assert _ledger(1).failed(0, "a", WRONG)
     two = _ledger(2)
     assert not two.failed(0, "a", WRONG)
     assert not two.may_take(0, "a")
     assert two.failed(1, "a", WRONG)
+    ledger = _ledger(1)
+    assert [ledger.lost_item("a") for _ in range(8)] == [False] * 7 + [True]
+    assert not ledger.lost_item("b")
 
 
 def test_an_engine_leaves_what_it_failed_with_to_another_until_that_is_gone_or_succeeds_or_fails() -> None:
@@ -105,12 +105,6 @@ def test_one_checkpoint_alone_never_retires_an_engine_but_a_process_that_does_no
     assert ledger.not_started(1) == "go on"
     ledger.loaded(1, make_assignment("good", 1).checkpoint)
     assert [ledger.not_started(1) for _ in range(3)] == ["go on", "go on", "retire"]
-
-
-def test_a_checkpoint_with_many_deadly_items_is_set_aside() -> None:
-    ledger = _ledger(1)
-    assert [ledger.lost_item("a") for _ in range(8)] == [False] * 7 + [True]
-    assert not ledger.lost_item("b")
 
 
 # ---- the board
@@ -177,7 +171,7 @@ def test_what_reads_the_answers_of_a_base_that_was_set_aside_goes_with_it_and_th
     assert board.over
 
 
-def test_a_base_that_has_its_records_of_a_task_may_fail_with_another_one() -> None:
+def test_a_base_that_has_its_records_may_fail_and_what_another_engine_is_at_is_waited_for() -> None:
     board = _board(attempts=1)
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
     assert finish(board).checkpoint.name == "dense"
@@ -186,9 +180,6 @@ def test_a_base_that_has_its_records_of_a_task_may_fail_with_another_one() -> No
     board.failed(0, LOAD)
     assert finish(board).part == ("wanda", "gazetteer")
     assert [each.checkpoint for each in board.setbacks] == ["dense"]
-
-
-def test_what_another_engine_is_at_with_a_checkpoint_is_waited_for() -> None:
     board = _board(2, attempts=1)
     board.add([make_assignment("dense", 4)])
     _take(board, 0)
@@ -200,7 +191,7 @@ def test_what_another_engine_is_at_with_a_checkpoint_is_waited_for() -> None:
     assert board.setbacks == []
 
 
-def test_answers_that_all_fail_are_believed_when_two_engines_say_so() -> None:
+def test_answers_that_all_fail_are_believed_when_two_engines_say_so_or_the_only_one() -> None:
     board = _board(2)
     board.add([make_assignment("nan", 3), make_assignment("reads", 1, base="nan")])
     first = _take(board, 0)
@@ -223,9 +214,6 @@ def test_answers_that_all_fail_are_believed_when_two_engines_say_so() -> None:
         ("reads", "evaluate", "gazetteer", "its base 'nan' was set aside"),
     ]
     assert board.over
-
-
-def test_a_single_engine_is_believed_at_once_and_one_measured_answer_is_enough() -> None:
     board = _board()
     board.add([make_assignment("some", 2), make_assignment("reads", 1, base="some")])
     _take(board)

@@ -92,7 +92,7 @@ def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
     assert [worker.lost for worker in fleet.workers] == [True, False, False]
 
 
-def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with_work() -> None:
+def test_engines_that_ended_for_lack_of_work_come_back_with_work() -> None:
     fleet, board = _fleet(work=False, a=2)
     fleet.workers[1].alive = False
     fleet.follow(_nodes(a=2))
@@ -101,6 +101,15 @@ def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with
     board.has_work = True
     assert _look(fleet, a=2) == "0a2a"
     assert not fleet.free.take("a", 1)
+    # Its work is there again between two looks at the nodes: an engine takes the place of the one that ended.
+    fleet, board = _fleet(work=False, a=2)
+    fleet.workers[0].alive = False
+    fleet.follow(_nodes(a=2))
+    fleet.workers[1].alive, fleet.workers[1].retired = False, "engine 1: it failed"
+    board.has_work = True
+    fleet.check(0.0)
+    fleet.start()
+    assert _stand(fleet) == "2a"
 
 
 def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten_and_its_number_is_not_used_again() -> None:
@@ -166,19 +175,7 @@ def test_engines_of_which_none_finds_a_place_end_the_run(gpus: int, needs: str) 
     fleet.check(0.0)
 
 
-def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None:
-    """Its work is there again between two looks at the nodes: an engine takes the place of the one that ended."""
-    fleet, board = _fleet(work=False, a=2)
-    fleet.workers[0].alive = False
-    fleet.follow(_nodes(a=2))
-    fleet.workers[1].alive, fleet.workers[1].retired = False, "engine 1: it failed"
-    board.has_work = True
-    fleet.check(0.0)
-    fleet.start()
-    assert _stand(fleet) == "2a"
-
-
-def test_an_engine_that_ray_put_elsewhere_is_counted_there() -> None:
+def test_an_engine_that_ray_put_elsewhere_is_counted_there_also_a_retired_one() -> None:
     fleet, _ = _fleet(wanted=1, a=1, b=1)
     fleet.workers[0].node_id = "b"  # somebody else has a's GPU
     fleet.follow(_nodes(a=1, b=1))
@@ -190,9 +187,6 @@ def test_an_engine_that_ray_put_elsewhere_is_counted_there() -> None:
     assert fleet.free.take("b", 1)
     assert not fleet.free.take("b", 1)
     assert fleet.free.take("a", 1)
-
-
-def test_a_retired_engine_keeps_the_gpu_that_ray_gave_it_and_none_elsewhere() -> None:
     fleet, _ = _fleet(wanted=1, a=1, b=1)
     fleet.workers[0].node_id = "b"
     fleet.follow(_nodes(a=1, b=1))

@@ -53,7 +53,7 @@ def test_an_error_does_not_list_every_node_of_a_large_cluster() -> None:
     assert told.endswith("1 in 1 GPU on host-h, 2 nodes more")
 
 
-def test_without_gpus_engines_share_the_cores_of_the_nodes() -> None:
+def test_without_gpus_engines_share_the_cores_and_a_run_stays_on_cpus_or_gpus() -> None:
     nodes = _nodes(0, 0)
     assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]  # the driver's core is spared
     assert [place.threads for place in place_engines(nodes, 1, 2, spare=0)] == [8, 8]
@@ -62,6 +62,11 @@ def test_without_gpus_engines_share_the_cores_of_the_nodes() -> None:
     head, other = Node(node_id="a", name="a", cpus=0, gpus=0, driver=True), _nodes(0, 0)[1]
     assert [place.node_id for place in place_engines([head, other], 1, 2, spare=1)] == ["b", "b"]
     assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
+    (on_cpu,) = place_engines(_nodes(0), 1, None, spare=1)
+    found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None, spare=1)
+    assert [(each.node_id, each.gpus, each.threads) for each in found] == [("b", 0, 8)]
+    (on_gpu,) = place_engines(_nodes(1), 1, None, spare=1)
+    assert missing_places(_nodes(0, 0), {}, {}, on_gpu, None, spare=1) == ()
 
 
 def test_prune_tasks_see_their_gpu_alone_and_leave_whole_groups_to_engines() -> None:
@@ -126,14 +131,6 @@ def test_engines_that_are_missing(gpus, standing, retired, tensor_parallel, want
     first = place_engines(_nodes(8, 8), tensor_parallel, None, spare=1)[0]
     found = missing_places(_nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1)
     assert "".join(each.node_id for each in found) == missing
-
-
-def test_a_run_on_cpus_stays_on_cpus_and_one_on_gpus_on_gpus() -> None:
-    (on_cpu,) = place_engines(_nodes(0), 1, None, spare=1)
-    found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None, spare=1)
-    assert [(each.node_id, each.gpus, each.threads) for each in found] == [("b", 0, 8)]
-    (on_gpu,) = place_engines(_nodes(1), 1, None, spare=1)
-    assert missing_places(_nodes(0, 0), {}, {}, on_gpu, None, spare=1) == ()
 
 
 def test_gpus_of_nodes_that_come_and_go_and_gpus_that_were_found_elsewhere() -> None:

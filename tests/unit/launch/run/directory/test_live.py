@@ -55,7 +55,7 @@ def test_what_engines_and_prune_jobs_do(state: LiveState, clock: SimpleNamespace
     assert state.document([])["pruning"] == {"done": 1, "total": 3}
 
 
-def test_the_pace_is_that_of_the_last_minutes(state: LiveState, clock: SimpleNamespace) -> None:
+def test_the_pace_is_that_of_the_last_minutes_and_the_last_errors_are_kept(state, clock) -> None:
     assert state.document([])["items_per_second"] is None
     state.on(Event(kind="began", engine=0, checkpoint="dense", task="xquad", items=10000))
     assert state.document([])["items_per_second"] is None
@@ -63,15 +63,12 @@ def test_the_pace_is_that_of_the_last_minutes(state: LiveState, clock: SimpleNam
         clock.now = 60.0 * minute
         state.on(Event(kind="advanced", engine=0, items=60 if minute <= 5 else 600))
     assert state.document([])["items_per_second"] == pytest.approx(10.0)
-
-
-def test_the_last_errors_are_kept(state: LiveState) -> None:
     for number in range(9):
         state.on(Event(kind="warned", text=f"a note\nof {number}"))
     state.on(Event(kind="died", engine=3, text="ActorDiedError"))
     document = state.document([])
     assert document["errors"] == [*(f"a note of {number}" for number in range(5, 9)), "engine 3 died (ActorDiedError)"]
-    assert document["engines"][0]["state"] == "starting again"
+    assert document["engines"][-1]["state"] == "starting again"
 
 
 def test_it_is_written_now_and_then(state: LiveState, clock: SimpleNamespace, tmp_path: Path) -> None:

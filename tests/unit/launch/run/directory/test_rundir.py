@@ -148,7 +148,7 @@ def _again(path: Path, *, measured: bool = False, **more: Any) -> RunDirectory:
     return RunDirectory(path, _changed(models={"dense": "1111"}, **more), {}, 0, measured=lambda name: measured)
 
 
-def test_what_an_earlier_call_could_not_do_is_read_back(tmp_path: Path) -> None:
+def test_what_an_earlier_call_could_not_do_is_read_back_and_may_come_with_other_weights(tmp_path: Path) -> None:
     _ended(tmp_path, FAILED, {"reason": "of nothing"})
     with _open(tmp_path) as directory:
         assert [(each.checkpoint, each.reason) for each in directory.earlier_failures] == [("dense", "no")]
@@ -157,9 +157,6 @@ def test_what_an_earlier_call_could_not_do_is_read_back(tmp_path: Path) -> None:
         directory.mark("interrupted", failures=[FAILED])
     with _open(tmp_path) as again:
         assert not again.was_ended
-
-
-def test_a_checkpoint_that_failed_may_come_back_with_other_weights(tmp_path: Path) -> None:
     _ended(tmp_path, FAILED)
     with _again(tmp_path) as directory:
         assert directory.mended == ("dense",)
@@ -202,16 +199,13 @@ def _without_a(path: Path) -> None:
         directory.mark("finished_with_failures", failures=[FAILED | {"checkpoint": name} for name in lost])
 
 
-def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there(tmp_path: Path) -> None:
+def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there_and_stays_known(tmp_path: Path) -> None:
     _without_a(tmp_path)
     for _ in range(2):  # the second time, nobody has failed any more
         with RunDirectory(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False) as directory:
             directory.mark("finished", failures=[])
     with pytest.raises(InputError, match=r"bases\.c.* is null there"):  # nobody said that it could not be used
         RunDirectory(tmp_path, _two("a", "b", "c"), {}, 0)
-
-
-def test_one_that_was_measured_and_cannot_be_used_now_stays_known(tmp_path: Path) -> None:
     with RunDirectory(tmp_path, _two("a", "b"), {}, 0) as directory:
         directory.mark("finished")
     _without_a(tmp_path)
