@@ -5,6 +5,8 @@ Nothing else of the tree knows these names."""
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -133,11 +135,14 @@ def sweep_file(tmp_path_factory):
     return path
 
 
-def run(*arguments, code=0, plugins=__name__):
-    """The command line, with this file as its only plugin."""
+def toys():
+    """The variables that make this file the only plugin."""
     path = [environment().get("PYTHONPATH"), str(Path(__file__).resolve().parents[2])]
-    named = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "RESURFACE_PLUGINS": plugins}
-    done = resurface_apart(*arguments, **named)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "RESURFACE_PLUGINS": __name__}
+
+
+def run(*arguments, code=0):
+    done = resurface_apart(*arguments, **toys())
     assert done.returncode == code, done.stderr
     return done
 
@@ -149,18 +154,21 @@ def finished(sweep_file, tmp_path_factory):
     return out
 
 
-def test_a_dry_run_counts_the_toy_probe(sweep_file):
-    done = run("sweep", sweep_file, "--dry-run")
-    assert "contrary-0.5" in done.stdout
-    assert "towns: greedy of open, choice, first" in " ".join(done.stdout.split())
+def test_a_dry_run_and_the_lists_name_the_toys_which_are_unknown_without_the_plugin(sweep_file, tmp_path):
+    typed = [["sweep", str(sweep_file), "--dry-run"], ["tasks"], ["probes"], ["methods"]]
+    program = (
+        f"from launch.commands.cli import *; load_plugins(); [app(e, standalone_mode=print('==')) for e in {typed}]"
+    )
+    each = [sys.executable, "-c", program]
+    told = subprocess.run(each, env=environment() | toys(), capture_output=True, text=True, check=True).stdout
+    _, plan, *lists = told.split("==\n")
+    assert "contrary-0.5" in plan
+    assert "towns: greedy of open, choice, first" in " ".join(plan.split())
     # Two checkpoints, six items: greedy, four options and the toy's own request.
-    assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in done.stdout
-
-
-def test_lists_name_the_toys_and_without_the_plugin_they_are_unknown(sweep_file, tmp_path):
-    told = "".join(run(each).stdout for each in ("tasks", "probes", "methods"))
-    assert all(re.search(rf"\b{name}\b", told) for name in ("first", "towns", "contrary"))
-    assert "unknown" in run("sweep", sweep_file, "--out", tmp_path / "out", code=2, plugins="").stderr
+    assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in plan
+    assert all(re.search(rf"\b{name}\b", " ".join(lists)) for name in ("first", "towns", "contrary"))
+    unknown = resurface_apart("sweep", sweep_file, "--out", tmp_path / "out")
+    assert (unknown.returncode, "unknown" in unknown.stderr) == (2, True)
 
 
 @pytest.mark.slow

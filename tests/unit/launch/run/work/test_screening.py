@@ -25,18 +25,20 @@ from tests.support.stamps import ORIGIN, make_item
 ITEMS = [make_item(number, language=language) for language in ("english", "swahili") for number in range(100)]
 TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS])
 RULE = Screen(items=40)
+BRIEF = Screen(items=140)  # three looks
 WHOLE = Screen(items=200)  # one look at everything
 DIRECTORY: Any = SimpleNamespace(mark=lambda state, **more: None)
 GATE = Thresholds(max_drop=15, max_drop_language=40)
 # How many of ten items each checkpoint is right on.
 TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
 DECIDED = {"dense": 200, "copy": 58, "near": 200, "bad": 58}  # contexts hold an item of each language
+BRIEFLY = {"dense": 200, "copy": 140, "near": 200, "bad": 140}
 
 
 class Run:
     """One call of a sweep: the driver's loop and one engine, one after the other."""
 
-    def __init__(self, folder: Path, rule: Screen = RULE, truth: Mapping[str, int] = TRUTH) -> None:
+    def __init__(self, folder: Path, rule: Screen = BRIEF, truth: Mapping[str, int] = TRUTH) -> None:
         config = SimpleNamespace(screen=rule, gate=GATE, resources=SimpleNamespace(shard_items=10))
         jobs = [_job(name) for name in truth]
         self.store, self.board, self.truth = RecordStore(folder), Board(), truth
@@ -90,10 +92,15 @@ def _assignment(name: str, shards: tuple[Shard, ...]) -> Assignment:
     return replace(make_assignment(name, 0, task="t"), origin=origin, shards=shards)
 
 
-def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
-    run = Run(tmp_path)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Run:
+    run = Run(tmp_path_factory.mktemp("whole"), RULE)
     run.add("bad", "near", "copy", "dense")
-    run.go()
+    return run.go()
+
+
+def test_each_look_has_more_items_until_the_gate_is_sure(whole):
+    run = whole
     assert run.counts() == DECIDED
     assert run.board.over
     assert run.screening.items == 58 + 200 + 58
@@ -114,27 +121,20 @@ def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
     ]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Run:
-    run = Run(tmp_path_factory.mktemp("whole"))
-    run.add(*TRUTH)
-    return run.go()
-
-
 @pytest.mark.parametrize(
     "killed_after", [pytest.param(3, marks=pytest.mark.more), 25, pytest.param(40, marks=pytest.mark.more)]
 )
 def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
-    broken = Run(tmp_path / "broken")
+    broken = Run(tmp_path / "broken", RULE)
     broken.add(*TRUTH)
     with pytest.raises(StopIteration):  # it is killed
         broken.go(iter(range(killed_after)).__next__)
-    again = Run(tmp_path / "broken")
+    again = Run(tmp_path / "broken", RULE)
     again.add(*TRUTH)
     again.go()
     assert (_rows(again), again.counts()) == (_rows(whole), whole.counts())
     assert again.store.finished("bad", "t", "bad") == whole.store.finished("bad", "t", "bad")
-    done = Run(tmp_path / "broken")
+    done = Run(tmp_path / "broken", RULE)
     done.add(*TRUTH)
     assert not done.go().asked
     assert _rows(done) == _rows(whole)
@@ -150,15 +150,15 @@ def test_each_checkpoint_is_decided_by_itself(tmp_path):
     run.board.expected += 1  # copy is still being pruned
     run.add("dense", "bad", "near")
     run.go()
-    assert (run.counts()["near"], run.counts()["bad"]) == (200, 58)
+    assert (run.counts()["near"], run.counts()["bad"]) == (200, 140)
     assert not run.board.over
     run.add("copy", expected=1)
-    assert run.go().counts()["copy"] == 58
+    assert run.go().counts()["copy"] == 140
     assert run.board.over
 
 
 def test_what_is_set_aside_is_not_waited_for(tmp_path):
-    run = Run(tmp_path)
+    run = Run(tmp_path, RULE)
     run.add(*TRUTH)
     run.screening.look()
     run.board.setbacks.append(Setback(checkpoint="copy", stage="load", reason="it does not load"))
@@ -205,11 +205,11 @@ def test_what_was_evaluated_before_counts_in_the_last_look(tmp_path):
 def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
     screened = Run(tmp_path)
     screened.add(*TRUTH)
-    assert screened.go().counts()["bad"] == 58
+    assert screened.go().counts() == BRIEFLY
     run = Run(tmp_path)
     config = SimpleNamespace(screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10))
     run.screening = Screening(SimpleNamespace(config=config, jobs=[]), run.store, run.board, print, DIRECTORY)
     run.add(*TRUTH)
     assert run.go().counts() == dict.fromkeys(TRUTH, 200)
-    assert sum(count for _, count in run.asked) == 284
+    assert sum(count for _, count in run.asked) == 120
     assert run.screening.rows == []
