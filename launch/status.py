@@ -3,7 +3,6 @@
 `run.json` has the plan and the state, the names of the parts end with their numbers of finished items, `live.json` has
 the driver's current work, `logs/events.jsonl` the past, and the lease shows whether the driver lives."""
 
-import csv
 import json
 import os
 import time
@@ -108,7 +107,7 @@ def read_status(run_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -
         document,
         done=finished_items(run_dir / "records"),
         live=live,
-        failures=_failures(document, run_dir / "tables" / "failures.csv"),
+        failures=[{name: str(value or "") for name, value in row.items()} for row in rows_at(document, "failures")],
         driver=driver,
         history=read_history(run_dir),
     )
@@ -256,17 +255,6 @@ def driver_of(run_dir: Path, *, pace: Pace = PACE, sleep: Callable[[float], None
         sleep(pace.beat_seconds / 2)
         alive = beats_of(run_dir, claim) != first
     return Driver(name=name, alive=alive, why=f"no sign of life of its driver ({name})")
-
-
-def _failures(document: Mapping[str, Any], file: Path) -> list[dict[str, str]]:
-    """The failures: from `run.json`, which has each one at once, else from the table."""
-    rows: Iterable[Any] = ()
-    if isinstance(document.get("failures"), list):
-        rows = document["failures"]
-    else:
-        with suppress(OSError, csv.Error, ValueError), file.open(encoding="utf-8", newline="") as opened:
-            rows = list(csv.DictReader(opened))
-    return [{str(name): str(value or "") for name, value in row.items()} for row in rows if isinstance(row, dict)]
 
 
 def _engines(rows: Iterable[Mapping[str, Any]]) -> tuple[EngineStatus, ...]:

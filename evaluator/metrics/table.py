@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.columns import Column, Row, names_of, rounded, rows_of, typed_frame
+from evaluator.metrics.columns import REASON, Column, Row, names_of, rounded, rows_of, typed_frame
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import Inputs, rounded_activations
 from evaluator.metrics.measures import WHY, correct_for_many
@@ -149,7 +149,8 @@ class Lack(NamedTuple):
 class Table:
     """One table, in one object. Raises ValueError for columns that a table cannot have.
 
-    `columns` include `task`, `checkpoint`, `reason` (why a number is null) and `counts`, the number of items of a row.
+    `columns` include `task`, `checkpoint` and `counts`, the number of items of a row. `reason` (why a number is null)
+    is the last one, unless it is among them.
     `compute` yields the rows as dictionaries; missing values become null. `title` is a question, `reading` how to read
     the answer. `needs` names the probes and formats that fill the table.
 
@@ -180,7 +181,9 @@ class Table:
 
     def __post_init__(self) -> None:
         names = names_of(self.columns)
-        missing = [name for name in ("task", "checkpoint", "reason", self.counts) if name not in names]
+        if REASON.name not in names:
+            object.__setattr__(self, "columns", (*self.columns, REASON))
+        missing = [name for name in ("task", "checkpoint", self.counts) if name not in names]
         if missing or len(set(names)) < len(names):
             wrong = f"has no column {', '.join(missing)}" if missing else "names a column twice"
             raise ValueError(f"table {self.name!r} {wrong}")

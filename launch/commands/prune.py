@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from evaluator.core.errors import InputError
 from launch.commands.options import PRUNE_DEFAULTS, grouped, output, prune_request
-from launch.commands.terminal import console, errors
+from launch.commands.terminal import console, errors, print_plain
 from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
 from pruning.calibration import check_named
@@ -116,7 +116,7 @@ def run_prune(
     if manifest.removed is not None and manifest.removed.unit == "layers":
         lines.append(f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}")
     for line in (*lines, f"checkpoint: {out}"):
-        console.print(escape(line), highlight=False, soft_wrap=True)
+        print_plain(line)
 
 
 def run_push(
@@ -145,7 +145,7 @@ def run_push(
         disable_progress_bars()
     base = model if model is not None and is_hub_id(model) else hub.base_of(manifest)
     address = hub.push(name, out, manifest, base=base, fates=fates)
-    console.print(f"pushed: {escape(address)}", highlight=False, soft_wrap=True)
+    print_plain(f"pushed: {address}")
 
 
 def run_verify(directory: Path) -> int:
@@ -163,13 +163,9 @@ def run_verify(directory: Path) -> int:
         return 1
     what = f"{len(manifest.matrices)} matrices"
     if manifest.removed is not None:
-        what = "source not found here" if verdict.source is None else f"the rest equals {escape(str(verdict.source))}"
-    console.print(
-        f"{escape(str(directory))}: sound: {len(manifest.files)} files, {what}, "
-        f"{_method_of(manifest)}, measured sparsity {manifest.measured_sparsity:.6f}",
-        highlight=False,
-        soft_wrap=True,
-    )
+        what = "source not found here" if verdict.source is None else f"the rest equals {verdict.source}"
+    sound = f"{directory}: sound: {len(manifest.files)} files, {what}, {_method_of(manifest)}"
+    print_plain(f"{sound}, measured sparsity {manifest.measured_sparsity:.6f}")
     return 0
 
 

@@ -113,14 +113,10 @@ def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
     rates = cut.groupby(keys, sort=False)["truncation"].max().reset_index()
     if rates.empty:
         return
-    from rich.table import Table
-
     from evaluator.metrics.columns import rounded
 
-    table = Table(title="contexts cut to fit the prompt's token cap", title_justify="left")
-    for column in keys:
-        table.add_column(column)
-    table.add_column("truncated", justify="right")
+    table = empty_table((*keys, "truncated"), keys, between=1)
+    table.title, table.title_justify = "contexts cut to fit the prompt's token cap", "left"
     for row in rates.to_dict("records"):
         table.add_row(*(escape(row[name]) for name in keys), f"{rounded(100 * row['truncation'], 1)} %")
     console.print(table)

@@ -20,8 +20,9 @@ from launch.sweep.compress import SOURCES
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.tasks import PreparedTask
 from pruning.calibration import check_disjoint
+from pruning.output.manifest import PruneManifest
 from pruning.output.manifest import read_manifest as read_prune_manifest
-from quantising.config import QuantiseConfig, read_manifest
+from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
 
@@ -228,13 +229,18 @@ def check_dtypes(engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Map
             )
 
 
+def manifest_of(job: CheckpointJob) -> PruneManifest | QuantiseManifest | None:
+    """What describes a made checkpoint; None until it is whole: it is written last. Raises InputError if damaged."""
+    return read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
+
+
 def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
     """Why made checkpoints cannot be used, by name; reads no weights, whose digest the evaluation checks."""
     found = {}
     for job in jobs:
         try:
-            manifest = read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
-            if manifest is None:  # it is written last
+            manifest = manifest_of(job)
+            if manifest is None:
                 continue
             for name in manifest.files:
                 if not (job.path / name).is_file():

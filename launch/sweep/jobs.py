@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evaluator.core.errors import InputError, mapping_at, unknown
+from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
 from evaluator.deciding.thresholds import Screen
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import Source, task_name
-from evaluator.tasks.distractors import DrawnOptions
 from launch.sweep.compress import given, prunings, quantisations, spelled_source
 from launch.sweep.config import SweepConfig
 from launch.sweep.models import local_directory, resolve_model
@@ -55,11 +54,10 @@ def expand(
     """Each model, of `only` if given, and its pruned versions. Raises InputError, also if joined sweeps disagree."""
     grids = list(_grids(config))
     sources = {name: resolve(value) for name, value in _wanted(config, grids).items()}
-    options = _options_of(run_dir)
     jobs: dict[_Key, CheckpointJob] = {}
     for grid in grids:
         own: set[_Key] = set()
-        tasks = [_completed(task, grid.seed, options) for task in posed_tasks(grid.tasks, grid.prompts)]
+        tasks = [_completed(task, grid.seed) for task in posed_tasks(grid.tasks, grid.prompts)]
         for key, job in _checkpoints(grid, grids, sources, run_dir / "checkpoints"):
             if key in own:
                 raise InputError(f"checkpoint {job.name!r} occurs twice in models, prune and compress")
@@ -144,20 +142,9 @@ def _checkpoints(
             yield (label, None, None), CheckpointJob(name=label, path=sources[label], model=label, base=base)
 
 
-def _options_of(run_dir: Path) -> DrawnOptions:
-    """The default of `options`: `any` if the directory's run began with it, else `alike`."""
-    if not (run_dir / "run.json").exists():
-        return "alike"
-    from evaluator.store.reading import read_run  # imports pandas
-
-    asked = mapping_at(read_run(run_dir), "identity", "task_settings")
-    tasks = [mapping_at(asked, checkpoint, task) for checkpoint in asked for task in mapping_at(asked, checkpoint)]
-    return "any" if tasks and not any("options" in task for task in tasks) else "alike"
-
-
-def _completed(task: EvalConfig, seed: int, options: DrawnOptions) -> EvalConfig:
-    """A task with its sweep's seed and the run's `options` as defaults."""
-    task = task.model_copy(update={"options": task.options or options})
+def _completed(task: EvalConfig, seed: int) -> EvalConfig:
+    """A task with its sweep's seed and the options `alike` as defaults."""
+    task = task.model_copy(update={"options": task.options or "alike"})
     if "seed" not in task.model_fields_set:
         task = task.model_copy(update={"seed": seed})
     if task.seed not in task.seeds:

@@ -6,6 +6,6 @@ needs no torch."""
 from evaluator.core.config import Registry
 from quantising.methods.base import Method
 from quantising.methods.llm_compressor import AWQ, GPTQ, Recipe, SmoothQuant
-from quantising.methods.rounding import RTN, Online
+from quantising.methods.plain import RTN, Online
 
 METHODS: Registry[Method] = Registry("method", (RTN(), Online(), GPTQ(), AWQ(), SmoothQuant(), Recipe()))

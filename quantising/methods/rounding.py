@@ -1,34 +1,24 @@
-"""The ways that need no text and no other environment: rounding to nearest, and vLLM's online quantisation.
-
-Every matrix of the decoder layers is rounded to the nearest value of a scheme, a shard at a time.
+"""Every matrix of the decoder layers rounded to the nearest value of a scheme, a shard at a time.
 
 The scales are those of the largest weight that shares one, kept in the weights' own dtype as llm-compressor keeps them;
 weights are divided by what is kept. Scales, rounding and layout are compressed-tensors' functions. No data is needed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from evaluator.checkpoints.quantisation import ONLINE, ONLINE_SCHEMES
 from evaluator.checkpoints.tensors import INDEX
 from evaluator.core.errors import InputError
 from pruning.model.architectures import recognise
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
-from quantising.methods.base import Method, Modifier, Sequences, Wanted, recipe_of
 from quantising.schemes import SCHEMES, preset, quantization_config
-
-if TYPE_CHECKING:
-    from pruning.model.checkpoint import Checkpoint
 
 
 def matrices(checkpoint: Checkpoint, scheme: str, group_size: int | None, ignore: Sequence[str]) -> list[str]:
@@ -120,41 +110,3 @@ def _ranges(weight_OI: Tensor, arguments: Any) -> tuple[Tensor, Tensor]:
     padded = torch.nn.functional.pad(weight_OI, (0, -columns % width, 0, -rows % height))
     blocks = padded.reshape(-(-rows // height), height, -(-columns // width), width)
     return blocks.amin((1, 3)), blocks.amax((1, 3))
-
-
-class RTN(Method):
-    """Every weight rounded to the nearest value (`rounding`)."""
-
-    name = "rtn"
-    help = "each weight rounded to the nearest value; needs no data"
-    schemes = tuple(SCHEMES)
-
-    def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
-        from quantising.methods import rounding
-
-        rounding.matrices(checkpoint, wanted.scheme, wanted.group_size, wanted.ignore)
-
-    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
-        from quantising.methods import rounding
-
-        rounding.write(checkpoint, folder, wanted.scheme, wanted.group_size, wanted.ignore)
-        recipe = recipe_of([Modifier("QuantizationModifier", quantises=True)], wanted)
-        (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
-        return {name: version(name) for name in ("compressed-tensors", "torch")}
-
-
-class Online(Method):
-    """A directory of links, and a config.json with the scheme for the engine."""
-
-    name = ONLINE
-    help = "vLLM rounds the weights while it loads them; nothing is written but links"
-    schemes = tuple(ONLINE_SCHEMES)
-    takes_group = False
-
-    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
-        said = {"quant_method": ONLINE, "scheme": wanted.scheme}
-        for file in filter(None, (*checkpoint.files, checkpoint.index)):
-            (folder / file.name).symlink_to(file.resolve())
-        config = checkpoint.config | {"quantization_config": said}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        return {}

@@ -140,7 +140,6 @@ TABLE = Table(
         *col.MCNEMAR,
         Column("floor", col.SHARE),
         Column("normalised_drop", col.RATIO),
-        col.REASON,
     ),
     compute=_rows,
     figure=(
@@ -196,7 +195,6 @@ SCREENING = Table(
         *col.TEXT("task", "checkpoint", "base", "decision"),
         *col.COUNT("look", "looks", "asked", "items"),
         *col.PERCENTAGE("pass_level", "block_level"),
-        col.REASON,
     ),
     compute=_screening_rows,
     counts="asked",
@@ -288,7 +286,6 @@ CALIBRATION = Table(
         *col.COUNT(*_COUNTED),
         *col.PERCENTAGE("open_accuracy", "choice_accuracy", interval=True),
         Column("choice_minus_open", col.POINTS, "choice − open", interval=True),
-        col.REASON,
     ),
     compute=_calibration_rows,
     figure=(

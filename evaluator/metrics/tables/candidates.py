@@ -71,7 +71,6 @@ TABLE = Table(
         Column("accuracy", col.PERCENTAGE, interval=True),
         Column("difference", col.POINTS, interval=True),
         *col.MCNEMAR,
-        col.REASON,
     ),
     compute=_rows,
     figure=(
@@ -145,7 +144,6 @@ DISTRACTORS = Table(
         Column("base_accuracy", col.PERCENTAGE),
         Column("drop", col.POINTS, interval=True),
         *col.MCNEMAR,
-        col.REASON,
     ),
     compute=_distractors_rows,
     corrections=(Holm(("task", "language", "same_kind")),),
@@ -209,7 +207,6 @@ HARD_DISTRACTORS = Table(
         Column("known", col.COUNT),
         *col.PERCENTAGE(*(f"{kind}_dissociation" for kind in _RECOGNISED), interval=True),
         Column("dissociation_difference", col.POINTS, interval=True),
-        col.REASON,
     ),
     compute=_hard_distractors_rows,
     figure=tuple(

@@ -103,7 +103,6 @@ FATES_TABLE = Table(
         Column("dissociation_rate", col.PERCENTAGE, interval=True),
         Column("noise_floor", col.PERCENTAGE, "noise floor (re-run)"),
         Column("mc_only_corrected", col.PERCENTAGE, "mc_only, chance-corrected", interval=True),
-        col.REASON,
     ),
     compute=_fates_rows,
     figure=(
@@ -185,7 +184,6 @@ FLIPS = Table(
         Column("flip_rate", col.PERCENTAGE, interval=True),
         *(Column(f"{name}_rate", col.PERCENTAGE, name.replace("_", " "), interval=True) for name in KINDS),
         *col.MCNEMAR,
-        col.REASON,
     ),
     compute=_flips_rows,
     figure=tuple(
@@ -282,7 +280,6 @@ RECOVERY_PERCENT = Table(
         *col.COUNT("n", "excluded", "engine_error", "unpaired"),
         *col.PERCENTAGE("base_accuracy", "accuracy"),
         *col.PERCENTAGE("recovery", "above_guessing", interval=True),
-        col.REASON,
     ),
     compute=_recovery_percent_rows,
     figure=(

@@ -124,7 +124,6 @@ TABLE = Table(
         Column("open_drop", col.POINTS, interval=True),
         Column("open_normalised_drop", col.RATIO),
         Column("choice_drop", col.POINTS, interval=True),
-        col.REASON,
     ),
     compute=_rows,
     figure=(
@@ -203,7 +202,6 @@ LENGTH = Table(
         Column("ratio", col.FACTOR, interval=True),
         *col.PERCENTAGE("base_at_limit", "at_limit", interval=True),
         Column("more_at_limit", col.POINTS, interval=True),
-        col.REASON,
     ),
     compute=_length_rows,
     figure=(

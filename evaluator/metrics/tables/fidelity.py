@@ -183,7 +183,6 @@ TABLE = Table(
         Column("delta_p_rms", col.SCORE),
         Column("delta_nll", col.RATIO, interval=True),
         *col.PERCENTAGE("accuracy", "mc_only_rate"),
-        col.REASON,
     ),
     compute=_rows,
     figure=tuple(
@@ -314,7 +313,6 @@ PERPLEXITY_TABLE = Table(
         Column("perplexity", PERPLEXITY, interval=True),
         Column("perplexity_dense", PERPLEXITY),
         Column("perplexity_ratio", col.FACTOR, interval=True),
-        col.REASON,
     ),
     compute=_perplexity_rows,
     figure=(

@@ -70,7 +70,6 @@ TABLE = Table(
         *col.PERCENTAGE("sensitivity", "specificity", interval=True),
         *(Column(f"{kind}_accepted", col.PERCENTAGE, f"accepts: {kind}", interval=True) for kind in _KINDS),
         Column("unfit", col.TEXT),
-        col.REASON,
     ),
     compute=_rows,
     figure=(

@@ -116,7 +116,6 @@ TABLE = Table(
         Column("normalised_drop", col.RATIO, interval=True),
         Column("perplexity_task", col.TEXT),
         *PERPLEXITY("perplexity_dense", "perplexity"),
-        col.REASON,
     ),
     compute=_rows,
     figure=(
@@ -243,7 +242,6 @@ PR_GAP = Table(
         Column("choice_floor", col.SHARE),
         Column("d_choice", col.RATIO),
         Column("delta_pr", col.RATIO, "Δ PR", interval=True),
-        col.REASON,
     ),
     compute=_pr_gap_rows,
     figure=(

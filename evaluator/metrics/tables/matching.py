@@ -284,7 +284,6 @@ TABLE = Table(
         Column("corrected", col.PERCENTAGE, "corrected for its errors", interval=True),
         Column("agreement", col.PERCENTAGE, interval=True),
         Column("scott_pi", col.RATIO, "Scott's pi", interval=True),
-        col.REASON,
     ),
     compute=_rows,
     figure=(Dots("Accuracy by grader", _graders, legend=2), Dots("Scott's pi", _pairs, "changes", legend=1)),

@@ -254,7 +254,6 @@ TABLE = Table(
         Column("wrong_there", col.COUNT, "wrong in the other alone"),
         *col.SCORE("observed", "expected"),
         Column("kappa", col.RATIO, interval=True),
-        col.REASON,
     ),
     compute=_rows,
     figure=tuple(

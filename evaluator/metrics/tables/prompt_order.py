@@ -168,7 +168,6 @@ TABLE = Table(
         *col.TEXT("verdict", "conclusion"),
         *col.TEXT(*(f"{verdict}_under" for verdict in VERDICTS), "shifted_under"),
         Column("order_changes", col.FLAG),
-        col.REASON,
     ),
     compute=_rows,
     silent=True,

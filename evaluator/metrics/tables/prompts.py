@@ -123,7 +123,6 @@ TABLE = Table(
         Column("spread", col.POINTS, interval=True),
         Column("cochran_p", col.P_VALUE, "Cochran p"),
         Column("against_base", col.TEXT),
-        col.REASON,
     ),
     compute=_rows,
     figure=tuple(
@@ -186,7 +185,6 @@ ONE_SHOT = Table(
         Column("one_shot_gap", col.POINTS, interval=True),
         *col.P_VALUE("one_shot_mcnemar_p", "one_shot_holm_p"),
         Column("repaired", col.POINTS, interval=True),
-        col.REASON,
     ),
     compute=_one_shot_rows,
     figure=(

@@ -150,7 +150,6 @@ TABLE = Table(
         Column("aligned_rank_median", col.RANK, interval=True),
         *col.RANK("aligned_rank_q1", "aligned_rank_q3"),
         *col.PERCENTAGE(*(band.replace("rank", "aligned_rank") for band in _BANDS), interval=True),
-        col.REASON,
     ),
     compute=_rows,
     figure=tuple(

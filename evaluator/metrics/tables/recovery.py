@@ -88,7 +88,6 @@ TABLE = Table(
         Column("n_paired", col.COUNT),
         Column("drop", col.POINTS, interval=True),
         *col.MCNEMAR,
-        col.REASON,
     ),
     compute=_rows,
     figure=(
@@ -156,7 +155,6 @@ RECOVERY_SEEDS = Table(
         *col.COUNT("seeds", "n_min", "n_max", "excluded", "engine_error"),
         Column("mean", col.PERCENTAGE, interval=True),
         *col.PERCENTAGE("lowest", "highest"),
-        col.REASON,
     ),
     compute=_recovery_seeds_rows,
     figure=(

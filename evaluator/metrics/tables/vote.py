@@ -169,7 +169,6 @@ TABLE = Table(
         *col.COUNT("worst_defeat"),
         Column("minimax_place", col.COUNT, "place by minimax"),
         Column("ties", col.TEXT, "shared places"),
-        col.REASON,
     ),
     compute=_rows,
     figure=tuple(

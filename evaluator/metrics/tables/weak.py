@@ -119,7 +119,6 @@ TABLE = Table(
         *col.PERCENTAGE("base_accuracy", "accuracy"),
         *col.POINTS("drop", "excess", interval=True),
         *col.MCNEMAR,
-        col.REASON,
     ),
     compute=_rows,
     figure=tuple(

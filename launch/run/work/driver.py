@@ -44,10 +44,9 @@ from launch.run.work.progress import Progress
 from launch.run.work.prune_tasks import PruneTasks
 from launch.run.work.screening import Screening
 from launch.run.work.workers import EngineWorker
+from launch.sweep.checks import manifest_of
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, Prepared
-from pruning.output.manifest import read_manifest
-from quantising.config import read_manifest as read_quantise_manifest
 
 _LOOK_SECONDS = 0.2  # between two checks for ended jobs
 _NODES_SECONDS = 1.0  # between two checks of the nodes
@@ -123,32 +122,25 @@ def run_sweep(
         store.close()  # an engine's thread may outlive this call, and must not write after the lock is free
 
 
+@dataclasses.dataclass(eq=False)
 class _Run:
     """The state of a running sweep: its checkpoints, and the work left on each."""
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        directory: RunDirectory,
-        store: RecordStore,
-        report: Listener,
-        log: FailureLog,
-        live: LiveState,
-    ) -> None:
-        self._prepared = prepared
-        self._resources = prepared.config.resources
-        self._directory = directory
-        self._run_dir = directory.path
-        self._store = store
-        self._report = report
-        self._live = live
+    _prepared: Prepared
+    _directory: RunDirectory
+    _store: RecordStore
+    _report: Listener
+    _log: FailureLog
+    _live: LiveState
+    infos: list[CheckpointInfo] = dataclasses.field(default_factory=list)
+    engine_stats: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of this call, as `_stats` has them
+    _items: int = 0
+    _whole: dict[str, tuple[Shard, ...]] = dataclasses.field(default_factory=dict)  # the shards of a task, by its key
+
+    def __post_init__(self) -> None:
+        self._resources, self._run_dir = self._prepared.config.resources, self._directory.path
         self._board = Board(Ledger(attempts=self._resources.attempts))
-        self._log = log
-        self.infos: list[CheckpointInfo] = []
-        self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
-        self._items = 0
-        self._screening = Screening(prepared, store, self._board, report, directory)
-        self._whole: dict[str, tuple[Shard, ...]] = {}  # the shards of a task, by its key
+        self._screening = Screening(self._prepared, self._store, self._board, self._report, self._directory)
 
     def execute(self) -> Outcome:
         started = time.monotonic()
@@ -159,7 +151,7 @@ class _Run:
                 Setback(checkpoint=lost.checkpoint, stage=lost.stage, reason=lost.reason, mendable=True)
             )
         self._log.look(self._board.setbacks, ())
-        to_make = [job for job in self._prepared.jobs if _is_to_make(job)]
+        to_make = [job for job in self._prepared.jobs if job.is_made and manifest_of(job) is None]
         names = {job.name for job in to_make}
         there = [job for job in self._prepared.jobs if job.name not in names]
         made = [job for job in there if job.name not in self._prepared.dense]
@@ -363,9 +355,3 @@ def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
         for worker in workers
         for (load, name), (where, stats, items) in list(worker.stats.items())
     ]
-
-
-def _is_to_make(job: CheckpointJob) -> bool:
-    """Whether a checkpoint still has to be pruned or quantised: its manifest is written last."""
-    read = read_quantise_manifest if job.quantise is not None else read_manifest
-    return job.is_made and read(job.path) is None
