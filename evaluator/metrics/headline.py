@@ -92,7 +92,7 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     `open_base` and `open_paired` are both accuracies on the `open_n_paired` items measured in both. `known` counts the
     items that the base both produced and recognised, null if none was measured in both; fates are shares of it.
     Recoverability is over all items with beams or samples, `*_recovered` over the checkpoint's own greedy failures."""
-    whole = {name: pooled(tables[name]) for name in SUMMED}
+    whole = {name: tables[name][tables[name]["language"] == ALL] for name in SUMMED}
     own = {name: dict(iter(table.groupby(["task", "checkpoint"], sort=False))) for name, table in whole.items()}
     rows: list[Row] = []
     for key, accuracy in own["accuracy"].items():
@@ -117,11 +117,6 @@ def _cell(table: pd.DataFrame | None, column: str, equal: Mapping[str, str]) -> 
     """The value in the first row that equals `equal`; None without a row or a value."""
     values = [] if table is None else rows_where(table, equal)[column].head(1).dropna().tolist()
     return values[0] if values else None
-
-
-def pooled(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table that the headline uses."""
-    return table[table["language"] == ALL]
 
 
 _NAMED = 5  # checkpoints that a sentence names

@@ -173,7 +173,7 @@ class OpenRun:
 
     @property
     def _headline(self) -> pd.DataFrame:
-        return headline.headline_of({each: headline.pooled(self._fill(each).frame) for each in headline.SUMMED})
+        return headline.headline_of({each: self._fill(each).frame for each in headline.SUMMED})
 
     def _fill(self, name: str) -> FilledTable:
         if name not in self._filled:

@@ -15,7 +15,7 @@ from evaluator.deciding.thresholds import thresholds_of
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.counting import left_out
-from evaluator.metrics.headline import SUMMED, headline_of, headline_sentence, pooled, screened_sentence
+from evaluator.metrics.headline import headline_of, headline_sentence, screened_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable
@@ -71,7 +71,7 @@ def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     frames = {name: table.frame for name, table in tables.items()}
     verdicts = judge(inputs, thresholds_of(run, "run.json"))
     screened = screened_sentence(frames["screening"])
-    headline = headline_of({name: pooled(frames[name]) for name in SUMMED})
+    headline = headline_of(frames)
     paper = published(frames, run)
     return Results(tables, headline, left_out(inputs), paper, verdicts, screened)
 

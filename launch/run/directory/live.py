@@ -115,7 +115,7 @@ class LiveState:
             busy = {doing.checkpoint for doing in self._engines.values() if doing.state == "evaluating"}
             rows = [*self.earlier_stats, *stats]
             tokens = {kind: [row.get(f"{kind}_tokens") for row in rows] for kind in ("prompt", "generated", "cached")}
-            text = prometheus(
+            text = _TEMPLATES.get_template(f"{METRICS}.j2").render(
                 plan=self.plan,
                 done=sum(min(self.plan.done[part], items) for part, items in self.plan.planned.items()),
                 busy=busy,
@@ -200,8 +200,3 @@ class Plan:
             state = "running" if name in busy else "failed" if name in self.lost else "waiting"
             found[state if name in left or name in self.lost else "done"] += 1
         return found
-
-
-def prometheus(**values: Any) -> str:
-    """The file, from the values that its template names."""
-    return _TEMPLATES.get_template(f"{METRICS}.j2").render(values)
