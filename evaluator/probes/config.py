@@ -10,6 +10,8 @@ from evaluator.probes.item import Settings, each_once
 from evaluator.tasks import TASKS, Source
 from evaluator.tasks.distractors import DrawnOptions
 
+SHORTEST_PROMPT = 32  # tokens: a cap below it would leave every item out
+
 
 class EvalConfig(Settings, Source):
     """Which items are asked, how they are posed, and how their answers are looked for (defaults: the paper's).
@@ -31,8 +33,8 @@ class EvalConfig(Settings, Source):
     # Which of the sweep's prompts pose it; None: the paper's and every other one.
     prompts: tuple[str, ...] | None = None
     template: PromptTemplate | None = None  # the prompt that poses it, if not the paper's; `prompts` sets it
-    prompt_tokens: int = Field(default=512, ge=32)  # cap of a prompt; the context is cut to fit
-    one_shot_prompt_tokens: int = Field(default=1024, ge=32)
+    prompt_tokens: int = Field(default=512, ge=SHORTEST_PROMPT)  # cap of a prompt; the context is cut to fit
+    one_shot_prompt_tokens: int = Field(default=1024, ge=SHORTEST_PROMPT)
 
     @field_validator("probes", "prompts")
     @classmethod

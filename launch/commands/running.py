@@ -175,6 +175,7 @@ def evaluate(
         str | None, question(help="how distractors are drawn: alike (default), any (the paper's way)")
     ] = None,
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
+    max_new_tokens: Annotated[int, question(help="tokens of the longest answer")] = 32,
     chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
     prompts: Prompts = None,
     base: Annotated[str | None, models(help="the dense checkpoint that the others are compared with")] = None,
@@ -205,7 +206,7 @@ def evaluate(
         checkpoints,
         base=base,
         task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
-              "seed": seed, "chat": chat, "options": options},
+              "seed": seed, "chat": chat, "options": options, "max_new_tokens": max_new_tokens},
         engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
                 "trust_remote_code": trust_remote_code},
         resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items,

@@ -26,8 +26,9 @@ from launch.sweep.jobs import CheckpointJob, check_screening, expand
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration import text_digest
 
-_BYTES_PER_RECORD = 400  # a generous measured size of one record in a part, for the estimate of disk space
-_RECORDS_PER_ITEM = 25
+# A generous measured size of one record in a part, for the estimate of disk space; more for each token of an answer.
+_BYTES_PER_RECORD, _BYTES_PER_TOKEN = 400, 8
+_OTHER_RECORDS = 15  # of an item, beside its samples
 _AT_ONCE = 8  # inspections; some 40 MB each
 _NO_LIMIT = 2**20  # positions of a model whose configuration names none
 _OTHER_BYTES = 32 * 2**20  # logs, tables, report
@@ -264,7 +265,7 @@ def _disk_bytes(
 ) -> int:
     """The approximate bytes of a new run directory."""
     checkpoints = sum(checks.bytes_of(job, dense[job.model].bytes) for job in jobs if job.is_made)
-    items = sum(len(task.questions) for tasks in asked.values() for task in tasks)
+    records = sum(_bytes_of_records(task) for tasks in asked.values() for task in tasks)
     references = 0
     for job in jobs:
         for task in asked[job.name] if not job.is_made and keeps(job, jobs) else ():
@@ -272,7 +273,12 @@ def _disk_bytes(
                 each = sum(probe.cost(task.config).compared for probe in task.config.item_probes)
                 count = sum(len(window.token_ids) for window in task.windows) or each * len(task.questions)
                 references += reference_bytes(task.config, count, vocabulary_of(job.path), dtype)
-    return checkpoints + items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES + references
+    return checkpoints + records + _OTHER_BYTES + references
+
+
+def _bytes_of_records(task: PreparedTask) -> int:
+    each = _BYTES_PER_RECORD + _BYTES_PER_TOKEN * task.config.max_new_tokens
+    return len(task.questions) * (_OTHER_RECORDS + task.config.samples * len(task.config.seeds)) * each
 
 
 def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:

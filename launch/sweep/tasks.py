@@ -11,7 +11,7 @@ from evaluator.asking.questions import Posed, Window
 from evaluator.asking.trial import try_prompts, try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
-from evaluator.probes.config import EvalConfig
+from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
 from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import questions_of
 from evaluator.tasks import TaskData, load_task, spelled
@@ -44,7 +44,7 @@ class PreparedTask:
             return max(len(window.token_ids) for window in self.windows)
         capped = any(form in CAPPED_FORMATS for form in config.formats)
         prompt = max(config.prompt_tokens, config.one_shot_prompt_tokens if capped else 0)
-        return prompt + max(config.max_new_tokens, _OPTION_TOKENS)
+        return prompt + config.max_new_tokens + _OPTION_TOKENS  # an aligned answer follows a lead-in
 
 
 class TaskPreparation:
@@ -90,7 +90,7 @@ class TaskPreparation:
         changes: dict[str, Any] = {"window": min(given.window, self._positions)}
         for cap in ("prompt_tokens", "one_shot_prompt_tokens"):
             changes[cap] = min(getattr(given, cap), self._positions - given.max_new_tokens)
-            if changes[cap] < 1:
+            if changes[cap] < SHORTEST_PROMPT:
                 raise InputError(
                     f"max_new_tokens: {given.max_new_tokens}: leaves no room for a prompt "
                     f"within {self._positions} positions"

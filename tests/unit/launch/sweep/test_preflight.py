@@ -101,6 +101,11 @@ def test_capped_formats_need_their_own_room_and_languages_with_fewer_items_are_t
         settings = {"prompt_tokens": 100, "one_shot_prompt_tokens": 400, "max_new_tokens": 8}
         return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task | settings]).engine.max_model_len
 
+    long = {"task": "gazetteer", "items": 2, "max_new_tokens": 4065}
+    with pytest.raises(InputError, match="max_new_tokens: 4065: leaves no room for a prompt within 4096 positions"):
+        prepared(tmp_path, models={"a": "bundled"}, tasks=[long])
+    roomy = prepared(tmp_path, models={"a": "bundled"}, tasks=[long | {"max_new_tokens": 2000}])
+    assert roomy.engine.max_model_len == 512 + 2000 + 1024
     assert length(["open", "open_capped"]) == length(["open", "one_shot"]) == length(["open"]) + 300
     task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
