@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from evaluator.core.records import Format
-from evaluator.core.text import normalise
 from evaluator.probes.base import Cost, ItemProbe, Steps
-from evaluator.probes.grading import strip_thinking
-from evaluator.probes.reducing import KEY, where_measured
+from evaluator.probes.reducing import KEY, said, where_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,13 +76,8 @@ class Greedy(ItemProbe):
             "last_token": [each[-1] if len(each) else None for each in ids],
             "answer_logprob": asked["logprob"],
             "greedy_prompt_tokens": asked["prompt_tokens"],
-            "answer_said": [_said(text) for text in asked["text"]],
+            "answer_said": [said(text) for text in asked["text"]],
         }
         typed = asked[list(KEY)].assign(**columns).astype(dict(self.columns))
         first = typed.groupby(list(KEY))[list(columns)].first()
         return where_measured(first, asked, self.name, "produced")
-
-
-def _said(text: object) -> int | None:
-    """The same number for answers that are the same once they are normalised, as grading does."""
-    return crc32(normalise(strip_thinking(text)).encode()) if isinstance(text, str) else None

@@ -13,9 +13,13 @@ import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+
+from evaluator.core.text import normalise
+from evaluator.probes.grading import strip_thinking
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +68,23 @@ def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     reduced = pd.DataFrame({f"{probe}s": groups.size().astype("Int64"), f"{probe}_hit": (found > 0).astype("boolean")})
     reduced[f"{probe}_hits"] = found
     return where_measured(reduced, asked, probe, f"{probe}_hit")
+
+
+def said(text: object) -> int | None:
+    """The same number for answers that are the same once they are normalised, as grading does."""
+    return crc32(normalise(strip_thinking(text)).encode()) if isinstance(text, str) else None
+
+
+def majority(asked: pd.DataFrame) -> pd.Series:
+    """By KEY, the chance from 0 to 1 that the answer which most of an item's records say is right.
+
+    That is self-consistency (Wang et al., ICLR 2023, arXiv 2203.11171). Answers that tie for the most are drawn with
+    equal chances: the value is the mean over them, so the order of the samples changes nothing."""
+    key = list(KEY)
+    votes = asked[key].assign(said=asked["text"].map(said), right=asked["contains"].astype("Float64"))
+    answers = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])
+    most = answers["size"].groupby(key).transform("max")
+    return answers.loc[answers["size"] == most, "mean"].groupby(key).mean().astype("Float64")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.engine.base import Generate
 from evaluator.probes.base import Cost, ItemProbe, Steps
-from evaluator.probes.reducing import hits
+from evaluator.probes.reducing import hits, majority
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +25,14 @@ class Sample(ItemProbe):
     deep = True
     view = "answers"
     title = "samples"
-    # How many samples; whether one contains a gold answer; how many do.
-    columns: Mapping[str, str] = {"samples": "Int64", "sample_hit": "boolean", "sample_hits": "Int64"}
+    columns: Mapping[str, str] = {
+        # How many samples; whether one contains a gold answer; how many do.
+        "samples": "Int64",
+        "sample_hit": "boolean",
+        "sample_hits": "Int64",
+        # The chance that the majority's answer contains one.
+        "sample_majority": "Float64",
+    }
 
     def describe(self, config: Settings) -> str:
         return f"{self.name} x {len(config.seeds)} seeds" if len(config.seeds) > 1 else self.name
@@ -56,7 +62,9 @@ class Sample(ItemProbe):
         return Cost(requests=count, generated_tokens=count * config.max_new_tokens)
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        return hits(asked, self.name)
+        counted = hits(asked, self.name)
+        voted = majority(asked).reindex(counted.index)
+        return counted.assign(sample_majority=voted.where(counted["sample_hit"].notna()))
 
 
 def sample_seed(run_seed: int, item_id: str, number: int) -> int:

@@ -1,7 +1,9 @@
 """Every table on small cases that were worked out by hand; the arithmetic stands beside the expectation."""
 
 from dataclasses import replace
+from itertools import combinations, product
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binomtest
@@ -9,6 +11,8 @@ from scipy.stats import binomtest
 from evaluator.metrics import headline_of, headline_sentence
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ROUNDED
+from evaluator.metrics.intervals import Mean
+from evaluator.metrics.tables.recovery import pass_at
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import Tables, only, pair, tables
 
@@ -118,6 +122,31 @@ def test_recovery_keeps_to_the_items_with_beams_and_splits_off_the_failures():
     assert none["n"] == 0
     assert pd.isna(none["rate"])
     assert none["reason"] == "greedy missed none of the items"
+
+
+def test_pass_at_k_and_the_majority_equal_all_subsets_of_the_samples():
+    """Of every item, every subset of K samples; and of the most frequent answers, each with equal chances."""
+    drawn = {key: [[bool(bits >> at & 1) for at in range(6)] for bits in each] for key, each in (
+        ("dense", (0b111111, 0b001011, 0b000111)), ("p", (0b000001, 0b000000, 0b011110)))}  # fmt: skip
+    both = {name: numbered(english=[Seen(greedy=True, samples=each) for each in own]) for name, own in drawn.items()}
+    found = pair(both["dense"], both["p"])["recovery"]
+
+    def by_hand(samples, k):
+        if not k:  # two answers, "gold" and "bad": the more frequent one, or one of both
+            return (1 + (2 * sum(samples) > len(samples)) - (2 * sum(samples) < len(samples))) / 2
+        return np.mean([any(subset) for subset in combinations(samples, k)])
+
+    for name, k in (("pass@1", 1), ("pass@2", 2), ("pass@5", 5), ("majority", 0)):
+        row = only(found, checkpoint="p", language="all", population="all_items", probe=name)
+        values = {side: np.array([by_hand(samples, k) for samples in own]) for side, own in drawn.items()}
+        assert row[["tries", "n", "n_paired"]].tolist() == [k or 6, 3, 3]
+        assert row["rate"] == pytest.approx(values["p"].mean())
+        assert row["drop"] == pytest.approx((values["dense"] - values["p"]).mean())
+        between = Mean(values["dense"] - values["p"], np.arange(3), low=-1.0).interval()
+        assert (row["drop_low"], row["drop_high"]) == pytest.approx(between)
+    for n, c, k in product(range(1, 8), range(8), range(1, 8)):
+        if max(c, k) <= n:
+            assert pass_at(k, np.array([n]), np.array([c])) == pytest.approx(by_hand([True] * c + [False] * (n - c), k))
 
 
 def ranked(*seen: tuple[bool, bool, int, float, int | str | None]) -> dict[str, Seen]:

@@ -2,7 +2,9 @@
 
 Table `recovery`: is the answer anywhere in the beams or the samples? They run on the first 100 items of each language
 only. So every rate here, including the greedy accuracy, is over the items on which the probe was measured. Population
-`greedy_failures` keeps the items that the same checkpoint's greedy output misses: the gain of broader decoding.
+`greedy_failures` keeps the items that the same checkpoint's greedy output misses: the gain of broader decoding. Rows
+`pass@K` estimate the rate that `sample` would have with K samples, and `majority` that of the samples' most frequent
+answer.
 
 Table `recovery_seeds`: sample recovery among greedy failures for every run seed. The greedy output, read under the
 lowest seed, does not depend on it. `mean` is the mean of the seeds' rates, with an interval over items. The range shows
@@ -10,19 +12,24 @@ the noise of sampling, the interval the noise of the choice of items."""
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
+from scipy.special import gammaln
 
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import STATUSES, left_out_of
-from evaluator.metrics.drops import HIT, paired_drop
-from evaluator.metrics.inputs import SIDES, Inputs, slices
-from evaluator.metrics.measures import as_floats, rate
+from evaluator.metrics.drops import HIT, UNPAIRED, paired_drop
+from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import as_floats, difference, rate
 from evaluator.metrics.table import Dots, Holm, Lack, Note, Series, Table, whole_percent
 from evaluator.store.outcomes import MEASURED
 
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
 BROAD = ("beam", "sample")
+MAJORITY = "majority"
+_TRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # the K of pass@K, below the number of samples
 _ROWS = (*((EVERYTHING, probe) for probe in HIT), *((FAILURES, probe) for probe in BROAD))
 
 
@@ -47,6 +54,51 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                         both = both[ran[0] | ran[1]]
                     row |= paired_drop(inputs, comparison, both, HIT[probe])
                 yield row
+            for row in _of_samples(inputs, subject.task, of_language, comparison, language):
+                yield {**subject.row, "language": language, "population": EVERYTHING} | row
+
+
+def pass_at(k: int, samples: Floats, right: Floats) -> Floats:
+    """The chance of each item that one of `k` of its samples is right: 1 - C(n - c, k) / C(n, k), for `right` c of n
+    `samples`, at least k. Unbiased for k samples that are drawn anew (Chen et al., 2021, arXiv 2107.03374, Eq. 1)."""
+    missed = samples - right
+    with np.errstate(invalid="ignore"):  # infinite logarithms, where fewer than k samples missed
+        ratios = gammaln(missed + 1) - gammaln(missed - k + 1) - gammaln(samples + 1) + gammaln(samples - k + 1)
+    return np.where(missed >= k, 1 - np.exp(ratios), 1.0)
+
+
+def _of_samples(
+    inputs: Inputs, task: str, items: pd.DataFrame, comparison: Comparison | None, language: str
+) -> Iterator[Row]:
+    """The rows of pass@K and of the majority: the checkpoint's own rate, and its drop on the items measured in both."""
+    done = items[items["sample_status"].isin(MEASURED)]
+    if done.empty:
+        return
+    both = None if comparison is None else comparison.measured("sample", language=language)
+    fewest = int(min(frame[name].min() for frame, name in _counted(done, both)))
+    for k in (*(k for k in _TRIES if k < fewest), 0):
+        values = _judged(done, k)
+        row: Row = {"probe": f"pass@{k}" if k else MAJORITY, "tries": k or int(done["samples"].max()), "n": len(done)}
+        row |= left_out_of(items["sample_status"]) | rate("rate", values, inputs.contexts_of(task, done))
+        if comparison is not None and both is not None and both.empty:
+            row |= {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
+        elif both is not None:
+            dense, pruned = (_judged(both, k, f"_{side}") for side in SIDES)
+            row |= {"n_paired": len(both), **difference("drop", dense - pruned, inputs.contexts_of(task, both))}
+        yield row
+
+
+def _counted(done: pd.DataFrame, both: pd.DataFrame | None) -> list[tuple[pd.DataFrame, str]]:
+    """Each frame of items with its column of their samples."""
+    paired = [] if both is None or both.empty else [(both, f"samples_{side}") for side in SIDES]
+    return [(done, "samples"), *paired]
+
+
+def _judged(items: pd.DataFrame, k: int, side: str = "") -> Floats:
+    """Of each item, pass@k, or for 0 how often a majority is right: numbers from 0 to 1."""
+    if not k:
+        return as_floats(items[f"sample_majority{side}"])
+    return pass_at(k, as_floats(items[f"samples{side}"]), as_floats(items[f"sample_hits{side}"]))
 
 
 def _measured(inputs: Inputs, task: str, items: pd.DataFrame, population: str, probe: str) -> Row:
@@ -77,7 +129,8 @@ TABLE = Table(
     reading=(
         "Left: whether any beam or any sample contains a gold answer. Right: the same among the items that the "
         "checkpoint's own greedy output misses: the gain of broader decoding. Beams and samples cover the first 100 "
-        "items of each language only; the greedy numbers here are on the same items."
+        "items of each language only; the greedy numbers here are on the same items. pass@K: one of K samples is "
+        "right, estimated from all of them. majority: the most frequent answer of the samples is."
     ),
     needs="the probe beam or sample",
     columns=(
