@@ -11,66 +11,34 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from benchmarks import roofline
 from benchmarks.harness import Agreement, lacking, run_main
 from benchmarks.serving import lm_eval, score, workload
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WallTime:
-    """Seconds, never negative; the four parts sum to the wall time, the last three to the gap."""
-
-    roofline: float  # the fewest tokens at the measured peak
-    unneeded_tokens: float  # engine time of tokens that were computed beyond the fewest
-    engine: float  # what the engine took for the fewest tokens beyond the roofline
-    driver: float  # outside of engine steps: the engine waits, questions are tokenised, records are written
-    wall: float
-    above_roofline: bool  # the engine was faster than the roofline, so the measured peak is too low
-
-    def shares(self) -> dict[str, float]:
-        """The parts as shares of the wall time."""
-        parts = {name: getattr(self, name) for name in ("roofline", "unneeded_tokens", "engine", "driver")}
-        return {name: round(seconds / self.wall, 4) for name, seconds in parts.items()}
-
-    def lines(self) -> list[str]:
-        """The shares as a block to read."""
-        said = {
-            "roofline": "the fewest tokens at the machine's measured peak",
-            "unneeded_tokens": "tokens that need not have been computed",
-            "engine": "the engine, slower than the peak on those that must",
-            "driver": "the driver: all that is no engine step (waiting, tokens, writing)",
-        }
-        shares = self.shares()
-        lines = [f"our wall time, one round of {self.wall:.3f} s:"]
-        lines += [f"{100 * shares[name]:6.1f} %  {meaning}" for name, meaning in said.items()]
-        if self.above_roofline:
-            lines.append("the engine beat the roofline: the peak was measured too low, by a busy machine perhaps")
-        return lines
+_PARTS = {
+    "roofline": "the fewest tokens at the machine's measured peak",
+    "unneeded_tokens": "tokens that need not have been computed",
+    "engine": "the engine, slower than the peak on those that must",
+    "driver": "the driver: all that is no engine step (waiting, tokens, writing)",
+}
 
 
-def wall_time(*, wall: float, busy: float, roofline: float, fewest: int, computed: int) -> WallTime:
-    """Split `wall` seconds, with `busy` seconds of engine time for `computed` token forwards; `fewest` were needed.
+def wall_time(
+    *, wall: float, busy: float, roofline: float, fewest: int, computed: int
+) -> tuple[dict[str, float], bool]:
+    """The seconds of each of `_PARTS`, and whether the engine beat the roofline, so that the measured peak is too low.
 
-    All tokens count alike: each takes the mean engine time of a token. A roofline above what the engine took for the
-    fewest tokens, or above the wall time, is cut to the former, and `above_roofline` is true: a measured peak is a
-    guide, and what was done in that time could be done in it."""
+    `wall` seconds with `busy` ones of engine time for `computed` token forwards, of which `fewest` were needed. All
+    tokens count alike: each takes the mean engine time of a token. A roofline above what the engine took for the fewest
+    tokens is cut to that: what was done in that time could be done in it. No part is negative."""
     busy = min(busy, wall)
     needed = busy * fewest / computed if fewest < computed else busy
-    return WallTime(
-        roofline=min(roofline, needed),
-        unneeded_tokens=busy - needed,
-        engine=needed - min(roofline, needed),
-        driver=wall - busy,
-        wall=wall,
-        above_roofline=roofline > needed,
-    )
+    at_peak = min(roofline, needed)
+    return dict(zip(_PARTS, (at_peak, busy - needed, needed - at_peak, wall - busy), strict=True)), roofline > needed
 
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
@@ -108,10 +76,15 @@ def facts(options: argparse.Namespace, path: Path, results: Sequence[Mapping[str
     )
     bound = max(peak["compute_bound_s"], peak["memory_bound_s"])
     busy = stats["busy_seconds"]  # None where nobody can tell
-    spent = None
+    shares = above = None
     if busy is not None:
-        spent = wall_time(wall=seconds, busy=busy, roofline=bound, fewest=forwards, computed=computed)
-        Console().print(*spent.lines(), sep="\n", highlight=False)
+        spent, above = wall_time(wall=seconds, busy=busy, roofline=bound, fewest=forwards, computed=computed)
+        shares = {name: round(part / seconds, 4) for name, part in spent.items()}
+        print(f"our wall time, one round of {seconds:.3f} s:")
+        for name, meaning in _PARTS.items():
+            print(f"{100 * shares[name]:6.1f} %  {meaning}")
+        if above:
+            print("the engine beat the roofline: the peak was measured too low, by a busy machine perhaps")
     return {
         **workload.facts(options, path),
         "split": one["split"],
@@ -119,8 +92,8 @@ def facts(options: argparse.Namespace, path: Path, results: Sequence[Mapping[str
         "fewest_distributions": distributions,
         "computed_token_forwards": computed,
         "roofline": {name: float(f"{value:.4g}") for name, value in (peak | at_batch).items()},
-        "wall_shares": None if spent is None else spent.shares(),
-        "above_roofline": None if spent is None else spent.above_roofline,
+        "wall_shares": shares,
+        "above_roofline": above,
         **stats,
         "busy_seconds": None if busy is None else round(busy, 4),
     }

@@ -66,7 +66,8 @@ class Note:
 @dataclass(frozen=True, eq=False)
 class Dots:
     """Series in one panel, or a function that makes them from the frame; a thin line in each row if `linked`. `line`: a
-    value to mark. `text`: of filled dots, above them. `legend`: its number of columns; 0: none."""
+    value to mark. `text`: of filled dots, above them. `legend`: its columns; 0: four, if it is the first panel with
+    several series, else none."""
 
     title: str
     series: Sequence[Series] | Callable[[pd.DataFrame], Sequence[Series]]
@@ -78,16 +79,18 @@ class Dots:
     legend: int = 0
     note: Note | None = None
 
+    def series_of(self, frame: pd.DataFrame) -> Sequence[Series]:
+        return self.series(frame) if callable(self.series) else self.series
+
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """One stacked bar for each row. `parts`: column -> name, colour, opacity."""
+    """One stacked bar for each row. `parts`: column -> name, colour, opacity. The first panel's have a legend."""
 
     title: str
     parts: Mapping[str, tuple[str, str, float]]
     where: Where = field(default_factory=dict)
     width: float = 1.0
-    legend: int = 0
     note: Note | None = None
 
 

@@ -6,7 +6,7 @@
 RUN/records is enough to rebuild the report. RUN/items adds questions, passages and clusters. RUN/verdicts and
 RUN/controls add the judgements of matcher models, and RUN/run.json adds provenance."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,8 +23,6 @@ from evaluator.store.reading import read_items, read_records, read_run, read_ver
 from evaluator.store.run_json import failure_frame, failures_of
 from evaluator.store.verdicts import read_controls, read_fit_only
 
-Progress = Callable[[str, int, int], None]  # what, done, of how many
-
 
 @dataclass(frozen=True, eq=False)
 class Report:
@@ -35,14 +33,13 @@ class Report:
     results: Results
 
 
-def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
+def write_report(run_dir: Path) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there are no readable records.
 
     The function reads records one checkpoint and task at a time and writes their outcomes to RUN/outcomes, where the
     tables read them. Packed outputs and rows of tables stay in memory."""
-    step = progress or (lambda what, done, total: None)
     view = ItemView()
-    inputs = read_inputs(run_dir, view, progress=step, outcomes=run_dir / "outcomes")
+    inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes")
     run = inputs.run
     results = compute(inputs, run)
     failures = failures_of(run)
@@ -52,15 +49,13 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
     tables = results.files | ({"failures": failure_frame(failures)} if failures else {})
-    for done, (name, frame) in enumerate(tables.items(), start=1):
+    for name, frame in tables.items():
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], csv_bytes(frame))
-        step("writing tables", done, len(tables))
-    page = _write_pages(run_dir, inputs, results, view, step)
-    return Report(page, written, results)
+    return Report(_write_pages(run_dir, inputs, results, view), written, results)
 
 
-def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView, step: Progress) -> Path:
+def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView) -> Path:
     """Write one page, or an index and several pages of some checkpoints each; returns the file to open first."""
     name, run, folder = run_dir.resolve().name, inputs.run, run_dir / "report"
     pages = pages_of(inputs, view.sizes)
@@ -71,7 +66,6 @@ def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView
             index, chunks = view.index(inputs, inputs.items, names), view.chunks_of(names)
             html = render_page(f"{name} {done}", said, part_of(results, names), index, chunks, home="../index.html")
             write_atomically(folder / page.path, html.encode())
-            step("writing the pages", done, len(pages) + 1)
         html = render_page(name, run, without_tables(results), "", {}, pages=pages)
     else:
         html = render_page(name, run, results, view.index(inputs, inputs.items), view.chunks)
@@ -79,7 +73,6 @@ def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView
     for stale in {*(folder / "pages").glob("*.html")} - {folder / page.path for page in pages}:
         need_unfenced(run_dir)
         stale.unlink(missing_ok=True)  # another report may be built at the same time
-    step("writing the pages" if pages else "writing the page", len(pages) + 1, len(pages) + 1)
     return folder / "index.html"
 
 
@@ -98,18 +91,13 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
 
 
 def read_inputs(
-    run_dir: Path,
-    view: ItemView | None = None,
-    *,
-    progress: Progress | None = None,
-    only: Collection[str] | None = None,
-    outcomes: Path | None = None,
+    run_dir: Path, view: ItemView | None = None, *, only: Collection[str] | None = None, outcomes: Path | None = None
 ) -> Inputs:
     """The inputs of a run's tables. Raises InputError like `write_report`.
 
     `view` collects the records that are read. `only`: the checkpoints to read. `outcomes`: a folder for one file of
     outcomes per checkpoint; without it, outcomes stay in memory."""
-    parts, found, done = record_parts(run_dir), Outcomes(), 0
+    parts, found = record_parts(run_dir), Outcomes()
     if only is not None:
         parts = [part for part in parts if part[0].parent.parent.name in only]
     written = set()
@@ -120,9 +108,6 @@ def read_inputs(
             reduced.append(reduce_records(records))
             if view is not None and len(records):
                 view.add(records)
-            done += 1
-            if progress is not None:
-                progress("reading records", done, len(parts))
         path = None if outcomes is None else outcomes / f"{checkpoint}.parquet"
         found.add(pd.concat(reduced, ignore_index=True), path)
         written.add(path)

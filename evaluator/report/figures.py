@@ -59,6 +59,10 @@ def _painted(figure: Sequence[Panel], frame: pd.DataFrame, place: theme.Place) -
     panels = theme.figure(len(rows.keys), [each.width for each in shown if not isinstance(each, Scatter)], place)
     theme.name_rows(panels[0], rows.labels)
     told = {each.label for panel in shown if isinstance(panel, Dots) for each in _series(panel, rows)}
+    several = (
+        each for each in shown if isinstance(each, Bars) or (isinstance(each, Dots) and len(each.series_of(frame)) > 1)
+    )
+    first = next(several, None)  # which has the legend
     for axes, panel in zip(panels, shown, strict=True):
         if isinstance(panel, Dots):
             _dots(axes, panel, rows, told)
@@ -67,17 +71,14 @@ def _painted(figure: Sequence[Panel], frame: pd.DataFrame, place: theme.Place) -
         elif isinstance(panel, Heat):
             _heat(axes, panel, rows)
         axes.set_title(_written(panel.title, frame))
-        if legend := getattr(panel, "legend", 0):
-            theme.legend(axes, columns=legend)
-    if not any(getattr(each, "legend", 0) for each in shown) and any(getattr(each, "legend", 0) for each in figure):
-        theme.legend(panels[0])  # the panel with the legend is left out
+        if columns := panel.legend if isinstance(panel, Dots) and panel.legend else 4 * (panel is first):
+            theme.legend(axes, columns=columns)
     return panels
 
 
 def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
     if isinstance(panel, Dots):
-        series = panel.series(frame) if callable(panel.series) else panel.series
-        wanted = [(each.column, each.where) for each in series]
+        wanted = [(each.column, each.where) for each in panel.series_of(frame)]
     elif isinstance(panel, Bars):
         wanted = [(column, panel.where) for column in panel.parts]
     elif isinstance(panel, Heat):
@@ -115,14 +116,16 @@ class _Rows:
 
 def _series(panel: Dots, rows: _Rows) -> list[Series]:
     """The series of a panel that have a value."""
-    series = panel.series(rows.frame) if callable(panel.series) else panel.series
-    return [each for each in series if any(value is not None for value in rows.values(each.column, each.where))]
+    return [
+        each
+        for each in panel.series_of(rows.frame)
+        if any(value is not None for value in rows.values(each.column, each.where))
+    ]
 
 
 def _dots(axes: Axes, panel: Dots, rows: _Rows, told: Collection[str]) -> None:
     """`told`: the labels of the legend, those of every series with a value in any panel."""
-    series = panel.series(rows.frame) if callable(panel.series) else panel.series
-    drawn = [(each, rows.values(each.column, each.where)) for each in series if each.label in told]
+    drawn = [(each, rows.values(each.column, each.where)) for each in panel.series_of(rows.frame) if each.label in told]
     if panel.linked:
         theme.link(axes, *(values for _, values in drawn))
     for each, values in drawn:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
@@ -47,15 +47,14 @@ class PreparedTask:
         return prompt + config.max_new_tokens + _OPTION_TOKENS  # an aligned answer follows a lead-in
 
 
+@dataclass(eq=False)
 class TaskPreparation:
     """Makes the tasks of checkpoints. Reads data once; equal tasks are one object."""
 
-    def __init__(self, positions: int, tokenizers: Mapping[str, Any]) -> None:
-        """`positions`: the fewest of any model; `tokenizers`: by the name of the dense model."""
-        self._positions = positions
-        self._tokenizers = tokenizers
-        self._data: dict[tuple[object, ...], TaskData] = {}
-        self._tasks: dict[tuple[str, str | None], PreparedTask] = {}
+    _positions: int  # the fewest of any model
+    _tokenizers: Mapping[str, Any]  # by the name of the dense model
+    _data: dict[tuple[object, ...], TaskData] = field(default_factory=dict)
+    _tasks: dict[tuple[str, str | None], PreparedTask] = field(default_factory=dict)
 
     def tasks_of(self, job: CheckpointJob) -> tuple[PreparedTask, ...]:
         """The tasks of one checkpoint. Raises InputError for data and settings that do not fit."""

@@ -162,24 +162,20 @@ class Tracked:
     planned: Mapping[str, int]  # items by task
 
 
+@dataclass(eq=False)
 class Tracking:
     """Sends checkpoints that have ended to a tracker; a run that finishes sets `results`, its written files."""
 
-    def __init__(
-        self,
-        tracker: Tracker,
-        run_dir: Path,
-        checkpoints: Sequence[Tracked],
-        parameters: Parameters,
-        warn: Callable[[str], None],
-    ) -> None:
-        self.name = tracker.name
-        self._tracker = tracker
-        self._run_dir = run_dir
-        self._left = {each.name: each for each in checkpoints}
+    _tracker: Tracker
+    _run_dir: Path
+    _checkpoints: Sequence[Tracked]
+    _parameters: Parameters
+    _warn: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.name = self._tracker.name
+        self._left = {each.name: each for each in self._checkpoints}
         self._all = dict(self._left)
-        self._parameters = parameters
-        self._warn = warn
         self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: the last one
         self.results: Sequence[Path] | None = None
         self._sent: dict[str, str] = {}  # the tracker's ids, by checkpoint

@@ -152,7 +152,6 @@ TABLE = Table(
             width=1.15,
             linked=True,
             text=whole_percent,
-            legend=4,
         ),
         Heat("Open accuracy by language, %", "accuracy", "greedy", {"probe": "greedy"}),
     ),
@@ -294,7 +293,6 @@ CALIBRATION = Table(
             (Series("open_accuracy", "greedy", "open"), Series("choice_accuracy", "choice", "choice")),
             width=1.15,
             linked=True,
-            legend=4,
         ),
         Dots(
             "Gap: choice minus open",

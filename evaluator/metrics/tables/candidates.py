@@ -83,7 +83,6 @@ TABLE = Table(
                 Series("accuracy", "shown", "gold among them", {"format": "shown"}),
             ),
             linked=True,
-            legend=4,
         ),
     ),
     corrections=(Holm(("task", "language", "format")),),
@@ -218,7 +217,6 @@ HARD_DISTRACTORS = Table(
             ),
             "rates" if column == "accuracy" else "points",
             linked=True,
-            legend=4 * (column == "accuracy"),
         )
         for column, title in (("accuracy", "Choice accuracy"), ("dissociation", "Recognised, no longer said"))
     ),

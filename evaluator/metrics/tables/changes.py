@@ -110,7 +110,6 @@ FATES_TABLE = Table(
             "What became of the answers that the dense model knew, %",
             {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES},
             width=1.35,
-            legend=4,
             note=Note("n", lambda n: f"n = {n or 0:.0f}"),
         ),
         Heat("mc_only by language, %", "mc_only_rate", "mc_only"),
@@ -191,7 +190,6 @@ FLIPS = Table(
             title,
             {f"{name}_rate": (name.replace("_", " "), *paint) for name, paint in _PAINTS.items()},
             {"probe": probe},
-            legend=4 * (probe == "greedy"),
         )
         for probe, title in (("greedy", "Open answers that changed, %"), ("choice", "Choices that changed, %"))
     ),
@@ -294,7 +292,6 @@ RECOVERY_PERCENT = Table(
             linked=True,
             line=1,
             text=whole_percent,
-            legend=4,
         ),
         Heat("Open by language, % of the base's", "recovery", "greedy", {"probe": "greedy"}),
     ),

@@ -217,7 +217,6 @@ LENGTH = Table(
             "Answers cut off at the limit",
             (Series("base_at_limit", "muted", "base", hollow=True), Series("at_limit", "lost", "checkpoint")),
             linked=True,
-            legend=4,
         ),
     ),
     plotted=lambda frame: frame[frame["ratio"].notna()],

@@ -80,7 +80,6 @@ TABLE = Table(
                 Series("specificity", "choice", "denies wrong answers", shift=0.1),
             ),
             line=BAR,
-            legend=4,
         ),
     ),
     plotted=lambda frame: frame[frame["n"] > 0],

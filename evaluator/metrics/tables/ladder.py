@@ -125,7 +125,6 @@ TABLE = Table(
                 tuple(Series(column, colour, rung, {"rung": rung}) for rung, colour in _PAINTS.items()),
                 axis,
                 linked=True,
-                legend=4 * (column == "drop"),
             )
             for column, title, axis in _DROPS
         ),
@@ -252,7 +251,6 @@ PR_GAP = Table(
                 Series("delta_pr", "mc_only", "mean over languages", {"language": MEAN}, 0.12, hollow=True),
             ),
             "changes",
-            legend=4,
         ),
         Heat(
             "Delta_PR by language",

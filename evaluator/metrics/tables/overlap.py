@@ -264,7 +264,6 @@ TABLE = Table(
                 for probe, label in (("greedy", "open"), ("choice", "choice"))
             ),
             "changes",
-            legend=4 * (among == ALL),
         )
         for among, title in ((ALL, "Kappa, all items"), (LOST, "Kappa, items that are right in the base"))
     ),

@@ -126,7 +126,7 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=tuple(
-        Dots(title, partial(_prompts, probe), legend=4 * (probe == "greedy"))
+        Dots(title, partial(_prompts, probe))
         for probe, title in (("greedy", "Open, under each prompt"), ("choice", "Choice, under each prompt"))
     ),
     plotted=lambda frame: frame.assign(of_prompt=frame["accuracy"])[  # a column without whiskers
@@ -194,7 +194,6 @@ ONE_SHOT = Table(
             "points",
             width=1.15,
             linked=True,
-            legend=4,
         ),
         *(
             Heat(f"{label} gap by language, points", column, colour, strength=lambda gap: 2 * abs(gap))

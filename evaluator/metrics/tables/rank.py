@@ -157,7 +157,6 @@ TABLE = Table(
             title,
             {f"{ranks}{band}": (name, "rank", alpha) for band, (name, alpha) in _PAINTS.items()},
             {"group": group},
-            legend=4 * (title == _PANELS[0][2]),
             note=Note(
                 f"{ranks}_median", lambda rank: "none" if rank is None else f"median {rank:,g}", {"group": group}
             ),

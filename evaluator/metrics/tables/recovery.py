@@ -153,7 +153,6 @@ TABLE = Table(
             width=1.15,
             linked=True,
             text=whole_percent,
-            legend=4,
         ),
         Dots(
             "Recovered among its own greedy failures",
@@ -219,7 +218,6 @@ RECOVERY_SEEDS = Table(
                 Series("highest", "sample", "highest"),
             ),
             linked=True,
-            legend=4,
         ),
     ),
     drawn=True,

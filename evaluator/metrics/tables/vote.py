@@ -179,7 +179,6 @@ TABLE = Table(
                 for number, (rule, name, colour) in enumerate(_DRAWN)
             ),
             "places",
-            legend=4 * (probe == "greedy"),
         )
         for probe, title in (("greedy", "Place, open"), ("choice", "Place, choice"))
     ),

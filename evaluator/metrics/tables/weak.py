@@ -122,12 +122,7 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=tuple(
-        Dots(
-            title,
-            tuple(Series(column, probe, label, {"probe": probe}) for probe, label in _PROBES.items()),
-            "points",
-            legend=4 * (column == "drop"),
-        )
+        Dots(title, tuple(Series(column, probe, label, {"probe": probe}) for probe, label in _PROBES.items()), "points")
         for column, title in (("drop", "Drop from the base"), ("excess", "More than the other kinds"))
     ),
     plotted=lambda frame: (
