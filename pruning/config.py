@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
@@ -60,10 +60,9 @@ class CalibrationConfig(Frozen):
 class JobConfig(Frozen):
     """What the configurations of pruning and quantising share."""
 
-    if TYPE_CHECKING:  # each declares the fields itself, in the order in which manifests have them
-        source: Path
-        calibration: CalibrationConfig | None
-        seed: int
+    source: Path  # directory of the checkpoint, dense or pruned
+    calibration: CalibrationConfig | None = None  # needed only where text is looked at (see `needs_calibration`)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
     def absolute(self) -> Self:
         """The same job for a process in another directory: it finds the checkpoint and the calibration files there."""
@@ -74,7 +73,6 @@ class JobConfig(Frozen):
 class PruneConfig(JobConfig):
     """One dense checkpoint, one method, one pattern."""
 
-    source: Path  # directory of the dense checkpoint
     method: MethodName
     # "unstructured", "N:M"; of a method that takes whole parts out their name ("layers"), or the list of them ("20-25")
     pattern: str = UNSTRUCTURED
@@ -83,8 +81,6 @@ class PruneConfig(JobConfig):
     allocation: Allocation = "uniform"  # "owl": a ratio for each layer, from its share of outliers
     # How the weights that stay change. Left out where there is none: an older manifest then describes the same job.
     repair: Repair = Field(default="none", exclude_if=lambda value: value == "none")
-    calibration: CalibrationConfig | None = None  # needed only where text is looked at (see `needs_calibration`)
-    seed: int = Field(default=0, ge=0, lt=2**63)
     device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N"
 
     @field_validator("device")

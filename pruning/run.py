@@ -24,7 +24,7 @@ from pruning.model import memory
 from pruning.model.decoder import Decoder
 from pruning.model.packing import batches
 from pruning.output import export
-from pruning.output.job import Job
+from pruning.output.job import NOTHING, Job
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, RemovedParts, read_manifest
 from pruning.structured.cut import Cut, choose, first_cut, slices
 from pruning.structured.write import check_built, mended, write
@@ -40,8 +40,8 @@ def check(
     config: PruneConfig,
     out: Path,
     *,
-    sources: Mapping[str, PassageSource] | None = None,
-    held_out: Mapping[str, str] | None = None,
+    sources: Mapping[str, PassageSource] = NOTHING,
+    held_out: Mapping[str, str] = NOTHING,
 ) -> None:
     """Look for every bad input that shows before heavy work. Raises InputError; writes nothing.
 
@@ -80,7 +80,7 @@ def _decoder(job: Job[PruneConfig]) -> Decoder:
 
 def settings_after(config: PruneConfig) -> dict[str, Any]:
     """The whole configuration of the model that remains when a job takes parts out. Raises InputError."""
-    decoder = _decoder(Job(config, Path(), None, None))
+    decoder = _decoder(Job(config, Path(), {}, {}))
     settings = mended(decoder, first_cut(decoder, config.removed))
     return {**decoder.config.to_dict(), **text_model(settings)}
 
@@ -89,10 +89,10 @@ def prune(
     config: PruneConfig,
     out: Path,
     *,
-    sources: Mapping[str, PassageSource] | None = None,
-    held_out: Mapping[str, str] | None = None,
-    provenance: Mapping[str, object] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    sources: Mapping[str, PassageSource] = NOTHING,
+    held_out: Mapping[str, str] = NOTHING,
+    provenance: Mapping[str, object] = NOTHING,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     activation_bytes: int = _ACTIVATION_BYTES,
 ) -> PruneManifest:
     """Prune `config.source` into `out`, which is complete afterwards, or absent if anything fails.
@@ -113,13 +113,12 @@ def prune(
     with export.open_export(job.checkpoint, out) as target, _full_precision(), memory.kept_when_freed():
         looks = needs_calibration(config.method, config.allocation, config.repair)
         calibration = job.calibrate(tokenizer) if looks else None
-        report = progress or (lambda done, total: None)
         with _flow(decoder, calibration, target.partial, activation_bytes) as flow:
             if config.removes:
-                outcome = _take_out(choose(config, decoder, flow, report), config, decoder, target.partial)
+                outcome = _take_out(choose(config, decoder, flow, progress), config, decoder, target.partial)
             else:
                 target.copy_weights()
-                outcome = _set_to_zero(config, decoder, flow, target.write, report)
+                outcome = _set_to_zero(config, decoder, flow, target.write, progress)
 
         def describe(files: dict[str, str], source_files: dict[str, str]) -> PruneManifest:
             device, first = decoder.device, next(iter(decoder.matrices()))
@@ -132,7 +131,7 @@ def prune(
                 source_files=source_files,
                 calibration=None if calibration is None else calibration.manifest,
                 versions=_versions(),
-                provenance=dict(provenance or {}),
+                provenance=dict(provenance),
                 seed=config.seed,
                 device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
                 dtype=job.checkpoint.entry(first).dtype,

@@ -4,36 +4,31 @@ Both are frozen, and unknown keys are errors. The manifest is written last: a di
 a sweep has quantised."""
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from evaluator.checkpoints import quantisation as terms
-from evaluator.checkpoints.files import Files, of_version, parse_manifest
+from evaluator.checkpoints.files import parse_manifest
 from evaluator.core.errors import unknown
-from pruning.calibration import CalibrationManifest
-from pruning.config import CalibrationConfig, JobConfig
+from pruning.config import JobConfig
 from pruning.output.manifest import JobManifest
 from quantising.methods import METHODS
 from quantising.methods.base import Wanted
 from quantising.schemes import SCHEMES
 
 MethodName = Annotated[str, AfterValidator(METHODS.checked)]
-SCHEMA_VERSION = 1
 IGNORED = ("lm_head",)  # by llm-compressor's own examples: the output head stays as it is
 
 
 class QuantiseConfig(JobConfig):
     """One checkpoint, one method, one scheme."""
 
-    source: Path  # directory of the checkpoint, dense or pruned
     method: MethodName
     scheme: str
     group_size: int | None = Field(default=None, ge=1)  # weights of a row that share a scale; None: the scheme's own
     ignore: tuple[str, ...] = IGNORED  # modules that stay as they are, or patterns after `re:`
     recipe: str | None = None  # the text of llm-compressor's recipe, for method `recipe`
-    calibration: CalibrationConfig | None = None
-    seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -69,16 +64,7 @@ class QuantiseConfig(JobConfig):
 class QuantiseManifest(JobManifest):
     """A quantised checkpoint's provenance."""
 
-    schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
-    method: str
     scheme: str
-    config: dict[str, Any]  # the QuantiseConfig as JSON
-    source_files: dict[str, str]  # sha256 of the files that it was made from
-    calibration: CalibrationManifest | None
-    versions: dict[str, str]  # of what did the work
-    provenance: dict[str, Any]  # of the caller: commit, dirty flag, machine
-    seconds: float
-    files: Files  # every other file of the directory that is not a link
 
 
 def read_manifest(directory: Path) -> QuantiseManifest | None:

@@ -10,7 +10,7 @@ from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.core.errors import JobError
 from pruning.calibration import PassageSource
 from pruning.output import export
-from pruning.output.job import Job, check_made
+from pruning.output.job import NOTHING, Job, check_made
 from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
 from quantising.methods import METHODS
 
@@ -21,14 +21,14 @@ def check(
     config: QuantiseConfig,
     out: Path,
     *,
-    sources: Mapping[str, PassageSource] | None = None,
-    held_out: Mapping[str, str] | None = None,
+    sources: Mapping[str, PassageSource] = NOTHING,
+    held_out: Mapping[str, str] = NOTHING,
     source_to_come: bool = False,
 ) -> None:
     """Look for bad input before heavy work. Raises InputError; writes nothing. `source_to_come`: it is a stand-in."""
     made = read_manifest(out)
     if made is not None and source_to_come:
-        check_made(made, config, out, held_out or {})
+        check_made(made, config, out, held_out)
         return
     job = Job(config, out, sources, held_out)
     if job.finished(read_manifest) is None:
@@ -46,9 +46,9 @@ def quantise(
     config: QuantiseConfig,
     out: Path,
     *,
-    sources: Mapping[str, PassageSource] | None = None,
-    held_out: Mapping[str, str] | None = None,
-    provenance: Mapping[str, object] | None = None,
+    sources: Mapping[str, PassageSource] = NOTHING,
+    held_out: Mapping[str, str] = NOTHING,
+    provenance: Mapping[str, object] = NOTHING,
 ) -> QuantiseManifest:
     """As `pruning.run.prune`: `out` is complete afterwards or absent. Raises InputError, or JobError if it failed."""
     started = time.perf_counter()
@@ -75,7 +75,7 @@ def quantise(
                 source_files=source_files,
                 calibration=None if calibration is None else calibration.manifest,
                 versions=versions,
-                provenance=dict(provenance or {}),
+                provenance=dict(provenance),
                 seconds=round(time.perf_counter() - started, 3),
                 files=files,
             )

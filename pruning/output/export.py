@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -106,13 +107,13 @@ def _need_dead(out: Path, partial: Path) -> None:
         raise InputError(f"out: {out} is being written by another process: {living} ({partial.name})")
 
 
+@dataclass(eq=False)
 class Export:
     """One checkpoint being written. Made by `open_export`."""
 
-    def __init__(self, checkpoint: Checkpoint, partial: Path, out: Path) -> None:
-        self._checkpoint = checkpoint
-        self.partial = partial
-        self._out = out
+    _checkpoint: Checkpoint
+    partial: Path
+    _out: Path
 
     def copy_weights(self) -> None:
         """Copy every shard and their index, byte for byte."""

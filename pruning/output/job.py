@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from evaluator.checkpoints.files import digest_once
@@ -18,25 +20,23 @@ from pruning.output.manifest import JobManifest
 _NOT_IDENTITY = {"source", "device"}
 _QUOTED = 80  # characters of a value in a message
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})  # the default of a mapping
+
 ConfigT = TypeVar("ConfigT", bound=JobConfig)
 ManifestT = TypeVar("ManifestT", bound=JobManifest)
 
 
+@dataclass(eq=False)
 class Job(Generic[ConfigT]):
-    """A configuration, the checkpoint that it names, and the caller's texts."""
+    """A configuration, the checkpoint that it names, and the caller's texts. Raises InputError."""
 
-    def __init__(
-        self,
-        config: ConfigT,
-        out: Path,
-        sources: Mapping[str, PassageSource] | None,
-        held_out: Mapping[str, str] | None,
-    ) -> None:
-        """`sources`: named passages; `held_out`: digests of texts that none may be, with names. Raises InputError."""
-        self.config = config
-        self.out = out
-        self.sources, self.held_out = sources or {}, held_out or {}
-        self.checkpoint = Checkpoint(config.source)
+    config: ConfigT
+    out: Path
+    sources: Mapping[str, PassageSource]  # named passages
+    held_out: Mapping[str, str]  # digests of texts that no passage may be, with names
+
+    def __post_init__(self) -> None:
+        self.checkpoint = Checkpoint(self.config.source)
 
     def finished(self, read: Callable[[Path], ManifestT | None]) -> ManifestT | None:
         """`out`'s manifest, or None. Raises InputError if another job's, damaged, or made with a text now held out."""

@@ -5,7 +5,7 @@ It is written last: a directory without it is no pruned checkpoint."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -54,19 +54,21 @@ class RemovedParts(Frozen):
 class JobManifest(Frozen):
     """What the manifests of pruning and quantising share."""
 
-    if TYPE_CHECKING:  # each declares the fields itself, in the order of its file
-        config: dict[str, Any]
-        source_files: dict[str, str]
-        calibration: CalibrationManifest | None
-        files: Files
+    # First: it reveals another version before any other field fails.
+    schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
+    method: str
+    config: dict[str, Any]  # the PruneConfig or QuantiseConfig as JSON
+    source_files: dict[str, str]  # sha256 of the files that it was made from
+    calibration: CalibrationManifest | None
+    versions: dict[str, str]  # of what did the work
+    provenance: dict[str, Any]  # of the caller: commit, dirty flag, machine
+    seconds: float
+    files: Files  # every other file of the directory that is not a link
 
 
 class PruneManifest(JobManifest):
     """A pruned checkpoint's provenance."""
 
-    # First: it reveals another version before any other field fails.
-    schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
-    method: str
     pattern: str  # "unstructured", "N:M"; of parts taken out "layers", "heads", "channels" or a list of layers
     sparsity: float  # requested; N / M for a pattern
     # zeros / weights over the pruned matrices; of parts taken out the share of the weights of all layers' matrices
@@ -74,20 +76,13 @@ class PruneManifest(JobManifest):
     allocation: str
     repair: str | None = _LATER  # of the weights that stayed; None: there was none
     layer_sparsity: tuple[float, ...]  # requested of each layer
-    config: dict[str, Any]  # the PruneConfig as JSON
-    source_files: dict[str, str]  # sha256 of the dense checkpoint's files
     matrices: tuple[MatrixRecord, ...]  # none where parts were taken out
     removed: RemovedParts | None = None  # None: weights were set to zero
-    calibration: CalibrationManifest | None
-    versions: dict[str, str]
-    provenance: dict[str, Any]  # of the caller: commit, dirty flag
     seed: int
     device: str
     dtype: str  # of the pruned matrices, as safetensors spells it
     compute_dtype: str  # of the forward passes
-    seconds: float
     peak_memory_bytes: int  # of the GPU where there is one, else resident memory of the process
-    files: Files  # every other file of the directory
 
 
 def read_manifest(directory: Path) -> PruneManifest | None:
