@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
-from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Series, Table
+from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Table
 from evaluator.report import theme
 
 _SCATTER_ROWS = 7  # the height of a scatter
@@ -58,7 +58,13 @@ def _painted(figure: Sequence[Panel], frame: pd.DataFrame, place: theme.Place) -
         return _scatters([panel for panel in shown if isinstance(panel, Scatter)], rows, place)
     panels = theme.figure(len(rows.keys), [each.width for each in shown if not isinstance(each, Scatter)], place)
     theme.name_rows(panels[0], rows.labels)
-    told = {each.label for panel in shown if isinstance(panel, Dots) for each in _series(panel, rows)}
+    told = {
+        each.label
+        for panel in shown
+        if isinstance(panel, Dots)
+        for each in panel.series_of(frame)
+        if any(value is not None for value in rows.values(each.column, each.where))
+    }
     several = (
         each for each in shown if isinstance(each, Bars) or (isinstance(each, Dots) and len(each.series_of(frame)) > 1)
     )
@@ -112,15 +118,6 @@ class _Rows:
         found = dict(zip(zip(rows["task"], rows["checkpoint"], strict=True), rows[column], strict=True))
         picked = [found.get(key) for key in self.keys]
         return [None if value is None or pd.isna(value) else float(value) for value in picked]
-
-
-def _series(panel: Dots, rows: _Rows) -> list[Series]:
-    """The series of a panel that have a value."""
-    return [
-        each
-        for each in panel.series_of(rows.frame)
-        if any(value is not None for value in rows.values(each.column, each.where))
-    ]
 
 
 def _dots(axes: Axes, panel: Dots, rows: _Rows, told: Collection[str]) -> None:
