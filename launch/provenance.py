@@ -80,8 +80,9 @@ def _gpus() -> str | None:
 
 def least_gpu_memory() -> int | None:
     """The bytes of the smallest GPU of this process, or of its machine if it has none; None if uncertain."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        return min(int(mebibytes) * 2**20 for mebibytes in _ask("memory.total", os.environ.get("CUDA_VISIBLE_DEVICES")))
+        return min(int(mebibytes) * 2**20 for mebibytes in query("memory.total", visible))
     except (OSError, subprocess.CalledProcessError, ValueError):  # without a GPU, with slices of one
         return None
 
@@ -89,16 +90,13 @@ def least_gpu_memory() -> int | None:
 def _gpu_names() -> list[str]:
     """The GPU names from nvidia-smi, which does not start CUDA. Raises OSError if nvidia-smi is missing."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [] if visible == "" else _ask("name", visible)
+    return [] if visible == "" else query("name", visible)
 
 
-def _ask(field: str, visible: str | None) -> list[str]:
-    command = [
-        "nvidia-smi",
-        f"--query-gpu={field}",
-        "--format=csv,noheader,nounits",
-        *(["-i", visible] if visible else []),
-    ]
+def query(fields: str, visible: str | None) -> list[str]:
+    """A line for each GPU, or each `visible` one, from nvidia-smi. Raises as `subprocess.run` does."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    command += ["-i", visible] if visible else []
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [value for value in map(str.strip, listing.split("\n")) if value]
 

@@ -40,8 +40,9 @@ def read(out: Path, names: Sequence[str]) -> dict[str, Card]:
 
 def markdown(machine: Machine, names: Sequence[str], cards: Mapping[str, Card]) -> str:
     """The summary: the machine, then a row of each step."""
-    lines = [f"# {machine.gpus[0].name if machine.gpus else 'No GPU'}: a night", "", "| machine | |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in machine.lines()]
+    gpu = next(iter(machine.gpus), "No GPU").partition(",")[0]
+    lines = [f"# {gpu}: a night", "", "| machine | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in machine.facts]
     lines += ["", "| step | state | seconds | result |", "|---|---|---|---|"]
     for name in names:
         card = cards.get(name)

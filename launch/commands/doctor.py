@@ -79,7 +79,7 @@ def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> 
     from launch.run.work.cluster import remove_leftovers
 
     machine = this_machine()
-    for name, value in machine.lines():
+    for name, value in machine.facts:
         errors.print(f"[bold]{name:>12}[/bold]  {escape(value)}", highlight=False)
     for line in remove_leftovers():
         errors.print(f"[bold]{'Ray':>12}[/bold]  {escape(line)}", highlight=False)

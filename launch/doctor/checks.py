@@ -66,13 +66,6 @@ ROUNDED_MASKS = dict.fromkeys(NATS, Tolerance(0.01, 0.004))
 SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))  # a solver's later columns depend on every earlier choice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    gpus: int  # for engines; 0: engines run on the CPU
-    precision: Precision
-    unavailable: Mapping[str, str]  # run -> why it is impossible here
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """One comparison of a fast path with a slow one: of the first run's answers with the last run's."""
@@ -85,16 +78,15 @@ class Check:
     unit: str = "nats"
     stages: tuple[tuple[str, str], ...] = (("dense", "dense"),)  # of the fast and of the slow side
     kinds: tuple[str, ...] = ("score",)  # of answers; "rank": the ranks of scores
-    shares: str = ""  # the comparison of pruning masks, in place of answers
     measure: Callable[[Results], list[float]] | None = None  # the distances, in place of those between answers
     need: Callable[[Results], object] | None = None  # raises an error if there is nothing to compare
 
-    def compare(self, results: Results, setting: Setting) -> "CheckResult":
-        """Compare both. Answers that cannot be compared fail with the reason."""
-        result = CheckResult(check=self, status="skipped", tolerance=self.tolerance[setting.precision])
+    def compare(self, results: Results, precision: Precision, unavailable: Mapping[str, str]) -> "CheckResult":
+        """Compare both. Answers that cannot be compared fail with the reason. `unavailable`: run -> why it is."""
+        result = CheckResult(check=self, status="skipped", tolerance=self.tolerance[precision])
         for run in self.runs:
-            if run.name in setting.unavailable:
-                return replace(result, why=setting.unavailable[run.name])
+            if run.name in unavailable:
+                return replace(result, why=unavailable[run.name])
         try:
             distances = self._distances(results)
         except NotHereError as error:
@@ -114,8 +106,6 @@ class Check:
             self.need(results)
         if self.measure is not None:
             return self.measure(results)
-        if self.shares:
-            return list(results.of(PRUNING.name).shares.get(self.shares, {}).values())
         distances = []
         for (stage, other_stage), kind in product(self.stages, self.kinds):
             requests, compare = _COMPARISONS[kind]
@@ -167,6 +157,11 @@ def _beams(results: Results) -> list[float]:
     return distances
 
 
+def _masks(name: str) -> Callable[[Results], list[float]]:
+    """Measures the share of each matrix's weights that only one side of a comparison pruned."""
+    return lambda results: list(results.of(PRUNING.name).shares.get(name, {}).values())
+
+
 def _need_graphs(results: Results) -> None:
     if results.of(SERVED.name).facts.get("graphs") == "NONE":
         raise NotHereError("vLLM uses none for this model and device")
@@ -215,10 +210,10 @@ CHECKS: tuple[Check, ...] = (
           stages=(("dense", "dense"), ("pruned", "pruned")), kinds=("score", "greedy"),
           need=lambda results: results.forced(DIVIDED.name)),
     Check("masks", "Wanda, layer by layer", "the published algorithm, written plainly",
-          (PRUNING,), shares="plain", tolerance=MASKS, unit="of a matrix's weights"),
+          (PRUNING,), measure=_masks("plain"), tolerance=MASKS, unit="of a matrix's weights"),
     Check("masks, GPU", "Wanda on the GPU", "on the CPU",
-          (PRUNING, EAGER), shares="gpu_wanda", tolerance=ROUNDED_MASKS, unit="of a matrix's weights"),
+          (PRUNING, EAGER), measure=_masks("gpu_wanda"), tolerance=ROUNDED_MASKS, unit="of a matrix's weights"),
     Check("solver, GPU", "SparseGPT on the GPU", "on the CPU",
-          (PRUNING, EAGER), shares="gpu_sparsegpt", tolerance=SOLVED, unit="of a matrix's weights"),
+          (PRUNING, EAGER), measure=_masks("gpu_sparsegpt"), tolerance=SOLVED, unit="of a matrix's weights"),
 )
 # fmt: on

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from evaluator.engine.self_check import precision
-from launch.doctor.checks import CHECKS, Check, CheckResult, Setting
+from launch.doctor.checks import CHECKS, Check, CheckResult
 from launch.doctor.machine import Machine
 from launch.doctor.results import Results, RunResult
 from launch.doctor.runs import PRUNING, RUNS, SERVED, Inputs, Run, run_apart
@@ -80,13 +80,12 @@ def _concluded(
     served = by_run.get(SERVED.name, "")
     dtype, facts = (served.dtype, dict(served.facts)) if isinstance(served, RunResult) else ("", {})
     computed = precision(dtype or "float32", facts.get("logits", dtype), on_gpu=gpus > 0)
-    setting = Setting(gpus=gpus, precision=computed, unavailable=unavailable)
     results = Results(by_run)
     return Report(
         machine=machine,
         dtype=dtype,
         facts=facts,
-        checks=tuple(check.compare(results, setting) for check in checks),
+        checks=tuple(check.compare(results, computed, unavailable) for check in checks),
         seconds={name: result.seconds for name, result in by_run.items() if isinstance(result, RunResult)},
         ended=_TO_COME not in unavailable.values(),
     )
@@ -149,7 +148,7 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def _described(report: Report) -> list[tuple[str, str]]:
-    lines = report.machine.lines()
+    lines = list(report.machine.facts)
     if report.dtype:
         facts = [report.dtype, *(f"{name} {value}" for name, value in report.facts.items())]
         lines.append(("engine", ", ".join(facts)))

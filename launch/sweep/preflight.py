@@ -2,13 +2,12 @@
 
 import importlib
 import os
-import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
 from typing import Any, Self
 
@@ -90,55 +89,38 @@ class Inspections:
 
     def __init__(self, jobs: Sequence[CheckpointJob] = (), *, trust: bool) -> None:
         self._trust = trust
-        self._lock = threading.Lock()
-        self._waiting: deque[CheckpointJob] = deque()
+        self._pool = ThreadPool(min(_AT_ONCE, len(os.sched_getaffinity(0))))  # a ThreadPoolExecutor's are no daemons
+        self._found: dict[str, AsyncResult[CheckpointInfo]] = {}  # by name
         self._ended: deque[CheckpointJob] = deque()
-        self._found: dict[str, Future[CheckpointInfo]] = {}  # by name
-        self._threads = 0
         self.begin(*jobs)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._waiting.clear()
+        self._pool.terminate()
 
     def begin(self, *jobs: CheckpointJob) -> None:
         """Inspect these after the earlier ones."""
         if any(job.path.is_dir() for job in jobs):
             # transformers imports lazily, which several threads must not do at once.
             importlib.import_module("transformers").CONFIG_MAPPING  # noqa: B018
-        with self._lock:
-            self._found |= {job.name: Future() for job in jobs}
-            self._waiting.extend(jobs)
-            more = min(len(self._waiting), _AT_ONCE - self._threads, len(os.sched_getaffinity(0)) - self._threads)
-            self._threads += max(0, more)
-        for _ in range(more):
-            threading.Thread(target=self._inspect, name="inspection", daemon=True).start()
+        for job in jobs:
+            ended = partial(self._note, job)
+            self._found[job.name] = self._pool.apply_async(
+                inspect_checkpoint, (job.path, job.name), {"trust_remote_code": self._trust}, ended, ended
+            )
 
     def result(self, name: str) -> CheckpointInfo:
         """Wait for a checkpoint's result. Raises InputError as `inspect_checkpoint` does."""
-        return self._found[name].result()
+        return self._found[name].get()
 
     def ended(self) -> list[CheckpointJob]:
         """The checkpoints that ended since the last call."""
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
-    def _inspect(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._threads -= 1
-                    return
-                job = self._waiting.popleft()
-            try:
-                info = inspect_checkpoint(job.path, job.name, trust_remote_code=self._trust)
-            except BaseException as error:  # `result` raises it
-                self._found[job.name].set_exception(error)
-            else:
-                self._found[job.name].set_result(info)
-            self._ended.append(job)
+    def _note(self, job: CheckpointJob, _: object) -> None:
+        self._ended.append(job)
 
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:

