@@ -117,6 +117,8 @@ class LoadReport:
     scoring: str = "forced"  # how continuations are scored: as configured (EngineConfig.scoring), or its fallback
     notes: tuple[str, ...] = ()  # remarks for the user about how it is served, one line each
     setup: Mapping[str, str] = field(default_factory=dict)  # the settings that the engine's numbers depend on
+    # The scales of a quantised cache: "from the checkpoint", "calculated" at each write, "none" (1); None: no such one
+    kv_scales: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from evaluator.engine.base import Engine
 DType = Literal["auto", "float32", "bfloat16"]
 Scoring = Literal["forced", "prompt_logprobs"]
 Graphs = Literal["full", "piecewise", "decode", True, False]
+AUTO_CACHE = "auto"  # keys and values in the dtype of the computation, or in the checkpoint's kv_cache_scheme
 
 
 class EngineConfig(Frozen):
@@ -29,6 +30,7 @@ class EngineConfig(Frozen):
     block_size: int | None = Field(default=None, ge=1)  # None: 32 on a CPU, vLLM's default on a GPU
     max_num_seqs: int | None = Field(default=None, ge=1)  # requests at a time. None: 128; on a GPU by memory, up to 256
     max_num_batched_tokens: int | None = Field(default=None, ge=1)  # in a step. None: by memory and model; GPU only
+    kv_cache: str = AUTO_CACHE  # the dtype of cached keys and values; a sweep sets it for each checkpoint
     kv_cache_gib: int = Field(default=1, ge=1)  # CPU only
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     shared_gpu: bool = False  # other processes may take and free memory of its GPU while it starts
@@ -76,6 +78,8 @@ class EngineKind:
     check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = lambda *_: None
     # Tries quantised checkpoints, before anything starts; as `check_served`.
     rehearse: Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] | None = None
+    # The values of EngineConfig.kv_cache that it serves; `here`: on this machine. Imports nothing heavy.
+    cache_dtypes: Callable[[bool], tuple[str, ...]] = lambda here: (AUTO_CACHE,)
     # What dtype `auto` is here, for a dense checkpoint (None) or a quantised one; "auto": each checkpoint's own.
     auto_dtype: Callable[[Quantisation | None], DType] = lambda quantisation: "float32"
 

@@ -18,7 +18,8 @@ from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
-from evaluator.engine.config import EngineConfig, EngineKind
+from evaluator.engine.cache import FLOAT8, new_cache
+from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.distributions import referred
 
 if TYPE_CHECKING:
@@ -72,7 +73,13 @@ class TorchEngine:
         self._max_model_len = min(self._config.max_model_len, blueprint.longest or self._config.max_model_len)
         self._stats = EngineStats()
         seconds = time.monotonic() - started
-        return LoadReport(checkpoint=checkpoint, swapped=False, tensors=len(blueprint.tensors), seconds=seconds)
+        return LoadReport(
+            checkpoint=checkpoint,
+            swapped=False,
+            tensors=len(blueprint.tensors),
+            seconds=seconds,
+            kv_scales=None if self._config.kv_cache == AUTO_CACHE else "none",
+        )
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer one request after another, in the order of the source. Raises EngineError before a load."""
@@ -114,11 +121,28 @@ class TorchEngine:
 
         return torch.tensor(ids, device=self._device)
 
+    def _new_cache(self) -> Any:
+        return new_cache(self._config.kv_cache)
+
+    def _next(self, ids: Sequence[int], cache: Any) -> torch.Tensor:
+        """The raw logits [V] after more tokens; the cache then holds these too."""
+        out = self._model(self._tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        row_V: torch.Tensor = out.logits[0, -1]
+        return row_V
+
     def _score(self, request: Score) -> Response:
-        """One forward pass over prompt and continuation, with the log-softmax in float32."""
+        """One forward pass over prompt and continuation; with a rounded cache, one for each token, as an answer is
+        generated. The log-softmax is in float32."""
+        import torch
+
         continuation = request.continuation_ids
-        ids = self._tensor([request.prompt_ids + continuation[:-1]])
-        raw_TV = self._model(ids, logits_to_keep=len(continuation)).logits[0]
+        if self._config.kv_cache == AUTO_CACHE:
+            ids = self._tensor([request.prompt_ids + continuation[:-1]])
+            raw_TV = self._model(ids, logits_to_keep=len(continuation)).logits[0]
+        else:
+            cache = self._new_cache()
+            steps = (request.prompt_ids, *((token,) for token in continuation[:-1]))
+            raw_TV = torch.stack([self._next(step, cache) for step in steps])
         logits_TV = raw_TV.float()
         logprobs_TV = logits_TV.log_softmax(-1)
         targets_T1 = self._tensor([continuation]).T
@@ -137,7 +161,6 @@ class TorchEngine:
 
     def _generate(self, request: Generate) -> Response:
         import torch
-        from transformers import DynamicCache
 
         draw = torch.Generator(device=self._device)
         if request.seed is not None:
@@ -145,13 +168,12 @@ class TorchEngine:
         else:
             draw.seed()
         with_logprobs = request.temperature == 0 or request.top_logprobs > 0
-        cache = DynamicCache()
-        ids = self._tensor([request.prompt_ids])
+        cache, ids = self._new_cache(), request.prompt_ids
         tokens: list[int] = []
         logprobs: list[float] = []
         top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
         while len(tokens) < request.max_tokens:
-            logits_V = self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
+            logits_V = self._next(ids, cache).float()
             token = int(logits_V.argmax()) if request.temperature == 0 else _nucleus(logits_V, request, draw)
             tokens.append(token)
             if with_logprobs:
@@ -161,7 +183,7 @@ class TorchEngine:
                     top.append(_top(logprobs_V, request.top_logprobs))
             if token in self._eos_ids:
                 break
-            ids = self._tensor([[token]])
+            ids = (token,)
         return Response(
             request_id=request.request_id,
             token_ids=tuple(tokens),
@@ -192,5 +214,10 @@ def _refuse(config: EngineConfig, place: str, quantisation: Quantisation, here: 
 
 
 TORCH = EngineKind(
-    name="torch", help="one request at a time", build=TorchEngine, references=True, check_quantisation=_refuse
+    name="torch",
+    help="one request at a time",
+    build=TorchEngine,
+    references=True,
+    check_quantisation=_refuse,
+    cache_dtypes=lambda here: (AUTO_CACHE, *FLOAT8),
 )

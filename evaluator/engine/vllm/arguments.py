@@ -27,10 +27,17 @@ from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.checkpoints.shapes import text_model
-from evaluator.engine.config import EngineConfig, Graphs
+from evaluator.engine.config import AUTO_CACHE, EngineConfig, Graphs
+from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.schemes import cpu_auto
 
 MAX_TOP_LOGPROBS = 64
+# vLLM's names of cache dtypes. Its CPU kernels (0.32) also take the others, without an error, and compute nonsense.
+_CACHES_ON_A_CPU = ("fp8", "fp8_e4m3", "fp8_e5m2")
+_CACHES_ON_A_GPU = (
+    *("bfloat16", "float16", *_CACHES_ON_A_CPU),
+    *("fp8_per_token_head", "int8_per_token_head", "int4_per_token_head", "nvfp4"),
+)
 _COMPUTED_IN = ("float32", "bfloat16", "float16")
 _PLAIN = ("BF16", "F16", "F32")  # dtypes of tensors, as safetensors spells them
 _V1_STEP_TOKENS = 4096  # computed in one step at most
@@ -63,6 +70,8 @@ def of_device(
     }
     if (scheme := online_scheme(read_config(checkpoint))) is not None:
         arguments["quantization"] = scheme  # what vLLM is to make of plain weights while it loads them
+    if config.kv_cache != AUTO_CACHE:
+        arguments["kv_cache_dtype"] = config.kv_cache
     if on_cpu:
         own: str = cpu_auto(blueprint.quantisation)
         arguments |= {"block_size": config.block_size or _CPU_BLOCK_SIZE, "enforce_eager": not config.compile}
@@ -74,6 +83,13 @@ def of_device(
     if dtype in ("bfloat16", "float16") and not config.deterministic and _has_plain_head(blueprint):
         arguments["hf_overrides"] = {"head_dtype": "float32"}
     return arguments
+
+
+def cache_dtypes(*, on_cpu: bool) -> tuple[str, ...]:
+    """The values of EngineConfig.kv_cache. A GPU's kernels take some of them, which only the engine's start tells."""
+    if not on_cpu:
+        return (AUTO_CACHE, *_CACHES_ON_A_GPU)
+    return (AUTO_CACHE, *(_CACHES_ON_A_CPU if "avx512f" in instruction_sets() else ()))
 
 
 def _has_plain_head(blueprint: Blueprint) -> bool:

@@ -28,9 +28,9 @@ from evaluator.core.garbage import rare_collections
 from evaluator.engine import self_check
 from evaluator.engine.admission import room
 from evaluator.engine.base import EngineStats, FixedSource, LoadReport, RequestSource, Response
-from evaluator.engine.config import EngineConfig, EngineKind
+from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.processor import instruction_sets
-from evaluator.engine.vllm.arguments import FASTER_DECODE
+from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_dtypes
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.schemes import cpu_auto
 from evaluator.engine.vllm.start import Started, check_here, installed_version, named, on_workers, serves_cpus, start
@@ -93,6 +93,7 @@ class VLLMEngine:
             scoring=self._started.scoring,
             notes=(*self._started.notes, *notes),
             setup=self._setup,
+            kv_scales=on_workers(self._started.llm, "kv_scales")[0],
         )
 
     def quantised_kernels(self) -> tuple[str, ...]:
@@ -206,7 +207,10 @@ class VLLMEngine:
         # One after another: a whole distribution has as many numbers as the vocabulary has tokens.
         whole = [answer for each in asked for answer in self.run(FixedSource([each]), whole=True)]
         on_gpu = not current_platform.is_cpu()
-        allowed = self_check.TOLERANCES[self_check.precision(started.dtype, combination["logits"], on_gpu=on_gpu)]
+        precision = self_check.precision(started.dtype, combination["logits"], on_gpu=on_gpu)
+        if self._config.kv_cache != AUTO_CACHE:  # one difference of 1e-7 may round a cached number to its neighbour
+            precision = "half, float32 logits"
+        allowed = self_check.TOLERANCES[precision]
         wrong_ranks = [found for found in on_workers(started.llm, "wrong_rank") if found is not None]
         if (nonsense := self_check.nonsense(slow, whole, allowed, wrong_ranks)) is not None:
             self.close()
@@ -299,5 +303,6 @@ VLLM = EngineKind(
     references=True,
     check_quantisation=check_quantisation,
     rehearse=rehearse_all,
+    cache_dtypes=lambda here: cache_dtypes(on_cpu=here and serves_cpus()),
     auto_dtype=lambda quantisation: cpu_auto(quantisation) if serves_cpus() else "auto",
 )

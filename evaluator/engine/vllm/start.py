@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.checkpoints.overlay import served_directory
 from evaluator.core.errors import EngineError, InputError, one_line
-from evaluator.engine.config import EngineConfig, Scoring
+from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import check_fields, check_runner, check_version, check_vllm
 from evaluator.engine.vllm.arguments import of_device, of_runner
 from evaluator.engine.vllm.counters import DeviceClock, device_clock
@@ -210,7 +210,7 @@ def _patch(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
         from evaluator.engine.vllm.v2.partial_blocks import share_partial_blocks
 
         share_partial_blocks(core.scheduler)
-    return True
+    return config.kv_cache == AUTO_CACHE  # a rounded cache is read token by token, as an answer's is
 
 
 def wait_for_memory(share: float, gpus: int = 1) -> None:

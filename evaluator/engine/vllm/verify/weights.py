@@ -108,6 +108,17 @@ class WorkerExtension:
         own = getattr(next(processors, None), "head_dtype", None)
         return str(own or self.model_runner.model_config.dtype).removeprefix("torch.")
 
+    def kv_scales(self) -> str | None:
+        """The source of the scales of this worker's cache, as `LoadReport.kv_scales`."""
+        layers = [each for each in self.model_runner.get_model().modules() if hasattr(each, "_k_scale_float")]
+        dtypes = {str(each.kv_cache_dtype) for each in layers} - {"auto", "float16", "bfloat16"}
+        if not dtypes:
+            return None
+        if any(not name.startswith("fp8") or name.endswith("per_token_head") for name in dtypes):
+            return "calculated"
+        plain = all(each._k_scale_float == each._v_scale_float == 1.0 for each in layers)
+        return "none" if plain else "from the checkpoint"
+
     def quantised_kernels(self) -> list[str]:
         """vLLM's names of the kernels that compute with this worker's quantised matrices."""
         found: set[str] = set()
