@@ -47,8 +47,27 @@ class CheckpointInfo:
     requested_sparsity: float | None = None
     quantisation: Quantisation | None = None
     disk_bytes: int | None = None  # of the files that hold the tensors
+    kv_cache: str = "auto"  # of the engine that serves it (EngineConfig.kv_cache)
     parameters: int | None = None  # weights, unpacked; a tied output head counts once, as it is stored
     files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
+
+    @property
+    def served(self) -> str:
+        """What an engine holds that serves it: weights, and a cache if that is not the usual one."""
+        return self._cached(self.weights_digest)
+
+    @property
+    def swappable(self) -> str:
+        """Equal for checkpoints that one engine may serve, one after another."""
+        return self._cached(self.architecture)
+
+    def _cached(self, key: str) -> str:
+        return key if self.kv_cache == "auto" else f"{key} kv {self.kv_cache}"
+
+    def with_cache(self, name: str, kv_cache: str) -> "CheckpointInfo":
+        """The same files, served with another cache, as a checkpoint `name`."""
+        method, pattern = _joined(self.method, "kv_cache"), _joined(self.pattern, f"kv {kv_cache}")
+        return dataclasses.replace(self, name=name, kv_cache=kv_cache, method=method, pattern=pattern)
 
 
 def check_directory(path: Path) -> None:

@@ -89,6 +89,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a reco
     requested_sparsity: Annotated[
         float | None, _Later("the share in the setting; N / M for a pattern N:M", "0 to 1")
     ] = None
+    kv_cache: Annotated[str | None, _Later("the dtype of the engine's cache; `auto`: of its computation")] = None
 
 
 class Record(Origin, frozen=True, kw_only=True):
@@ -164,6 +165,10 @@ class Record(Origin, frozen=True, kw_only=True):
     engine: Annotated[str, Meaning("the engine's name")]
     engine_version: Annotated[str, Meaning("the version of its library")]
     dtype: Annotated[str, Meaning("the engine's number format")]
+    kv_scales: Annotated[
+        str | None,
+        _Unreported("the scales of a quantised cache: `from the checkpoint`, `calculated`, or `none`", later=True),
+    ] = None
     device: Annotated[str | None, _Unreported("the names of its GPUs, or of the processor", later=True)] = None
     kld: Annotated[
         PerToken,
@@ -227,4 +232,4 @@ class ControlRow(VerdictRow):
 # A checkpoint's own columns, equal in all its records; PRUNING are the ones about its compression.
 METADATA = tuple(name for name in Origin.__struct_fields__ if name != "checkpoint")
 SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
-PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base"))
+PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base", "kv_cache"))

@@ -86,6 +86,7 @@ def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame
     """All settings of a run for one checkpoint and task."""
     run, provenance = inputs.run, mapping_at(inputs.run, "provenance")
     columns = {name.replace("_", " "): outcomes[name] for name in SERVING}
+    columns["kv cache"] = inputs.all_outcomes_of(checkpoint, task)["kv_cache"]
     columns["weights"] = inputs.all_outcomes_of(checkpoint, task)["weights_digest"].str[:12]
     found: dict[str, Any] = {
         name: " and ".join(sorted({str(value) for value in values.dropna()})) or None

@@ -30,7 +30,8 @@ class EngineConfig(Frozen):
     block_size: int | None = Field(default=None, ge=1)  # None: 32 on a CPU, vLLM's default on a GPU
     max_num_seqs: int | None = Field(default=None, ge=1)  # requests at a time. None: 128; on a GPU by memory, up to 256
     max_num_batched_tokens: int | None = Field(default=None, ge=1)  # in a step. None: by memory and model; GPU only
-    kv_cache: str = AUTO_CACHE  # the dtype of cached keys and values; a sweep sets it for each checkpoint
+    # The dtype of cached keys and values. A sweep's own `kv_cache` sets it, for each checkpoint.
+    kv_cache: str = Field(default=AUTO_CACHE, exclude_if=lambda value: value == AUTO_CACHE)
     kv_cache_gib: int = Field(default=1, ge=1)  # CPU only
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     shared_gpu: bool = False  # other processes may take and free memory of its GPU while it starts

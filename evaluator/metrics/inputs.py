@@ -38,7 +38,7 @@ class Subject(Origin, frozen=True):
     """One checkpoint on one task, and how it was pruned (all None for a dense one)."""
 
     task: str
-    re_run: bool = False  # its weights are those of its base
+    re_run: bool = False  # its weights are those of its base, and so is its cache
 
     @property
     def key(self) -> tuple[str, str]:
@@ -88,7 +88,7 @@ class Inputs:
             for each in screened_of(self.run)
             if each.early
         }
-        self._weights = {each.key: each.weights_digest for each in subjects}
+        self._weights = {each.key: (each.weights_digest, each.kv_cache) for each in subjects}
         self._asked = {str(task): asked for task, asked in self._outcomes.asked.groupby("task")}
         # Each item's number within its task, and the number of its context by the item's number.
         self._numbers: dict[str, dict[tuple[str, str], int]] = {}
@@ -214,14 +214,15 @@ class Inputs:
 
 def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
     """In display order: dense ones, then by base and setting. `first`: a first row of each checkpoint and task."""
-    columns = ["task", "checkpoint", "base", "weights_digest", *PRUNING]
+    columns = ["task", "checkpoint", "base", "weights_digest", "kv_cache", *PRUNING]
     rows: list[Row] = [{name: None if pd.isna(each[name]) else each[name] for name in columns} for each in first]
     for row in rows:
         if row["base"] == row["checkpoint"]:
             row["base"] = None
-    digests = {row["checkpoint"]: row["weights_digest"] for row in rows}
+        row["kv_cache"] = row["kv_cache"] or "auto"  # null in older records
+    served = {row["checkpoint"]: (row["weights_digest"], row["kv_cache"]) for row in rows}
     subjects = [
-        Subject(**row, re_run=row["base"] is not None and digests.get(row["base"]) == row["weights_digest"])
+        Subject(**row, re_run=row["base"] is not None and served.get(row["base"]) == served[row["checkpoint"]])
         for row in rows
     ]
 

@@ -9,10 +9,10 @@ import typer
 
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS
-from evaluator.engine.config import ENGINES, DType, EngineConfig
+from evaluator.engine.config import AUTO_CACHE, ENGINES, DType, EngineConfig
 from evaluator.probes import PROBES, answering_probes
 from launch.sweep.compress import spelled_source
-from launch.sweep.config import SweepConfig, read_prompts
+from launch.sweep.config import SweepConfig, read_prompts, with_served_caches
 from launch.sweep.document import validated
 from launch.sweep.models import model_name, names_of, same_model
 from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
@@ -55,6 +55,7 @@ def eval_sweep(
     engine: Mapping[str, Any],
     resources: Mapping[str, Any],
     prompts: Path | None = None,
+    kv_cache_dtype: str = AUTO_CACHE,
 ) -> SweepConfig:
     """A sweep without pruning, from lists as typed. Raises InputError naming the option and the value."""
     models = names_of(checkpoints, "CHECKPOINT")
@@ -69,7 +70,7 @@ def eval_sweep(
     }
     each_known("--engine", [engine["kind"]], ENGINES.names)
     each_known("--dtype", [engine["dtype"]], DTYPES)
-    return validated(
+    config = validated(
         SweepConfig,
         {
             "models": models,
@@ -79,10 +80,12 @@ def eval_sweep(
             "seed": task["seed"],
             "engine": engine,
             "resources": resources,
+            "kv_cache": listed("kv-cache-dtype", kv_cache_dtype),
         },
         "resurface eval",
         as_option,
     )
+    return with_served_caches(config, "--kv-cache-dtype")
 
 
 def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
@@ -124,6 +127,7 @@ def as_option(location: tuple[int | str, ...]) -> str:
     """The option of a field: tasks.0.items is --items. Empty for a whole task, which has no option."""
     inside = location[2:] if location[:2] == ("tasks", 0) else location
     name = next((part for part in reversed(inside) if isinstance(part, str)), None)
+    name = {"kv_cache": "kv_cache_dtype"}.get(name or "", name)
     return "" if name is None else f"--{name.replace('_', '-')}"
 
 

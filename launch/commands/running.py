@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.liveness import this_process
-from evaluator.engine.config import ENGINES, engines_help
+from evaluator.engine.config import AUTO_CACHE, ENGINES, engines_help
 from evaluator.engine.processor import usable_cores
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
@@ -182,6 +182,9 @@ def evaluate(
     dtype: Annotated[
         str, models(show_default=False, help=f"{', '.join(DTYPES)}; default auto: float32 on a CPU, its own on a GPU")
     ] = "auto",
+    kv_cache_dtype: Annotated[
+        str, models(metavar="D[,D]", help="of cached keys and values: auto, fp8, fp8_e5m2, ...; a variant each")
+    ] = AUTO_CACHE,
     mixed_dtypes: Annotated[
         bool, models("--mixed-dtypes", help="permit another dtype than the base's; every table names it")
     ] = False,
@@ -212,6 +215,7 @@ def evaluate(
         resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items,
                    "keep_references": keep_references},
         prompts=prompts,
+        kv_cache_dtype=kv_cache_dtype,
     )  # fmt: skip
     run_and_report(config, out, track, notify=notify)
 

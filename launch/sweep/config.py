@@ -9,6 +9,7 @@ prune:                                   # every method x sparsity (or pattern) 
 compress:                                # every method x scheme x model; `after` names prunings
   - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
   - {checkpoint: models/mine-w4a16, label: mine-w4a16}      # an existing checkpoint
+kv_cache: [auto, fp8]                    # every checkpoint with each cache; the dense ones always with auto
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 prompts: {terse: "{{ question }} Answer:"}  # more prompts than the paper's (prompts.py)
 tasks:
@@ -27,14 +28,14 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, unknown
 from evaluator.deciding.thresholds import Screen, Thresholds
-from evaluator.engine.config import EngineConfig
+from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Seed
+from evaluator.probes.item import Seed, each_once
 from launch.sweep.document import read_document, validated
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of
@@ -168,6 +169,8 @@ class SweepConfig(Frozen):
     base: str | None = None  # the model to compare other models with (`resurface eval --base`)
     prune: tuple[PruneSetting, ...] = ()
     compress: tuple[CompressSetting, ...] = ()
+    # Dtypes of the engines' cache. Left out of the document by default, which keeps older ones equal.
+    kv_cache: OneOrMany[str] = Field(default=(AUTO_CACHE,), exclude_if=lambda value: value == (AUTO_CACHE,))
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     prompts: Prompts = Field(default_factory=dict)
     tasks: tuple[EvalConfig, ...] = ()
@@ -179,8 +182,16 @@ class SweepConfig(Frozen):
     gate: Thresholds = Thresholds()  # not part of a run's identity: they only judge its records
     screen: Screen | None = None  # selects the records to write, without changing their content; None: all
 
+    @field_validator("kv_cache")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        each_once(value)
+        return value
+
     @model_validator(mode="after")
     def _names(self) -> SweepConfig:
+        if self.engine.kv_cache != AUTO_CACHE:
+            raise ValueError(f"engine.kv_cache: {self.engine.kv_cache!r} belongs to kv_cache, beside models")
         for name in self.models:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"models: name {name!r}: letters, digits, '.', '_' and '-' only")
@@ -237,7 +248,19 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
 
 def load_sweep(path: Path) -> SweepConfig:
     """Read and check a sweep file and its includes. Raises InputError naming file, field and value."""
-    return validated(SweepConfig, _document(path, ()), str(path))
+    return with_served_caches(validated(SweepConfig, _document(path, ()), str(path)), f"{path}: kv_cache")
+
+
+def with_served_caches(config: SweepConfig, place: str) -> SweepConfig:
+    """The sweep. Raises InputError, after `place`, if its engine serves no cache of a dtype that it or a part names."""
+    kind, parts = ENGINES[config.engine.kind], [config]
+    served = kind.cache_dtypes(not os.environ.get("RAY_ADDRESS"))  # a cluster has other machines
+    for part in parts:
+        parts += part.include
+        for value in part.kv_cache:
+            if value not in served:
+                raise InputError(f"{place}: {value!r}: engine {kind.name} supports {', '.join(served)} here")
+    return config
 
 
 def read_prompts(path: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
 from evaluator.deciding.thresholds import Screen
+from evaluator.engine.config import AUTO_CACHE
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import Source, task_name
@@ -27,7 +28,8 @@ from quantising.config import QuantiseConfig
 _ITEM_SETTINGS = ("task", "languages", "items", "seed", "options", "template", *Source.model_fields)
 _MERGED = ("formats", "probes", "sample_seeds")
 _LONGEST_NAME = 200  # of a checkpoint: names of directories and logs contain it and have at most 255 characters
-_Key = tuple[str, str | None, str | None]  # model, settings of the pruning and of the quantisation: one checkpoint
+# Model, settings of the pruning and of the quantisation: one checkpoint. A variant's has its cache's dtype too.
+_Key = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +42,22 @@ class CheckpointJob:
     base: str | None  # the name of the checkpoint to compare it with
     prune: PruneConfig | None = None
     quantise: QuantiseConfig | None = None
-    after: str | None = None  # the name of the job to quantise; None: the model itself
+    after: str | None = None  # the job to quantise, or of a variant the one whose files it shares; None: the model
+    kv_cache: str = AUTO_CACHE  # another one makes it a variant: the same files, served with another cache
     tasks: Mapping[str, EvalConfig] = field(default_factory=dict)  # by the name of their records
 
     @property
     def is_made(self) -> bool:
         return self.prune is not None or self.quantise is not None
+
+    @property
+    def is_variant(self) -> bool:
+        return self.kv_cache != AUTO_CACHE
+
+    def with_cache(self, kv_cache: str) -> "CheckpointJob":
+        """Its variant with another cache, which is compared with the same base; a base's with the base itself."""
+        name, base = f"{self.name}-kv-{kv_cache}", self.base or self.name
+        return replace(self, name=name, base=base, prune=None, quantise=None, after=self.name, kv_cache=kv_cache)
 
 
 def expand(
@@ -58,12 +70,19 @@ def expand(
     for grid in grids:
         own: set[_Key] = set()
         tasks = [_completed(task, grid.seed) for task in posed_tasks(grid.tasks, grid.prompts)]
-        for key, job in _checkpoints(grid, grids, sources, run_dir / "checkpoints"):
+        found = list(_checkpoints(grid, grids, sources, run_dir / "checkpoints"))
+        needed = {job.base or job.name for _, job in found}  # `auto` also serves what others are compared with
+        for key, job in found:
             if key in own:
                 raise InputError(f"checkpoint {job.name!r} occurs twice in models, prune and compress")
             own.add(key)
             known = jobs.get(key, job)
-            jobs[key] = replace(known, base=known.base or job.base, tasks=_merged(known.tasks, tasks))
+            asked = tasks if AUTO_CACHE in grid.kv_cache or job.name in needed else ()
+            jobs[key] = replace(known, base=known.base or job.base, tasks=_merged(known.tasks, asked))
+            for cache in grid.kv_cache:
+                if cache != AUTO_CACHE:
+                    variant = jobs.get((*key, cache), job.with_cache(cache))
+                    jobs[*key, cache] = replace(variant, tasks=_merged(variant.tasks, tasks))
     first: dict[str, EvalConfig] = {}
     for job in jobs.values():  # a task's items must not differ between checkpoints: tables compare its records
         for name, task in job.tasks.items():

@@ -128,10 +128,11 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")  # a cluster has other machines
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
-    existing = [job for job in jobs if not job.is_made]
+    own = [job for job in jobs if not job.is_variant]  # with files of their own
+    existing = [job for job in own if not job.is_made]
     refused = checks.check_files(existing)
     _unusable(jobs, refused)
-    engine, notes = checks.engine_of(config.engine, [job for job in jobs if job.name not in refused], here=here)
+    engine, notes = checks.engine_of(config.engine, [job for job in own if job.name not in refused], here=here)
     config = config.model_copy(update={"engine": engine})
     dense: dict[str, CheckpointInfo] = {}
     tokenizers: dict[str, Any] = {}
@@ -152,13 +153,14 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     unusable = _unusable(jobs, refused)
     lost = {each.checkpoint for each in unusable}
     jobs = tuple(job for job in jobs if job.name not in lost)
+    own = [job for job in jobs if not job.is_variant]
     preparation = TaskPreparation(positions, tokenizers)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}
     tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
     held_out = _contexts(tasks)
-    checks.check_compression(jobs, held_out)
+    checks.check_compression(own, held_out)
     checks.check_distinct(jobs)
-    checks.check_divided(config.engine, jobs)
+    checks.check_divided(config.engine, own)
     checks.check_dtypes(config.engine, jobs, dense)
     checks.check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
@@ -181,10 +183,9 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
             job.name
             for job in jobs
             # The run copies the base's tokenizer into each checkpoint that it makes.
-            if not job.is_made
-            and job.base is not None
+            if job.base not in (None, job.model)
             and any(task.after_base for task in job.tasks.values())
-            and not tokenise_alike(tokenizers[job.name], tokenizers[job.base])
+            and not tokenise_alike(tokenizers[job.model], tokenizers[job.base])
         ),
     )
 
@@ -194,9 +195,10 @@ def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tupl
     found: list[Failure] = []
     for job in jobs:
         source = job.model if job.model in refused else job.after
+        sourceless = source in refused or (job.is_variant and source in {each.checkpoint for each in found})
         if job.name in refused:
             found.append(Failure(checkpoint=job.name, stage="load", reason=refused[job.name]))
-        elif job.is_made and source in refused:
+        elif (job.is_made or job.is_variant) and sourceless:
             reason = f"{source}, its source, cannot be used"
             found.append(Failure(checkpoint=job.name, stage="prune", reason=reason))
     gone = {each.checkpoint for each in found}
@@ -218,6 +220,7 @@ def _identity(
     return {
         "models": {name: info.weights_digest for name, info in dense.items()},
         "bases": {job.name: job.base for job in jobs},
+        **({"kv_cache": caches} if (caches := {job.name: job.kv_cache for job in jobs if job.is_variant}) else {}),
         "checkpoints": [
             {"name": job.name, "prune": job.prune.model_dump(mode="json", exclude={"source", "device"})}
             for job in jobs

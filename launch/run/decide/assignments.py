@@ -54,7 +54,7 @@ class BaseSource:
 
 def origin_of(info: CheckpointInfo, base: str | None) -> Origin:
     """The first columns of a checkpoint's records, if it is compared with `base`."""
-    named = {name: getattr(info, name) for name in PRUNING}
+    named = {name: getattr(info, name) for name in (*PRUNING, "kv_cache")}
     return Origin(checkpoint=info.name, weights_digest=info.weights_digest, base=base, **named)
 
 
@@ -90,10 +90,10 @@ class Assignment:
 
 
 def distance(candidate: CheckpointInfo, held: str | None, architecture: str | None) -> int:
-    """The effort for an engine to serve a checkpoint: 0 same weights (digest `held`), 1 swapped in place, 2 neither."""
-    if candidate.weights_digest == held:
+    """The effort for an engine to serve a checkpoint: 0 it is `served` already, 1 swapped in place, 2 neither."""
+    if candidate.served == held:
         return 0
-    return 1 if architecture is None or candidate.architecture == architecture else 2
+    return 1 if architecture is None or candidate.swappable == architecture else 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

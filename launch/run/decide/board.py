@@ -114,7 +114,7 @@ class Board:
             self._changed.notify_all()
 
     def take(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
-        """Wait for an engine's next assignment. `held`: the digest of the weights that it has loaded.
+        """Wait for an engine's next assignment. `held` and `architecture`: `served` and `swappable` of its checkpoint.
 
         Returns None if there will be no more work. After a long wait, also returns None in two cases:
 
@@ -141,7 +141,7 @@ class Board:
         return None
 
     def upcoming(self, engine: int, held: str, architecture: str | None) -> CheckpointInfo | None:
-        """The waiting checkpoint that an engine with the weights `held` would load next; None without one."""
+        """The waiting checkpoint that an engine with `held` would load next; None without one."""
         other, fits = None, self.ledger.devices.fits
         with self._changed:
             for each in self._waiting:

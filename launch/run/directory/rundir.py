@@ -190,7 +190,7 @@ def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
     """An identity with the checkpoints of both, except those in `without`; `other` prevails for shared ones."""
     joined = dict(other)
-    for section in ("models", "bases", "tasks", "task_settings"):
+    for section in ("models", "bases", "kv_cache", "tasks", "task_settings"):
         if section in {*one, *other}:
             both = {**mapping_at(one, section), **mapping_at(other, section)}
             joined[section] = {name: value for name, value in both.items() if name not in without}

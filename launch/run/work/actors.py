@@ -70,6 +70,7 @@ class EngineActor:
         if self._gpu:
             print(f"GPU: {self._gpu}", flush=True)
         self._engine: Engine | None = None
+        self._kv_scales: str | None = None
         # (task, tokenizer) -> the tokenised questions, by position: shared by all checkpoints with that tokenizer.
         self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
         self._waiting: deque[Shard] = deque()  # shards that are not begun
@@ -81,11 +82,12 @@ class EngineActor:
         """Serve a checkpoint. Raises InputError if its files have changed since it was inspected."""
         self._need_one_thread()
         if self._engine is None:
-            self._engine = build_engine(self._config)
+            self._engine = build_engine(self._config.model_copy(update={"kv_cache": checkpoint.kv_cache}))
         before = recognise(checkpoint, trust_remote_code=self._config.trust_remote_code)
         report = self._engine.load(checkpoint.path)
         if (changed := changed_file(before, file_states(checkpoint.path))) is not None:
             raise EngineError(f"{checkpoint.path / changed}: was written while it was loaded")
+        self._kv_scales = report.kv_scales
         return report
 
     def evaluate(
@@ -123,6 +125,7 @@ class EngineActor:
                 "engine": engine.name,
                 "engine_version": engine.version,
                 "dtype": engine.dtype,
+                "kv_scales": self._kv_scales,
                 "device": device(),
             },
             base=None if base is None else base.of,

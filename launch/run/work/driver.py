@@ -153,7 +153,7 @@ class _Run:
         self._log.look(self._board.setbacks, ())
         to_make = [job for job in self._prepared.jobs if job.is_made and manifest_of(job) is None]
         names = {job.name for job in to_make}
-        there = [job for job in self._prepared.jobs if job.name not in names]
+        there = [job for job in self._prepared.jobs if job.name not in names and not job.is_variant]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
             self._report(Event(kind="phase", text=f"reading the weights of existing checkpoints: {len(made)}"))
@@ -228,7 +228,7 @@ class _Run:
                 if pruning.left:
                     inspected.begin(*pruning.done(_LOOK_SECONDS))
                     for lost in pruning.given_up():
-                        self._board.abandon(lost, expected=1)
+                        self._abandon(lost, expected=1)
                 else:
                     fleet.join(_LOOK_SECONDS)
                 for job in inspected.ended():
@@ -287,12 +287,24 @@ class _Run:
         info = self._prepared.dense.get(job.name)
         try:
             info = info or inspected.result(job.name)
-            self._board.add(self._left(job, info), expected)
+            left = self._left(job, info)
+            for each in self._variants(job.name):
+                left += self._left(each, info.with_cache(each.name, each.kv_cache))
+            self._board.add(left, expected)
         except InputError as error:
             if not job.is_made or (info is not None and not expected):
                 raise
-            lost = Setback(checkpoint=job.name, stage="prune", reason=str(error), mendable=True)
-            self._board.abandon(lost, expected)
+            self._abandon(Setback(checkpoint=job.name, stage="prune", reason=str(error), mendable=True), expected)
+
+    def _variants(self, name: str) -> list[CheckpointJob]:
+        """The jobs that share a job's checkpoint."""
+        return [each for each in self._prepared.jobs if each.is_variant and each.after == name]
+
+    def _abandon(self, lost: Setback, expected: int) -> None:
+        """Give up a checkpoint and its variants."""
+        for each in self._variants(lost.checkpoint):
+            self._board.abandon(dataclasses.replace(lost, checkpoint=each.name))
+        self._board.abandon(lost, expected)
 
     def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
         """The remaining unscreened work. Raises InputError if the records are damaged or belong to other weights."""
@@ -351,6 +363,7 @@ def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
             "scoring": worker.reports[load].scoring,
             "notes": list(worker.reports[load].notes),
             "setup": dict(worker.reports[load].setup),
+            **({} if (scales := worker.reports[load].kv_scales) is None else {"kv_scales": scales}),
         }
         for worker in workers
         for (load, name), (where, stats, items) in list(worker.stats.items())

@@ -227,11 +227,11 @@ class EngineWorker(Worker):
 
     def _load(self, info: CheckpointInfo) -> bool:
         """Load a checkpoint, unless loaded. False: it needs a new actor, which must wait for GPUs."""
-        if self._loaded == info.weights_digest:
+        if self._loaded == info.served:
             return True
         # On a GPU, only the end of a process reliably frees the memory that another engine needs.
         alone = self._architecture is not None and self.place.gpus > 0 and not self._setup.config.swap
-        if alone or self._architecture not in (None, info.architecture):
+        if alone or self._architecture not in (None, info.swappable):
             self._kill()
             if not self._has_place(_RESTART_SECONDS):
                 return False
@@ -250,7 +250,7 @@ class EngineWorker(Worker):
             self._loading.moved(time.monotonic())
         finally:
             self._loading.end()
-        self._loaded, self._architecture = info.weights_digest, info.architecture
+        self._loaded, self._architecture = info.served, info.swappable
         self._loads, self._counted = self._loads + 1, EngineStats()
         swapped, seconds = report.swapped, round(report.seconds, 3)
         self._report(Event(kind="loaded", engine=self.number, checkpoint=info.name, swapped=swapped, seconds=seconds))
