@@ -71,12 +71,12 @@ def test_a_prune_task_takes_no_more_of_a_shared_gpu_than_its_part(monkeypatch, t
 @pytest.mark.usefixtures("process")
 def test_an_engine_that_is_called_on_another_thread_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[Path] = []
-    engine = SimpleNamespace(load=loaded.append)
+    engine = SimpleNamespace(load=lambda path: loaded.append(path) or SimpleNamespace(kv_scales=None))
     monkeypatch.setattr(actors, "build_engine", lambda config: engine)
     monkeypatch.setattr(actors, "recognise", lambda checkpoint, trust_remote_code: None)
     monkeypatch.setattr(actors, "file_states", lambda path: None)
     monkeypatch.setattr(actors, "changed_file", lambda before, after: None)
-    actor, checkpoint = EngineActor(_setup()), SimpleNamespace(path=Path("dense"))
+    actor, checkpoint = EngineActor(_setup()), SimpleNamespace(path=Path("dense"), kv_cache="auto")
     actor.load(checkpoint)
     actor.load(checkpoint)
     with ThreadPoolExecutor(1) as elsewhere:

@@ -132,7 +132,7 @@ def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver.
     unheard = SimpleNamespace(look=lambda stats: None, on=lambda event: None)
     engine = SimpleNamespace(tensor_parallel=tensor_parallel, gpu_memory_utilization=0.9)
     config = SimpleNamespace(engine=engine, resources=Resources(), screen=None, gate=None)
-    prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
+    prepared = SimpleNamespace(config=config, jobs=(), tasks=(), engine=None, held_out={})
     directory, log = SimpleNamespace(path=Path("run"), check=lambda: None), SimpleNamespace(look=lambda *_: None)
     return driver._Run(prepared, directory, None, unheard.on, log, unheard)
 

@@ -1,0 +1,111 @@
+"""`kv_cache`: the variants of a sweep, who serves them, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from evaluator.engine.vllm import arguments, engine
+from launch.commands.options import eval_sweep
+from launch.run.decide.assignments import distance
+from launch.run.decide.board import Board
+from launch.sweep.config import SweepConfig, load_sweep
+from launch.sweep.document import validated
+from launch.sweep.estimate import engine_starts
+from tests.support.board import complete, make_assignment
+from tests.support.sweeps import expanded, refused
+
+MAIN = {
+    "models": {"dense": "bundled"},
+    "prune": [{"method": "magnitude", "sparsity": 0.5}],
+    "compress": [{"checkpoint": "there", "label": "given"}],
+    "tasks": [{"task": "gazetteer", "items": 4, "probes": ["greedy"]}],
+}
+PLAIN = ["dense", "magnitude-0.5", "given"]
+
+
+def test_every_checkpoint_has_a_variant_that_shares_its_files_and_base():
+    made = expanded(MAIN | {"kv_cache": ["auto", "fp8"]})
+    assert sorted(made) == sorted([*PLAIN, *(f"{name}-kv-fp8" for name in PLAIN)])
+    for name in PLAIN:
+        own, variant = made[name], made[f"{name}-kv-fp8"]
+        assert (variant.base, variant.path, variant.after, variant.kv_cache) == ("dense", own.path, name, "fp8")
+        assert variant.tasks == own.tasks != {}
+        assert not variant.is_made  # once is enough
+    assert engine_starts(list(made.values())) == 4  # "given" is another model here
+    assert engine_starts(list(expanded(MAIN).values())) == 2
+
+
+def test_without_auto_only_bases_have_it():
+    made = expanded(MAIN | {"kv_cache": "fp8_e5m2"})
+    assert {name for name, job in made.items() if job.tasks} == {"dense", *(f"{name}-kv-fp8_e5m2" for name in PLAIN)}
+    assert made["magnitude-0.5"].is_made  # for its variant
+
+
+def test_joined_sweeps_share_variants():
+    both = expanded({"include": [MAIN | {"kv_cache": ["auto", "fp8"]}, {**MAIN, "kv_cache": ["fp8"]}]})
+    assert len(both) == 2 * len(PLAIN)
+
+
+def test_auto_alone_changes_nothing():
+    assert expanded(MAIN | {"kv_cache": "auto"}) == expanded(MAIN)
+    config = validated(SweepConfig, MAIN, "s.yaml")
+    assert "kv_cache" not in config.model_dump(mode="json")
+    assert "kv_cache" not in config.engine.model_dump(mode="json")
+
+
+def test_an_engine_changes_its_weights_but_not_its_cache():
+    assignment = make_assignment("dense", 1)
+    variant = assignment.checkpoint.with_cache("dense-kv-fp8", "fp8")
+    assert (variant.method, variant.pattern) == ("kv_cache", "kv fp8")
+    assert distance(variant, assignment.checkpoint.served, assignment.checkpoint.swappable) == 2
+    assert distance(variant, variant.served, variant.swappable) == 0
+    sibling = make_assignment("wanda", 1)
+    assert distance(sibling.checkpoint, assignment.checkpoint.served, assignment.checkpoint.swappable) == 1
+    board = Board()
+    from dataclasses import replace
+
+    board.add([assignment, replace(assignment, checkpoint=variant), sibling])
+    order, held = [], (None, None)
+    while (taken := board.take(0, *held)) is not None:
+        order.append(taken.checkpoint.name)
+        held = taken.checkpoint.served, taken.checkpoint.swappable
+        complete(board)
+    assert order == ["dense", "wanda", "dense-kv-fp8"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "avx512", "value", "known"),
+    [
+        ("vllm", True, "nvfp4", "auto, fp8, fp8_e4m3, fp8_e5m2"),
+        ("vllm", True, "bfloat16", "auto, fp8, fp8_e4m3, fp8_e5m2"),  # vLLM's CPU build takes it and is wrong
+        ("vllm", False, "fp8", "auto"),
+        ("torch", False, "fp9", "auto, fp8, fp8_e4m3, fp8_e5m2"),
+    ],
+)
+def test_a_cache_that_is_not_served_is_refused_in_one_line(tmp_path: Path, monkeypatch, kind, avx512, value, known):
+    monkeypatch.setattr(engine, "serves_cpus", lambda: True)
+    monkeypatch.setattr(arguments, "instruction_sets", lambda: ("avx512f",) if avx512 else ())
+    told = f"{value!r}: engine {kind} supports {known} here"
+    task = {"task": "gazetteer", "languages": None, "formats": "open", "probes": "greedy", "seed": 0}
+    asked = {"base": None, "task": task, "engine": {"kind": kind, "dtype": "auto"}, "resources": {}}
+    assert refused(eval_sweep, ["bundled"], **asked, kv_cache_dtype=f"auto,{value}") == f"--kv-cache-dtype: {told}"
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        f"include: [{{models: {{a: bundled}}, tasks: [{{task: gazetteer}}], kv_cache: {value}}}]\n"
+        f"engine: {{kind: {kind}}}\n",
+        encoding="utf-8",
+    )
+    assert refused(load_sweep, file) == f"{file}: kv_cache: {told}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"kv_cache": ["fp8", "fp8"]}, "kv_cache"),
+        ({"kv_cache": []}, "kv_cache"),
+        ({"kv_cache": [8]}, "kv_cache.0"),
+        ({"engine": {"kv_cache": "fp8"}}, "engine.kv_cache"),
+    ],
+)
+def test_a_list_of_caches_that_makes_no_sense_is_refused(changes, field):
+    assert refused(validated, SweepConfig, MAIN | changes, "s.yaml").startswith(f"s.yaml: {field}: ")
