@@ -252,7 +252,7 @@ def demo(out: Out = Path("runs/demo")) -> None:
 
 def print_estimate(console: Console, config: SweepConfig) -> None:
     """Print a sweep's cost and the assumptions. Raises InputError as `estimate` does."""
-    from launch.sweep.estimate import Work, assumptions, engine_starts, estimate, shared_by
+    from launch.sweep.estimate import Work, assumptions, estimate, shared_by
 
     estimates = estimate(config)
     total = reduce(Work.plus, (each.work for each in estimates), Work())
@@ -285,8 +285,8 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     )
     caches = dict.fromkeys(each.job.kv_cache for each in estimates)
     if len(caches) > 1:
-        starts = engine_starts([each.job for each in estimates])
-        lines.append(f"{starts} engine starts on each GPU: no engine can change its cache ({', '.join(caches)})")
+        starts = len({(each.job.kv_cache, each.job.model) for each in estimates if each.job.tasks})
+        lines.append(f"at least {starts} engine starts: no engine can change its cache ({', '.join(caches)})")
     unsized = sorted({each.job.model for each in estimates if each.evaluation_hours is None})
     if unsized and gpu:
         lines.append(f"not in the hours, because their size is unknown here: {', '.join(unsized)}")

@@ -229,18 +229,6 @@ def assumptions(engines: int = 1, *, gpu: bool = True) -> tuple[str, ...]:
     )
 
 
-def engine_starts(jobs: Sequence[CheckpointJob]) -> int:
-    """How often one GPU's engine starts: again for another model, cut or quantised weights, or another cache."""
-    made = {job.name: job for job in jobs}
-    found = set()
-    for job in jobs:
-        own = made[str(job.after)] if job.is_variant else job
-        alone = own.quantise is not None or (own.prune is not None and own.prune.removes)
-        if job.tasks:
-            found.add((job.kv_cache, own.name if alone else own.model))
-    return len(found)
-
-
 def keeps(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
     """Whether a checkpoint keeps its distributions: other checkpoints, or later runs of itself, need them."""
     return (job.base is None and not job.is_made) or any(other.base == job.name for other in jobs)

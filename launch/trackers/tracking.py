@@ -270,10 +270,8 @@ def tracked(prepared: Prepared) -> list[Tracked]:
     for job in prepared.jobs:
         made = {"prune": job.prune, "compress": job.quantise}
         settings = {name: each.model_dump(mode="json") for name, each in made.items() if each is not None}
-        parameters = flattened(
-            {"model": job.model, "base": job.base, **settings, "after": job.after}
-            | ({"kv_cache": job.kv_cache} if job.is_variant else {})
-        )
+        own = {"model": job.model, "base": job.base, "kv_cache": job.kv_cache if job.is_variant else None}
+        parameters = flattened({**own, **settings, "after": job.after})
         planned = {task.name: len(task.questions) for task in prepared.asked[job.name]}
         found.append(Tracked(name=job.name, base=job.base, parameters=parameters, planned=planned))
     return found

@@ -312,12 +312,12 @@ def test_records_are_stored_as_the_contract_says():
     floats, flags = pa.list_(pa.float32()), pa.list_(pa.bool_())
     stored = [
         ("checkpoint weights_digest base method pattern", text), ("sparsity", number), ("calibration", text),
-        ("requested_sparsity", number), ("task language item_id format probe", text), ("index", count),
+        ("requested_sparsity", number), ("kv_cache task language item_id format probe", text), ("index", count),
         ("seed", pa.int64()), ("status text", text), ("token_ids", pa.list_(count)), ("logprob", number),
         ("rank", count), ("margin", number), ("is_gold", flag), ("option_text", text), ("contains exact_match", flag),
         ("token_f1", number), ("prompt_tokens", count), ("truncated", flag), ("cached_tokens", count),
-        ("engine engine_version dtype device", text), ("kld kld_reverse acceptance", floats), ("same_top", flags),
-        ("top_agreement token_logprobs base_token_logprobs base_confidence", floats),
+        ("engine engine_version dtype kv_scales device", text), ("kld kld_reverse acceptance", floats),
+        ("same_top", flags), ("top_agreement token_logprobs base_token_logprobs base_confidence", floats),
     ]  # fmt: skip
     assert schema.RECORDS.equals(pa.schema([(name, kind) for names, kind in stored for name in names.split()]))
     key = ["checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"]
