@@ -89,7 +89,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a reco
     requested_sparsity: Annotated[
         float | None, _Later("the share in the setting; N / M for a pattern N:M", "0 to 1")
     ] = None
-    kv_cache: Annotated[str | None, _Later("the dtype of the engine's cache; `auto`: of its computation")] = None
+    kv_cache: Annotated[str | None, _Later("dtype of cached keys and values; `auto`: the engine's")] = None
 
 
 class Record(Origin, frozen=True, kw_only=True):
@@ -166,8 +166,7 @@ class Record(Origin, frozen=True, kw_only=True):
     engine_version: Annotated[str, Meaning("the version of its library")]
     dtype: Annotated[str, Meaning("the engine's number format")]
     kv_scales: Annotated[
-        str | None,
-        _Unreported("the scales of a quantised cache: `from the checkpoint`, `calculated`, or `none`", later=True),
+        str | None, _Unreported("scales of a quantised cache: `from the checkpoint`, `calculated`, `none`", later=True)
     ] = None
     device: Annotated[str | None, _Unreported("the names of its GPUs, or of the processor", later=True)] = None
     kld: Annotated[
