@@ -52,17 +52,10 @@ class CheckpointInfo:
     files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
 
     @property
-    def served(self) -> str:
-        """What an engine holds that serves it: weights, and a cache if that is not the usual one."""
-        return self._cached(self.weights_digest)
-
-    @property
-    def swappable(self) -> str:
-        """Equal for checkpoints that one engine may serve, one after another."""
-        return self._cached(self.architecture)
-
-    def _cached(self, key: str) -> str:
-        return key if self.kv_cache == "auto" else f"{key} kv {self.kv_cache}"
+    def engine_keys(self) -> tuple[str, str]:
+        """What an engine holds that serves it, and what is equal for checkpoints that one engine may serve in turn."""
+        cache = "" if self.kv_cache == "auto" else f" kv {self.kv_cache}"
+        return self.weights_digest + cache, self.architecture + cache
 
     def with_cache(self, name: str, kv_cache: str) -> "CheckpointInfo":
         """The same files, served with another cache, as a checkpoint `name`."""

@@ -39,6 +39,7 @@ def new_cache(dtype: str) -> Any:
 
     class Rounded(DynamicCache):  # type: ignore[misc]  # transformers is not followed by mypy
         def update(self, key_states: Any, value_states: Any, *args: Any, **more: Any) -> Any:
-            return super().update(rounded(key_states, dtype), rounded(value_states, dtype), *args, **more)
+            kept = [rounded(each, dtype) for each in (key_states, value_states)]
+            return super().update(*kept, *args, **more)
 
     return Rounded()

@@ -121,9 +121,6 @@ class TorchEngine:
 
         return torch.tensor(ids, device=self._device)
 
-    def _new_cache(self) -> Any:
-        return new_cache(self._config.kv_cache)
-
     def _next(self, ids: Sequence[int], cache: Any) -> torch.Tensor:
         """The raw logits [V] after more tokens; the cache then holds these too."""
         out = self._model(self._tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -140,7 +137,7 @@ class TorchEngine:
             ids = self._tensor([request.prompt_ids + continuation[:-1]])
             raw_TV = self._model(ids, logits_to_keep=len(continuation)).logits[0]
         else:
-            cache = self._new_cache()
+            cache = new_cache(self._config.kv_cache)
             steps = (request.prompt_ids, *((token,) for token in continuation[:-1]))
             raw_TV = torch.stack([self._next(step, cache) for step in steps])
         logits_TV = raw_TV.float()
@@ -168,7 +165,7 @@ class TorchEngine:
         else:
             draw.seed()
         with_logprobs = request.temperature == 0 or request.top_logprobs > 0
-        cache, ids = self._new_cache(), request.prompt_ids
+        cache, ids = new_cache(self._config.kv_cache), request.prompt_ids
         tokens: list[int] = []
         logprobs: list[float] = []
         top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []

@@ -43,21 +43,19 @@ class CheckpointJob:
     prune: PruneConfig | None = None
     quantise: QuantiseConfig | None = None
     after: str | None = None  # the job to quantise, or of a variant the one whose files it shares; None: the model
-    kv_cache: str = AUTO_CACHE  # another one makes it a variant: the same files, served with another cache
+    kv_cache: str = AUTO_CACHE
+    is_variant: bool = False  # the same files, served with another cache
     tasks: Mapping[str, EvalConfig] = field(default_factory=dict)  # by the name of their records
 
     @property
     def is_made(self) -> bool:
         return self.prune is not None or self.quantise is not None
 
-    @property
-    def is_variant(self) -> bool:
-        return self.kv_cache != AUTO_CACHE
-
     def with_cache(self, kv_cache: str) -> "CheckpointJob":
         """Its variant with another cache, which is compared with the same base; a base's with the base itself."""
         name, base = f"{self.name}-kv-{kv_cache}", self.base or self.name
-        return replace(self, name=name, base=base, prune=None, quantise=None, after=self.name, kv_cache=kv_cache)
+        variant = replace(self, name=name, base=base, prune=None, quantise=None, after=self.name)
+        return replace(variant, kv_cache=kv_cache, is_variant=True)
 
 
 def expand(

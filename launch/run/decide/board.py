@@ -114,7 +114,7 @@ class Board:
             self._changed.notify_all()
 
     def take(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
-        """Wait for an engine's next assignment. `held` and `architecture`: `served` and `swappable` of its checkpoint.
+        """Wait for an engine's next assignment. `held` and `architecture`: its checkpoint's `engine_keys`.
 
         Returns None if there will be no more work. After a long wait, also returns None in two cases:
 

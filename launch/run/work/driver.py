@@ -288,22 +288,20 @@ class _Run:
         try:
             info = info or inspected.result(job.name)
             left = self._left(job, info)
-            for each in self._variants(job.name):
-                left += self._left(each, info.with_cache(each.name, each.kv_cache))
+            for each in self._prepared.jobs:
+                if each.is_variant and each.after == job.name:
+                    left += self._left(each, info.with_cache(each.name, each.kv_cache))
             self._board.add(left, expected)
         except InputError as error:
             if not job.is_made or (info is not None and not expected):
                 raise
             self._abandon(Setback(checkpoint=job.name, stage="prune", reason=str(error), mendable=True), expected)
 
-    def _variants(self, name: str) -> list[CheckpointJob]:
-        """The jobs that share a job's checkpoint."""
-        return [each for each in self._prepared.jobs if each.is_variant and each.after == name]
-
     def _abandon(self, lost: Setback, expected: int) -> None:
         """Give up a checkpoint and its variants."""
-        for each in self._variants(lost.checkpoint):
-            self._board.abandon(dataclasses.replace(lost, checkpoint=each.name))
+        for each in self._prepared.jobs:
+            if each.is_variant and each.after == lost.checkpoint:
+                self._board.abandon(dataclasses.replace(lost, checkpoint=each.name))
         self._board.abandon(lost, expected)
 
     def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:

@@ -227,11 +227,12 @@ class EngineWorker(Worker):
 
     def _load(self, info: CheckpointInfo) -> bool:
         """Load a checkpoint, unless loaded. False: it needs a new actor, which must wait for GPUs."""
-        if self._loaded == info.served:
+        wanted, architecture = info.engine_keys
+        if self._loaded == wanted:
             return True
         # On a GPU, only the end of a process reliably frees the memory that another engine needs.
         alone = self._architecture is not None and self.place.gpus > 0 and not self._setup.config.swap
-        if alone or self._architecture not in (None, info.swappable):
+        if alone or self._architecture not in (None, architecture):
             self._kill()
             if not self._has_place(_RESTART_SECONDS):
                 return False
@@ -250,7 +251,7 @@ class EngineWorker(Worker):
             self._loading.moved(time.monotonic())
         finally:
             self._loading.end()
-        self._loaded, self._architecture = info.served, info.swappable
+        self._loaded, self._architecture = info.engine_keys
         self._loads, self._counted = self._loads + 1, EngineStats()
         swapped, seconds = report.swapped, round(report.seconds, 3)
         self._report(Event(kind="loaded", engine=self.number, checkpoint=info.name, swapped=swapped, seconds=seconds))

@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from evaluator.engine import torch_engine
 from evaluator.engine.base import Generate, Reference, Score
-from evaluator.engine.cache import FLOAT8, rounded
+from evaluator.engine.cache import FLOAT8, new_cache, rounded
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.models import load_model, save_tiny_model
@@ -95,23 +96,28 @@ def test_the_oracle_equals_a_plain_loop_over_transformers(checkpoint, model, dty
     assert max(abs(a - b) for a, b in zip(scored.logprobs, exact.logprobs, strict=True)) > 1e-2
 
 
+def forgetful(dtype):
+    """A cache that has lost the newest two tokens of earlier steps when a later step reads it."""
+    cache = new_cache(dtype)
+    update = cache.update
+
+    def lossy(keys, values, layer, *args, **more):
+        earlier = cache.get_seq_length(layer)
+        keys, values = update(keys, values, layer, *args, **more)
+        keys, values = keys.clone(), values.clone()
+        for held in (keys, values):
+            held[:, :, max(0, earlier - 2) : earlier] = 0
+        return keys, values
+
+    cache.update = lossy
+    return cache
+
+
 class Forgetful(TorchEngine):
-    """Its cache has lost the newest two tokens of earlier steps when a later step reads it."""
-
-    def _new_cache(self):
-        cache = super()._new_cache()
-        update = cache.update
-
-        def lossy(keys, values, layer, *args, **more):
-            earlier = cache.get_seq_length(layer)
-            keys, values = update(keys, values, layer, *args, **more)
-            keys, values = keys.clone(), values.clone()
-            for held in (keys, values):
-                held[:, :, max(0, earlier - 2) : earlier] = 0
-            return keys, values
-
-        cache.update = lossy
-        return cache
+    def answer(self, request):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch_engine, "new_cache", forgetful)
+            return super().answer(request)
 
 
 def test_a_loss_of_the_newest_tokens_shows_in_forced_decoding_alone(checkpoint, tmp_path):

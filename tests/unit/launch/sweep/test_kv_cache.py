@@ -54,10 +54,10 @@ def test_an_engine_changes_its_weights_but_not_its_cache():
     assignment = make_assignment("dense", 1)
     variant = assignment.checkpoint.with_cache("dense-kv-fp8", "fp8")
     assert (variant.method, variant.pattern) == ("kv_cache", "kv fp8")
-    assert distance(variant, assignment.checkpoint.served, assignment.checkpoint.swappable) == 2
-    assert distance(variant, variant.served, variant.swappable) == 0
+    assert distance(variant, *assignment.checkpoint.engine_keys) == 2
+    assert distance(variant, *variant.engine_keys) == 0
     sibling = make_assignment("wanda", 1)
-    assert distance(sibling.checkpoint, assignment.checkpoint.served, assignment.checkpoint.swappable) == 1
+    assert distance(sibling.checkpoint, *assignment.checkpoint.engine_keys) == 1
     board = Board()
     from dataclasses import replace
 
@@ -65,7 +65,7 @@ def test_an_engine_changes_its_weights_but_not_its_cache():
     order, held = [], (None, None)
     while (taken := board.take(0, *held)) is not None:
         order.append(taken.checkpoint.name)
-        held = taken.checkpoint.served, taken.checkpoint.swappable
+        held = taken.checkpoint.engine_keys
         complete(board)
     assert order == ["dense", "wanda", "dense-kv-fp8"]
 

@@ -201,12 +201,12 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(board, monkeypatch, gp
     worker = _worker(board, [], config=EngineConfig(swap=swap), gpus=gpus)
 
     def hold(info) -> None:
-        worker._loaded, worker._architecture = info.served, info.swappable
+        worker._loaded, worker._architecture = info.engine_keys
 
     monkeypatch.setattr(worker, "_hold", hold)
     assert worker._has_place()
     for name in ("a", "b", "b"):
-        assert worker._load(SimpleNamespace(served=name, swappable="llama"))
+        assert worker._load(SimpleNamespace(engine_keys=(name, "llama")))
     assert len(started) == processes
     assert ray.killed == processes - 1
 
