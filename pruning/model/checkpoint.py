@@ -3,50 +3,20 @@
 Reads are memory-mapped and unmapped again at once, so that resident memory stays small."""
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from evaluator.checkpoints import tensors
-from evaluator.checkpoints.files import check_files, check_no_code, is_plain
+from evaluator.checkpoints.files import check_files, check_no_code
 from evaluator.checkpoints.tensors import INDEX, NOT_FINITE, SINGLE
-from evaluator.core.errors import InputError, parse
+from evaluator.core.errors import InputError, of_kind, parse, read_bytes
 from evaluator.core.liveness import HEARTBEAT
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what can be pruned
 _CHUNK = 1 << 21  # elements that the finite check holds at a time
-
-
-def _refuse(file: Path, why: str) -> NoReturn:
-    raise InputError(f"{file}: {why}")
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object. Raises InputError that names the file."""
-    try:
-        text = file.read_bytes()
-    except FileNotFoundError:
-        _refuse(file, "no such file")
-    except OSError as error:
-        _refuse(file, f"cannot be read: {error.strerror}")
-    value = parse(text, str(file))
-    if not isinstance(value, dict):
-        _refuse(file, "is not a JSON object")
-    return value
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    """The file of each tensor. Raises InputError for an index that does not say it."""
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        _refuse(index, "field weight_map: missing or empty")
-    shards = {tensor: str(name) for tensor, name in weight_map.items()}
-    for name in sorted(set(shards.values())):
-        if not is_plain(name):
-            _refuse(index, f"field weight_map: {name!r} is not a plain file name")
-    return shards
 
 
 class Checkpoint:
@@ -58,26 +28,15 @@ class Checkpoint:
         if not directory.is_dir():
             raise InputError(f"{directory}: no such checkpoint directory")
         check_files(directory)
-        self.config: dict[str, Any] = read_json(directory / "config.json")
-        check_no_code(directory / "config.json", self.config)
-        self.files: tuple[Path, ...]  # the shards, in name order
-        self.entries: dict[str, tensors.Tensor] = {}
-        self.index: Path | None = None
-        shards = _weight_map(directory / INDEX) if (directory / INDEX).exists() else {}
-        tensors.check_meant(directory, set(shards.values()) if shards else {SINGLE})
-        if set(shards.values()) - {SINGLE}:
-            self.index = directory / INDEX
-            self.files = tuple(directory / name for name in sorted(set(shards.values())))
-            headers = {file.name: {entry.name: entry for entry in tensors.read_header(file)} for file in self.files}
-            for tensor, name in shards.items():
-                if tensor not in headers[name]:
-                    _refuse(self.index, f"field weight_map: tensor {tensor} is not in {name}")
-                self.entries[tensor] = headers[name][tensor]
-        elif (directory / SINGLE).exists() or shards:
-            self.files = (directory / SINGLE,)
-            self.entries = {entry.name: entry for entry in tensors.read_header(directory / SINGLE)}
-        else:
-            raise InputError(f"{directory}: holds neither {SINGLE} nor {INDEX} (only safetensors is read)")
+        file = directory / "config.json"
+        self.config: dict[str, Any] = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
+        check_no_code(file, self.config)
+        single, index = directory / SINGLE, directory / INDEX
+        alone = single.exists() and not index.exists()  # whatever other weights lie beside it
+        found = tensors.read_header(single) if alone else tensors.read_tensors(directory)
+        self.entries = {entry.name: entry for entry in found}
+        self.files = tuple(sorted({entry.file for entry in found}))  # the shards
+        self.index = index if index.exists() and self.files != (single,) else None
 
     def _map(self, entry: tensors.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
         if entry.size == 0:
@@ -124,4 +83,4 @@ class Checkpoint:
                 masked = bits & bits.dtype.type(mask)
                 if masked.max() == mask:
                     bad = int(np.count_nonzero(masked == mask))
-                    _refuse(entry.file, f"tensor {entry.name} holds NaN or infinity ({bad} in one chunk)")
+                    raise InputError(f"{entry.file}: tensor {entry.name} holds NaN or infinity ({bad} in one chunk)")
