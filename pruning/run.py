@@ -120,15 +120,15 @@ def prune(
                 target.copy_weights()
                 outcome = _set_to_zero(config, decoder, flow, target.write, progress)
 
-        def describe(files: dict[str, str], source_files: dict[str, str]) -> PruneManifest:
-            device, first = decoder.device, next(iter(decoder.matrices()))
-            return PruneManifest(
+        device, first = decoder.device, next(iter(decoder.matrices()))
+        return target.finish(
+            MANIFEST_NAME,
+            lambda **files: PruneManifest(
                 method=config.method,
                 pattern=config.pattern,
                 allocation=config.allocation,
                 repair=None if config.repair == "none" else config.repair,
                 config=config.model_dump(mode="json"),
-                source_files=source_files,
                 calibration=None if calibration is None else calibration.manifest,
                 versions=_versions(),
                 provenance=dict(provenance),
@@ -138,11 +138,10 @@ def prune(
                 compute_dtype=str(decoder.dtype).removeprefix("torch."),
                 seconds=round(time.perf_counter() - started, 3),
                 peak_memory_bytes=memory.peak(device),
-                files=files,
                 **outcome,
-            )
-
-        return target.finish(MANIFEST_NAME, describe)
+                **files,
+            ),
+        )
 
 
 def _set_to_zero(

@@ -67,17 +67,17 @@ def quantise(
         if others or not any(target.partial.glob("*.safetensors")):
             raise JobError(f"weights were written as {others[0] if others else 'nothing'}, not as safetensors")
 
-        def describe(files: dict[str, str], source_files: dict[str, str]) -> QuantiseManifest:
-            return QuantiseManifest(
+        return target.finish(
+            QUANTISE_MANIFEST,
+            lambda **files: QuantiseManifest(
                 method=config.method,
                 scheme=config.scheme,
                 config=config.model_dump(mode="json"),
-                source_files=source_files,
                 calibration=None if calibration is None else calibration.manifest,
                 versions=versions,
                 provenance=dict(provenance),
                 seconds=round(time.perf_counter() - started, 3),
-                files=files,
-            )
-
-        return target.finish(QUANTISE_MANIFEST, describe, more=[PRUNE_MANIFEST])
+                **files,
+            ),
+            more=[PRUNE_MANIFEST],
+        )

@@ -132,13 +132,11 @@ class Export:
             file.seek(entry.start)
             file.write(data)
 
-    def finish(
-        self, name: str, describe: Callable[[dict[str, str], dict[str, str]], ManifestT], *, more: Sequence[str] = ()
-    ) -> ManifestT:
+    def finish(self, name: str, describe: Callable[..., ManifestT], *, more: Sequence[str] = ()) -> ManifestT:
         """Add the other files and the manifest `name`, and put all in place.
 
-        `describe` makes the manifest from the sha256 of the written files (no links) and of the source's. `more`: files
-        that are copied besides the companions, where the source has them, and config.json unless `partial` has its own.
+        `describe` gets the sha256 of the written `files` (no links) and of the `source_files`. `more`: files that are
+        copied besides the companions, where the source has them, and config.json unless `partial` has its own.
         """
         source, config = self._checkpoint.directory, self.partial / f"config.json{_SUFFIX}"
         own = self.partial / "config.json"
@@ -162,7 +160,7 @@ class Export:
                 if weights:  # no links to the source's
                     found, weights_digest = digests(weights)
             made = {each: found.get(files[each]) or digest_of_file(files[each]) for each in sorted(files)}
-            manifest = describe(made, of_source.result())
+            manifest = describe(files=made, source_files=of_source.result())
         (self.partial / name).write_text(to_json(manifest), encoding="utf-8")
         for file in (*files.values(), self.partial / name):
             _sync(file)

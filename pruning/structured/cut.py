@@ -78,9 +78,8 @@ def _step(parts: int) -> int:
 
 def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
     """What stays of every tensor; None: nothing. Raises InputError for a layer that config.json does not count."""
-    of_layers = cut.unit == "layers"
+    layout = None if cut.unit == "layers" else layout_of(decoder, cut.unit)
     new = {layer: number for number, layer in enumerate(cut.kept())}
-    rows, columns = ({}, {}) if of_layers else (rows_of(decoder, cut.unit), columns_of(decoder, cut.unit))
     found: dict[str, Slice | None] = {}
     for name, entry in decoder.checkpoint.entries.items():
         place = _layer_of(decoder, name)
@@ -88,14 +87,13 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
             found[name] = Slice(name, entry.shape)
             continue
         layer, rest = place
-        if of_layers:
+        if layout is None:
             found[name] = Slice(decoder.tensor_name(new[layer], rest), entry.shape) if layer in new else None
             continue
-        module, _, parameter = rest.rpartition(".")
-        of_rows = rows.get(module)  # of a weight and of a bias
-        of_columns = columns.get(module) if parameter == "weight" else None
-        row_I = None if of_rows is None else _indices(of_rows, cut.kept(layer))
-        column_I = None if of_columns is None else _indices(of_columns, cut.kept(layer))
+        module = rest.rpartition(".")[0]
+        kept, has_columns = cut.kept(layer), rest == f"{OUTPUT.get(cut.unit)}.weight"
+        row_I = _indices(layout.rows[module], kept) if module in layout.rows else None  # of a weight and of a bias
+        column_I = _indices([layout.columns], kept) if has_columns else None
         shape = list(entry.shape)
         for dimension, indices in enumerate((row_I, column_I)):
             if indices is not None:
@@ -146,66 +144,40 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Of a layer's attention."""
+class Layout:
+    """Where the heads or channels of every layer are."""
 
-    groups: int  # key-value heads
-    shared: int  # rows of the query heads that share one of them
-    size: int  # rows of a head
+    parts: int  # key-value heads, or channels
+    rows: Mapping[str, Sequence[Run]]  # by module
+    columns: Run  # of the module in OUTPUT
 
 
 def parts_of(decoder: Decoder, unit: Unit) -> int:
     """How many layers there are, or key-value heads or channels in each. Raises InputError where they cannot go."""
-    if unit == "layers":
-        return len(decoder)
-    return _sizes(decoder).groups if unit == "heads" else _channels(decoder)
+    return len(decoder) if unit == "layers" else layout_of(decoder, unit).parts
 
 
-def rows_of(decoder: Decoder, unit: Unit) -> Mapping[str, Sequence[Run]]:
-    """By module: the rows of a layer's parts. Raises InputError for a layer of another layout."""
-    if unit == "channels":
-        channels = _channels(decoder)
-        one = Run(0, 1)
-        return {"mlp.gate_proj": [one], "mlp.up_proj": [one], "mlp.gate_up_proj": [one, Run(channels, 1)]}
-    sizes = _sizes(decoder)
-    queries, keys = Run(0, sizes.shared), Run(0, sizes.size)
-    after = sizes.groups * sizes.shared
-    fused = [queries, Run(after, sizes.size), Run(after + sizes.groups * sizes.size, sizes.size)]
-    of_each = {"self_attn.q_proj": [queries], "self_attn.k_proj": [keys], "self_attn.v_proj": [keys]}
-    return of_each | {"self_attn.qkv_proj": fused}
-
-
-def columns_of(decoder: Decoder, unit: Unit) -> Mapping[str, Sequence[Run]]:
-    """By module: the columns of a layer's parts. Raises InputError for a layer of another layout."""
-    if unit == "channels":
-        return {OUTPUT[unit]: [Run(0, 1)]}
-    return {OUTPUT[unit]: [Run(0, _sizes(decoder).shared)]}
-
-
-def _channels(decoder: Decoder) -> int:
-    shapes = _shapes(decoder, "channels")
-    channels = shapes["down_proj"][1]
-    rows = {"gate_proj": channels, "up_proj": channels, "gate_up_proj": 2 * channels}
-    for name, wanted in rows.items():
-        if name in shapes and shapes[name][0] != wanted:
-            _refuse(decoder, "channels", f"{name} has {shapes[name][0]} rows, down_proj {channels} columns")
-    return channels
-
-
-def _sizes(decoder: Decoder) -> _Sizes:
-    kind = decoder.checkpoint.config["model_type"]
-    if kind not in _STATE_HEAD_SIZE:
+def layout_of(decoder: Decoder, unit: Within) -> Layout:
+    """Raises InputError for a layer of another layout."""
+    if unit == "heads" and decoder.checkpoint.config["model_type"] not in _STATE_HEAD_SIZE:
         why = f"the size of a head must be a field of its own; it is for {', '.join(_STATE_HEAD_SIZE)}"
-        _refuse(decoder, "heads", why)
-    shapes = _shapes(decoder, "heads")
-    heads, groups = decoder.config.num_attention_heads, decoder.config.num_key_value_heads
-    wide = shapes["o_proj"][1]
-    size = wide // heads
-    rows = {"q_proj": wide, "k_proj": groups * size, "v_proj": groups * size, "qkv_proj": wide + 2 * groups * size}
-    for name, wanted in rows.items():
+        _refuse(decoder, unit, why)
+    shapes = _shapes(decoder, unit)
+    if unit == "channels":
+        parts, columns = shapes["down_proj"][1], Run(0, 1)
+        rows = {"gate_proj": [columns], "up_proj": [columns], "gate_up_proj": [columns, Run(parts, 1)]}
+    else:
+        heads, parts = decoder.config.num_attention_heads, decoder.config.num_key_value_heads
+        size = shapes["o_proj"][1] // heads
+        columns, keys = Run(0, heads // parts * size), Run(0, size)  # query heads that share one key and value
+        after = parts * columns.width
+        rows = {"q_proj": [columns], "k_proj": [keys], "v_proj": [keys]}
+        rows["qkv_proj"] = [columns, Run(after, size), Run(after + parts * size, size)]
+    for name, runs in rows.items():
+        wanted = parts * sum(run.width for run in runs)
         if name in shapes and shapes[name][0] != wanted:
-            _refuse(decoder, "heads", f"{name} has {shapes[name][0]} rows, {heads} heads of {size} need {wanted}")
-    return _Sizes(groups, heads // groups * size, size)
+            _refuse(decoder, unit, f"{name} has {shapes[name][0]} rows, {parts} {unit} need {wanted}")
+    return Layout(parts, {f"{_BLOCK[unit]}.{name}": runs for name, runs in rows.items()}, columns)
 
 
 def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
@@ -277,8 +249,8 @@ def _lowest(unit: Within, decoder: Decoder, flow: Flow, count: int, progress: Ca
     Wanda-sp: An et al., Fluctuation-based Adaptive Structured Pruning for Large Language Models (arXiv:2312.11983), and
     its published code (`prune_wanda_sp`): |W| * ||x|| of the matrix that adds a part's result to the residual stream,
     averaged over rows, summed over the part's columns."""
-    output, parts = OUTPUT[unit], parts_of(decoder, unit)
-    width = columns_of(decoder, unit)[output][0].width
+    output, layout = OUTPUT[unit], layout_of(decoder, unit)
+    parts, width = layout.parts, layout.columns.width
     gone: list[tuple[int, ...]] = []
     for index in range(len(decoder)):
         layer = decoder.load(index)
