@@ -112,7 +112,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
         name = arguments.shape or "0.2b"
         shape = SHAPES[name]
         if arguments.layers:
-            shape = dataclasses.replace(shape, layers=arguments.layers)
+            shape = dataclasses.replace(shape, num_hidden_layers=arguments.layers)
         passages = write_passages(folder / "words.txt", arguments.samples, arguments.tokens)
         cases.append(Case(name, write_checkpoint(folder / "dense", shape), passages, arguments.tokens))
     if arguments.passages:

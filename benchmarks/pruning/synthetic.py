@@ -7,109 +7,87 @@ The tokenizer knows `WORDS` words of one token each: a passage of N words is N t
 span its width. (Inputs from text in 26 letters span 26 dimensions: Hessians are then nearly all damping, and float32
 rounding decides which weights go.)"""
 
-import json
+import dataclasses
 import math
-import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import Options, run_main
 
 WORDS = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
+    """Sizes, by the names of transformers' Qwen3Config."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
     head_dim: int = 128
-    vocabulary: int = 151_936
+    vocab_size: int = 151_936
+    tie_word_embeddings: bool = True  # embedding and output head are one matrix
     # Spread of the logits (the final norm's weight). 1: next tokens are nearly equally likely, as in no language model.
     # 8: the likeliest has a probability of about 0.6, as in a trained one. What beam search has to do depends on it.
     logit_spread: float = 1.0
-    tied: bool = True  # embedding and output head are one matrix
+
+    def config(self) -> Any:
+        from transformers import Qwen3Config
+
+        sizes = dataclasses.asdict(self)
+        del sizes["logit_spread"]
+        kind = {"architectures": ["Qwen3ForCausalLM"], "dtype": "bfloat16", "max_position_embeddings": 40_960}
+        return Qwen3Config(**sizes, **kind, bos_token_id=None, eos_token_id=0, pad_token_id=None)
 
 
 # parameters in brackets, embedding included
 SHAPES = {
-    "tiny": Shape(hidden=64, intermediate=128, layers=2, heads=2, kv_heads=1, head_dim=32, vocabulary=WORDS + 1),
-    "60m": Shape(
-        hidden=512, intermediate=1536, layers=12, heads=8, kv_heads=4, head_dim=64, vocabulary=32_000, logit_spread=8.0
-    ),
-    "0.2b": Shape(hidden=768, intermediate=2304, layers=12, heads=12, kv_heads=4, head_dim=64),  # 0.21 B
-    "0.6b": Shape(hidden=1024, intermediate=3072, layers=28, heads=16, kv_heads=8, logit_spread=8.0),  # Qwen3-0.6B
-    "1.7b": Shape(hidden=2048, intermediate=6144, layers=28, heads=16, kv_heads=8, logit_spread=8.0),  # Qwen3-1.7B
-    "8b": Shape(
-        hidden=4096, intermediate=12288, layers=36, heads=32, kv_heads=8, logit_spread=8.0, tied=False
-    ),  # Qwen3-8B
+    "tiny": Shape(64, 128, 2, 2, 1, head_dim=32, vocab_size=WORDS + 1),
+    "60m": Shape(512, 1536, 12, 8, 4, head_dim=64, vocab_size=32_000, logit_spread=8.0),
+    "0.2b": Shape(768, 2304, 12, 12, 4, head_dim=64),  # 0.21 B
+    "0.6b": Shape(1024, 3072, 28, 16, 8, logit_spread=8.0),  # Qwen3-0.6B
+    "1.7b": Shape(2048, 6144, 28, 16, 8, logit_spread=8.0),  # Qwen3-1.7B
+    "8b": Shape(4096, 12288, 36, 32, 8, logit_spread=8.0, tie_word_embeddings=False),  # Qwen3-8B
 }
 
 
-def tensors_of(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield "model.embed_tokens.weight", (shape.vocabulary, shape.hidden)
-    query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    for layer in range(shape.layers):
-        prefix = f"model.layers.{layer}."
-        yield prefix + "self_attn.q_proj.weight", (query, shape.hidden)
-        yield prefix + "self_attn.k_proj.weight", (key, shape.hidden)
-        yield prefix + "self_attn.v_proj.weight", (key, shape.hidden)
-        yield prefix + "self_attn.o_proj.weight", (shape.hidden, query)
-        yield prefix + "self_attn.q_norm.weight", (shape.head_dim,)
-        yield prefix + "self_attn.k_norm.weight", (shape.head_dim,)
-        yield prefix + "mlp.gate_proj.weight", (shape.intermediate, shape.hidden)
-        yield prefix + "mlp.up_proj.weight", (shape.intermediate, shape.hidden)
-        yield prefix + "mlp.down_proj.weight", (shape.hidden, shape.intermediate)
-        yield prefix + "input_layernorm.weight", (shape.hidden,)
-        yield prefix + "post_attention_layernorm.weight", (shape.hidden,)
-    yield "model.norm.weight", (shape.hidden,)
-    if not shape.tied:
-        yield "lm_head.weight", (shape.vocabulary, shape.hidden)
+def tensors_of(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """The dimensions of each tensor."""
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(shape.config())
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     """A bfloat16 checkpoint in one safetensors file; one tensor is in memory at a time."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config
+    from transformers import PreTrainedTokenizerFast
+
+    from pruning.structured.write import write_safetensors
 
     directory.mkdir(parents=True, exist_ok=True)
-    header, offset = {}, 0
-    for name, dimensions in tensors_of(shape):
-        size = 2 * math.prod(dimensions)
-        header[name] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    text += b" " * (-len(text) % 8)
+    tensors = tensors_of(shape)
     generator = torch.Generator().manual_seed(seed)
-    with (directory / "model.safetensors").open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name, dimensions in tensors_of(shape):
+
+    def drawn() -> Iterator[memoryview]:
+        for name, dimensions in tensors.items():
             final = name == "model.norm.weight"
             tensor = torch.full(dimensions, shape.logit_spread if final else 1.0, dtype=torch.bfloat16)
             if len(dimensions) > 1:
                 tensor.normal_(std=dimensions[1] ** -0.5, generator=generator)
-            file.write(tensor.view(torch.uint8).numpy().data)
-    Qwen3Config(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=40_960,
-        architectures=["Qwen3ForCausalLM"],
-        dtype="bfloat16",
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=None,
-    ).save_pretrained(directory)
-    known = {"<eos>": 0} | {f"w{i}": i + 1 for i in range(min(WORDS, shape.vocabulary - 1))}
+            yield tensor.view(torch.uint8).numpy().data
+
+    sizes = {name: ("BF16", dimensions, 2 * math.prod(dimensions)) for name, dimensions in tensors.items()}
+    write_safetensors(directory / "model.safetensors", sizes, drawn())
+    shape.config().save_pretrained(directory)
+    known = {"<eos>": 0} | {f"w{i}": i + 1 for i in range(min(WORDS, shape.vocab_size - 1))}
     backend = Tokenizer(models.WordLevel(vocab=known, unk_token="<eos>"))  # noqa: S106
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(directory)  # noqa: S106

@@ -7,7 +7,7 @@ import copy
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ def write(checkpoint: Checkpoint, kept: Mapping[str, Slice | None], config: Mapp
     homes: dict[str, str] = {}
     total = 0
     for name, shard in zip(names, shards, strict=True):
-        total += _write_shard(checkpoint, shard, folder / name)
+        tensors = {part.name: (entry.dtype, part.shape, _size(entry, part)) for entry, part in shard}
+        chunks = (chunk for each in shard for chunk in content(checkpoint, *each))
+        total += write_safetensors(folder / name, tensors, chunks)
         homes |= {part.name: name for _, part in shard}
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(homes.items()))}
@@ -63,22 +65,26 @@ def _width(entry: Entry) -> int:
     return entry.size // max(1, math.prod(entry.shape))
 
 
-def _write_shard(checkpoint: Checkpoint, shard: list[tuple[Entry, Slice]], file: Path) -> int:
-    """Writes one safetensors file; returns the bytes of its tensors."""
+def _size(entry: Entry, part: Slice) -> int:
+    return entry.size if part.shape == entry.shape else _width(entry) * math.prod(part.shape)
+
+
+def write_safetensors(
+    file: Path, tensors: Mapping[str, tuple[str, Sequence[int], int]], chunks: Iterable[bytes | memoryview]
+) -> int:
+    """Writes one file of `tensors` (their dtype, shape and bytes); `chunks` are their bytes. Returns how many."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for entry, part in shard:
-        size = _width(entry) * math.prod(part.shape) if part.shape != entry.shape else entry.size
-        header[part.name] = {"dtype": entry.dtype, "shape": part.shape, "data_offsets": (end, end + size)}
+    for name, (dtype, shape, size) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + size)}
         end += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with file.open("wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
-        for entry, part in shard:
-            for chunk in content(checkpoint, entry, part):
-                stream.write(chunk)
-                HEARTBEAT.beat()
+        for chunk in chunks:
+            stream.write(chunk)
+            HEARTBEAT.beat()
         assert stream.tell() == 8 + len(text) + end, file
     return end
 

@@ -16,7 +16,7 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from pruning.run import prune
 from tests.support import pruning as tiny
 
-_SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary=5000)
+_SHAPE = Shape(64, 128, 2, 4, 2, head_dim=16, vocab_size=5000)
 
 
 def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp_path):
@@ -43,13 +43,13 @@ def test_the_recipe_s_sparsegpt_leaves_kept_weights_alone_for_a_diagonal_hessian
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_random_checkpoint_is_a_whole_one(tmp_path, monkeypatch, tied):
-    shape = dataclasses.replace(SHAPES["tiny"], tied=tied)
+    shape = dataclasses.replace(SHAPES["tiny"], tie_word_embeddings=tied)
     monkeypatch.setitem(SHAPES, "tiny", shape)
     monkeypatch.setattr(sys, "argv", ["synthetic", "tiny", str(tmp_path / "model")])
     synthetic.main()
     model = tmp_path / "model"
     tensors = load_file(model / "model.safetensors")
-    parameters = sum(math.prod(dimensions) for _, dimensions in tensors_of(shape))
+    parameters = sum(math.prod(dimensions) for dimensions in tensors_of(shape).values())
     assert sum(tensor.numel() for tensor in tensors.values()) == parameters
     assert ("lm_head.weight" in tensors) != tied
     assert json.loads((model / "config.json").read_text())["tie_word_embeddings"] is tied
