@@ -18,7 +18,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -220,7 +222,15 @@ class PacedExecutor(Executor):  # type: ignore[misc]
         return future
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
-        return _Step(self, self._submitted, self.device.submit())
+        """A step that was submitted: vLLM waits for its `result`."""
+        return SimpleNamespace(result=partial(self._result, self._submitted, self.device.submit()))
+
+    def _result(self, submitted: Any, ends: float) -> ModelRunnerOutput:
+        """Make up the outputs while the device computes, then wait for it."""
+        found = self.outputs(submitted)
+        if (left := ends - self.now()) > 0:
+            self.sleep(left)
+        return found
 
     def outputs(self, step: Any) -> ModelRunnerOutput:
         """What the script says in a step. Steps come in their order."""
@@ -296,23 +306,6 @@ class PacedExecutor(Executor):  # type: ignore[misc]
             torch.tensor([[value, self.script.logprobs[row][0]] for (_, value), row in zip(own, rows, strict=True)]),
             torch.tensor([rank for rank, _ in own]),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A step that was submitted: vLLM waits for its result."""
-
-    executor: PacedExecutor
-    submitted: Any  # vLLM's SchedulerOutput
-    ends: float
-
-    def result(self) -> ModelRunnerOutput:
-        """Make up the outputs while the device computes, then wait for it."""
-        found = self.executor.outputs(self.submitted)
-        left = self.ends - self.executor.now()
-        if left > 0:
-            self.executor.sleep(left)
-        return found
 
 
 def executor(script: ScriptedLM, device: Device) -> type[PacedExecutor]:

@@ -105,24 +105,19 @@ def cells() -> Iterator[Cell]:
 
 def table(found: Sequence[Coverage]) -> pd.DataFrame:
     """Per statistic, contexts and items a context: the worst cell, and all cells together."""
-    rows = []
-    groups: dict[tuple[str, int, int], list[Coverage]] = {}
-    for each in found:
-        groups.setdefault((each.statistic, each.cell.contexts, each.cell.items), []).append(each)
-    for (name, contexts, items), group in groups.items():
-        shown = sum(each.shown for each in group)
-        worst = min(group, key=lambda each: each.share)
-        widths = [each.width for each in group if each.width is not None]
-        rows.append(
-            {
-                "statistic": name,
-                "contexts": contexts,
-                "items a context": items,
-                "worst": worst.share,
-                "at accuracy": worst.cell.accuracy,
-                "together": sum(each.held for each in group) / shown if shown else None,
-                "shown": shown / sum(each.samples for each in group),
-                "width": float(np.median(widths)) if widths else None,
-            }
-        )
-    return pd.DataFrame(rows)
+    rows = pd.DataFrame(
+        {
+            "statistic": each.statistic,
+            "contexts": each.cell.contexts,
+            "items a context": each.cell.items,
+            "worst": each.share,
+            "at accuracy": each.cell.accuracy,
+            **{name: getattr(each, name) for name in ("held", "shown", "samples", "width")},
+        }
+        for each in found
+    )
+    groups = rows.groupby(["statistic", "contexts", "items a context"], sort=False)
+    sums = groups[["held", "shown", "samples"]].sum()
+    worst = rows.loc[groups["worst"].idxmin()].set_index(sums.index.names)[["worst", "at accuracy"]]
+    shares = {"together": sums["held"] / sums["shown"], "shown": sums["shown"] / sums["samples"]}
+    return worst.assign(**shares, width=groups["width"].median()).reset_index()

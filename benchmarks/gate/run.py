@@ -139,12 +139,12 @@ def _recorded(options: argparse.Namespace) -> dict[str, Any]:
         print("recorded: no run (--run DIR)")
         return {}
     found = list(sequential.recorded(options.run, repeats=options.redraws, seed=options.seed))
-    rows = [(each.checkpoint, each.what, f"{100 * each.loss:.1f} %", each.items, each.rate) for each in found]
+    rows = [(checkpoint, what, f"{100 * loss:.1f} %", items, passed) for checkpoint, what, loss, items, passed in found]
     print_table(
         "wrong PASS of a recorded run, redrawn", ("checkpoint", "criterion", "loss = tolerance", "items", "rate"), rows
     )
-    cases = [{"checkpoint": each.checkpoint, "criterion": each.what, **_figures(each.rate)} for each in found]
-    return {"cases": cases, "above_bound": any(each.rate.ends[0] > PASS_LEVEL for each in found)}
+    cases = [{"checkpoint": each[0], "criterion": each[1], **_figures(each[-1])} for each in found]
+    return {"cases": cases, "above_bound": any(each["low"] > PASS_LEVEL for each in cases)}
 
 
 def _figures(found: Rate) -> dict[str, Any]:

@@ -114,19 +114,8 @@ def fixed(case: Case, seed: int) -> int | None:
     return high
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """A recorded run, redrawn: how often it passes where its own loss is the tolerance."""
-
-    checkpoint: str
-    what: str
-    loss: float
-    items: int
-    rate: Rate
-
-
-def recorded(run: Path, *, repeats: int, seed: int) -> Iterator[Recorded]:
-    """Each checkpoint's loss by each criterion, as that criterion's tolerance."""
+def recorded(run: Path, *, repeats: int, seed: int) -> Iterator[tuple[str, str, float, int, Rate]]:
+    """Checkpoint, criterion, its loss, items, and how often the redrawn run passes with that loss as the tolerance."""
     inputs = read_inputs(run)
     for comparison in inputs.comparisons().values():
         if comparison.reason is not None:
@@ -134,8 +123,8 @@ def recorded(run: Path, *, repeats: int, seed: int) -> Iterator[Recorded]:
         paired = paired_of(inputs, comparison)
         for what, loss, thresholds in _own_losses(paired):
             found = replay(paired, thresholds, first=FIRST, repeats=repeats, seed=seed)
-            rate, items = Rate(found.outcomes.count("PASS"), repeats), len(paired.contexts)
-            yield Recorded(checkpoint=comparison.subject.checkpoint, what=what, loss=loss, items=items, rate=rate)
+            passed = Rate(found.outcomes.count("PASS"), repeats)
+            yield comparison.subject.checkpoint, what, loss, len(paired.contexts), passed
 
 
 def _own_losses(paired: Paired) -> Iterator[tuple[str, float, Thresholds]]:

@@ -8,8 +8,9 @@ after its imports."""
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 
 def process_status(field: str) -> int:
@@ -18,39 +19,46 @@ def process_status(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def _job(method: str, source: str, passages: str, out: str, tokens: int, threads: int) -> dict[str, Any]:
+@contextmanager
+def measured(threads: int) -> Iterator[dict[str, float]]:
+    """What the block took, known after it: seconds, processor seconds, GiB above what the process held before it."""
+    import torch
+
+    torch.set_num_threads(threads)
+    base, found = process_status("VmRSS"), dict[str, float]()
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts here
+    started, cpu = time.perf_counter(), time.process_time()
+    yield found
+    found |= {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+    found["peak_gib"] = (process_status("VmHWM") - base) / 2**30
+
+
+def _job(method: str, source: str, passages: str, out: str, tokens: int, threads: int) -> dict[str, float]:
     import torch
     from datasets import Dataset
     from llmcompressor import oneshot
     from llmcompressor.modifiers.pruning import SparseGPTModifier, WandaPruningModifier
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    torch.set_num_threads(threads)
     texts = Path(passages).read_text().splitlines()
-    base = process_status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    started, cpu = time.perf_counter(), time.process_time()
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    encoded = [tokenizer(text)["input_ids"][:tokens] for text in texts]
-    rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in encoded]
-    modifier = {"wanda": WandaPruningModifier, "sparsegpt": SparseGPTModifier}[method]
-    recipe = modifier(sparsity=0.5, mask_structure="0:0", targets=[type(model.model.layers[0]).__name__])
-    oneshot(
-        model=model,
-        dataset=Dataset.from_list(rows),
-        recipe=recipe,
-        max_seq_length=tokens,
-        num_calibration_samples=len(rows),
-        shuffle_calibration_samples=False,
-    )
-    model.to(torch.bfloat16).save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return {
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-        "peak_gib": (process_status("VmHWM") - base) / 2**30,
-    }
+    with measured(threads) as found:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        encoded = [tokenizer(text)["input_ids"][:tokens] for text in texts]
+        rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in encoded]
+        modifier = {"wanda": WandaPruningModifier, "sparsegpt": SparseGPTModifier}[method]
+        recipe = modifier(sparsity=0.5, mask_structure="0:0", targets=[type(model.model.layers[0]).__name__])
+        oneshot(
+            model=model,
+            dataset=Dataset.from_list(rows),
+            recipe=recipe,
+            max_seq_length=tokens,
+            num_calibration_samples=len(rows),
+            shuffle_calibration_samples=False,
+        )
+        model.to(torch.bfloat16).save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    return found
 
 
 if __name__ == "__main__":

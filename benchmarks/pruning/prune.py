@@ -16,15 +16,14 @@ import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import roofline
 from benchmarks.harness import Options, answer_of, count, module_command, print_table, run_main
-from benchmarks.pruning.llm_compressor_job import process_status
+from benchmarks.pruning.llm_compressor_job import measured
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
 from launch.sweep.models import BUNDLED_MODEL
 from quantising.methods import llm_compressor
@@ -47,37 +46,25 @@ class Case:
     tokens: int  # a passage is cut to so many
 
 
-def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: int, threads: int) -> dict[str, Any]:
-    import torch
+def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: int, threads: int) -> dict[str, float]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM  # noqa: F401
     from transformers.utils import logging
 
+    from benchmarks.pruning import recipe
     from pruning import run
+    from pruning.config import CalibrationConfig, PruneConfig
 
     logging.disable_progress_bar()
-    torch.set_num_threads(threads)
     texts = passages.read_text().splitlines()
-    base = process_status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts here
-    started, cpu = time.perf_counter(), time.process_time()
-    peak: int | None = None
-    if who in ("ours", "gpu"):
-        from pruning.config import CalibrationConfig, PruneConfig
-
-        calibration = CalibrationConfig(source=f"text:{passages}", samples=len(texts), sequence_length=tokens)
-        device = "cuda" if who == "gpu" else "cpu"
-        config = PruneConfig(source=source, method=method, sparsity=0.5, calibration=calibration, device=device)
-        manifest = run.prune(config, out)
-        peak = manifest.peak_memory_bytes if who == "gpu" else None
-    else:
-        from benchmarks.pruning import recipe
-
-        recipe.run(source, out, method, 0.5, texts, tokens)
-    return {
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-        "peak_gib": (process_status("VmHWM") - base if peak is None else peak) / 2**30,
-    }
+    with measured(threads) as found:
+        if who == "recipe":
+            recipe.run(source, out, method, 0.5, texts, tokens)
+        else:
+            calibration = CalibrationConfig(source=f"text:{passages}", samples=len(texts), sequence_length=tokens)
+            device = "cuda" if who == "gpu" else "cpu"
+            config = PruneConfig(source=source, method=method, sparsity=0.5, calibration=calibration, device=device)
+            manifest = run.prune(config, out)
+    return found if who != "gpu" else found | {"peak_gib": manifest.peak_memory_bytes / 2**30}
 
 
 def agreement(first: Path, second: Path) -> dict[str, float]:
@@ -94,30 +81,24 @@ def agreement(first: Path, second: Path) -> dict[str, float]:
     return {"masks_agree": same[0] / total[0], "first_layer_agrees": same[1] / total[1]}
 
 
-def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
+def _cases(arguments: argparse.Namespace, folder: Path) -> Iterator[Case]:
     """The requested model; without a request, the bundled one and a random one."""
     given = arguments.model or arguments.shape
-    cases = []
-    if arguments.model == "bundled" or not given:
-        from launch.sweep.compress import SOURCES
+    for name in [given] if given else ["bundled", "0.2b"]:
+        passages, tokens = folder / "passages.txt", arguments.tokens
+        if name == "bundled":
+            from launch.sweep.compress import SOURCES
 
-        passages = folder / "gazetteer.txt"
-        lines = SOURCES["gazetteer"](_DEMO["samples"], 0)
-        passages.write_text("".join(" ".join(line.split()) + "\n" for line in lines))
-        cases.append(Case("bundled", BUNDLED_MODEL, passages, _DEMO["tokens"]))
-    elif arguments.model:
-        passages = write_passages(folder / "passages.txt", arguments.samples, arguments.tokens)
-        cases.append(Case(Path(arguments.model).name, Path(arguments.model), passages, arguments.tokens))
-    if arguments.shape or not given:
-        name = arguments.shape or "0.2b"
-        shape = SHAPES[name]
-        if arguments.layers:
-            shape = dataclasses.replace(shape, num_hidden_layers=arguments.layers)
-        passages = write_passages(folder / "words.txt", arguments.samples, arguments.tokens)
-        cases.append(Case(name, write_checkpoint(folder / "dense", shape), passages, arguments.tokens))
-    if arguments.passages:
-        cases = [dataclasses.replace(case, passages=arguments.passages, tokens=arguments.tokens) for case in cases]
-    return cases
+            source, tokens = BUNDLED_MODEL, _DEMO["tokens"]
+            lines = SOURCES["gazetteer"](_DEMO["samples"], 0)
+            passages.write_text("".join(" ".join(line.split()) + "\n" for line in lines))
+        else:
+            write_passages(passages, arguments.samples, tokens)
+            source = Path(name)
+            if not arguments.model:
+                layers = {"num_hidden_layers": arguments.layers} if arguments.layers else {}
+                source = write_checkpoint(folder / "dense", dataclasses.replace(SHAPES[name], **layers))
+        yield Case(Path(name).name, source, passages, tokens)
 
 
 def measure(
@@ -141,14 +122,14 @@ def measure(
                 command = [str(python), "-P", str(_JOB), *work]
                 runs[who].append(answer_of(llm_compressor.NAME, command, env=env, cwd=folder))
     rows = []
-    for who, measured in runs.items():
+    for who, jobs in runs.items():
         row: dict[str, Any] = {"model": case.model, "method": method, "who": who, "rounds": rounds}
-        row |= {key: median(run[key] for run in measured) for key in measured[0]}
-        row |= {"seconds_min": min(run["seconds"] for run in measured)}
-        row |= {"seconds_max": max(run["seconds"] for run in measured)}
+        row |= {key: median(run[key] for run in jobs) for key in jobs[0]}
+        row |= {"seconds_min": min(run["seconds"] for run in jobs)}
+        row |= {"seconds_max": max(run["seconds"] for run in jobs)}
         if who != "ours" and "ours" in runs:
             for key, field in (("ours_times_faster", "seconds"), ("ours_times_less_cpu", "cpu_seconds")):
-                ratios = [theirs[field] / ours[field] for theirs, ours in zip(measured, runs["ours"], strict=True)]
+                ratios = [theirs[field] / ours[field] for theirs, ours in zip(jobs, runs["ours"], strict=True)]
                 row |= {key: median(ratios), f"{key}_min": min(ratios), f"{key}_max": max(ratios)}
             row |= agreement(made["ours"], made[who])
         rows.append(row)
@@ -180,7 +161,6 @@ def main() -> None:
     models = parser.add_mutually_exclusive_group()
     models.add_argument("--model", help="'bundled', or a dense checkpoint's directory")
     models.add_argument("--shape", choices=SHAPES, help="of a random checkpoint")
-    parser.add_argument("--passages", type=Path, help="text file, one passage a line; default: see above")
     parser.add_argument("--layers", type=count, help="of the shape, if not all")
     parser.add_argument("--samples", type=count, default=16, help="random passages")
     parser.add_argument("--tokens", type=count, default=512, help="of a random passage, and the window")
@@ -200,8 +180,6 @@ def main() -> None:
         parser.error(f"--methods: {min(unknown)!r} is not one of {', '.join(_BARS)}")
     if arguments.model not in (None, "bundled") and not Path(arguments.model).is_dir():
         parser.error(f"--model: {arguments.model}: no such directory")
-    if arguments.passages and not arguments.passages.is_file():
-        parser.error(f"--passages: {arguments.passages}: no such file")
     sides: dict[str, Path | None] = dict.fromkeys([arguments.only] if arguments.only else ["ours", "recipe"])
     if arguments.peer:
         python = llm_compressor.interpreter()

@@ -9,7 +9,6 @@ rounding decides which weights go.)"""
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +75,15 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     tensors = tensors_of(shape)
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn() -> Iterator[memoryview]:
-        for name, dimensions in tensors.items():
-            final = name == "model.norm.weight"
-            tensor = torch.full(dimensions, shape.logit_spread if final else 1.0, dtype=torch.bfloat16)
-            if len(dimensions) > 1:
-                tensor.normal_(std=dimensions[1] ** -0.5, generator=generator)
-            yield tensor.view(torch.uint8).numpy().data
+    def drawn(name: str, dimensions: tuple[int, ...]) -> memoryview:
+        final = name == "model.norm.weight"
+        tensor = torch.full(dimensions, shape.logit_spread if final else 1.0, dtype=torch.bfloat16)
+        if len(dimensions) > 1:
+            tensor.normal_(std=dimensions[1] ** -0.5, generator=generator)
+        return tensor.view(torch.uint8).numpy().data
 
     sizes = {name: ("BF16", dimensions, 2 * math.prod(dimensions)) for name, dimensions in tensors.items()}
-    write_safetensors(directory / "model.safetensors", sizes, drawn())
+    write_safetensors(directory / "model.safetensors", sizes, (drawn(*each) for each in tensors.items()))
     shape.config().save_pretrained(directory)
     known = {"<eos>": 0} | {f"w{i}": i + 1 for i in range(min(WORDS, shape.vocab_size - 1))}
     backend = Tokenizer(models.WordLevel(vocab=known, unk_token="<eos>"))  # noqa: S106

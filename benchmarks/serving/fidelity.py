@@ -7,23 +7,19 @@ Timed are the checkpoint's pass over the texts and the divergence at every posit
 noise on its matrices."""
 
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Agreement, lacking, run_main
-from benchmarks.serving import workload
-from benchmarks.serving.sides import llm_arguments
+from benchmarks.serving import sides, workload
 
 TOLERANCE = 1e-3  # nats, of the divergence at any position
 _NOISE = 0.02  # deviations of a matrix
 _PIECE = 64  # tokens of one of our requests
-_MAX_MODEL_LEN = 2048
 
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
@@ -59,19 +55,14 @@ def noisy(model: Path) -> Iterator[Path]:
         yield made
 
 
-class Ours:
+class Ours(sides.Ours):
     """Resurface's engine: the base keeps its distributions, then the checkpoint is swapped in."""
 
     def __init__(self, work: Mapping[str, Any]) -> None:
-        from evaluator.engine.config import EngineConfig
-        from evaluator.engine.vllm.engine import VLLMEngine
-
-        self._work = work
+        super().__init__(work)
         self._folder = tempfile.TemporaryDirectory()
-        self._engine = VLLMEngine(EngineConfig(max_model_len=_MAX_MODEL_LEN, **work["engine_args"]))
-        self._engine.load(Path(work["model"]))
         self._run(keep=True)
-        self.cold = partial(self._engine.load, Path(work["compressed"]))  # loading resets the prefix cache
+        self._model = Path(work["compressed"])
 
     def fidelity(self) -> dict[str, Any]:
         return {"kld": self._run(keep=False), "dtype": self._engine.dtype}
@@ -101,23 +92,18 @@ class Ours:
         return {name: [kld for place in sorted(pieces) for kld in pieces[place]] for name, pieces in found.items()}
 
 
-class Theirs:
+class Theirs(sides.Theirs):
     """`vllm.LLM` with the checkpoint; the base's distributions are transformers'."""
 
     def __init__(self, work: Mapping[str, Any]) -> None:
-        os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
-        self._items: Sequence[Mapping[str, Any]] = work["items"]
         import torch
         from transformers import AutoModelForCausalLM
 
         base = AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.float32).eval()
         with torch.inference_mode():
-            logits = [base(torch.tensor([item["prompt"]])).logits[0, :-1] for item in self._items]
+            logits = [base(torch.tensor([item["prompt"]])).logits[0, :-1] for item in work["items"]]
         self._base = [each.log_softmax(-1).numpy() for each in logits]
-        from vllm import LLM
-
-        self._llm = LLM(work["compressed"], **{**llm_arguments(work), "max_logprobs": -1})
-        self.cold = self._llm.reset_prefix_cache
+        super().__init__({**work, "model": work["compressed"], "llm_args": {**work["llm_args"], "max_logprobs": -1}})
 
     def fidelity(self) -> dict[str, Any]:
         import numpy as np

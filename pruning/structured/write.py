@@ -38,7 +38,14 @@ def write(checkpoint: Checkpoint, kept: Mapping[str, Slice | None], config: Mapp
     homes: dict[str, str] = {}
     total = 0
     for name, shard in zip(names, shards, strict=True):
-        tensors = {part.name: (entry.dtype, part.shape, _size(entry, part)) for entry, part in shard}
+        tensors = {
+            part.name: (
+                entry.dtype,
+                part.shape,
+                entry.size if part.shape == entry.shape else _width(entry) * math.prod(part.shape),
+            )
+            for entry, part in shard
+        }
         chunks = (chunk for each in shard for chunk in content(checkpoint, *each))
         total += write_safetensors(folder / name, tensors, chunks)
         homes |= {part.name: name for _, part in shard}
@@ -63,10 +70,6 @@ def content(checkpoint: Checkpoint, entry: Entry, part: Slice) -> Iterator[bytes
 def _width(entry: Entry) -> int:
     """Bytes of an element."""
     return entry.size // max(1, math.prod(entry.shape))
-
-
-def _size(entry: Entry, part: Slice) -> int:
-    return entry.size if part.shape == entry.shape else _width(entry) * math.prod(part.shape)
 
 
 def write_safetensors(
