@@ -97,14 +97,9 @@ def run_main(main: Callable[[], None]) -> None:
 def answer_of(
     name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> dict[str, Any]:
-    """The last line of a process that errors call `name`. Raises SystemExit with stderr's last line if it fails."""
-    done = subprocess.run(
-        command, env=environment() if env is None else env, cwd=cwd, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{name} failed: {_last_line(done.stderr)}")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    """The one answer of a process that errors call `name`. Raises SystemExit with stderr's last line if it fails."""
+    with Child(name, command, env=env, cwd=cwd) as child:
+        return child.first
 
 
 def serve(
@@ -140,7 +135,7 @@ class Child:
             cwd=cwd,
         )
         try:
-            self._answer()
+            self.first = self._answer()
         except SystemExit:
             self.__exit__()
             raise
@@ -149,12 +144,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        self._process.communicate()  # closes its input and waits
         self._errors.close()
 
     def round(self) -> dict[str, Any]:

@@ -15,9 +15,11 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from evaluator.core.errors import InputError
 
-def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = False, pinned: bool = False) -> Path | str:
-    """The interpreter of an environment with `requirements`, or a sentence that says why there is none. `pinned`: they
+
+def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = False, pinned: bool = False) -> Path:
+    """The interpreter of an environment with `requirements`. Raises InputError where there can be none. `pinned`: they
     are complete, and not resolved; with `beside_ours` they must be, since most of those are ours."""
     ours = sysconfig.get_path("purelib") if beside_ours else ""
     digest = hashlib.sha256("\n".join([*requirements, ours]).encode()).hexdigest()[:8]
@@ -38,9 +40,10 @@ def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = Fal
             pip.append("--no-deps")
         subprocess.run([*pip, *requirements], check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
-        return f"its environment cannot be made: {(str(error.stderr).strip() or str(error)).splitlines()[-1]}"
+        reason = (str(error.stderr).strip() or str(error)).splitlines()[-1]
+        raise InputError(f"{name}: its environment cannot be made: {reason}") from None
     except OSError as error:
-        return f"its environment cannot be made: {error}"
+        raise InputError(f"{name}: its environment cannot be made: {error}") from None
     done.touch()
     return python
 

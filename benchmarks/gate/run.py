@@ -10,6 +10,7 @@ and returns what the JSON line says of it. The exit code is 1 where a rate is su
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,28 +73,27 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
     """Of a base of 80 %, with 1 % flips."""
     rows, found = [], []
     names = [f"3 x {kind}" for kind in errors.KINDS]
-    for items in errors.SIZES:
-        for languages in errors.LANGUAGES:
-            for cluster, correlation in ((1, 0.0), (5, 0.3)):
-                world = errors.World(items=items, languages=languages, cluster=cluster, correlation=correlation)
-                plans = {"no loss": errors.harmless(world, 0.01 / world.accuracy, 0.0)} | {
-                    f"3 x {kind}": errors.planted(kind, world, 3 * errors.JUDGED[kind].tolerance, 0.01)
-                    for kind in errors.KINDS
-                    if kind != "language" or languages > 1
-                }
-                shares = {
-                    name: errors.outcomes(world, plan, options.runs, (options.seed, items, languages, cluster))
-                    for name, plan in plans.items()
-                    if plan is not None
-                }
-                passed = shares["no loss"]["PASS"]
-                blocked = {name: each["BLOCK"] for name, each in shares.items() if name != "no loss"}
-                percents = [f"{100 * blocked[name]:.0f}" if name in blocked else "" for name in names]
-                rows.append((items, languages, cluster, f"{100 * passed:.0f}", *percents))
-                found.append(
-                    {"items": items, "languages": languages, "cluster": cluster, "pass_at_no_loss": passed}
-                    | {"block_at": blocked}
-                )
+    grid = product(errors.SIZES, errors.LANGUAGES, ((1, 0.0), (5, 0.3)))
+    for items, languages, (cluster, correlation) in grid:
+        world = errors.World(items=items, languages=languages, cluster=cluster, correlation=correlation)
+        plans = {"no loss": errors.harmless(world, 0.01 / world.accuracy, 0.0)} | {
+            f"3 x {kind}": errors.planted(kind, world, 3 * errors.JUDGED[kind].tolerance, 0.01)
+            for kind in errors.KINDS
+            if kind != "language" or languages > 1
+        }
+        shares = {
+            name: errors.outcomes(world, plan, options.runs, (options.seed, items, languages, cluster))
+            for name, plan in plans.items()
+            if plan is not None
+        }
+        passed = shares["no loss"]["PASS"]
+        blocked = {name: each["BLOCK"] for name, each in shares.items() if name != "no loss"}
+        percents = [f"{100 * blocked[name]:.0f}" if name in blocked else "" for name in names]
+        rows.append((items, languages, cluster, f"{100 * passed:.0f}", *percents))
+        found.append(
+            {"items": items, "languages": languages, "cluster": cluster, "pass_at_no_loss": passed}
+            | {"block_at": blocked}
+        )
     print_table(
         "power, %: PASS without a loss, BLOCK at three times the tolerance",
         ("items", "languages", "a context", "no loss", *names),

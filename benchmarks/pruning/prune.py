@@ -25,6 +25,7 @@ from benchmarks import roofline
 from benchmarks.harness import Options, answer_of, count, module_command, print_table, run_main
 from benchmarks.pruning.llm_compressor_job import measured
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
+from evaluator.core.errors import InputError
 from launch.sweep.models import BUNDLED_MODEL
 from quantising.methods import llm_compressor
 
@@ -182,11 +183,10 @@ def main() -> None:
         parser.error(f"--model: {arguments.model}: no such directory")
     sides: dict[str, Path | None] = dict.fromkeys([arguments.only] if arguments.only else ["ours", "recipe"])
     if arguments.peer:
-        python = llm_compressor.interpreter()
-        if isinstance(python, Path):
-            sides[llm_compressor.NAME] = python
-        else:
-            print(f"{llm_compressor.NAME} is left out: {python}", file=sys.stderr)
+        try:
+            sides[llm_compressor.NAME] = llm_compressor.environment()
+        except InputError as error:
+            print(f"{llm_compressor.NAME} is left out: {error}", file=sys.stderr)
     rate = roofline.product_rate(arguments.threads, on_gpu=arguments.only == "gpu")
     rows = []
     with tempfile.TemporaryDirectory() as folder:

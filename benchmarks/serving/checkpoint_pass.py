@@ -7,7 +7,6 @@ Prints where our time goes, the idle share, the fewest token forwards that the a
 the computed ones, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
 the rest of the wall time."""
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -59,7 +58,7 @@ def typical(results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return timed[(len(timed) - 1) // 2]
 
 
-def facts(options: argparse.Namespace, path: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def facts(path: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What our rounds say besides their seconds, also printed where it is a block to read."""
     one = typical(results)
     accounts, stats, seconds = one["accounts"], one["stats"], one["seconds"]
@@ -86,7 +85,6 @@ def facts(options: argparse.Namespace, path: Path, results: Sequence[Mapping[str
         if above:
             print("the engine beat the roofline: the peak was measured too low, by a busy machine perhaps")
     return {
-        **workload.facts(options, path),
         "split": one["split"],
         "fewest_token_forwards": forwards,
         "fewest_distributions": distributions,
@@ -105,8 +103,7 @@ def main() -> None:
         path = stack.enter_context(workload.written(options))
         peer = lm_eval.beside(stack, options, path, agree, generate=True)
         names = "pass", "one stream, records written", "four blocking calls, nothing written"
-        more = partial(facts, options, path)
-        workload.compare_sides(stack, options, path, names, "everything", more, agree=agree, peer=peer)
+        workload.compare_sides(stack, options, path, names, "everything", partial(facts, path), agree=agree, peer=peer)
 
 
 if __name__ == "__main__":

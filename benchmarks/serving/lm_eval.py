@@ -47,14 +47,12 @@ def beside(
     *,
     generate: bool,
 ) -> Peer | None:
-    """lm-eval as the peer, if `--peer` names it, until `stack` closes. Raises SystemExit if it cannot start."""
+    """lm-eval as the peer, if `--peer` names it, until `stack` closes. Raises InputError if it cannot start."""
     if options.peer is None:
         return None
     if not _LOCK.is_file():
         raise SystemExit(f"--peer {NAME}: {_LOCK} is missing: this needs a source tree of Resurface")
     python = python_of(NAME, pins(_LOCK), beside_ours=True)
-    if isinstance(python, str):
-        raise SystemExit(f"--peer {NAME}: {python}")
     document = json.loads(workload.read_text())
     respell(document, load_tokenizer(Path(document["model"])))
     workload.write_text(json.dumps(document))

@@ -11,7 +11,7 @@ from torch import Tensor
 from evaluator.core.errors import JobError
 from pruning.methods.patterns import Group, NofM, Pattern
 
-_FEW_ROWS = 64  # fewer than this leave most of a GPU idle where each is one multiprocessor's
+_FEW_ROWS = 64  # fewer leave most of a GPU idle: its `kthvalue` gives each to one multiprocessor
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 _PAIRWISE_M = 8  # up to this M, comparing all pairs of a group beats sorting it
 
@@ -36,32 +36,11 @@ def lowest_of_rows(score_OI: Tensor, count: int) -> Tensor:
 def _kth_lowest(score_OI: Tensor, count: int) -> Tensor:
     """The `count`-th lowest score of each row, (O, 1)."""
     if score_OI.device.type != "cpu":
-        # torch gives each row to one multiprocessor of a GPU, and a whole matrix is one row.
-        if len(score_OI) < _FEW_ROWS:
-            return _kth_by_halving(score_OI, count)
-        return score_OI.kthvalue(count, dim=1, keepdim=True).values
+        if len(score_OI) >= _FEW_ROWS:
+            return score_OI.kthvalue(count, dim=1, keepdim=True).values
+        return score_OI.sort(dim=1).values[:, count - 1 : count]
     # numpy's selection is vectorised where torch's is not: ten times faster with AVX-512.
     return torch.from_numpy(np.partition(score_OI.numpy(), count - 1, axis=1)[:, count - 1 : count].copy())
-
-
-def _kth_by_halving(score_OI: Tensor, count: int) -> Tensor:
-    """`_kth_lowest` on a GPU: floats as integers of the same order, an interval halved until it is one integer."""
-    integer = _INTEGERS[score_OI.element_size()]
-    key_OI = _order_preserving(score_OI.view(integer))
-    limits = torch.iinfo(integer)
-    low_O1 = torch.full((len(key_OI), 1), limits.min, dtype=integer, device=key_OI.device)
-    high_O1 = torch.full_like(low_O1, limits.max)
-    for _ in range(limits.bits):
-        middle_O1 = (low_O1 & high_O1) + ((low_O1 ^ high_O1) >> 1)  # rounded down, and never out of range
-        enough_O1 = (key_OI <= middle_O1).sum(dim=1, keepdim=True) >= count
-        high_O1 = torch.where(enough_O1, middle_O1, high_O1)
-        low_O1 = torch.where(enough_O1, low_O1, middle_O1 + 1)
-    return _order_preserving(high_O1).view(score_OI.dtype)
-
-
-def _order_preserving(bits: Tensor) -> Tensor:
-    """The bits of floats as integers of the same order, and back: negative ones count the other way."""
-    return torch.where(bits < 0, bits ^ torch.iinfo(bits.dtype).max, bits)
 
 
 def zeroed(weight_OI: Tensor, mask_OI: Tensor) -> Tensor:

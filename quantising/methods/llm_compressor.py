@@ -34,17 +34,14 @@ _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")  # in the na
 
 
 def environment() -> Path:
-    """The interpreter, in an environment made if absent. Raises InputError, in one line, if it cannot be."""
-    python = interpreter()
-    if isinstance(python, str):
-        raise InputError(f"compress: {NAME}: {python}; method rtn needs no environment")
-    return python
+    """The interpreter, in an environment made if absent; in a source tree the lock file pins the packages.
 
-
-def interpreter() -> Path | str:
-    """The same, with a sentence in place of the error. In a source tree the lock file pins the packages."""
+    Raises InputError, in one line, if it cannot be made."""
     locked = LOCK.is_file()
-    return python_of(NAME, pins(LOCK) if locked else [REQUIREMENT], pinned=locked)
+    try:
+        return python_of(NAME, pins(LOCK) if locked else [REQUIREMENT], pinned=locked)
+    except InputError as error:
+        raise InputError(f"compress: {error}; method rtn needs no environment") from None
 
 
 def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequences) -> dict[str, str]:

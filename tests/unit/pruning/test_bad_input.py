@@ -203,7 +203,7 @@ def rewrite(directory: Path, change) -> None:
 @pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
 def test_nan_weights_are_refused_by_name(name, value, copied, tmp_path):
     rewrite(copied, lambda tensors: tensors[name].view(-1)[3:4].fill_(value))
-    refused(magnitude(copied), tmp_path / "out", f"tensor {name} holds NaN", by=prune)
+    refused(magnitude(copied), tmp_path / "out", f"tensor '{name}' holds NaN", by=prune)
 
 
 def test_missing_misshapen_and_integer_tensors_are_refused_by_name(copied, tmp_path):

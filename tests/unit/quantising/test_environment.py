@@ -2,13 +2,13 @@
 
 import subprocess
 import sysconfig
-from pathlib import Path
 
 import pytest
 
 from quantising import environment
 from quantising.methods import llm_compressor as process
 from tests.support.requirements import PYTHONS, pins
+from tests.support.sweeps import refused
 
 
 @pytest.fixture
@@ -25,10 +25,9 @@ def test_it_is_made_once_and_left_out_in_words_where_it_cannot_be(tmp_path, monk
 
     with monkeypatch.context() as without:
         without.setattr(environment.subprocess, "run", refuse)
-        refused = environment.python_of("some", ["some==1"])
-    assert refused == "its environment cannot be made: ERROR: no matching distribution"
+        told = refused(environment.python_of, "some", ["some==1"])
+    assert told == "some: its environment cannot be made: ERROR: no matching distribution"
     python = environment.python_of("some", ["some==1"])
-    assert isinstance(python, Path)
     assert python.is_relative_to(tmp_path)
     assert python.exists()
     assert not list(python.parents[1].rglob("*.pth"))

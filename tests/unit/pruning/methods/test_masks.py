@@ -49,24 +49,6 @@ def test_groups_equal_a_stable_sort(m, data, groups, levels, seed):
     assert masks.groups_hold(mask, n, m)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(1, 4),
-    st.integers(1, 60),
-    st.data(),
-    st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
-    st.integers(0, 99),
-)
-def test_halving_finds_the_same_threshold_as_a_sort(rows, columns, data, dtype, seed):
-    generator = torch.Generator().manual_seed(seed)
-    score = torch.randn(rows, columns, generator=generator, dtype=torch.float64).mul(10.0 ** (seed % 9 - 4)).to(dtype)
-    drawn = torch.randint(0, 4, score.shape, generator=generator)
-    for number, value in enumerate((0.0, -0.0, float("inf"))):  # with ties, both zeros and what overflowed
-        score = torch.where(drawn == number, torch.tensor(value, dtype=dtype), score) if seed % 2 else score
-    count = data.draw(st.integers(1, columns))
-    assert torch.equal(masks._kth_by_halving(score, count), score.sort(dim=1).values[:, count - 1 : count])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_what_goes_is_plus_zero_and_the_rest_stays(dtype):
     weight = torch.randn(5, 7).to(dtype)
