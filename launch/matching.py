@@ -47,12 +47,10 @@ class MatchActor:
         self._config = setup.config
         self._engine: Engine | None = None
 
-    def load(self, checkpoint: Path) -> None:
-        self._engine = build_engine(self._config)
-        self._engine.load(checkpoint)
-
     def verdicts(self, checkpoint: Path, claims: Sequence[Claim], prompt_tokens: int) -> list[Verdict]:
-        assert self._engine is not None, "load comes before verdicts"
+        if self._engine is None:
+            self._engine = build_engine(self._config)
+            self._engine.load(checkpoint)
         tokenizer = load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code)
         return Matcher(tokenizer, prompt_tokens=prompt_tokens).verdicts(self._engine, claims)
 
@@ -103,8 +101,8 @@ def match_run(
                 "not even a response of one letter can be judged"
             )
     check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
-    lock = RunLock(run_dir)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(RunLock(run_dir).release)
         RecordStore(run_dir).clean()
         answered = stored.responses(run_dir, asked.probes, everything=asked.everything)
         controls = controls_by_task(run_dir, asked.controls)
@@ -112,23 +110,20 @@ def match_run(
             set_verdicts_aside(run_dir, info.name, warn)
         stored.write_fit_only(run_dir, asked.fit_only)
         logs, found = run_dir / "logs", []
-        with contextlib.ExitStack() as stack:
 
-            @cache
-            def machines() -> Cluster:  # only if a response has no verdict: else a run needs no Ray
-                return stack.enter_context(cluster(logs))
+        @cache
+        def machines() -> Cluster:  # only if a response has no verdict: else a run needs no Ray
+            return stack.enter_context(cluster(logs))
 
-            for info in infos:
-                matcher = _MatcherEngine(info, engine, machines, logs, tell)
-                try:
-                    found.append(_match(run_dir, info, matcher.verdicts, answered, controls, tell))
-                finally:  # an engine frees its memory only when its process ends
-                    if matcher.actor is not None:
-                        with contextlib.suppress(RayError):
-                            ray.kill(matcher.actor)
+        for info in infos:
+            matcher = _MatcherEngine(info, engine, machines, logs, tell)
+            try:
+                found.append(_match(run_dir, info, matcher.verdicts, answered, controls, tell))
+            finally:  # an engine frees its memory only when its process ends
+                if matcher.actor is not None:
+                    with contextlib.suppress(RayError):
+                        ray.kill(matcher.actor)
         return found
-    finally:
-        lock.release()
 
 
 def controls_by_task(run_dir: Path, per_language: int) -> dict[str, list[Control]]:
@@ -202,7 +197,6 @@ class _MatcherEngine:
                 self._tell(f"starting the engine{needs}")
                 setup = EngineSetup(config=self._config, log_path=self._log, place=place)
                 self.actor = start_actor(MatchActor, setup)
-                ray.get(self.actor.load.remote(path))
             verdicts: list[Verdict] = ray.get(self.actor.verdicts.remote(path, claims, self._prompt_tokens))
         except RayError as error:
             machines.check()

@@ -44,8 +44,9 @@ _FORMS: Mapping[str, tuple[re.Pattern[str], str]] = {
         "KEY[=VALUE][:EFFECT] is needed, as `kubectl taint` has it",
     ),
     "user": (re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), "is no user's name"),
+    **dict.fromkeys(("head", "workers"), (re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?"), "is no host")),
 }
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
+_ANY = re.compile(r"[^\x00-\x1f\x7f]+"), "is empty or holds a control character"
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=@%+,:~-]+")
 _TEMPLATES = Environment(  # noqa: S701  (scripts and YAML, not HTML)
     loader=FileSystemLoader(Path(__file__).parent),
@@ -94,18 +95,12 @@ class ClusterSettings:
         for each in fields(self):
             value = getattr(self, each.name)
             for text in value if isinstance(value, tuple) else (value,):
-                broken = isinstance(text, str | Path) and (not str(text) or re.search(r"[\x00-\x1f\x7f]", str(text)))
-                _need(not broken, each.name, value, "is empty or holds a control character")
+                for form, why in (_ANY, _FORMS.get(each.name, _ANY)) if isinstance(text, str | Path) else ():
+                    _need(bool(form.fullmatch(str(text))), each.name, text, why)
         for name in ("nodes", "cpus", "tries"):
             value = getattr(self, name)
             _need(value is None or value >= 1, name, value, "at least one is needed")
         _need(self.gpus >= 0, "gpus", self.gpus, "cannot be fewer than none")
-        for name, (form, why) in _FORMS.items():
-            value = getattr(self, name)
-            for text in value if isinstance(value, tuple) else (value,):
-                _need(text is None or bool(form.fullmatch(text)), name, text, why)
-        for host in filter(None, (self.head, *self.workers)):
-            _need(bool(_HOST.fullmatch(host)), "head and --workers", host, "is no host")
         try:
             shlex.split(self.setup or "")
         except ValueError:
@@ -132,27 +127,17 @@ def _need(holds: bool, name: str, value: object, why: str) -> None:
         raise InputError(f"--{option}: {(str(value) if isinstance(value, Path) else value)!r}: {why}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """A kind of cluster, and the settings that its files use besides the run directory and the sweep."""
-
-    name: str
-    help: str
-    render: Callable[[ClusterSettings, Parts, str], dict[str, str]]
-    uses: frozenset[str]
-
-
 def render(format: str, settings: ClusterSettings, parts: Parts) -> dict[str, str]:
     """The files of a format: text by name. Raises InputError for an unknown format, a missing or an unused setting."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    chosen = FORMATS[format]
+    rendered, uses = FORMATS[format]
     for each in fields(settings):
         value = getattr(settings, each.name)
-        used = each.name in chosen.uses or each.default is MISSING or value == each.default
+        used = each.name in uses or each.default is MISSING or value == each.default
         _need(used, each.name, value, f"not used by {format}")
     command = shlex.join(["resurface", "sweep", settings.sweep, "--out", str(settings.out)])
-    return chosen.render(settings, parts, command)
+    return rendered(settings, parts, command)
 
 
 def _slurm(settings: ClusterSettings, parts: Parts, command: str) -> dict[str, str]:
@@ -246,18 +231,17 @@ def _pod(settings: ClusterSettings) -> dict[str, Any]:
         container["envFrom"] = [{"secretRef": {"name": name}} for name in settings.secrets]
     if resources:
         container["resources"] = {"requests": dict(resources), "limits": dict(resources)}
-    return {
+    pod = {
         "containers": [container],
         "volumes": [
             {"name": "shared", "persistentVolumeClaim": {"claimName": settings.claim}},
             # What workers of one engine exchange.
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm}},
         ],
-        **(
-            {"nodeSelector": dict(each.split("=") for each in settings.node_selector)} if settings.node_selector else {}
-        ),
-        **({"tolerations": tolerations} if (tolerations := list(_tolerations(settings))) else {}),
+        "nodeSelector": dict(each.split("=") for each in settings.node_selector),
+        "tolerations": list(_tolerations(settings)),
     }
+    return {name: value for name, value in pod.items() if value}
 
 
 def _tolerations(settings: ClusterSettings) -> Iterator[dict[str, str]]:
@@ -310,38 +294,17 @@ def _up(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
 
 
 _MACHINES = frozenset({"name", "nodes", "gpus", "cpus", "memory"})
-FORMATS: Mapping[str, Format] = {
-    each.name: each
-    for each in (
-        Format(
-            name="slurm",
-            help="a batch script: --mode symmetric (whole nodes), start (shared nodes) or array (a job per model); "
-            "give start and array --cpus and --memory",
-            render=_slurm,
-            uses=_MACHINES | {"time", "partition", "account", "setup", "mode"},
-        ),
-        Format(
-            name="kuberay",
-            help="a RayJob for KubeRay (ray.io/v1), under Kueue with --queue; needs --image and --claim",
-            render=_kuberay,
-            uses=_MACHINES
-            | {"time", "image", "claim", "mount", "namespace", "queue", "tries", "ray_version"}
-            | {"node_selector", "tolerations", "secrets", "shm"},
-        ),
-        Format(
-            name="job",
-            help="a script that submits a job to a running Ray cluster; needs --address",
-            render=_job,
-            uses=frozenset({"address"}),
-        ),
-        Format(
-            name="up",
-            help="a configuration for `ray up` on machines that ssh reaches, and a script that runs the sweep there; "
-            "needs --head and --user",
-            render=_up,
-            uses=frozenset({"name", "gpus", "cpus", "setup", "head", "workers", "user"}),
-        ),
-    )
+# What renders a format, and the settings that its files use besides the run directory and the sweep.
+FORMATS: Mapping[str, tuple[Callable[[ClusterSettings, Parts, str], dict[str, str]], frozenset[str]]] = {
+    "slurm": (_slurm, _MACHINES | {"time", "partition", "account", "setup", "mode"}),
+    "kuberay": (
+        _kuberay,
+        _MACHINES
+        | {"time", "image", "claim", "mount", "namespace", "queue", "tries", "ray_version"}
+        | {"node_selector", "tolerations", "secrets", "shm"},
+    ),
+    "job": (_job, frozenset({"address"})),
+    "up": (_up, frozenset({"name", "gpus", "cpus", "setup", "head", "workers", "user"})),
 }
 
 

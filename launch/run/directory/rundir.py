@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.provenance import provenance
 from launch.run.decide.assignments import BaseSource, Part
 from launch.run.directory.events import State
-from launch.run.directory.lock import RunLock, hold, need_place
+from launch.run.directory.lock import RunLock
 from launch.sweep.config import SCHEMA_VERSION
 from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
@@ -34,29 +33,27 @@ REFERENCES = "references"
 _NAMED = 3  # damaged parts in a warning
 
 
-class RunDirectory(AbstractContextManager["RunDirectory"]):
-    """The directory of one sweep, created or reopened; a context manager, or else `close` frees its lock."""
+class RunDirectory:
+    """The directory of one sweep, created or reopened, while its lock is held."""
 
     def __init__(
         self,
-        path: Path,
+        lock: RunLock,
         identity: Mapping[str, Any],
         config: Mapping[str, Any],
         needed_bytes: int,
-        lock: RunLock | None = None,
         *,
         measured: Callable[[str], bool] = lambda name: True,
         unusable: Collection[str] = (),
     ) -> None:
-        """Open or create the directory, with its `lock`; None: this takes it.
+        """`identity` is all that the records depend on: a directory with another digest belongs to another sweep.
 
-        `identity` is all that the records depend on: a directory with another digest belongs to another sweep. It lacks
-        `unusable` checkpoints; an earlier call's entries for these are kept. A model's weights may differ
+        It lacks `unusable` checkpoints; an earlier call's entries for these are kept. A model's weights may differ
         from an earlier call only if the model failed and none of its items is `measured`: it is then `mended`.
 
-        Raises InputError if the directory belongs to another sweep or to something else, another process writes it,
-        it is not writable, or it is new and fewer than `needed_bytes` are free."""
-        self.path = path
+        Raises InputError if the directory belongs to another sweep or to something else, or it is new and fewer than
+        `needed_bytes` are free."""
+        self.path = lock.run_dir
         self._document: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "digest": digest(identity),
@@ -65,14 +62,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             "provenance": provenance(),
             "state": "running",
         }
-        need_place(path)
-        self._held = ExitStack()
-        self._lock = lock or self._held.enter_context(hold(path))
-        try:
-            before = self._known(needed_bytes, measured, unusable)
-        except BaseException:
-            self._held.close()
-            raise
+        self._lock = lock
+        before = self._known(needed_bytes, measured, unusable)
         self._stats: Sequence[Mapping[str, Any]] = ()  # of this call
         self.earlier_stats = [] if before is None else rows_at(before, "engine_stats")
         self.earlier_failures = [] if before is None else failures_of(before)
@@ -98,9 +89,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             raise InputError(f"{self.path}: --out: the disk has {has} free, the run needs about {needs}")
         return existing
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def mark(self, state: State, *, engine_stats: Sequence[Mapping[str, Any]] | None = None, **more: Any) -> None:
         """Write run.json with this state and `more` fields; `engine_stats` follow those of earlier calls, and stay
         until this call gives others."""
@@ -116,9 +104,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def check(self) -> None:
         """Raises LeaseLost once this process knows that another driver has taken over the directory. Cheap."""
         self._lock.need_unlost()
-
-    def close(self) -> None:
-        self._held.close()
 
 
 class _RunFile(BaseModel):

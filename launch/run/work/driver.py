@@ -53,9 +53,8 @@ _NODES_SECONDS = 1.0  # between two checks of the nodes
 _REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
 
-def open_run(prepared: Prepared, run_dir: Path, lock: RunLock | None = None) -> RunDirectory:
-    """Take the directory of a run, until it is closed, or with its `lock`. Raises InputError as RunDirectory does."""
-    document = prepared.config.model_dump(mode="json")
+def open_run(prepared: Prepared, run_dir: Path, lock: RunLock) -> RunDirectory:
+    """The directory of a run, while its `lock` is held. Raises InputError as RunDirectory does."""
 
     def measured(name: str) -> bool:
         try:
@@ -64,11 +63,10 @@ def open_run(prepared: Prepared, run_dir: Path, lock: RunLock | None = None) -> 
             return True
 
     return RunDirectory(
-        run_dir,
-        prepared.identity,
-        document,
-        prepared.disk_bytes,
         lock,
+        prepared.identity,
+        prepared.config.model_dump(mode="json"),
+        prepared.disk_bytes,
         measured=measured,
         unusable=frozenset(each.checkpoint for each in prepared.unusable),
     )

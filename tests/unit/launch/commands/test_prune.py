@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from evaluator.core.errors import InputError
 from launch.commands.cli import app
-from launch.commands.options import PRUNE_DEFAULTS, prune_request
-from launch.commands.prune import run_prune
+from launch.commands.options import prune_request
+from launch.commands.prune import PRUNE_DEFAULTS, run_prune
 from tests.support.models import save_tiny_model
 from tests.support.runs import typed
 from tests.support.sweeps import refused

@@ -14,7 +14,6 @@ from evaluator.engine import processor
 from evaluator.engine.vllm import engine
 from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
-from launch.run.directory.rundir import RunDirectory
 from launch.sweep import preflight
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import validated
@@ -24,6 +23,7 @@ from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
+from tests.support.run_directories import opened
 from tests.support.sweeps import refused
 
 
@@ -199,9 +199,9 @@ def test_options_are_part_of_a_runs_identity(models, tmp_path):
     assert "options" not in drawn.identity["task_settings"]["a"]["gazetteer"]
     assert alike.identity["task_settings"]["a"]["gazetteer"]["options"] == "alike"
     assert alike.identity == plan(options="alike").identity
-    with RunDirectory(tmp_path / "run", drawn.identity, {}, 0) as directory:
+    with opened(tmp_path / "run", drawn.identity, {}, 0) as directory:
         directory.mark("finished")
-    told = refused(RunDirectory, tmp_path / "run", plan().identity, {}, 0)
+    told = refused(opened(tmp_path / "run", plan().identity, {}, 0).__enter__)
     assert 'gazetteer.options is null there, "alike" here); use a new --out' in told
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import namedtuple
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,7 @@ from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import ControlStore, VerdictStore
 from launch.run.directory.rundir import RunDirectory, set_damaged_aside, set_verdicts_aside
+from tests.support.run_directories import opened
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 
@@ -32,8 +34,8 @@ def _document(path: Path) -> dict[str, Any]:
     return json.loads((path / "run.json").read_text())
 
 
-def _open(path: Path, identity: Any = IDENTITY, needed: int = 0) -> RunDirectory:
-    return RunDirectory(path, identity, {"seed": 0}, needed)
+def _open(path: Path, identity: Any = IDENTITY, needed: int = 0) -> AbstractContextManager[RunDirectory]:
+    return opened(path, identity, {"seed": 0}, needed)
 
 
 def _changed(**changes: Any) -> dict[str, Any]:
@@ -74,9 +76,9 @@ def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> Non
 def test_what_screening_decided_is_kept_until_it_is_decided_again(tmp_path: Path, settings, kept) -> None:
     usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
     row = {"checkpoint": "wanda-0.5", "task": "t", "out": True}
-    with RunDirectory(tmp_path, IDENTITY, usual, 0) as directory:
+    with opened(tmp_path, IDENTITY, usual, 0) as directory:
         directory.mark("running", screening=[row])
-    with RunDirectory(tmp_path, IDENTITY, usual | settings, 0) as again:
+    with opened(tmp_path, IDENTITY, usual | settings, 0) as again:
         again.mark("running")
         assert _document(tmp_path).get("screening") == ([row] if kept else None)
         again.mark("running", screening=[row, row])
@@ -108,7 +110,7 @@ def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> N
 def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identity: Any, difference: str) -> None:
     with _open(tmp_path) as directory:
         directory.mark("finished")
-    told = refused(_open, tmp_path, identity)
+    told = refused(opened(tmp_path, identity, {}, 0).__enter__)
     assert f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep" in told
     assert difference in told
 
@@ -125,13 +127,14 @@ def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identi
 )
 def test_what_is_no_run_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "run.json").write_text(content)
-    assert refused(_open, tmp_path).startswith(f"{tmp_path / 'run.json'}: {message}")
+    told = refused(opened(tmp_path, IDENTITY, {}, 0).__enter__)
+    assert told.startswith(f"{tmp_path / 'run.json'}: {message}")
 
 
 def test_space_is_asked_for_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5 * 2**20))
-    told = refused(_open, tmp_path / "run", needed=10 * 2**20)
+    told = refused(opened(tmp_path / "run", IDENTITY, {}, 10 * 2**20).__enter__)
     assert "--out: the disk has 5 MiB free, the run needs about 10 MiB" in told
     assert list(tmp_path.iterdir()) == []
 
@@ -144,8 +147,8 @@ def _ended(path: Path, *failures: dict[str, Any]) -> None:
         directory.mark("finished_with_failures", failures=list(failures))
 
 
-def _again(path: Path, *, measured: bool = False, **more: Any) -> RunDirectory:
-    return RunDirectory(path, _changed(models={"dense": "1111"}, **more), {}, 0, measured=lambda name: measured)
+def _again(path: Path, *, measured: bool = False, **more: Any) -> AbstractContextManager[RunDirectory]:
+    return opened(path, _changed(models={"dense": "1111"}, **more), {}, 0, measured=lambda name: measured)
 
 
 def test_what_an_earlier_call_could_not_do_is_read_back_and_may_come_with_other_weights(tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_what_an_earlier_call_could_not_do_is_read_back_and_may_come_with_other_
 )
 def test_any_other_checkpoint_may_not_and_nothing_else_may_change_with_it(tmp_path, failures, measured, more, told):
     _ended(tmp_path, *failures)
-    assert told in refused(_again, tmp_path, measured=measured, **more)
+    assert told in refused(_again(tmp_path, measured=measured, **more).__enter__)
 
 
 def _two(*names: str, **more: Any) -> dict[str, Any]:
@@ -195,24 +198,24 @@ def _two(*names: str, **more: Any) -> dict[str, Any]:
 def _without_a(path: Path) -> None:
     """A call in which `a` cannot be used, nor what is pruned of it."""
     lost = ("a", "a-wanda")
-    with RunDirectory(path, _two("b"), {}, 0, unusable=lost) as directory:
+    with opened(path, _two("b"), {}, 0, unusable=lost) as directory:
         directory.mark("finished_with_failures", failures=[FAILED | {"checkpoint": name} for name in lost])
 
 
 def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there_and_stays_known(tmp_path: Path) -> None:
     _without_a(tmp_path)
     for _ in range(2):  # the second time, nobody has failed any more
-        with RunDirectory(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False) as directory:
+        with opened(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False) as directory:
             directory.mark("finished", failures=[])
     with pytest.raises(InputError, match=r"bases\.c.* is null there"):  # nobody said that it could not be used
-        RunDirectory(tmp_path, _two("a", "b", "c"), {}, 0)
-    with RunDirectory(tmp_path, _two("a", "b"), {}, 0) as directory:
+        opened(tmp_path, _two("a", "b", "c"), {}, 0).__enter__()
+    with opened(tmp_path, _two("a", "b"), {}, 0) as directory:
         directory.mark("finished")
     _without_a(tmp_path)
     other = _two("a", "b") | {"models": {"a": "1111", "b": "9f3c"}}
-    told = refused(RunDirectory, tmp_path, other, {}, 0, measured=lambda name: True)
+    told = refused(opened(tmp_path, other, {}, 0, measured=lambda name: True).__enter__)
     assert 'models.a is "9f3c" there, "1111" here' in told
-    with RunDirectory(tmp_path, _two("a", "b"), {}, 0) as directory:
+    with opened(tmp_path, _two("a", "b"), {}, 0) as directory:
         assert directory.mended == ()
 
 

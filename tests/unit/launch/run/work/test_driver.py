@@ -19,7 +19,6 @@ from launch.run.decide.board import Board
 from launch.run.decide.failures import Setback
 from launch.run.decide.nodes import FreeGpus, Node, Place, prune_options
 from launch.run.directory.live import Plan
-from launch.run.directory.rundir import RunDirectory
 from launch.run.work import driver, prune_tasks, workers
 from launch.run.work.prune_tasks import PruneTasks
 from launch.run.work.workers import EngineWorker
@@ -28,6 +27,7 @@ from launch.sweep.preflight import Inspections, prepare
 from tests.support import pruning as tiny
 from tests.support.board import finish, make_assignment
 from tests.support.models import save_tiny_model
+from tests.support.run_directories import opened
 
 
 class Pruning:
@@ -228,7 +228,7 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeyp
         worker._actor = SimpleNamespace(load=SimpleNamespace(remote=lambda _, report=report: report))
         worker._hold(make_assignment(name, 1).checkpoint)
         worker.stats[worker._loads, name] = worker.where, EngineStats(requests=7), 2
-    with RunDirectory(tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0) as directory:
+    with opened(tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0) as directory:
         directory.mark("finished", engine_stats=driver._stats([worker]))
     rows = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
     said = [(row["engine"], row["checkpoint"], row["scoring"], row["notes"], row["setup"]) for row in rows]
