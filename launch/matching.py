@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,8 @@ def match_run(
         for info in infos:
             matcher = _MatcherEngine(info, engine, machines, logs, tell)
             try:
-                found.append(_match(run_dir, info, matcher.verdicts, answered, controls, tell))
+                told = partial(lambda name, what: tell(f"{name}: {what}"), info.name)
+                found.append(_match(run_dir, info, matcher.verdicts, answered, controls, told))
             finally:  # an engine frees its memory only when its process ends
                 if matcher.actor is not None:
                     with contextlib.suppress(RayError):
@@ -217,14 +218,11 @@ def _match(
     controls: Mapping[str, Sequence[Control]],
     tell: Tell,
 ) -> Matched:
-    def tell_of(what: str) -> None:
-        tell(f"{info.name}: {what}")
-
     store = stored.VerdictStore(run_dir, info.name, info.weights_digest)
     for part in answered:  # find verdicts of another matcher with that name before the first request
         store.read(part)
-    match_controls(stored.ControlStore(run_dir, info.name, info.weights_digest), controls, ask, tell_of)
-    asked, verdicts = match_parts(store, answered, ask, tell_of)
+    match_controls(stored.ControlStore(run_dir, info.name, info.weights_digest), controls, ask, tell)
+    asked, verdicts = match_parts(store, answered, ask, tell)
     return Matched(
         matcher=info.name,
         asked=asked,

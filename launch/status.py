@@ -98,19 +98,23 @@ def read_status(run_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -
     if not isinstance(document, dict):
         raise InputError(f"{file}: must be a JSON object, is {type(document).__name__}")
     driver = driver_of(run_dir, sleep=sleep) if document.get("state") == "running" else None
-    live: dict[str, Any] = {}
-    if (run_dir / LIVE).is_file():  # reading a pipe would never end
-        with suppress(OSError, ValueError, RecursionError):
-            live = dict(mapping_at(json.loads((run_dir / LIVE).read_bytes())))
     return summarise(
         str(run_dir),
         document,
         done=finished_items(run_dir / "records"),
-        live=live,
+        live=read_mapping(run_dir / LIVE),
         failures=[{name: str(value or "") for name, value in row.items()} for row in rows_at(document, "failures")],
         driver=driver,
         history=read_history(run_dir),
     )
+
+
+def read_mapping(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is none."""
+    if file.is_file():  # reading a pipe would never end
+        with suppress(OSError, ValueError, RecursionError):
+            return dict(mapping_at(json.loads(file.read_bytes())))
+    return {}
 
 
 def summarise(
@@ -238,13 +242,11 @@ def driver_of(run_dir: Path, *, pace: Pace = PACE, sleep: Callable[[float], None
     if claim is None:
         return Driver(name="an unknown process", alive=False, why="its driver is gone")
     name = "an unknown process" if claim.owner is None else str(claim.owner)
-    seen = "elsewhere" if claim.owner is None else sight(claim.owner)
-    if seen == "running" and not claim.released:
+    seen = "gone" if claim.released else "elsewhere" if claim.owner is None else sight(claim.owner)
+    if seen == "running":
         return Driver(name=name, alive=True)
-    if seen == "gone" or claim.released:
-        return Driver(name=name, alive=False, why=f"its driver ({name}) is gone")
-    if seen == "stopped":
-        return Driver(name=name, alive=False, why=f"its driver ({name}) is stopped")
+    if seen in ("gone", "stopped"):
+        return Driver(name=name, alive=False, why=f"its driver ({name}) is {seen}")
     alive = False
     with suppress(OSError):
         file = run_dir / FOLDER / f"{claim.number:06d}.beat"

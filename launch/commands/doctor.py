@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,28 +54,25 @@ def doctor(
     from evaluator.store.files import write_atomically
     from launch.doctor import report as doctor_report
 
-    def keep(report: Report) -> None:
+    for report in _reports(dtype, logs):
         if out is not None:  # after every run, because a later run may be cut off
             write_atomically(out, doctor_report.markdown(report).encode())
-
-    report = _report(dtype, logs, keep)
     if as_json:
         print(json.dumps(doctor_report.document(report)))
     else:
         console.print(doctor_report.table(report))
         console.print(doctor_report.verdict(report), highlight=False)
     if out is not None:
-        keep(report)
         errors.print(f"card: {escape(str(out))}, logs: {escape(str(logs))}", highlight=False)
     if report.failed:
         raise typer.Exit(1)
 
 
-def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> Report:
+def _reports(dtype: str, logs: Path | None) -> Iterator[Report]:
+    """The report after each run. The last one is whole."""
     from launch.doctor.machine import this_machine
     from launch.doctor.report import run_checks
-    from launch.doctor.results import RunResult
-    from launch.doctor.runs import Inputs, Run
+    from launch.doctor.runs import Inputs
     from launch.run.work.cluster import remove_leftovers
 
     machine = this_machine()
@@ -83,20 +80,15 @@ def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> 
         errors.print(f"[bold]{name:>12}[/bold]  {escape(value)}", highlight=False)
     for line in remove_leftovers():
         errors.print(f"[bold]{'Ray':>12}[/bold]  {escape(line)}", highlight=False)
-
-    def ended(run: Run, result: RunResult | str) -> None:
-        outcome = f"[red]{escape(result)}[/red]" if isinstance(result, str) else f"{result.seconds:.1f} s"
-        errors.print(f"[dim]{run.what}:[/dim] {outcome}", highlight=False)
-
     with (
         tempfile.TemporaryDirectory(prefix="resurface-doctor-", ignore_cleanup_errors=True) as folder,
         errors.status("") as status,
     ):
         scratch = Path(folder)
-        return run_checks(
-            machine,
-            Inputs(dense=BUNDLED_MODEL, scratch=scratch, logs=logs or scratch, dtype=dtype),
-            starting=lambda run: status.update(run.what),
-            ended=ended,
-            so_far=so_far,
-        )
+        inputs = Inputs(dense=BUNDLED_MODEL, scratch=scratch, logs=logs or scratch, dtype=dtype)
+        for run, result, report in run_checks(machine, inputs):
+            status.update(run.what)
+            if result is not None:
+                outcome = f"[red]{escape(result)}[/red]" if isinstance(result, str) else f"{result.seconds:.1f} s"
+                errors.print(f"[dim]{run.what}:[/dim] {outcome}", highlight=False)
+                yield report

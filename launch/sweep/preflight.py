@@ -2,14 +2,14 @@
 
 import importlib
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from multiprocessing.pool import AsyncResult, ThreadPool
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
@@ -81,7 +81,7 @@ class Prepared:
         return notes
 
 
-class Inspections:
+class Inspections(AbstractContextManager["Inspections"]):
     """Inspects several checkpoints at a time in the background, in order. The end of its block starts no more.
 
     One thread digests a few GB a second, too few for a hundred checkpoints. Daemons: a stopping process does not wait.
@@ -91,11 +91,8 @@ class Inspections:
         self._trust = trust
         self._pool = ThreadPool(min(_AT_ONCE, len(os.sched_getaffinity(0))))  # a ThreadPoolExecutor's are no daemons
         self._found: dict[str, AsyncResult[CheckpointInfo]] = {}  # by name
-        self._ended: deque[CheckpointJob] = deque()
+        self._begun: list[CheckpointJob] = []  # without those that `ended` returned
         self.begin(*jobs)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.terminate()
@@ -106,10 +103,9 @@ class Inspections:
             # transformers imports lazily, which several threads must not do at once.
             importlib.import_module("transformers").CONFIG_MAPPING  # noqa: B018
         for job in jobs:
-            ended = partial(self._note, job)
-            self._found[job.name] = self._pool.apply_async(
-                inspect_checkpoint, (job.path, job.name), {"trust_remote_code": self._trust}, ended, ended
-            )
+            given = (job.path, job.name), {"trust_remote_code": self._trust}
+            self._found[job.name] = self._pool.apply_async(inspect_checkpoint, *given)
+        self._begun += jobs
 
     def result(self, name: str) -> CheckpointInfo:
         """Wait for a checkpoint's result. Raises InputError as `inspect_checkpoint` does."""
@@ -117,10 +113,9 @@ class Inspections:
 
     def ended(self) -> list[CheckpointJob]:
         """The checkpoints that ended since the last call."""
-        return [self._ended.popleft() for _ in range(len(self._ended))]
-
-    def _note(self, job: CheckpointJob, _: object) -> None:
-        self._ended.append(job)
+        ended = [job for job in self._begun if self._found[job.name].ready()]
+        self._begun = [job for job in self._begun if job not in ended]
+        return ended
 
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:

@@ -16,16 +16,15 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evaluator.core.errors import InputError, ResurfaceError, mapping_at, one_line, parse, unknown
+from evaluator.core.errors import InputError, mapping_at, one_line, unknown
 from evaluator.store.files import write_atomically
 from evaluator.store.run_json import screened_of
-from launch.status import finished_items
+from launch.status import finished_items, read_mapping
 
 if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
@@ -214,7 +213,7 @@ class Tracking:
             while more and not self._looks.empty():  # one check covers all checkpoints that have ended meanwhile
                 more = self._looks.get()
             # A task that the gate decided early counts as complete.
-            screened = screened_of(_document(self._run_dir / "run.json"))
+            screened = screened_of(read_mapping(self._run_dir / "run.json"))
             early = {(each.checkpoint, each.task): math.inf for each in screened if each.early}
             for each in ended(self._left, self._all, {**finished_items(self._run_dir / "records"), **early}):
                 del self._left[each.name]  # if sending fails, the same command sends it again
@@ -239,7 +238,7 @@ class Tracking:
 
     def _begin(self) -> str:
         """Begin the run, or continue the one of an earlier call; returns the tracker's id."""
-        earlier = mapping_at(_document(self._run_dir / NAME), self.name)
+        earlier = mapping_at(read_mapping(self._run_dir / NAME), self.name)
         sent = earlier.get("checkpoints")
         known = str(earlier.get("run") or "") or None if isinstance(sent, dict) else None
         run = self._ask(self._tracker.begin, self._run_dir.resolve().name, known, self._parameters)
@@ -260,7 +259,7 @@ class Tracking:
         self._remember(run)
 
     def _remember(self, run: str) -> None:
-        document = _document(self._run_dir / NAME)
+        document = read_mapping(self._run_dir / NAME)
         document[self._tracker.name] = {"run": run, "checkpoints": self._sent}
         write_atomically(self._run_dir / NAME, json.dumps(document, indent=2).encode())
 
@@ -311,9 +310,3 @@ def numbers_of(rows: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
         for name, value in row.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-
-
-def _document(file: Path) -> dict[str, Any]:
-    with suppress(OSError, ResurfaceError):
-        return dict(mapping_at(parse(file.read_bytes(), str(file))))
-    return {}

@@ -161,14 +161,12 @@ def _need_same_sweep(
 
 
 def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
+    if isinstance(stored, list) and isinstance(wanted, list) and len(stored) == len(wanted):
+        stored, wanted = dict(enumerate(stored)), dict(enumerate(wanted))
     if isinstance(stored, dict) and isinstance(wanted, dict):
         for key in sorted(stored.keys() | wanted.keys()):
             if stored.get(key) != wanted.get(key):
                 return _first_difference(stored.get(key), wanted.get(key), f"{field}.{key}" if field else str(key))
-    if isinstance(stored, list) and isinstance(wanted, list) and len(stored) == len(wanted):
-        for number, (one, other) in enumerate(zip(stored, wanted, strict=True)):
-            if one != other:
-                return _first_difference(one, other, f"{field}.{number}")
     return f"{field} is {json.dumps(stored)[:60]} there, {json.dumps(wanted)[:60]} here"
 
 

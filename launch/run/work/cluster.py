@@ -53,7 +53,7 @@ class Cluster:
         self._answered = time.monotonic()
         self._listing: list[dict[str, Any]] = ray.nodes()
         self._raylet_died = False
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
 
     @property
@@ -84,11 +84,8 @@ class Cluster:
         if (how := self.lost) is not None:
             raise ClusterError(f"{self._name} died ({how}); finished work is kept, the same command resumes")
 
-    def close(self) -> None:
-        self._closed.set()
-
     def _watch(self) -> None:
-        while not self._closed.wait(_LOOK_SECONDS):
+        while not self.closed.wait(_LOOK_SECONDS):
             with contextlib.suppress(Exception):  # `lost` decides what Ray's silence means
                 # Ray notices a dead raylet after some ten seconds, then ends this process. No public call shows it
                 # sooner.
@@ -152,7 +149,7 @@ def cluster(log_dir: Path, again: Callable[[str], None] = lambda text: None) -> 
         check_stop()
         yield connected
     finally:
-        connected.close()
+        connected.closed.set()
         session = None if address else context.address_info.get("session_dir")
         if connected.lost is None:  # else Ray's C++ code could end this process before the error is reported
             with contextlib.suppress(Exception):

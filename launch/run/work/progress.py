@@ -1,8 +1,6 @@
 """The output of a working run: one live line per stage on a terminal, plain lines elsewhere."""
 
 import threading
-import time
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
@@ -17,15 +15,6 @@ from launch.run.directory.events import time_of_day
 _WARNINGS, _NOTES = ("warned", "gave_up", "retried"), ("phase", "noted", "joined", "decided")  # which have a text
 
 
-@dataclass(slots=True)
-class _Stage:
-    bar: TaskID
-    name: str
-    items: int
-    started: float = field(default_factory=time.monotonic)
-    done: int = 0
-
-
 class Progress:
     """A context manager around a run; thread-safe."""
 
@@ -33,8 +22,7 @@ class Progress:
         self.console = console
         self._lock = threading.Lock()
         self._ended = False
-        self._engines: dict[int, _Stage] = {}
-        self._loading: dict[int, TaskID] = {}
+        self._working: dict[int, TaskID] = {}  # by engine
         self._prune: TaskID | None = None
         self._bars = Bars(
             TextColumn("{task.description:<34}"),
@@ -69,32 +57,29 @@ class Progress:
     def on(self, event: Event) -> None:
         engine = event.engine
         with self._lock:
-            if event.kind in ("loaded", "died", "left") and engine in self._loading:
-                self._bars.remove_task(self._loading.pop(engine))
+            if event.kind in ("loaded", "ended", "died", "left") and engine in self._working:
+                self._bars.remove_task(self._working.pop(engine))
             match event.kind:
                 case "loading":
                     text = escape(f"{event.checkpoint}: loading")
-                    self._loading[engine] = self._bars.add_task(text, total=None, pace="")
+                    self._working[engine] = self._bars.add_task(text, total=None, pace="")
                 case "loaded":
                     how = "swapped in place" if event.swapped else "engine started"
                     self.stage(f"{event.checkpoint}: {how} in {event.seconds:.2f} s (engine {engine})")
                 case "began":
-                    name = f"{event.checkpoint} {event.task}"
-                    bar = self._bars.add_task(escape(name), total=event.items, pace="")
-                    self._engines[engine] = _Stage(bar, name, event.items)
+                    text = escape(f"{event.checkpoint} {event.task}")
+                    self._working[engine] = self._bars.add_task(text, total=event.items, pace="")
                 case "advanced":
-                    stage = self._engines[engine]
-                    stage.done += event.items
-                    seconds = time.monotonic() - stage.started
-                    left = timedelta(seconds=round((stage.items - stage.done) * seconds / stage.done))
-                    pace = f"{stage.done / seconds:.1f} items/s, {left} left"
-                    self._bars.update(stage.bar, completed=stage.done, pace=pace)
-                case "ended":
-                    stage = self._engines.pop(engine)
-                    self._bars.remove_task(stage.bar)
-                    if done := event.items:
-                        pace = f"{done / max(event.seconds, 1e-3):.1f} items/s"
-                        self.stage(f"{stage.name}: {done} items in {event.seconds:.1f} s, {pace}")
+                    bar = self._working[engine]
+                    self._bars.advance(bar, event.items)
+                    task = next(each for each in self._bars.tasks if each.id == bar)
+                    pace = task.completed / max(task.elapsed or 0.0, 1e-3)
+                    left = timedelta(seconds=round((task.remaining or 0.0) / pace))
+                    self._bars.update(bar, pace=f"{pace:.1f} items/s, {left} left")
+                case "ended" if event.items:
+                    pace = event.items / max(event.seconds, 1e-3)
+                    told = f"{event.items} items in {event.seconds:.1f} s, {pace:.1f} items/s"
+                    self.stage(f"{event.checkpoint} {event.task}: {told}")
                 case "unplaced":
                     self.warned(f"engine {engine} waits for {event.text}")
                 case "died":

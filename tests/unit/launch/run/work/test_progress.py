@@ -24,7 +24,7 @@ def _run(progress: Progress) -> None:
     progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))
     progress.on(Event(kind="advanced", engine=0, items=20))
     progress.on(Event(kind="advanced", engine=0, items=20))
-    progress.on(Event(kind="ended", engine=0, items=40, seconds=2.0))
+    progress.on(Event(kind="ended", engine=0, checkpoint="dense", task="gazetteer", items=40, seconds=2.0))
     progress.on(Event(kind="loaded", engine=0, checkpoint="wanda-0.5", swapped=True, seconds=0.02))
     progress.on(Event(kind="began", engine=0, checkpoint="wanda-0.5", task="gazetteer", items=40))
     progress.on(Event(kind="ended", engine=0))
