@@ -79,6 +79,7 @@ class Prompter:
         self._tail = 0 if chat else _special_tail(tokenizer)
         self.eos_ids = eos_ids_of(tokenizer)
         self._decode = _decoder(tokenizer)
+        self._counts: dict[str, int] = {}
 
     def build(
         self,
@@ -147,6 +148,21 @@ class Prompter:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of generated ids, without special tokens and with unchanged white space."""
         return self._decode(list(token_ids))
+
+    def ends(self, text: str) -> list[int]:
+        """Where each token of a text by itself ends, in characters; of a slow tokenizer, about where."""
+        fast = self._tokenizer.is_fast
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
+        if fast:
+            return [end for _, end in encoded["offset_mapping"]]
+        count = len(encoded["input_ids"])
+        return [len(text) * number // count for number in range(1, count + 1)]
+
+    def count(self, passage: str) -> int:
+        """The tokens of a text by itself. It remembers them: passages recur."""
+        if passage not in self._counts:
+            self._counts[passage] = len(self.ends(passage))
+        return self._counts[passage]
 
     def _in_chat_template(self, before: str, context: str, after: str) -> tuple[str, str]:
         """What stands before and after the context once the template is applied."""

@@ -18,6 +18,7 @@ NO_GOLD = "no gold answer that could be found in an output"
 NO_DISTRACTOR = "no other answer of the language differs from its gold answers"
 NO_UNRELATED = "no answer of another language to list"
 NO_EXEMPLAR = "no item of the language is left as the example: all are evaluated; use fewer items"
+TOO_LONG_CONTEXT = "the prompt with context_tokens is longer than its cap or the model"
 TOO_LONG = "the prompt is over its token cap even without the context"
 NOTHING_PREDICTED = "a window of a single token: nothing in it is predicted"
 TEXT_LANGUAGE = "text"  # the language of every window
@@ -33,6 +34,8 @@ class Question:
     candidates: Mapping[Format, tuple[str, ...]]  # the list in a format's prompt, in order
     exemplar: Item | None = None  # the one-shot exemplar of the item's language; None: every item is evaluated
     lists_options: bool = False  # its template lists options in every format
+    others: tuple[str, ...] = ()  # passages of its language that may lengthen its context; all items share them
+    unfit: str = ""  # why a prompt with others is lacking, if nothing else is
 
     @property
     def option_texts(self) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ class Question:
             return NO_UNRELATED
         if (format in ("shown", "distractors_only") or self.lists_options) and self.options is None:
             return NO_DISTRACTOR
-        return TOO_LONG
+        return self.unfit or TOO_LONG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ class Record(Origin, frozen=True, kw_only=True):
     text: Annotated[
         str | None,
         Meaning(
-            "the decoded response; `aligned_rank`: the lead-in, which is what the base writes before its answer; "
+            "the decoded response; `aligned_rank`: the lead-in, the base's words before its answer; "
             "`excluded` and `engine_error`: the reason"
         ),
     ] = None
@@ -155,8 +155,8 @@ class Record(Origin, frozen=True, kw_only=True):
     prompt_tokens: Annotated[
         int | None,
         Meaning(
-            "length of the prompt; `aligned_rank`: with the lead-in; running text: the number of predicted tokens. "
-            "It is shorter for an option whose first token also covers the prompt's end",
+            "length of the prompt; `aligned_rank`: with the lead-in; running text: the predicted tokens. "
+            "Shorter for an option whose first token covers the prompt's end",
             "tokens",
         ),
     ] = None
@@ -173,8 +173,8 @@ class Record(Origin, frozen=True, kw_only=True):
         PerToken,
         _Later(
             "KL divergence, sum P (ln P - ln Q): P is the base's distribution over the next token, Q this "
-            "checkpoint's. Only `fidelity` and `text_fidelity` fill this column and those up to `base_confidence`: a "
-            "value for each token",
+            "checkpoint's. Only `fidelity` and `text_fidelity` fill this and the columns up to `base_confidence`, "
+            "by token",
             "nats",
         ),
     ] = None
@@ -189,6 +189,12 @@ class Record(Origin, frozen=True, kw_only=True):
     token_logprobs: Annotated[PerToken, _Later("ln Q of the token", "nats")] = None
     base_token_logprobs: Annotated[PerToken, _Later("ln P of the token", "nats")] = None
     base_confidence: Annotated[PerToken, _Later("the highest P", "0 to 1")] = None
+    context_tokens: Annotated[
+        int | None, _Later("the context's wanted length, with other passages; null: its own", "tokens")
+    ] = None
+    context_depth: Annotated[float | None, _Later("the share of the added text before the own passage", "0 to 1")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,5 +236,6 @@ class ControlRow(VerdictRow):
 
 # A checkpoint's own columns, equal in all its records; PRUNING are the ones about its compression.
 METADATA = tuple(name for name in Origin.__struct_fields__ if name != "checkpoint")
+CONTEXT = ("context_tokens", "context_depth")
 SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
 PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base", "kv_cache"))

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from evaluator.core.errors import mapping_at, rows_at
-from evaluator.core.records import FORMATS, METADATA, PRUNING, SERVING, Origin
+from evaluator.core.records import CONTEXT, FORMATS, METADATA, PRUNING, SERVING, Origin
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
@@ -129,7 +129,11 @@ class Inputs:
         if frame["seed"].nunique() <= 1:
             return frame[self._columns].reset_index(drop=True)
         own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
-        chosen = frame.groupby(list(ITEM)).agg({"truncated": "max", **dict.fromkeys(SERVING, "first")}).reset_index()
+        chosen = (
+            frame.groupby(list(ITEM))
+            .agg({"truncated": "max", **dict.fromkeys((*SERVING, *CONTEXT), "first")})
+            .reset_index()
+        )
         for probe in PROBES:
             asked = frame[frame[f"{probe.name}_status"].notna()]
             seed = own if (asked["seed"] == own).any() else asked["seed"].min()

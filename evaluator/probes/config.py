@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.asking.templates import PromptTemplate, lists_options
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.probes.item import Settings, each_once
@@ -56,6 +57,15 @@ class EvalConfig(Settings, Source):
         return self
 
     @model_validator(mode="after")
+    def _is_lengthened(self) -> "EvalConfig":
+        """A text has no items, and a capped format cuts what was added."""
+        capped = [form for form in self.formats if form in CAPPED_FORMATS]
+        if any(self.context_tokens) and (self.is_text or capped):
+            what = f"format {capped[0]} cuts them" if capped else f"task {self.task!r} is a text"
+            raise ValueError(f"context_tokens: {max(self.context_tokens)}: contexts cannot be longer: {what}")
+        return self
+
+    @model_validator(mode="after")
     def _of_its_data(self) -> "EvalConfig":
         """`data` describes exactly one data set. A data set of endings has no answers to write."""
         task = next((task for task in TASKS if task.name == self.task.partition(":")[0]), None)
@@ -83,6 +93,7 @@ class EvalConfig(Settings, Source):
     def identifying(self) -> dict[str, Any]:
         """The settings that records depend on, as JSON, beside the task's data. Without `options` they are `any`."""
         unsaid = {*Source.model_fields} - self.given().keys() | ({"template"} if self.template is None else set())
+        unsaid |= set() if self.length else {"context_tokens"}
         unsaid |= {"options"} if self.is_text or self.options == "any" else set()
         return self.model_dump(mode="json", exclude={"task", "prompts", *unsaid})
 

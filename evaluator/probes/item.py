@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from evaluator.asking.questions import Question, Window
 from evaluator.core.config import Frozen
@@ -45,8 +45,13 @@ class Settings(Frozen):
     window: int = Field(default=2048, ge=2)  # tokens of a window of a text; at most the model's number of positions
     # Keep this number of the base's likeliest tokens, and the rest as one; 0: the whole vocabulary.
     fidelity_top: int = Field(default=0, ge=0)
+    # The contexts' lengths, with other passages (`lengthening.py`); 0: as they are. Several make a task of each.
+    context_tokens: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=2**20)], ...],
+        BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,)),
+    ] = (0,)
 
-    @field_validator("formats", "sample_seeds")
+    @field_validator("formats", "sample_seeds", "context_tokens")
     @classmethod
     def _no_repeats(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
         each_once(value)
@@ -58,6 +63,11 @@ class Settings(Frozen):
         if 0 < value < RANKS:
             raise ValueError(f"{value}: the first {RANKS} ranks are compared, so {RANKS} or more, or 0 for all")
         return value
+
+    @property
+    def length(self) -> int:
+        """Of the contexts, in tokens; 0: as they are. Of a task for each length."""
+        return self.context_tokens[0]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -92,6 +102,7 @@ class Plan:
     question: Question | Window
     prompts: Mapping[Format, Prompt]
     scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
+    context_depth: float | None = None  # of the records
 
 
 class ItemRun:
@@ -123,6 +134,8 @@ class ItemRun:
         self._serial = serial
         self._columns = {**columns, "task": self.item.task, "language": self.item.language}
         self._columns |= {"item_id": self.item.item_id, "index": 0, "seed": config.seed, "status": "ok"}
+        if config.length:
+            self._columns |= {"context_tokens": config.length, "context_depth": plan.context_depth}
         self._graded: dict[tuple[int, ...], dict[str, Any]] = {}
 
     @property

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from evaluator.asking.questions import Question, Window
+from evaluator.asking.questions import TOO_LONG_CONTEXT, Question, Window
 from evaluator.core.errors import InputError
 from evaluator.core.records import Format, Item
 from evaluator.probes.base import blame
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
+from evaluator.probes.lengthening import in_order, lengthened
 from evaluator.tasks.distractors import Options, by_kind, choose_hard_options, choose_options, unrelated_candidates
 from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, select
 
 if TYPE_CHECKING:
-    from evaluator.asking.prompts import Prompt, Prompter
+    from evaluator.asking.prompts import Continuation, Prompt, Prompter
 
 _T = TypeVar("_T")
 
@@ -48,6 +50,7 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
     for pool in data.pools.values():
         subset = select(pool, config.items)
         exemplar = exemplar_of(pool, subset)
+        others = in_order(pool, config.length) if config.length else ()
         kinds = by_kind(pool) if config.draws_options and config.options != "any" else None
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
@@ -68,6 +71,7 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
                     candidates=_candidates(options, unrelated, config),
                     exemplar=exemplar,
                     lists_options=config.lists_options,
+                    others=others,
                 )
             )
     asked = [question for question in questions if not question.excluded]
@@ -106,15 +110,24 @@ def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig)
                 answers.update(dict.fromkeys(probe.continuations(question)))
             except Exception as error:
                 raise blame(probe.name, question.item, error) from error
+    item, depth = question.item, None
+    if config.length:
+        try:
+            long = lengthened(item, question.others, config.length, prompter)
+        except InputError as error:
+            return Plan(question=replace(question, unfit=str(error)), prompts={}, scored={})
+        item, depth = replace(item, context=long.text), long.depth
+        question = replace(question, unfit=TOO_LONG_CONTEXT)  # says why any prompt is left out below
     prompts: dict[Format, Prompt] = {}
     for format in sorted(formats):
         if question.can_pose(format):
             candidates = question.candidates.get(format, ())
             with contextlib.suppress(InputError):
-                prompts[format] = prompter.build(
-                    question.item, format, candidates=candidates, exemplar=question.exemplar
-                )
-    if not answers or "open" not in prompts:
-        return Plan(question=question, prompts=prompts, scored={})
-    continuations = prompter.continuations(prompts["open"], list(answers))
-    return Plan(question=question, prompts=prompts, scored=dict(zip(answers, continuations, strict=True)))
+                prompt = prompter.build(item, format, candidates=candidates, exemplar=question.exemplar)
+                if not (config.length and prompt.truncated):  # the cut may take the item's own passage
+                    prompts[format] = prompt
+    scored: dict[str, Continuation] = {}
+    if answers and "open" in prompts:
+        continuations = prompter.continuations(prompts["open"], list(answers))
+        scored = dict(zip(answers, continuations, strict=True))
+    return Plan(question=question, prompts=prompts, scored=scored, context_depth=depth)

@@ -2,8 +2,9 @@
 
     RUN/outcomes/<checkpoint>.parquet       derived from RUN/records by every report; notebooks can read it too
 
-The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), `truncated` (one of the item's prompts has
-a shortened context), and each registered probe's (`Probe.columns`; null if not measured) with
+The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), CONTEXT (its length and depth),
+`truncated` (one of the item's prompts has a shortened context), and each registered probe's (`Probe.columns`; null if
+not measured) with
 
     <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null if the probe did not run
     <probe>_why       the record's reason if it was excluded or failed"""
@@ -18,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.core.records import METADATA, SERVING
+from evaluator.core.records import CONTEXT, METADATA, SERVING
 from evaluator.probes import PROBES
 from evaluator.probes.reducing import KEY, MEASURED, why_not
 from evaluator.store.files import write_parquet
@@ -35,6 +36,7 @@ def outcome_types() -> dict[str, str]:
     types = {name: PANDAS[name] for name in (*KEY, *METADATA, *SERVING)}
     for probe in PROBES:
         types |= {f"{probe.name}_status": "string", **probe.columns}
+    types |= {name: PANDAS[name] for name in CONTEXT}
     return types | {"truncated": "boolean", **{f"{probe.name}_why": "string" for probe in PROBES}}
 
 
@@ -47,8 +49,8 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
     if records.empty:
         return empty_outcomes()
     types = outcome_types()
-    keyed = records.astype({name: types[name] for name in (*KEY, *METADATA, *SERVING)})
-    columns = [keyed.groupby(list(KEY), sort=True)[[*METADATA, *SERVING]].first()]
+    keyed = records.astype({name: types[name] for name in (*KEY, *METADATA, *SERVING, *CONTEXT)})
+    columns = [keyed.groupby(list(KEY), sort=True)[[*METADATA, *SERVING, *CONTEXT]].first()]
     for probe in PROBES:
         asked = keyed[keyed["probe"] == probe.name]
         if not asked.empty:

@@ -11,7 +11,8 @@
 `evaluator/tasks/__init__.py` registers the tasks that ship with Resurface, one line each.
 
 A task with a user's prompt has a separate name: `xquad+terse` is `xquad` with the prompt `terse`. It has the same items
-but separate records and rows in tables. The tables `prompts` and `prompt_order` join them."""
+but separate records and rows in tables. The tables `prompts` and `prompt_order` join them. So does one of several
+lengths of contexts: `xquad@2000`, and `xquad@2000+terse`."""
 
 import os
 import re
@@ -135,12 +136,13 @@ class TaskSpec:
 
 
 PAPER = "paper"  # the prompts of evaluator/asking/prompts.py
-PLUS = "+"
+PLUS, AT = "+", "@"  # AT: before the length of the contexts, one of several
 
 
-def posed_as(task: str, prompt: str) -> str:
-    """What records call `task` when it is posed with `prompt`."""
-    return task if prompt == PAPER else task + PLUS + prompt
+def plain_task(name: str) -> str:
+    """The name of a task without its prompt and the length of its contexts."""
+    task, _ = task_and_prompt(name)
+    return task.partition(AT)[0]
 
 
 def task_and_prompt(name: str) -> tuple[str, str]:
@@ -150,10 +152,10 @@ def task_and_prompt(name: str) -> tuple[str, str]:
 
 
 def one_of_each(names: Iterable[str]) -> list[str]:
-    """Of the tasks that differ in their prompts alone one: with the paper's prompt, or else the first."""
+    """Of tasks that differ in prompt or length alone one: with the paper's prompt, or else the first."""
     found: dict[str, str] = {}
     for name in names:
-        task, prompt = task_and_prompt(name)
-        if prompt == PAPER or task not in found:
+        task = plain_task(name)
+        if task not in found or task_and_prompt(found[task])[1] != PAPER == task_and_prompt(name)[1]:
             found[task] = name
     return list(found.values())

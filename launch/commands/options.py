@@ -51,6 +51,7 @@ def eval_sweep(
         named = model_name(base)
     lists = {
         "languages": None if task["languages"] is None else listed("languages", task["languages"]),
+        "context_tokens": listed("context-tokens", str(task.get("context_tokens", 0))),
         "formats": each_known("format", listed("formats", task["formats"]), FORMATS),
         "probes": each_known("probe", listed("probes", task["probes"]), PROBES.names),
     }

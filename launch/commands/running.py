@@ -176,6 +176,9 @@ def evaluate(
     ] = None,
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
     max_new_tokens: Annotated[int, question(help="tokens of the longest answer")] = 32,
+    context_tokens: Annotated[
+        str, question(metavar="N,...", help="lengths of contexts, with other passages; 0: as they are")
+    ] = "0",
     chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
     prompts: Prompts = None,
     base: Annotated[str | None, models(help="the dense checkpoint that the others are compared with")] = None,
@@ -209,7 +212,8 @@ def evaluate(
         checkpoints,
         base=base,
         task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
-              "seed": seed, "chat": chat, "options": options, "max_new_tokens": max_new_tokens},
+              "seed": seed, "chat": chat, "options": options, "max_new_tokens": max_new_tokens,
+              "context_tokens": context_tokens},
         engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
                 "trust_remote_code": trust_remote_code},
         resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items,

@@ -45,6 +45,8 @@ _LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 
 # Mean tokens, measured with Qwen's vocabulary on 60 items in each language of XQuAD (caps 512 and 1024).
 _PROMPT = {"open": 328, "open_capped": 250, "one_shot": 428}
+_QUESTION = 60  # tokens around a context
+_UNSHARED = 0.55  # the share of a lengthened context that the cache lacks: 45 % came before (gazetteer, 2,000 tokens)
 _LISTED = 40  # tokens that a list of candidates adds to the open prompt
 _OPTION = 9  # tokens of a candidate
 _BYTES_PER_TOKEN = 4
@@ -161,7 +163,9 @@ def _prompt_tokens(format: str, task: EvalConfig) -> int:
     """The tokens of a format's prompt. A format with candidates counts only those that it adds to the open prompt."""
     if format in CAPPED_FORMATS:
         return min(_PROMPT[format], task.one_shot_prompt_tokens)
-    return min(_PROMPT["open"], task.prompt_tokens) if format == "open" else _LISTED
+    if format != "open":
+        return _LISTED
+    return _QUESTION + int(_UNSHARED * task.length) if task.length else min(_PROMPT["open"], task.prompt_tokens)
 
 
 def shared_by(config: SweepConfig) -> int:
@@ -217,7 +221,8 @@ def assumptions(engines: int = 1, *, gpu: bool = True) -> tuple[str, ...]:
     at_once = f", for {engines} at a time: {engines} engines share a GPU" if engines > 1 else ""
     return (
         f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
-        f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
+        f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once, "
+        f"{100 * _UNSHARED:.0f} % of a context with context_tokens; "
         f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; "
         f"every answer runs to its token cap; {UNKNOWN_SIZE:,} items in each language of an unknown data set;",
         "no GPU is here, so no hours are estimated. Nothing was started and nothing fetched."

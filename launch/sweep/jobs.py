@@ -25,7 +25,7 @@ from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
 
 # The settings that decide items, candidates and prompts. Tasks with one name must agree on them.
-_ITEM_SETTINGS = ("task", "languages", "items", "seed", "options", "template", *Source.model_fields)
+_ITEM_SETTINGS = ("task", "languages", "items", "seed", "options", "template", "context_tokens", *Source.model_fields)
 _MERGED = ("formats", "probes", "sample_seeds")
 _LONGEST_NAME = 200  # of a checkpoint: names of directories and logs contain it and have at most 255 characters
 # Model, settings of the pruning and of the quantisation: one checkpoint. A variant's has its cache's dtype too.

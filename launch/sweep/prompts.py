@@ -17,7 +17,7 @@ from evaluator.core.errors import unknown
 from evaluator.core.records import Format
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import task_name
-from evaluator.tasks.base import PAPER, posed_as
+from evaluator.tasks.base import AT, PAPER, PLUS
 
 Prompts = dict[Annotated[str, AfterValidator(checked_name)], Annotated[str, AfterValidator(checked)]]
 
@@ -62,12 +62,14 @@ def names_for(task: EvalConfig, prompts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def posed_tasks(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> Iterator[EvalConfig]:
-    """Every task once per prompt that poses it, each under its own name."""
-    for task in tasks:
+    """Every task once per length of its contexts and prompt that poses it, each under its own name."""
+    for whole, tokens in ((task, tokens) for task in tasks for tokens in task.context_tokens):
+        named = f"{task_name(whole.task, whole.name)}{AT}{tokens}" if tokens and len(whole.context_tokens) > 1 else None
+        task = whole.model_copy(update={"context_tokens": (tokens,), "name": named or whole.name})
         for name in names_for(task, prompts):
             if name == PAPER:
                 yield task.model_copy(update={"prompts": None})
                 continue
             template = PromptTemplate(name=name, text=prompts[name])
-            named = posed_as(task_name(task.task, task.name), name)
+            named = task_name(task.task, task.name) + PLUS + name
             yield task.model_copy(update={"prompts": None, "name": named, "template": template})

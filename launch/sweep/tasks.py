@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
-from evaluator.asking.questions import Posed, Window
+from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.trial import try_prompts, try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
+from evaluator.probes.lengthening import lengthened
 from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import questions_of
 from evaluator.tasks import TaskData, load_task, spelled
-from evaluator.tasks.base import task_and_prompt
+from evaluator.tasks.base import plain_task
 from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
 
@@ -76,7 +77,7 @@ class TaskPreparation:
         return tuple(tasks)
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
-        plain, _ = task_and_prompt(name)
+        plain = plain_task(name)
         key = (config.task, config.languages, json.dumps(config.given()))
         if (plain, *key) not in self._data:
             self._data[plain, *key] = load_task(config.task, config.languages, plain, config.said)
@@ -87,14 +88,32 @@ class TaskPreparation:
     def _fitting(self, given: EvalConfig) -> EvalConfig:
         """The settings with lengths that fit every model's positions."""
         changes: dict[str, Any] = {"window": min(given.window, self._positions)}
-        for cap in ("prompt_tokens", "one_shot_prompt_tokens"):
-            changes[cap] = min(getattr(given, cap), self._positions - given.max_new_tokens)
+        room = self._positions - given.max_new_tokens
+        if given.length and given.length + SHORTEST_PROMPT > room:
+            raise InputError(
+                f"context_tokens: {given.length}: with a question and max_new_tokens {given.max_new_tokens} it exceeds "
+                f"the model's {self._positions} positions"
+            )
+        for cap, more in (("prompt_tokens", given.length), ("one_shot_prompt_tokens", 0)):
+            changes[cap] = min(getattr(given, cap) + more, room)
             if changes[cap] < SHORTEST_PROMPT:
                 raise InputError(
                     f"max_new_tokens: {given.max_new_tokens}: leaves no room for a prompt "
                     f"within {self._positions} positions"
                 )
         return given.model_copy(update=changes)
+
+    def _try_lengths(self, questions: Sequence[Question], config: EvalConfig, model: str) -> None:
+        """Raises InputError if no item can have a context of the wanted length."""
+        prompter, reasons = Prompter(self._tokenizers[model], chat=False, prompt_tokens=1, one_shot_prompt_tokens=1), []
+        for question in (each for each in questions if not each.excluded):
+            try:
+                lengthened(question.item, question.others, config.length, prompter)
+            except InputError as error:
+                reasons.append(str(error))
+            else:
+                return
+        raise InputError(f"context_tokens: {config.length}: no item of {config.task} has it: {', '.join({*reasons})}")
 
     def _prepared(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
         """A task, its windows of the model's tokens. Raises InputError for a template that cannot pose a question."""
@@ -106,6 +125,8 @@ class TaskPreparation:
             identity.append(ids.hexdigest())
             return PreparedTask(name=data.name, key=digest(identity), config=config, questions=tuple(windows))
         questions = questions_of(data, config)
+        if config.length:
+            self._try_lengths(questions, config, model)
         if config.template is not None:
             examples = {each.exemplar for each in questions if each.exemplar} if "one_shot" in config.formats else ()
             rendered: list[tuple[Item, Sequence[str]]] = [(each, ()) for each in examples]

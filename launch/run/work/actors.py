@@ -168,9 +168,10 @@ class EngineActor:
                 shard = self._waiting.popleft()
             collector.begin(shard, [questions[position].item for position in shard.questions])
             for position in shard.questions:
-                if position not in plans:
-                    plans[position] = plan_of(questions[position], prompter, assignment.config)
-                yield plans[position]
+                plan = plans.get(position) or plan_of(questions[position], prompter, assignment.config)
+                if not assignment.config.length:  # the ids of long prompts would fill the memory
+                    plans[position] = plan
+                yield plan
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def give_up(self, count: int) -> list[Shard]:

@@ -1,0 +1,90 @@
+"""Long contexts (`context_tokens`): an item's own passage among other passages of its language.
+
+    others = in_order(pool, 2000)                         # once for a language
+    long = lengthened(item, others, 2000, prompter)       # a text of at most 2,000 tokens, and the passage's depth
+
+All items of a language take the same passages in the same order. So their prompts share a prefix, which the engine
+computes once, up to the item's own passage. An item skips its own passage there, and those with one of its gold
+answers, as grading would find it, also across the border of two passages.
+
+The text has at most `context_tokens` tokens of the model's tokenizer: the last passage is cut to fit. The item's own is
+never cut. Its depth is drawn from the item's id, whatever the length and the other items."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from evaluator.asking.prompts import Prompter
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
+from evaluator.probes.grading import gradable
+from evaluator.tasks.loading import normalised
+
+GAP = "\n\n"  # between passages
+LEAST = 0.9  # of the wanted tokens; with fewer, the item is excluded
+OWN_TOO_LONG = "its own passage has more than context_tokens tokens"
+TOO_FEW_OTHERS = "its language has too few other passages without its answers for context_tokens"
+_BYTES = 64  # of text per token, generously: passages beyond are never needed
+_ANSWERS = 500  # of a language, to order its passages by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengthened:
+    text: str
+    depth: float | None  # the share of the added characters before the own passage; None: none were added
+
+
+def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
+    """The passages of a language in the order that all items share: first those with few answers, which few skip."""
+    asked = sorted(pool, key=lambda item: _drawn(item.item_id))[:_ANSWERS]
+    answers = {answer for item in asked for answer in gradable(item.answers)}
+    passages = filter(normalised, dict.fromkeys(item.context for item in pool))
+    order = sorted(passages, key=lambda text: (sum(each in normalised(text) for each in answers), _drawn(text)))
+    ends = accumulate(len(text.encode()) for text in order)
+    return tuple(text for text, end in zip(order, ends, strict=True) if end <= _BYTES * (tokens + len(text)))
+
+
+def lengthened(item: Item, others: Sequence[str], tokens: int, prompter: Prompter) -> Lengthened:
+    """The item's context with other passages. Raises InputError with the reason why there is none of this length."""
+    left, gap = tokens - prompter.count(item.context), prompter.count(GAP)
+    if left < 0:
+        raise InputError(OWN_TOO_LONG)
+    answers, said = gradable(item.answers), ""
+    added: list[str] = []
+    for text in others:
+        more = f"{said} {normalised(text)}"
+        if left > 0 and text != item.context and not any(answer in more for answer in answers):
+            added, said = [*added, text], more
+            left -= prompter.count(text) + gap
+    while True:
+        place = _place(item, added)
+        long = GAP.join([*added[:place], item.context, *added[place:]])
+        ends = prompter.ends(long)
+        over = len(ends) - tokens
+        if over <= 0:
+            break
+        last = added.pop()
+        ends = prompter.ends(last)
+        # A character may be several tokens, which end together: at least one goes.
+        cut = last[: min(ends[-over - 1], len(last) - 1)].rstrip() if len(ends) > over else ""
+        said = " ".join(map(normalised, [*added, cut]))
+        if cut and not any(answer in said for answer in answers):
+            added.append(cut)
+    if len(ends) < LEAST * tokens:
+        raise InputError(TOO_FEW_OTHERS)
+    total = sum(map(len, added))
+    return Lengthened(text=long, depth=sum(map(len, added[:place])) / total if total else None)
+
+
+def _place(item: Item, added: Sequence[str]) -> int:
+    """How many of the added passages stand before the item's own: the nearest to its drawn depth."""
+    ends = [0, *accumulate(map(len, added))]
+    wanted = _drawn(item.item_id) * ends[-1]
+    return min(range(len(ends)), key=lambda place: abs(ends[place] - wanted))
+
+
+def _drawn(text: str) -> float:
+    """A number from 0 to 1 that is drawn from the text alone."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
