@@ -93,14 +93,12 @@ def prune(
     held_out: Mapping[str, str] = NOTHING,
     provenance: Mapping[str, object] = NOTHING,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    activation_bytes: int = _ACTIVATION_BYTES,
 ) -> PruneManifest:
     """Prune `config.source` into `out`, which is complete afterwards, or absent if anything fails.
 
     `sources`: named passages that calibration may take; `held_out`: digests of texts that no passage may be, each with
-    what it is; `provenance` goes into the manifest; `progress` gets (layers done, layers); activations beyond
-    `activation_bytes` go to disk. An `out` that the same job has finished is returned at once. Raises InputError, and
-    JobError for a job that failed."""
+    what it is; `provenance` goes into the manifest; `progress` gets (layers done, layers). An `out` that the same
+    job has finished is returned at once. Raises InputError, and JobError for a job that failed."""
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)
     finished = job.finished(read_manifest)
@@ -113,7 +111,7 @@ def prune(
     with export.open_export(job.checkpoint, out) as target, _full_precision(), memory.kept_when_freed():
         looks = needs_calibration(config.method, config.allocation, config.repair)
         calibration = job.calibrate(tokenizer) if looks else None
-        with _flow(decoder, calibration, target.partial, activation_bytes) as flow:
+        with _flow(decoder, calibration, target.partial) as flow:
             if config.removes:
                 outcome = _take_out(choose(config, decoder, flow, progress), config, decoder, target.partial)
             else:
@@ -189,7 +187,7 @@ def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> 
 
 
 @contextmanager
-def _flow(decoder: Decoder, calibration: Calibration | None, folder: Path, limit: int) -> Iterator[Flow | None]:
+def _flow(decoder: Decoder, calibration: Calibration | None, folder: Path) -> Iterator[Flow | None]:
     """The calibration text, ready to enter the decoder; None without one."""
     if calibration is None:
         yield None
@@ -204,7 +202,7 @@ def _flow(decoder: Decoder, calibration: Calibration | None, folder: Path, limit
         widest = max(linear.out_features for linear in decoder.linears(0).values())
         tokens = min(most, max(least, _CACHED_ELEMENTS // widest))
     made = batches(calibration.sequences, tokens)
-    with activations(made, decoder.config.hidden_size, decoder.dtype, decoder.device, limit, folder) as held:
+    with activations(made, decoder, _ACTIVATION_BYTES, folder) as held:
         yield Flow(decoder, made, held)
 
 

@@ -6,7 +6,6 @@
 
 What each means in detail is the installed compressed-tensors' preset: it is what vLLM reads these layouts with."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +37,9 @@ SCHEMES = {
 
 
 def preset(name: str, group_size: int | None) -> Any:
-    """A QuantizationScheme for linear layers. Raises InputError without the package or for an unknown name."""
+    """A QuantizationScheme for linear layers. Raises InputError without the package or for an unknown name.
+
+    Write it without fields at None: other versions may lack, or refuse, a field."""
     try:
         from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
     except ImportError:
@@ -61,12 +62,6 @@ def quantization_config(name: str, group_size: int | None, ignore: Sequence[str]
         "quantization_status": "compressed",
         "global_compression_ratio": None,
         "kv_cache_scheme": None,
-        "config_groups": {"group_0": arguments(scheme)},
+        "config_groups": {"group_0": scheme.model_dump(mode="json", exclude_none=True)},
         "ignore": list(ignore),
     }
-
-
-def arguments(scheme: Any) -> dict[str, Any]:
-    """A scheme as JSON, without fields at their defaults: other versions may lack, or refuse, a field."""
-    document: dict[str, Any] = json.loads(scheme.model_dump_json(exclude_none=True))
-    return document

@@ -5,6 +5,7 @@ memory, sequences one at a time, a forward pass per layer to collect and one to 
 per matrix, a full sort per row, the inverse's factor by way of the inverse, blocks of 128 columns. float32 on a CPU.
 Masks follow the same rules as ours (exact counts), so that the two can be compared."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,6 @@ from torch import Tensor, nn
 
 class _Caught(Exception):
     """Ends the model's forward pass at its first layer."""
-
-
-class _Catcher(nn.Module):
-    def __init__(self, inputs: list[tuple[Tensor, dict[str, Any]]]) -> None:
-        super().__init__()
-        self._inputs = inputs
-
-    def forward(self, hidden: Tensor, **keywords: Any) -> None:
-        self._inputs.append((hidden, keywords))
-        raise _Caught
 
 
 def prune_wanda(weight: Tensor, norm_sq: Tensor, ratio: float) -> Tensor:
@@ -74,17 +65,18 @@ def run(source: Path, out: Path, method: str, ratio: float, texts: list[str], wi
 
     tokenizer = AutoTokenizer.from_pretrained(source)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
-    first = model.model.layers[0]
     caught: list[tuple[Tensor, dict[str, Any]]] = []
-    model.model.layers[0] = _Catcher(caught)
+
+    def catch(_: nn.Module, inputs: tuple[Tensor], keywords: dict[str, Any]) -> None:
+        caught.append((inputs[0], keywords))
+        raise _Caught
+
+    hook = model.model.layers[0].register_forward_pre_hook(catch, with_kwargs=True)
     for text in texts:
         ids = torch.tensor([tokenizer(text)["input_ids"][:window]])
-        try:
-            with torch.no_grad():
-                model(input_ids=ids, use_cache=False)
-        except _Caught:
-            continue
-    model.model.layers[0] = first
+        with torch.no_grad(), suppress(_Caught):
+            model(input_ids=ids, use_cache=False)
+    hook.remove()
     with torch.no_grad():
         for layer in model.model.layers:
             _prune_layer(layer, caught, method, ratio)

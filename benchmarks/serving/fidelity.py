@@ -3,22 +3,22 @@ against vLLM's `prompt_logprobs=-1`, which an evaluator turns into distributions
 
     resurface bench fidelity [--model DIR] [--task random:129] [--items 8] [--rounds 3]
 
-Timed are the checkpoint's pass over the texts and the divergence at every position. The checkpoint is the model with
-noise on its matrices."""
+Timed are the checkpoint's pass over the texts and the divergence at every position. The checkpoint is the model
+pruned by magnitude to 0.5."""
 
 import json
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Agreement, lacking, run_main
 from benchmarks.serving import sides, workload
+from pruning.config import PruneConfig
+from pruning.run import prune
 
 TOLERANCE = 1e-3  # nats, of the divergence at any position
-_NOISE = 0.02  # deviations of a matrix
 _PIECE = 64  # tokens of one of our requests
 
 
@@ -33,26 +33,6 @@ def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
     mean = sum(our for our, _ in pairs) / len(pairs)
     how = f"{len(pairs)} divergences within {TOLERANCE:g} nats (largest difference {largest:.1e}, mean {mean:.2g} nats)"
     return Agreement(holds=largest <= TOLERANCE, how=how if largest <= TOLERANCE else f"not {how}")
-
-
-@contextmanager
-def noisy(model: Path) -> Iterator[Path]:
-    """The model with noise on its matrices, until the context ends."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    draw = torch.Generator().manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "noisy"
-        shutil.copytree(model, made)
-        for file in sorted(made.glob("*.safetensors")):
-            tensors = load_file(file)
-            for name, tensor in tensors.items():
-                if tensor.ndim == 2:
-                    noise = torch.randn(tensor.shape, generator=draw) * (_NOISE * tensor.float().std())
-                    tensors[name] = (tensor.float() + noise).to(tensor.dtype)
-            save_file(tensors, file, metadata={"format": "pt"})
-        yield made
 
 
 class Ours(sides.Ours):
@@ -131,7 +111,8 @@ def main() -> None:
     with ExitStack() as stack:
         path = stack.enter_context(workload.written(options))
         work = json.loads(path.read_text())
-        work["compressed"] = str(stack.enter_context(noisy(Path(work["model"]))))
+        work["compressed"] = f"{stack.enter_context(tempfile.TemporaryDirectory())}/pruned"
+        prune(PruneConfig(source=work["model"], method="magnitude", sparsity=0.5), Path(work["compressed"]))
         path.write_text(json.dumps(work))
         names = "fidelity", "compared where the logits are", "LLM.generate(prompt_logprobs=-1)"
         workload.compare_sides(stack, options, path, names, "fidelity", lambda _: {}, agree=agree)

@@ -40,27 +40,20 @@ def import_backend() -> tuple[Any, str]:
 
 
 class Timed:
+    """A function, and the seconds in it. `greedy`: the greedy answers among what it gave, by their prompts, since
+    lm-eval itself hands on their texts only."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.seconds = 0.0
+        self.greedy: dict[tuple[int, ...], list[int]] = {}
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         started = time.perf_counter()
         try:
-            return self._function(*arguments, **named)
+            outputs = self._function(*arguments, **named)
         finally:
             self.seconds += time.perf_counter() - started
-
-
-class Engine(Timed):
-    """`_model_generate`, which keeps the greedy answers by their prompts: lm-eval itself hands on their texts only."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self.greedy: dict[tuple[int, ...], list[int]] = {}
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        outputs = super().__call__(*arguments, **named)
         for parameters, output in zip(named.get("sampling_params") or (), outputs, strict=False):
             if parameters.temperature == 0:
                 self.greedy[tuple(output.prompt_token_ids)] = list(output.outputs[0].token_ids)
@@ -77,7 +70,7 @@ def main() -> None:
 
     lm = backend(pretrained=model, batch_size="auto", **arguments)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
-    scored, engine = Timed(lm._loglikelihood_tokens), Engine(lm._model_generate)
+    scored, engine = Timed(lm._loglikelihood_tokens), Timed(lm._model_generate)
     lm._loglikelihood_tokens, lm._model_generate = scored, engine
     print("{}", flush=True)
     for _ in sys.stdin:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarks.harness import Child, environment, module_command, run_main, serve
@@ -143,7 +144,8 @@ class Ours:
                 self._plans[question.item.language, question.item.item_id] = planned
                 yield planned
 
-        timed: Any = _Timed(self._engine, clock, self._engine.name)  # has what `evaluate` uses of an engine
+        # What `Evaluation` uses of an engine.
+        timed: Any = SimpleNamespace(name=self._engine.name, run=partial(_timed, self._engine, clock))
         started = time.perf_counter()
         self._records = records = []
         greedy: dict[str, list[int]] = {}
@@ -205,23 +207,16 @@ class Ours:
         return {"accounts": found}
 
 
-@dataclasses.dataclass
-class _Timed:
-    """An engine that sums its time in `run`: the rest is the driver's."""
-
-    engine: Any
-    clock: dict[str, float]
-    name: str
-
-    def run(self, source: Any) -> Iterator[Any]:
-        stream = self.engine.run(source)
-        while True:
-            started = time.perf_counter()
-            response = next(stream, None)
-            self.clock["engine"] += time.perf_counter() - started
-            if response is None:
-                return
-            yield response
+def _timed(engine: Any, clock: dict[str, float], source: Any) -> Iterator[Any]:
+    """`engine.run`, which sums its time: the rest is the driver's."""
+    stream = engine.run(source)
+    while True:
+        started = time.perf_counter()
+        response = next(stream, None)
+        clock["engine"] += time.perf_counter() - started
+        if response is None:
+            return
+        yield response
 
 
 def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,14 @@ class Observer:
         self.groups: dict[str, list[str]] = {}  # first module of a distinct input -> all modules that read it
         self.statistics: dict[str, Gathered] = {}  # by that first module
         self.tokens: dict[str, int] = {}  # by that first module, where only some tokens come: how many
-        self._unseen = set(linears)  # modules that have not run yet; the first pass that sees them all shows the groups
-        self._known = False
-        self._batch: Batch | None = None
-        self._last: tuple[Tensor, str] | None = None  # the input seen last, and who read it first
-        self._reached = 0
+        self._left: set[str] = set()  # modules that have not run yet in this pass
 
     def run(self, layer: nn.Module, hidden_1TH: Tensor, keywords: Mapping[str, Any], batch: Batch) -> None:
         """Run the layer on one batch, as far as its statistics need. Raises JobError if a module does not run."""
-        self._batch, self._last, self._reached = batch, None, 0
-        handles = [m.register_forward_pre_hook(partial(self._see, n)) for n, m in self._linears.items()]
+        self._batch = batch
+        self._last: tuple[Tensor, str] | None = None  # the input seen last, and who read it first
+        self._left = set(self.groups or self._linears)  # the first pass shows the groups, the others need their leaders
+        handles = [self._linears[n].register_forward_pre_hook(partial(self._see, n)) for n in self._left]
         try:
             layer(hidden_1TH, **keywords)
         except _Complete:
@@ -62,9 +61,8 @@ class Observer:
             self._last = None
             for handle in handles:
                 handle.remove()
-        if self._unseen:
-            raise JobError(f"module {min(self._unseen)} did not run in its layer's forward pass")
-        self._known = True
+        if self._left:
+            raise JobError(f"module {min(self._left)} did not run in its layer's forward pass")
 
     def take(self, leader: str) -> dict[Statistic, Tensor]:
         """The finished statistics of the input that `leader` reads first; they are forgotten here."""
@@ -76,14 +74,12 @@ class Observer:
 
     def _see(self, name: str, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         inputs_1TI = arguments[0]
-        self._unseen.discard(name)
+        self._left.discard(name)
         if self._last is not None and self._last[0] is inputs_1TI:
-            if not self._known:
-                self.groups[self._last[1]].append(name)
+            self.groups[self._last[1]].append(name)
         else:
             self._last = (inputs_1TI, name)
-            assert self._batch is not None
-            if not self._known:
+            if name not in self.groups:
                 self.groups[name] = [name]
                 self.statistics[name] = self._make(inputs_1TI.shape[-1])
             if isinstance(module, Routed):
@@ -93,8 +89,7 @@ class Observer:
                     self.statistics[name].add(inputs_1TI[:tokens], self._batch.only(module.tokens_R))
             else:
                 self.statistics[name].add(inputs_1TI[0], self._batch)
-            self._reached += 1
-        if not self._unseen and self._reached == len(self.groups):
+        if not self._left:
             raise _Complete
 
 
@@ -183,12 +178,11 @@ class Flow:
 class Activations:
     """hidden_1TH (1, tokens, width) by the number of its batch; see `activations`."""
 
-    def __init__(self, batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._shapes = [(1, sum(batch.lengths), width) for batch in batches]
-        self._dtype, self._device = dtype, device
-        self._sizes = [tokens * width * dtype.itemsize for _, tokens, width in self._shapes]
-        self._offsets = [sum(self._sizes[:i]) for i in range(len(self._sizes))]
-        self.bytes = sum(self._sizes)
+    def __init__(self, batches: Sequence[Batch], decoder: Decoder) -> None:
+        self._dtype, self._device = decoder.dtype, decoder.device
+        self._shapes = [(1, sum(batch.lengths), decoder.config.hidden_size) for batch in batches]
+        self._sizes = [math.prod(shape) * self._dtype.itemsize for shape in self._shapes]
+        *self._offsets, self.bytes = accumulate(self._sizes, initial=0)
         self.held: dict[int, Tensor] = {}
         self.file: Any = None  # where they are, if they are not held in memory
 
@@ -213,11 +207,9 @@ class Activations:
 
 
 @contextmanager
-def activations(
-    batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device, limit: int, folder: Path
-) -> Iterator[Activations]:
+def activations(batches: Sequence[Batch], decoder: Decoder, limit: int, folder: Path) -> Iterator[Activations]:
     """Room for all inputs until the context ends; beyond `limit` bytes, in an unnamed file in `folder`."""
-    made = Activations(batches, width, dtype, device)
+    made = Activations(batches, decoder)
     if made.bytes <= limit:
         try:
             yield made

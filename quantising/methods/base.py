@@ -31,9 +31,10 @@ def recipe_of(modifiers: Sequence[Modifier], wanted: Wanted) -> str:
     """The recipe that applies modifiers in their order."""
     scheme: dict[str, Any] = {"targets": ["Linear"], "scheme": wanted.scheme}
     if wanted.group_size is not None:
-        from quantising.schemes import arguments, preset
+        from quantising.schemes import preset
 
-        scheme = {"config_groups": {"group_0": arguments(preset(wanted.scheme, wanted.group_size))}}
+        own = preset(wanted.scheme, wanted.group_size)
+        scheme = {"config_groups": {"group_0": own.model_dump(mode="json", exclude_none=True)}}
     scheme["ignore"] = list(wanted.ignore)
     stated = {each.name: {**(scheme if each.quantises else {}), **each.settings} for each in modifiers}
     return yaml.safe_dump({"quant_stage": {"quant_modifiers": stated}}, sort_keys=False)

@@ -90,14 +90,10 @@ def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
     return look
 
 
-class Recipe(Method):
-    name = "recipe"
-    help = "a recipe file for llm-compressor (recipe: FILE), run in an environment of its own"
-    schemes = tuple(SCHEMES)
+class _Modifiers(Method):
+    """Applies a recipe, its own or a user's."""
+
     needs_calibration = True
-    takes_group = False
-    takes_recipe = True
-    passes = 2
     modifiers: tuple[Modifier, ...] = ()
 
     def check_here(self) -> None:
@@ -110,36 +106,41 @@ class Recipe(Method):
         return versions
 
 
-class GPTQ(Recipe):
+class Recipe(_Modifiers):
+    name = "recipe"
+    help = "a recipe file for llm-compressor (recipe: FILE), run in an environment of its own"
+    schemes = tuple(SCHEMES)
+    takes_group = False
+    takes_recipe = True
+    passes = 2
+
+
+class GPTQ(_Modifiers):
     """Frantar et al., 2023."""
 
     name = "gptq"
     help = "llm-compressor's GPTQ: rounds column by column and corrects the columns that are left"
     schemes = ("W4A16", "W4A16_ASYM", "W8A16", "W8A8")
-    takes_group = True
-    takes_recipe = False
+    passes = 2
     modifiers = (Modifier("GPTQModifier", quantises=True),)
 
 
-class AWQ(Recipe):
+class AWQ(_Modifiers):
     """Lin et al., 2024."""
 
     name = "awq"
     help = "llm-compressor's AWQ: scales columns by their activations, then rounds"
     schemes = ("W4A16", "W4A16_ASYM", "W8A16")
-    takes_group = True
-    takes_recipe = False
     passes = 22  # its grid of scales
     modifiers = (Modifier("AWQModifier"), Modifier("QuantizationModifier", quantises=True))
 
 
-class SmoothQuant(Recipe):
+class SmoothQuant(_Modifiers):
     """Xiao et al., 2023, then GPTQ, as llm-compressor's own recipe of W8A8 does."""
 
     name = "smoothquant"
     help = "llm-compressor's SmoothQuant, then GPTQ: moves outliers of activations into weights"
     schemes = ("W8A8",)
     takes_group = False
-    takes_recipe = False
     passes = 3
     modifiers = (Modifier("SmoothQuantModifier", {"smoothing_strength": 0.8}), Modifier("GPTQModifier", quantises=True))

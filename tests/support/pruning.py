@@ -3,6 +3,7 @@
 import random
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -60,6 +61,11 @@ def config(name: str, **changes: Any) -> Any:
     }  # fmt: skip
     kind, own = kinds[name]
     return kind(**(_SHAPE | own | changes))
+
+
+def of_width(width: int, dtype: torch.dtype = torch.float32) -> Any:
+    """What `activations` reads of a decoder."""
+    return SimpleNamespace(config=SimpleNamespace(hidden_size=width), dtype=dtype, device=torch.device("cpu"))
 
 
 def build(name: str, directory: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **changes: Any) -> None:

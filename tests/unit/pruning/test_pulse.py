@@ -42,7 +42,7 @@ def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_bl
     checkpoint = Checkpoint(checkpoints("llama"))
     assert beats(checkpoint.check_finite) >= len(checkpoint.entries)
     made = [Batch((torch.zeros(3),), (number,)) for number in range(4)]
-    with activations(made, 2, torch.float32, torch.device("cpu"), 10**6, tmp_path) as held:
+    with activations(made, tiny.of_width(2), 10**6, tmp_path) as held:
         for number in range(4):
             assert beats(lambda n=number: held.put(n, torch.zeros(1, 3, 2))) == 1
             assert beats(lambda n=number: held.get(n)) == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pruning import run
 from pruning.layers import repair
 from pruning.output.manifest import MANIFEST_NAME, read_manifest
 from pruning.run import check, prune
@@ -163,10 +164,11 @@ def test_ratio_zero_leaves_every_file_as_it_was(method, checkpoints, passages, t
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_activations_on_disk_give_the_same_bytes(checkpoints, passages, tmp_path):
+def test_activations_on_disk_give_the_same_bytes(checkpoints, passages, tmp_path, monkeypatch):
     source = checkpoints("mistral")
     prune(config(source, passages), tmp_path / "memory")
-    prune(config(source, passages), tmp_path / "disk", activation_bytes=0)
+    monkeypatch.setattr(run, "_ACTIVATION_BYTES", 0)
+    prune(config(source, passages), tmp_path / "disk")
     for file in (tmp_path / "memory").glob("*.safetensors"):
         assert (tmp_path / "disk" / file.name).read_bytes() == file.read_bytes()
 

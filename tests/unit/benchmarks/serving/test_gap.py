@@ -1,6 +1,5 @@
 """The wall time of a pass in four parts."""
 
-import argparse
 import json
 
 import pytest
@@ -36,7 +35,6 @@ def test_the_parts_sum_to_the_wall_time_and_none_is_negative(wall, busy, rooflin
 def test_the_wall_time_has_shares_where_the_engine_knows_its_time(tmp_path, capsys):
     workload = tmp_path / "workload.json"
     workload.write_text(json.dumps({"model": str(save_tiny_model(tmp_path / "tiny", "qwen3")), "items": []}))
-    options = argparse.Namespace(model="tiny", task="toy", items=0)
 
     def told(busy):
         result = {
@@ -50,7 +48,7 @@ def test_the_wall_time_has_shares_where_the_engine_knows_its_time(tmp_path, caps
             },
             "stats": {"steps": 4, "busy_seconds": busy, "idle_share": None, "waiting_share": None},
         }
-        return facts(options, workload, [result, result])
+        return facts(workload, [result, result])
 
     found = told(1.23456)
     assert (found["busy_seconds"], found["above_roofline"]) == (1.2346, False)

@@ -101,7 +101,7 @@ def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_i
 @pytest.mark.parametrize(("limit", "spilled"), [(10**6, False), (0, True)])
 def test_what_is_put_comes_back(dtype, limit, spilled, tmp_path):
     made = [Batch((torch.zeros(length),), (i,)) for i, length in enumerate((5, 3, 3))]
-    with activations(made, 4, dtype, torch.device("cpu"), limit, tmp_path) as held:
+    with activations(made, tiny.of_width(4, dtype), limit, tmp_path) as held:
         assert held.bytes == 44 * dtype.itemsize
         for _ in range(2):  # the second layer writes over the first
             values = [torch.randn(1, length, 4).to(dtype) for length in (5, 3, 3)]
