@@ -139,7 +139,7 @@ def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
         low, high = 0.7 * min(values), 1.4 * max(values)
         panel.set_xscale("log")
         panel.set_xlim(low, high)
-        ticks = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 2, 5)]
+        ticks = [digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5)]
         ticks = [tick for tick in ticks if low <= tick <= high][:: 1 if high / low < 100 else 3]
         panel.set_xticks(ticks, [amount(tick) for tick in ticks])
         panel.set_xticks([], minor=True)

@@ -12,7 +12,7 @@
 
 A task with a user's prompt has a separate name: `xquad+terse` is `xquad` with the prompt `terse`. It has the same items
 but separate records and rows in tables. The tables `prompts` and `prompt_order` join them. So does one of several
-lengths of contexts: `xquad@2000`, and `xquad@2000+terse`."""
+lengths of contexts: `xquad@2000`, and `xquad@2000+terse`; the table `length_of_context` joins these."""
 
 import os
 import re
