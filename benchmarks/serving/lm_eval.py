@@ -66,7 +66,9 @@ def beside(
     ours = None  # our side, doing as much
     if generate:
         same = folder / "ours.json"
-        same.write_text(json.dumps({**document, "settings": {"probes": ["greedy", "sample", "choice"]}}))
+        same.write_text(
+            json.dumps({**document, "settings": {**document["settings"], "probes": ["greedy", "sample", "choice"]}})
+        )
         process = stack.enter_context(start("ours", "everything", same))
         ours = Side(name="one stream: greedy, samples, candidates", run=process.round)
     items = [item["id"] for item in document["items"]]

@@ -58,7 +58,7 @@ class Ours:
 
         self._model = Path(workload["model"])
         self._work = workload
-        self._engine = VLLMEngine(EngineConfig(max_model_len=_MAX_MODEL_LEN, **workload["engine_args"]))
+        self._engine = VLLMEngine(EngineConfig(max_model_len=_positions(workload), **workload["engine_args"]))
         self._engine.load(self._model)
         self._records: list[Record] = []  # of the last `everything`
         self._plans: dict[tuple[str, str], Plan] = {}  # by language and item id
@@ -219,12 +219,16 @@ def _timed(engine: Any, clock: dict[str, float], source: Any) -> Iterator[Any]:
         yield response
 
 
+def _positions(workload: Mapping[str, Any]) -> int:
+    return _MAX_MODEL_LEN + int(workload.get("settings", {}).get("context_tokens", 0))
+
+
 def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
     """What `vllm.LLM` is made with on the other side: what ours uses where it helps them too (block size, batch size,
     float32 on a CPU, no statistics), then the user's options."""
     return {
         "dtype": "float32",
-        "max_model_len": _MAX_MODEL_LEN,
+        "max_model_len": _positions(workload),
         "max_num_seqs": 128,
         "block_size": 32,
         "enforce_eager": True,

@@ -109,12 +109,13 @@ def read_questions(task: str, model: Path, count: int, **settings: Any) -> Quest
     EvalConfig. Raises InputError for a task that cannot be read."""
     data = load_task(task, None)
     config = EvalConfig(task=task, items=-(-count // len(data.pools)), **{"probes": PROBES, **settings})
-    return Questions(config=config, prompter=prompter_of(model), questions=questions_of(data, config)[:count])
+    prompter = prompter_of(model, 512 + config.length)
+    return Questions(config=config, prompter=prompter, questions=questions_of(data, config)[:count])
 
 
-def prompter_of(model: Path) -> Prompter:
+def prompter_of(model: Path, prompt_tokens: int = 512) -> Prompter:
     """The prompts of a run's defaults, for a checkpoint's tokenizer."""
-    return Prompter(load_tokenizer(model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
+    return Prompter(load_tokenizer(model), chat=False, prompt_tokens=prompt_tokens, one_shot_prompt_tokens=1024)
 
 
 def columns(*, engine: str, dtype: str) -> dict[str, Any]:
@@ -135,6 +136,7 @@ def parser(description: str | None, *, task: str, items: int, rounds: int) -> Op
     add_model(made)
     made.add_argument("--task", default=task, help=f"a task, or random:300,600 (default: {task})")
     made.add_argument("--items", type=count, default=items, help=f"items (default: {items})")
+    made.add_argument("--context-tokens", type=int, default=0, help="tokens of each context, with other passages")
     made.add_argument("--rounds", type=count, default=rounds, help=f"timed rounds of each side (default: {rounds})")
     made.add_argument("--llm-args", type=settings, default={}, help="JSON: arguments of vllm.LLM for the other side")
     return made
@@ -153,7 +155,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def facts(options: argparse.Namespace, path: Path) -> dict[str, Any]:
     """What every serving benchmark reports of its work; `left_out` are items that cannot be asked."""
-    said = {"model": options.model, "task": options.task, "items": options.items}
+    said = {name: getattr(options, name) for name in ("model", "task", "items", "context_tokens")}
     left_out = options.items - len(json.loads(path.read_text())["items"])
     return {**said, "left_out": left_out} if left_out > 0 else said
 
@@ -197,6 +199,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "model": str(model),
         "task": options.task,
         "count": options.items,
+        "settings": {"context_tokens": options.context_tokens},
         "engine_args": options.engine_args,
         "llm_args": options.llm_args,
     }
@@ -207,7 +210,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         document["eos_ids"] = sorted(prompter_of(model).eos_ids)
         document["items"] = _random(model, options.items, [int(part) for part in lengths.split(",")])
         return document
-    read = read_questions(options.task, model, options.items)
+    read = read_questions(options.task, model, options.items, **document["settings"])
     document["eos_ids"] = sorted(read.prompter.eos_ids)
     document["items"] = [item for question in read.questions if (item := _item(question, read)) is not None]
     if not document["items"]:
