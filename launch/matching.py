@@ -5,9 +5,9 @@ command resumes, and repeats only comparisons on which the engine failed. A matc
 several checkpoints gave it. The run stays locked meanwhile, as it does for its driver.
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -101,7 +101,7 @@ def match_run(
                 "not even a response of one letter can be judged"
             )
     check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.callback(RunLock(run_dir).release)
         RecordStore(run_dir).clean()
         answered = stored.responses(run_dir, asked.probes, everything=asked.everything)
@@ -116,14 +116,10 @@ def match_run(
             return stack.enter_context(cluster(logs))
 
         for info in infos:
-            matcher = _MatcherEngine(info, engine, machines, logs, tell)
-            try:
+            with ExitStack() as over:
+                ask = _judge(info, engine, machines, logs, tell, over)
                 told = partial(lambda name, what: tell(f"{name}: {what}"), info.name)
-                found.append(_match(run_dir, info, matcher.verdicts, answered, controls, told))
-            finally:  # an engine frees its memory only when its process ends
-                if matcher.actor is not None:
-                    with contextlib.suppress(RayError):
-                        ray.kill(matcher.actor)
+                found.append(_match(run_dir, info, ask, answered, controls, told))
         return found
 
 
@@ -173,41 +169,45 @@ def match_parts(
     return asked, verdicts
 
 
-class _MatcherEngine:
-    """The engine of one matcher, started for the first response without a verdict."""
+def _judge(
+    info: CheckpointInfo, config: EngineConfig, machines: Callable[[], Cluster], logs: Path, tell: Tell, over: ExitStack
+) -> Ask:
+    """Judges with the engine of one matcher: it starts for the first response without a verdict, and ends with `over`.
 
-    def __init__(
-        self, info: CheckpointInfo, config: EngineConfig, machines: Callable[[], Cluster], logs: Path, tell: Tell
-    ) -> None:
-        self._info = info
-        self._prompt_tokens = _prompt_tokens(info)
-        self._config = config.model_copy(update={"max_model_len": self._prompt_tokens + _VERDICT_TOKENS})
-        self._machines = machines
-        self._log = (logs / f"matcher-{info.name}.log").absolute()
-        self._tell = tell
-        self.actor: Any = None
+    Raises ResurfaceError if the engine or Ray fails."""
+    room, path = _prompt_tokens(info), info.path.absolute()
+    log = (logs / f"matcher-{info.name}.log").absolute()
 
-    def verdicts(self, claims: Sequence[Claim]) -> list[Verdict]:
-        """Judge each comparison. Raises ResurfaceError if the engine or Ray fails."""
-        machines = self._machines()
-        path = self._info.path.absolute()
+    @cache
+    def actor() -> Any:
+        setting = config.model_copy(update={"max_model_len": room + _VERDICT_TOKENS})
+        (place,) = place_engines(machines().nodes(), config.tensor_parallel, 1, spare=0)
+        needs = f", as soon as {place.gpus} of one node's GPUs are free" if place.gpus else ""
+        tell(f"starting the engine{needs}")
+        started = start_actor(MatchActor, EngineSetup(config=setting, log_path=log, place=place))
+        over.callback(_kill, started)
+        return started
+
+    def verdicts(claims: Sequence[Claim]) -> list[Verdict]:
         try:
-            if self.actor is None:
-                (place,) = place_engines(machines.nodes(), self._config.tensor_parallel, 1, spare=0)
-                needs = f", as soon as {place.gpus} of one node's GPUs are free" if place.gpus else ""
-                self._tell(f"starting the engine{needs}")
-                setup = EngineSetup(config=self._config, log_path=self._log, place=place)
-                self.actor = start_actor(MatchActor, setup)
-            verdicts: list[Verdict] = ray.get(self.actor.verdicts.remote(path, claims, self._prompt_tokens))
+            found: list[Verdict] = ray.get(actor().verdicts.remote(path, claims, room))
         except RayError as error:
-            machines.check()
+            machines().check()
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
                 raise cause from error
             raise EngineError(
-                f"matcher {self._info.name!r} failed: {one_line(cause)}; see {self._log}; the same command resumes"
+                f"matcher {info.name!r} failed: {one_line(cause)}; see {log}; the same command resumes"
             ) from error
-        return verdicts
+        return found
+
+    return verdicts
+
+
+def _kill(actor: Any) -> None:
+    """End an engine's process: it frees its memory only then."""
+    with suppress(RayError):
+        ray.kill(actor)
 
 
 def _match(

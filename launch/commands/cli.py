@@ -7,6 +7,7 @@ and pandas. The program loads plugins before it evaluates help texts with regist
 import os
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -65,36 +66,34 @@ def _begin(
     """Options without a command."""
 
 
-app.command(epilog="Example: resurface demo --out runs/demo")(demo)
-app.command(epilog="Example: resurface sweep main --dry-run")(sweep)
-app.command("eval", epilog="Example: resurface eval dense/ sparse/ --base dense/ --task xquad:data/xquad --out runs/x")(
-    evaluate
-)
-app.command(
-    epilog="Example: resurface prune models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5. "
-    "To share it: resurface prune --push ORG/NAME --out pruned/wanda-0.5 --run runs/mine"
-)(prune)
-app.command(epilog="Example: resurface report runs/demo")(report)
-app.command(epilog="Example: resurface status runs/demo --watch")(status)
-app.command("render", epilog="Example: resurface render slurm sweep.yaml --out /shared/runs/grid --nodes 2 --gpus 8")(
-    render_files
-)
-app.command(
-    epilog="Example: resurface bench score --model bundled --rounds 5",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(bench)
-app.command(epilog="Example: resurface doctor --out card.md")(doctor)
-app.command(epilog="Example: resurface gate runs/int4 --max-drop 1 --min-recovery 99")(gate)
-app.command(epilog="Example: resurface screen runs/grid --items 100 --repeats 2000")(screen)
-app.command(epilog="Example: resurface compare runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv")(compare)
-app.command(epilog="Example: resurface export runs/int4 --lm-eval")(export)
-app.command(epilog="Example: resurface tasks arc_challenge")(tasks)
-app.command(epilog="Example: resurface probes")(probes)
-app.command(epilog="Example: resurface methods")(methods)
-app.command(
-    "show-prompt", epilog="Example: resurface show-prompt --task gazetteer --model bundled --item swahili-0017"
-)(show_prompt)
-app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matcher llama-3.1-8b")(match)
+# Each command with the options of its example.
+COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
+    "demo": (demo, "--out runs/demo"),
+    "sweep": (sweep, "main --dry-run"),
+    "eval": (evaluate, "dense/ sparse/ --base dense/ --task xquad:data/xquad --out runs/x"),
+    "prune": (
+        prune,
+        "models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5. "
+        "To share it: resurface prune --push ORG/NAME --out pruned/wanda-0.5 --run runs/mine",
+    ),
+    "report": (report, "runs/demo"),
+    "status": (status, "runs/demo --watch"),
+    "render": (render_files, "slurm sweep.yaml --out /shared/runs/grid --nodes 2 --gpus 8"),
+    "bench": (bench, "score --model bundled --rounds 5"),
+    "doctor": (doctor, "--out card.md"),
+    "gate": (gate, "runs/int4 --max-drop 1 --min-recovery 99"),
+    "screen": (screen, "runs/grid --items 100 --repeats 2000"),
+    "compare": (compare, "runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv"),
+    "export": (export, "runs/int4 --lm-eval"),
+    "tasks": (tasks, "arc_challenge"),
+    "probes": (probes, ""),
+    "methods": (methods, ""),
+    "show-prompt": (show_prompt, "--task gazetteer --model bundled --item swahili-0017"),
+    "match": (match, "runs/demo --matcher qwen3-4b --matcher llama-3.1-8b"),
+}
+for name, (command, example) in COMMANDS.items():
+    others = {"allow_extra_args": True, "ignore_unknown_options": True} if command is bench else {}
+    app.command(name, epilog=f"Example: resurface {name} {example}".rstrip(), context_settings=others)(command)
 
 
 def main() -> None:
@@ -105,9 +104,8 @@ def main() -> None:
     code = 0
     try:
         load_plugins()
-        names = [str(each.name or (each.callback and each.callback.__name__)) for each in app.registered_commands]
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in names:
-            raise unknown("command", arguments[0], names)
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+            raise unknown("command", arguments[0], COMMANDS)
         code = app(args=arguments, standalone_mode=False) or 0  # 130: typer has seen Ctrl-C
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -76,9 +76,12 @@ def quantisations(
             continue
         place = f"compress.{number}"
         method = METHODS[setting.method]
-        recipe = None if setting.recipe is None else _read_recipe(setting.recipe, place)
+        recipe, named = (None, []) if setting.recipe is None else _read_recipe(setting.recipe, place)
+        if not setting.scheme and len(named) != 1:
+            found = f"its schemes are {', '.join(named) or 'none'}: choose the one to serve (scheme: W4A16)"
+            raise InputError(f"{place}: recipe: {setting.recipe}: {found}")
         calibration = spelled_source(setting.calibration or grid.calibration) if method.needs_calibration else None
-        for scheme in setting.scheme or (_scheme_of(setting.recipe, place),):
+        for scheme in setting.scheme or named:
             wanted: dict[str, Any] = {"source": source, "scheme": scheme, "recipe": recipe, "seed": grid.seed}
             wanted |= {name: getattr(setting, name) for name in ("method", "group_size", "ignore")}
             config = validated(QuantiseConfig, wanted | {"calibration": calibration}, place)
@@ -120,29 +123,22 @@ def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
         yield setting.label, setting.checkpoint, base
 
 
-def _read_recipe(file: Path, place: str) -> str:
+def _read_recipe(file: Path, place: str) -> tuple[str, list[str]]:
+    """A recipe's text, and the schemes that it names. Raises InputError if it is no mapping."""
     try:
         document = read_document(file, "the recipe")
-        if isinstance(document, dict):
-            return file.read_text(encoding="utf-8")
+        if not isinstance(document, dict):
+            raise InputError(f"{file}: a recipe is a mapping of stages")
     except InputError as error:
         raise InputError(f"{place}: recipe: {error}") from error
-    raise InputError(f"{place}: recipe: {file}: a recipe is a mapping of stages")
-
-
-def _scheme_of(file: Path | None, place: str) -> str:
-    """The scheme that a recipe names. Raises InputError if it names none or several."""
     named: set[str] = set()
-    waiting = [] if file is None else [read_document(file)]
+    waiting: list[Any] = [document]
     while waiting:
-        document = waiting.pop()
-        if isinstance(document, dict):
-            scheme = document.get("scheme")
+        each = waiting.pop()
+        if isinstance(each, dict):
+            scheme = each.get("scheme")
             named |= {scheme.upper()} if isinstance(scheme, str) else set()
-            waiting += document.values()
-        elif isinstance(document, list):
-            waiting += document
-    if len(named) != 1:
-        found = ", ".join(sorted(named)) or "none"
-        raise InputError(f"{place}: recipe: {file}: its schemes are {found}: choose the one to serve (scheme: W4A16)")
-    return named.pop()
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return file.read_text(encoding="utf-8"), sorted(named)

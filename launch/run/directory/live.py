@@ -142,16 +142,8 @@ class LiveState:
                 "items_per_second": rate,
                 "pruning": self._pruning,
                 "engines": [
-                    {
-                        "engine": number,
-                        "gpu": self._gpus.get(number, ""),
-                        "state": doing.state,
-                        "seconds": round(now - doing.since, 1),
-                        "checkpoint": doing.checkpoint,
-                        "task": doing.task,
-                        "items": doing.items,
-                        "done": doing.done,
-                    }
+                    {"engine": number, "gpu": self._gpus.get(number, ""), "seconds": round(now - doing.since, 1)}
+                    | {name: getattr(doing, name) for name in ("state", "checkpoint", "task", "items", "done")}
                     | shares.get(number, {"idle_share": None, "waiting_share": None})
                     for number, doing in sorted(self._engines.items())
                 ],

@@ -26,7 +26,6 @@ def work(**_):
         print("written")
         raise SystemExit(1)  # what comes out of Ray
 
-work.registered_commands = []
 cli.app = work
 cli.main()
 """
@@ -62,7 +61,6 @@ def work(**_):
     check_stop()
     print("not stopped")
 
-work.registered_commands = []
 cli.app = work
 cli.main()
 """
