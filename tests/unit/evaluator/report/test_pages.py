@@ -64,7 +64,7 @@ def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeyp
     monkeypatch.setattr(report, "pages_of", lambda *_: [results.Page("pages/001.html", ("dense",))])
     inputs = SimpleNamespace(run={}, items=None)
     view = SimpleNamespace(sizes={}, index=lambda *_: "", chunks_of=lambda _: {})
-    report._write_pages(tmp_path, inputs, None, view, lambda *_: None)
+    report._write_pages(tmp_path, inputs, None, view)
     assert there == [True, True]
     assert [path.name for path in before.parent.iterdir()] == ["001.html"]
 
