@@ -132,9 +132,6 @@ def _verdict(scores: dict[str, Response], truncated: bool) -> Verdict:
     if any(response.status != "ok" for response in scores.values()):
         return Verdict(verdict=None, probability=None, status="engine_error")
     yes, no = (sum(scores[word].logprobs) for word in _WORDS)
-    return Verdict(verdict=yes > no, probability=_sigmoid(yes - no), status="truncated" if truncated else "ok")
-
-
-def _sigmoid(odds: float) -> float:
-    """1 / (1 + exp(-odds)) without overflow: the softmax of two log-likelihoods that differ by `odds` nats."""
-    return 1 / (1 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1 + math.exp(odds))
+    odds = yes - no  # nats
+    probability = math.exp(min(odds, 0.0)) / (1 + math.exp(-abs(odds)))  # the softmax, without overflow
+    return Verdict(verdict=yes > no, probability=probability, status="truncated" if truncated else "ok")

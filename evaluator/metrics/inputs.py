@@ -82,7 +82,8 @@ class Inputs:
         texts = self._outcomes.text_tasks
         self.checkpoints = [each for each in subjects if each.task not in texts]
         self.readers = [each for each in subjects if each.task in texts]
-        self.formats = sorted(self._outcomes.formats, key=lambda format: [*FORMATS, format].index(format))
+        formats = set().union(*self._outcomes.formats.values())
+        self.formats = sorted(formats, key=lambda format: [*FORMATS, format].index(format))
         self.decided_early = {
             (each.task, each.checkpoint): f"decided early: evaluated on {each.asked} of {each.items} items"
             for each in screened_of(self.run)
@@ -117,7 +118,7 @@ class Inputs:
 
     def outcomes_of(self, checkpoint: str, task: str, format: str = "open") -> pd.DataFrame:
         """A checkpoint's outcomes, of the run's own seed, on a task in a format: a row per item, or empty."""
-        if format in self._outcomes.formats_of((checkpoint, task)):
+        if format in self._outcomes.formats.get((checkpoint, task), ()):
             return self._in_format[checkpoint, task, format]
         return self._no_outcomes
 

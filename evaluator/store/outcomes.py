@@ -10,7 +10,7 @@ not measured) with
     <probe>_why       the record's reason if it was excluded or failed"""
 
 from collections import OrderedDict
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -83,7 +83,7 @@ class Outcomes:
         self.first: list[dict[str, Any]] = []  # checkpoint, task and METADATA of each pair's first row, as added
         self._items: dict[str, set[tuple[str, str]]] = {}
         self._read_by: dict[str, set[str]] = {}
-        self._formats: dict[Pair, set[str]] = {}
+        self.formats: dict[Pair, set[str]] = {}
         if outcomes is not None:
             self.add(outcomes)
 
@@ -99,7 +99,7 @@ class Outcomes:
             self._items.setdefault(task, set()).update(
                 zip(piece["language"].astype(str), piece["item_id"].astype(str), strict=True)
             )
-            self._formats[checkpoint, task] = set(map(str, piece["format"].unique()))
+            self.formats[checkpoint, task] = set(map(str, piece["format"].unique()))
             asked = {probe.reads for probe in PROBES if piece[f"{probe.name}_status"].notna().any()}
             self._read_by.setdefault(task, set()).update(asked)
             self._held[checkpoint, task] = plain(piece) if path is None else path
@@ -111,13 +111,6 @@ class Outcomes:
             return plain(empty_outcomes()) if held is None else held
         frame = pq.read_table(held, use_threads=False).to_pandas()
         return plain(frame[(frame["checkpoint"] == pair[0]) & (frame["task"] == pair[1])])
-
-    @property
-    def formats(self) -> set[str]:
-        return set().union(*self._formats.values())
-
-    def formats_of(self, pair: Pair) -> Set[str]:
-        return self._formats.get(pair, set())
 
     @property
     def asked(self) -> pd.DataFrame:

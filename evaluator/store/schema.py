@@ -6,7 +6,6 @@ Files are written with the Arrow schemas `RECORDS`, `ITEMS`, `VERDICTS` and `CON
 `READ_RECORDS` and the other `READ_*`. `PANDAS` types a frame of records. No other module lists the columns."""
 
 import types
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -63,26 +62,19 @@ def _arrow(name: str) -> pa.DataType:
     return pa.type_for_alias(name)
 
 
-def _schema(columns: Sequence[Stored]) -> pa.Schema:
-    return pa.schema([(each.name, _arrow(each.arrow)) for each in columns])
-
-
-def _reported(columns: Sequence[Stored]) -> tuple[str, ...]:
-    return tuple(each.name for each in columns if each.meaning.reported)
-
-
 _RECORD, _ITEM = stored(Record), stored(Item)
 _KEY = tuple(each for each in _RECORD if each.meaning.key)
 _VERDICT = (*_KEY, *stored(VerdictRow))
 _CONTROL = stored(ControlRow)
 
-RECORDS, ITEMS, VERDICTS, CONTROLS = map(_schema, (_RECORD, _ITEM, _VERDICT, _CONTROL))
+_ALL = _RECORD, _ITEM, _VERDICT, _CONTROL
+RECORDS, ITEMS, VERDICTS, CONTROLS = (pa.schema([(each.name, _arrow(each.arrow)) for each in kind]) for kind in _ALL)
 KEY = tuple(each.name for each in _KEY)  # the columns that together name a record
-READ_RECORDS, READ_ITEMS, READ_VERDICTS, READ_CONTROLS = map(_reported, (_RECORD, _ITEM, _VERDICT, _CONTROL))
-# Every column of a file by name, for a reader that checks what others may have written.
-RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS, CONTROL_COLUMNS = (
-    {each.name: each for each in columns} for columns in (_RECORD, _ITEM, _VERDICT, _CONTROL)
+READ_RECORDS, READ_ITEMS, READ_VERDICTS, READ_CONTROLS = (
+    tuple(each.name for each in kind if each.meaning.reported) for kind in _ALL
 )
+# Every column of a file by name, for a reader that checks what others may have written.
+RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS, CONTROL_COLUMNS = ({each.name: each for each in kind} for kind in _ALL)
 # The nullable pandas type of every record column that holds one value.
 PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _PANDAS}
 
