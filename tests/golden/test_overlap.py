@@ -24,7 +24,6 @@ def seen(pattern: str) -> dict[str, Seen]:
 
 
 def overlaps(given: dict[str, dict[str, Seen]]) -> pd.DataFrame:
-    """The table of these checkpoints, whose base is "dense"."""
     return tables(*(records(name, each, base=None if name == "dense" else "dense") for name, each in given.items()))[
         "overlap"
     ]
@@ -167,7 +166,6 @@ def subject(name: str, **setting: object) -> Subject:
 
 
 def grid(methods: int, sparsities: int) -> list[Subject]:
-    """A base and its checkpoints, in display order."""
     made = [
         subject(f"m{method}-{level}", base="dense", method=f"m{method}", pattern="unstructured", sparsity=level / 1000)
         for method in range(methods)

@@ -46,12 +46,10 @@ VOTERS = (("dense", 9, None), ("a", 2, "dense"))
 
 
 def seen(**right: int) -> dict[str, Seen]:
-    """So many of ten items of each language are right."""
     return {f"{name}/{i}": Seen(greedy=i < count) for name, count in right.items() for i in range(10)}
 
 
 def elected(**given: dict[str, Seen]) -> pd.DataFrame:
-    """The table of these checkpoints, whose base is "dense"."""
     made = (records(name, each, base=None if name == "dense" else "dense") for name, each in given.items())
     return tables(*made)["vote"]
 

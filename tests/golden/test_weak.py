@@ -12,7 +12,6 @@ from tests.support.tables import only
 
 
 def described(answers: dict[str, str]) -> pd.DataFrame:
-    """Items with one gold answer each, by "language/item"; nothing else differs."""
     rows = [
         {"task": "t", "language": key.split("/")[0], "item_id": key.split("/")[1], "answers": [answer], "cluster": key}
         for key, answer in answers.items()
@@ -21,7 +20,6 @@ def described(answers: dict[str, str]) -> pd.DataFrame:
 
 
 def greedy(**right: range) -> dict[str, Seen]:
-    """Forty items; those of a range are right, by language."""
     return {f"{name}/{i}": Seen(greedy=i in hits) for name, hits in right.items() for i in range(40)}
 
 

@@ -40,7 +40,6 @@ class Desk:
         return self.directory / "dense"
 
     def configure(self, **changes: Any) -> None:
-        """Change fields of the model's config.json."""
         file = self.model / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
@@ -59,7 +58,6 @@ class Desk:
         return file
 
     def type(self, *arguments: str | Path) -> tuple[int, str]:
-        """Exit code and standard error of one command."""
         code = typed(self.monkeypatch, *arguments)
         written = self.capsys.readouterr()
         assert "Traceback" not in written.out + written.err

@@ -79,7 +79,6 @@ def _sweep(folder: Path, questions: Path, *, shard_items: int) -> Path:
 
 @pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["whole", "resumed"])
 def run(request, tmp_path_factory, questions):
-    """A sweep; one that is killed once some of its records are there, and resumed."""
     folder = tmp_path_factory.mktemp("runs")
     made, log = folder / "run", folder / "log"
     if request.param:

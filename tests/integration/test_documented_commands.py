@@ -34,7 +34,6 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """Where the reader works: what the pages call files, and what the README's commands make."""
     path = tmp_path_factory.mktemp("reader")
     save_tiny_model(path / "models" / "mine", "qwen3")
     (path / "calibration.txt").write_text("\n".join(f"Line {n} of plain text." for n in range(40)), encoding="utf-8")
@@ -53,7 +52,6 @@ def directory(tmp_path_factory):
 
 
 def here(page: Path) -> list[list[str]]:
-    """The arguments of a page's commands that run here."""
     found = [words[1:] for words in commands(page) if words[0] == "resurface"]
     return [words for words in found if not ELSEWHERE.keys() & set(words)]
 

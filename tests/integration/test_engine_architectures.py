@@ -52,7 +52,6 @@ def transformers_as_it_was(monkeypatch):
 
 
 def pruned_by(method, dense, target):
-    """The same checkpoint, pruned by half."""
     passages = target.with_suffix(".txt")
     passages.write_text("\n".join(tiny.lines(12)) + "\n", encoding="utf-8")
     prune(tiny.job(dense, passages, method), target)
@@ -60,7 +59,6 @@ def pruned_by(method, dense, target):
 
 
 def build(name, folder):
-    """A random checkpoint and the same pruned by half."""
     tiny.build(name, folder / "dense", torch.float32, **HEADS, **CHANGES.get(name, {}))
     return folder / "dense", pruned_by("wanda", folder / "dense", folder / "pruned")
 

@@ -51,7 +51,6 @@ class Cutting(Waiting):
 
 
 def family(draw, number):
-    """Requests that share more or less of one prompt, as the probes of an item do."""
     prompt = random_tokens(draw, draw.choice([3, 15, 17, 31, 32, 33, 50, 64, 90, 127]))
     streamed = {"top_logprobs": 3, "stream": True}
     made = [Generate(request_id=f"{number}/0", prompt_ids=prompt, max_tokens=24, **streamed)]

@@ -34,8 +34,6 @@ NO_ROUNDED_INPUTS = ("gptq", "awq")
 
 @dataclass(frozen=True)
 class Served:
-    """A quantised checkpoint in an engine, and transformers' model of the values that it stands for."""
-
     layout: str
     checkpoint: Path
     dtype: str

@@ -20,7 +20,6 @@ CONFIG = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
 
 
 def passages():
-    """Prompts and continuations of one token to 64, some of which share their prompt or begin alike."""
     draw = random.Random(1)
     shared = tokens(draw, 70)
     found = [(tokens(draw, draw.randrange(1, 100)), tokens(draw, count)) for count in (1, 2, 31, 32, 33, 64)]
@@ -42,7 +41,6 @@ def requests(folder, *, keep, top=0):
 
 
 def answered(engine, asked):
-    """What the engine answers, among other requests."""
     others = [
         *(Generate(request_id=f"g{n}", prompt_ids=prompt, max_tokens=6) for n, (prompt, _) in enumerate(passages())),
         *(Score(request_id=f"s{n}", prompt_ids=p, continuation_ids=c) for n, (p, c) in enumerate(passages())),
@@ -58,7 +56,6 @@ def answered(engine, asked):
 
 
 def distributions(checkpoint):
-    """transformers' log-probabilities of every passage."""
     model = load_model(checkpoint)
     with torch.no_grad():
         return [

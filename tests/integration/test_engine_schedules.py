@@ -27,8 +27,6 @@ SMALL_CACHE = {"num_gpu_blocks_override": 10}  # as many as the longest request 
 
 @dataclass
 class Schedule:
-    """What vLLM's scheduler has decided since `watch`."""
-
     steps: list[Mapping[str, int]] = field(default_factory=list)  # request -> rows, for each step that computes
     preempted: set[str] = field(default_factory=set)
 
@@ -65,7 +63,6 @@ def checkpoint(tmp_path_factory):
 
 @contextlib.contextmanager
 def serving(checkpoint, **arguments):
-    """An engine with further fields of vLLM's EngineArgs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V2_ARGS", json.dumps(arguments))
         engine = VLLMEngine(CONFIG)

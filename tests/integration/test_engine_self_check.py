@@ -44,8 +44,6 @@ def served(checkpoint, config=CONFIG):
 
 
 def count_ties(patch):
-    """Rank as vLLM does."""
-
     def counted(scores, values):
         return (scores >= values).sum(-1)
 
@@ -70,7 +68,6 @@ def count_ties(patch):
 
 
 def score_other_tokens(patch):
-    """Report the scores of the tokens beside those that are requested."""
     if runs_v2():
         from evaluator.engine.vllm.v2 import scores
 

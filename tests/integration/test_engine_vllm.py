@@ -34,8 +34,6 @@ EOS_IDS = (0, 7)
 
 @dataclass
 class Served:
-    """A checkpoint, a second one of the same shapes, the engine under test, the oracle, and transformers itself."""
-
     checkpoint: Path
     other: Path
     engine: VLLMEngine
@@ -69,7 +67,6 @@ def served(request, tmp_path_factory):
 
 
 def half_of(checkpoint, directory):
-    """The same checkpoint with every second weight of its matrices set to zero."""
     shutil.copytree(checkpoint, directory)
     for file in directory.glob("*.safetensors"):
         tensors = load_file(file)

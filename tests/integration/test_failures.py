@@ -138,7 +138,6 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path):
             (tmp_path / name / files[name]).write_bytes(content)
 
     def reasons(code):
-        """Why checkpoints are not done, by name, after a run with this exit code."""
         finish("sweep", sweep, "--out", run, code=code)
         return _failures(run).set_index("checkpoint")["reason"].to_dict() if code else {}
 
@@ -328,7 +327,6 @@ def test_one_of_two_workers_of_an_engine_is_killed(tmp_path, monkeypatch):
 
 
 def _works(process):
-    """Whether it is one of vLLM's workers."""
     with contextlib.suppress(psutil.Error):  # what ends while it is looked at
         return any(part in " ".join(process.cmdline()) for part in ("Worker", "spawn_main"))
     return False

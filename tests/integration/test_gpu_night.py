@@ -19,7 +19,6 @@ MEASURED = {"doctor", "host", "pass", "prune", "score", "swap"}
 
 @pytest.fixture
 def out():
-    """A folder with a short name."""
     folder = Path(tempfile.mkdtemp())
     yield folder
     shutil.rmtree(folder)

@@ -32,7 +32,6 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judged(run):
-    """The run with the verdicts of a matcher that vLLM serves."""
     done = finish("match", run, "--matcher", "bundled", "--all", "--engine", "vllm")
     assert "bundled: control pairs of items: accepts " in done.stdout
     return run

@@ -125,7 +125,6 @@ def test_prune_tasks_give_their_gpu_back_or_see_none() -> None:
 
 
 def _write_sweep(directory, **more):
-    """A sweep in which everything is named relative to `directory`."""
     save_tiny_model(directory / "model")
     (directory / "text.txt").write_text("\n".join(tiny.lines(8)), encoding="utf-8")
     document = {
@@ -158,7 +157,6 @@ def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path)
 
 
 def _placed(folder):
-    """The nodes that three engines were to have, and those that they have."""
     with (
         ray_cluster([(folder, {"num_cpus": 4}), (folder, {"num_cpus": 1})]) as nodes,
         ray.init(address=nodes.address, log_to_driver=False),
@@ -229,8 +227,6 @@ def test_gpus_that_others_hold(tmp_path):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document | {"resources": resources}), encoding="utf-8")
 
     class Holder:
-        """Somebody else's program on a GPU."""
-
         def ready(self) -> None: ...
 
     holder = ray.remote(num_gpus=1, num_cpus=0)(Holder)

@@ -77,7 +77,6 @@ class Cheat:
         return [row for row in self.rows if (row["probe"], row["index"]) == (probe, index)]
 
     def answered(self, row: dict[str, Any], ids: list[int], **columns: Any) -> None:
-        """Another answer, with the text and the grades that belong to it."""
         item = self.plans[row["language"], row["item_id"]].question.item
         text = self.prompter.decode(ids)
         row |= {"token_ids": ids, "text": text, **grade(text, item.answers, item.language), **columns}
@@ -141,7 +140,6 @@ def copy_samples(cheat: Cheat) -> None:
 
 
 def half_precision(cheat: Cheat) -> None:
-    """Computed in bfloat16, labelled float32."""
     for row in cheat.rows:
         if row["logprob"] is not None:
             row["logprob"] = float(torch.tensor(row["logprob"]).bfloat16())
@@ -165,7 +163,6 @@ def stale_cache_in_records(cheat: Cheat) -> None:
 
 
 def another_model(cheat: Cheat) -> None:
-    """These records, with the digest of another model."""
     cheat.model = cheat.model.parent / "other"
     digest = inspect_checkpoint(cheat.model).weights_digest
     cheat.document["checkpoints"][0]["weights_digest"] = digest
@@ -178,7 +175,6 @@ def resumed(cheat: Cheat) -> None:
 
 
 def renamed(cheat: Cheat) -> None:
-    """The whole run directory is another run's."""
     cheat.document["config"]["models"] = {"closed-first-1-20260101T000000Z-00000000": str(cheat.model)}
 
 

@@ -127,7 +127,6 @@ def sizes_of(page: Path, folder: Path, *flags: str) -> tuple[int, ...]:
 
 
 def measured(page: Path, folder: Path, script: str, *flags: str) -> str:
-    """What a script of ours returns on the page."""
     markup = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
     run = 'window.addEventListener("load", () => setTimeout(() => { document.body.dataset.told = told(); }, 1000))'
     ours = folder / "measured.html"

@@ -39,7 +39,6 @@ def nodes(desk):
 
 
 def _rendered(sweep: Path, run: Path, *more: str) -> Path:
-    """The folder with what is to be submitted."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     ours = Path(__file__).parents[2]
     setup = f"export HF_HUB_OFFLINE=1 PATH={shlex.quote(path)} PYTHONPATH={shlex.quote(str(ours))}"
@@ -49,7 +48,6 @@ def _rendered(sweep: Path, run: Path, *more: str) -> Path:
 
 
 def _begun(nodes, job: str, run: Path, folder: Path) -> None:
-    """Wait for the first records of a job."""
     while len(parts(run)) < 3:
         assert nodes.job(job)["JobState"] in ("PENDING", "CONFIGURING", "RUNNING"), _said(folder)
         time.sleep(0.1)

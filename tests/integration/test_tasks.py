@@ -25,7 +25,6 @@ def tiny(tmp_path_factory):
 
 
 def _check_templated(tiny, common, found):
-    """The options of an item stand in its prompt, and their likelihood is transformers' after it."""
     options = found[(found["item_id"] == "own") & (found["probe"] == "choice")].sort_values("index")
     listed = " or ".join(options["option_text"])
     prompt = f"{common['context']}\n{common['question']} {listed}?"

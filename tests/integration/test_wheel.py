@@ -15,7 +15,6 @@ _PROGRAM = "import sys; from launch.commands.cli import main; sys.argv[0] = 'res
 
 @pytest.fixture(scope="module")
 def resurface(tmp_path_factory):
-    """The command of a new environment."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip"]
     if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:

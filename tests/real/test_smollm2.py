@@ -24,8 +24,6 @@ TOLERANCE = 1e-4  # nats, in float32
 
 @dataclass(frozen=True)
 class Served:
-    """One checkpoint in the engine under test, and in transformers."""
-
     checkpoint: Path
     engine: Any
     model: Any
@@ -41,7 +39,6 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wanda at 0.5, by the command line."""
     out = tmp_path_factory.mktemp("pruned") / "wanda-0.5"
     done = resurface(
         *("prune", MODEL, "--method", "wanda", "--sparsity", "0.5", "--calibration", f"text:{CALIBRATION}"),
@@ -62,7 +59,6 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="module", params=["dense", "pruned"])
 def served(request: pytest.FixtureRequest, engine: Any, pruned: Path) -> Served:
-    """The dense model, and then the pruned one, which is swapped into the same engine."""
     checkpoint = MODEL if request.param == "dense" else pruned
     report = engine.load(checkpoint)
     return Served(checkpoint, engine, load_model(checkpoint), report.swapped)

@@ -25,8 +25,6 @@ LEAST = 0.05  # nats in the mean: what makes the spread worth a test
 
 @dataclass(frozen=True)
 class Asked:
-    """Nats of every candidate token."""
-
     ours: list[float]
     theirs: list[float]
     nudged: list[float]

@@ -20,7 +20,6 @@ def out(tmp_path):
 
 
 def begun(out, *asked, **how):
-    """The sweep file of a run that has begun."""
     file = run_smollm2._write_sweep(out, *asked, **how)
     out.mkdir(parents=True)
     (out / "run.json").write_text("{}")

@@ -55,7 +55,6 @@ def engine_of(judge: Callable[[str, str], bool]) -> FakeEngine:
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that all three have judged."""
     run = write_run(tmp_path_factory.mktemp("run"), 12, ("dense", "wanda-0.6"), languages=("english", "russian"))
     controls = controls_by_task(run, _PER_LANGUAGE)
     for name, judge in JUDGES.items():

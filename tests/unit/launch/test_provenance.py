@@ -14,7 +14,6 @@ NAMES = {"0": "NVIDIA H100", "1": "NVIDIA H100", "2": "NVIDIA L4"}
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
-    """The commands that a machine with three GPUs was given."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: object) -> SimpleNamespace:

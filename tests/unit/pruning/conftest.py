@@ -32,7 +32,6 @@ def checkpoints(tmp_path_factory):
 
 @pytest.fixture
 def passages(tmp_path) -> Path:
-    """Forty lines of differing length."""
     file = tmp_path / "passages.txt"
     file.write_text("\n".join(tiny.lines(40)) + "\n", encoding="utf-8")
     return file

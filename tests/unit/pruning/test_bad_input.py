@@ -23,12 +23,10 @@ GEMMA_4 = {"model_type": "gemma4_text", "sliding_window": 8}
 
 @pytest.fixture
 def copied(checkpoints, tmp_path) -> Path:
-    """A checkpoint that a test may break."""
     return Path(shutil.copytree(checkpoints("qwen3"), tmp_path / "model"))
 
 
 def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
-    """`by` raises one line that matches, and nothing is left behind."""
     with pytest.raises(InputError, match=message) as caught:
         by(config, out)
     assert "\n" not in str(caught.value)

@@ -54,7 +54,6 @@ def test_json_lines_plain_or_compressed(suffix, tokenizer, tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """A hub whose data sets hold numbered rows; remembers what was asked."""
     asked = []
 
     def load_dataset(path, **arguments):

@@ -80,7 +80,6 @@ def test_a_step_ends_with_all_that_it_started(tmp_path, ended):
 
 
 def called(monkeypatch, *arguments, machine=GPU, listed=()):
-    """The exit code of the command."""
     monkeypatch.setattr(module, "this_machine", lambda: machine)
     monkeypatch.setattr(module, "steps", lambda out, **_: list(listed))
     monkeypatch.setattr(module, "stop_in_order", lambda: None)
@@ -94,7 +93,6 @@ def called(monkeypatch, *arguments, machine=GPU, listed=()):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder with a short name, as --out requires one."""
     monkeypatch.setattr(module, "_LONGEST", 1000)
     return tmp_path / "night"
 

@@ -61,7 +61,6 @@ def test_the_count_is_that_of_all_prefixes_in_a_set(pairs):
 
 
 def a_pass(items):
-    """Plans by language and item id, and the records of every probe on a scripted engine."""
     config = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=PROBES)
     plans = [letter_plan(question, config) for question in letter_questions(letter_items(items), config)]
     stream = letter_evaluation(plans, config).run(FakeEngine(letter_model().answer))

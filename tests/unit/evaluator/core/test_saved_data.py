@@ -23,7 +23,6 @@ def rows(*ids, **more):
 
 @pytest.fixture
 def saved(tmp_path):
-    """One data set, and three splits."""
     rows(1, 2).save_to_disk(tmp_path / "one")
     splits = {name: rows(name, text=f"w1 {name}") for name in ("train", "validation", "mine")}
     DatasetDict(splits).save_to_disk(tmp_path / "splits")

@@ -24,7 +24,6 @@ RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True, s
 
 
 def run(name, *seen, language="english", digest=None, **columns):
-    """A run in which one checkpoint, with the run's own weights, was asked one item after another."""
     asked = {f"{language}/{number}": each for number, each in enumerate(seen)}
     return side_of_run(Inputs(reduce_records(records("int4", asked, digest=digest or name).assign(**columns))), name)
 
@@ -159,7 +158,6 @@ def logged(model, metric, *documents, filters=("none",), prompt="p"):
 
 
 def scored(*scores, ids=True):
-    """Documents whose ids are those of the items of a run, or that have none."""
     return [(f"hash {number}", score, {"id": str(number)} if ids else {}) for number, score in enumerate(scores)]
 
 

@@ -30,7 +30,6 @@ def reduced(base: Mapping[str, Seen], own: Mapping[str, Seen], **columns: str) -
 
 
 def outcomes(losses: Losses, *, dtype: str = "float32") -> pd.DataFrame:
-    """A base that is right throughout, and a checkpoint in which some items of each language change."""
     dense, own = {}, {}
     for language, (items, changed, into) in losses.items():
         dense |= {f"{language}/{n}": RIGHT for n in range(items)}
@@ -248,7 +247,6 @@ def test_each_check_has_the_level_of_its_own_looks_and_stays_passed_unless_it_is
 
 
 def _paired(items: int, lost: int) -> Paired:
-    """A base that is right throughout, and a checkpoint that loses the first items."""
     where = {"languages": np.full(items, "english", dtype=object), "contexts": np.arange(items)}
     base, own, asked = np.ones(items), (np.arange(items) >= lost).astype(float), np.ones(items, dtype=bool)
     return Paired(**where, base_said=base, said=own, base_picked=base, picked=own, open=asked, choice=asked)

@@ -83,7 +83,6 @@ class Queue:
 
 
 def search_through(search, answer, seed, room=4):
-    """Run a search to its end; returns what it asked for."""
     queue = Queue(search, seed)
     for response in FakeEngine(answer, reorder_seed=seed, room=room).run(queue):
         queue.streamed([response])

@@ -28,7 +28,6 @@ def answers(asked):
 
 @pytest.fixture
 def whole(asked, answers):
-    """The same answers, each with the whole distribution at every position."""
     found = []
     for request, answer in zip(asked, answers, strict=True):
         prefixes = [request.prompt_ids + request.continuation_ids[:n] for n in range(len(request.continuation_ids))]
@@ -38,7 +37,6 @@ def whole(asked, answers):
 
 
 def changed(answers, **fields):
-    """The same answers, the third one changed."""
     return [replace(each, **fields) if place == 2 else each for place, each in enumerate(answers)]
 
 

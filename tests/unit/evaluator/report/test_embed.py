@@ -36,7 +36,6 @@ def view():
 
 
 def entries(row: list) -> dict[str, list]:
-    """A row's entries by probe."""
     return dict(zip([probe.name for probe in PROBES if probe.view is not None], row[1:], strict=True))
 
 

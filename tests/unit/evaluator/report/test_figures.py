@@ -17,7 +17,6 @@ ITEMS = [f"english/{i}" for i in range(20)] + [f"korean/{i}" for i in range(20)]
 
 @pytest.fixture(scope="module")
 def inputs():
-    """Two checkpoints asked in every format, with every probe, under two seeds."""
     parts, verdicts = [], []
     for base, name in ((None, "dense"), ("dense", "<p> & q")):
         how = {"base": base, "calibration": base and "c4"}

@@ -40,7 +40,6 @@ def without_figures(made, monkeypatch):
 
 @pytest.fixture
 def copied(made, tmp_path):
-    """Another run directory with the records of `made` alone."""
     shutil.copytree(made[0] / "records", tmp_path / "records")
     return tmp_path
 

@@ -47,7 +47,6 @@ class Page(HTMLParser):
 
 
 def rewritten(run, change):
-    """A run directory with every text of its Parquet files changed."""
     for path in [*run.glob("records/*/*/*.parquet"), *run.glob("items/*.parquet")]:
         table = pq.read_table(path)
         for name in {*TEXTS, *STAMPS} & {*table.column_names}:
@@ -66,7 +65,6 @@ def one_run(folder):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The page of a run, and that of the same run with hostile texts everywhere."""
     plain = write_report(one_run(tmp_path_factory.mktemp("plain") / "run"))
     run = rewritten(one_run(tmp_path_factory.mktemp("hostile") / "run<img src=x>"), lambda _, value: value + HOSTILE)
     document = {"provenance": {HOSTILE: [HOSTILE, {HOSTILE: HOSTILE}]}, "config": HOSTILE, HOSTILE: [HOSTILE]}

@@ -8,8 +8,6 @@ import pytest
 
 
 class Table(list[dict[str, Any]]):
-    """A split as `datasets` hands it out."""
-
     @property
     def column_names(self):
         return list(self[0])

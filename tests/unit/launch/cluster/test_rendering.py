@@ -35,7 +35,6 @@ def rayjob() -> Any:
 
 
 def closed(schema: Any) -> Any:
-    """The schema, in which no object has properties that are not named."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):

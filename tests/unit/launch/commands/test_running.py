@@ -16,8 +16,6 @@ COMMAND = "sh -c 'echo $RESURFACE_STATE: $RESURFACE_MESSAGE >> told'"
 
 
 def _call(monkeypatch: pytest.MonkeyPatch, run: Path, error: BaseException | None, *, makes: bool = True) -> None:
-    """A call whose work makes a run, or not, and then raises an error."""
-
     def work(config: object, lock: object, log: EventLog, *_: object) -> None:
         if makes:
             (run / "run.json").write_text("{}")

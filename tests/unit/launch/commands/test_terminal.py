@@ -13,7 +13,6 @@ ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\x08\x7f"
 
 
 def printed(*things, terminal=False, **options):
-    """The bytes that a console writes."""
     written = io.StringIO()
     console = SafeConsole(file=written, width=80, force_terminal=terminal, color_system=None)
     for thing in things:

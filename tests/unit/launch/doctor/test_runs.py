@@ -33,7 +33,6 @@ runs.main()
 
 @pytest.fixture
 def run_apart(monkeypatch, tmp_path):
-    """Executes a run of PROGRAM."""
     monkeypatch.setenv("MARK", "in ")
     (tmp_path / "logs").mkdir()
     popen = subprocess.Popen

@@ -14,8 +14,6 @@ SOUND = "models: {a: bundled}\ntasks: [{task: gazetteer}]\n"
 
 @pytest.fixture
 def refused(tmp_path):
-    """The one line with which a text is refused as a sweep."""
-
     def line(text):
         file = tmp_path / "sweep.yaml"
         file.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -188,7 +188,6 @@ def groups(**changes: Any) -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def part_of(config):
-    """The jobs of a sweep, and the models that are fetched for them."""
     asked = []
     expanded = expand(config, RUN, lambda value: asked.append(value) or Path(value))
     return {job.name: job for job in expanded}, asked

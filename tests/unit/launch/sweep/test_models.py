@@ -14,7 +14,6 @@ from tests.support.sweeps import refused
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A stand-in for `huggingface_hub`: answers with a directory, or fails like a machine without a network."""
     asked = []
 
     def snapshot_download(repository, **arguments):

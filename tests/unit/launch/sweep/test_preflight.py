@@ -146,7 +146,6 @@ def test_a_chat_template_that_is_missing_or_no_good_is_found_before_anything_sta
 
 
 def asked_about(tmp_path, calibration):
-    """A sweep that prunes on `calibration` and asks about one context."""
     file = tmp_path / "items.jsonl"
     lines = []
     for number, (town, river) in enumerate([("Karo", "Belu"), ("Tiro", "Sana")], start=1):

@@ -31,7 +31,6 @@ def pruned(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, pruned):
-    """A run that asked it."""
     (tmp_path / "run" / "tables").mkdir(parents=True)
     digest = inspect_checkpoint(pruned).weights_digest
     asked = [{"name": "wanda-2of4", "weights_digest": digest}, {"name": "other", "weights_digest": "0"}]

@@ -42,8 +42,6 @@ def test_a_checkpoint_has_ended_with_its_base_and_settings_are_flat_texts() -> N
 
 
 class Diary:
-    """A tracker that keeps what it hears."""
-
     name = "diary"
 
     def __init__(self, fails_with: str = "") -> None:

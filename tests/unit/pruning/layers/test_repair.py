@@ -14,7 +14,6 @@ ROWS, COLUMNS, TOKENS = 9, 24, 200
 
 
 def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Correlated inputs, their Hessian, and a dense matrix."""
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.randn(COLUMNS, COLUMNS, generator=generator)
     inputs_TI = torch.randn(TOKENS, COLUMNS, generator=generator) @ mixing

@@ -29,7 +29,6 @@ def drawn(lengths: list[int]) -> list[tuple[int, ...]]:
 
 
 def observed(decoder: Decoder, made: list[Batch], kind: Statistic) -> dict[str, torch.Tensor]:
-    """Statistics of the first two layers, propagated densely."""
     count = sum(len(batch.order) for batch in made)
     found = {}
     with torch.no_grad():

@@ -87,7 +87,6 @@ def test_counts_are_rounded_down_in_every_comparison_group():
 
 
 def problem(rows: int = 24, columns: int = 160, tokens: int = 400, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """A weight and a Hessian of correlated inputs."""
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.eye(columns) + 0.3 * torch.randn(columns, columns, generator=generator)
     inputs = torch.randn(tokens, columns, generator=generator) @ mixing

@@ -15,7 +15,6 @@ NAMES = ("gate", "up", "down")
 
 @pytest.fixture(scope="module", params=tiny.MIXTURES)
 def block(request) -> nn.Module:
-    """A layer's mixture as the library builds it, with random weights."""
     model = transformers.AutoModel.from_config(tiny.config(request.param, num_hidden_layers=1)).eval()
     torch.manual_seed(0)
     for parameter in model.layers[0].mlp.parameters():

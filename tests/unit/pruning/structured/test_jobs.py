@@ -44,7 +44,6 @@ def sequences(source: Path) -> list[torch.Tensor]:
 
 
 def weights_of(source: Path, layer: int | None = None) -> int:
-    """Of the Linear matrices of a layer, or of all."""
     decoder = Decoder(Checkpoint(source), torch.device("cpu"))
     prefix = "model.layers." if layer is None else f"model.layers.{layer}."
     return sum(rows * columns for name, (rows, columns) in decoder.matrices().items() if name.startswith(prefix))
@@ -60,7 +59,6 @@ def assert_dropped(source: Path, out: Path, layers: tuple[int, ...]) -> PruneMan
 
 
 def assert_answers(out: Path, expected: list[torch.Tensor], texts: list[torch.Tensor]) -> None:
-    """The checkpoint's logits are these, bit for bit."""
     found = structured.logits(load_model(out), texts)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 

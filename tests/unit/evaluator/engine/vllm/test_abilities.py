@@ -25,7 +25,6 @@ def struct(name: str, fields: tuple[str, ...], defaults: int = 0) -> type:
 
 @pytest.fixture
 def vllm(monkeypatch):
-    """A vLLM with everything that either runner needs."""
     made: Modules = {}
     for needed in (module._NEEDED, module._NEEDED_BY_V1, module._NEEDED_BY_V2):
         for name, wanted in needed.items():

@@ -64,8 +64,6 @@ def test_a_block_that_holds_something_else_or_follows_unknown_tokens_is_not_take
 
 
 class TestConnector:
-    """The V1 runner's."""
-
     pytestmark = needs_vllm
 
     @pytest.fixture

@@ -71,7 +71,6 @@ CUDA = {"is_cpu": False, "is_cuda": True}
 
 
 def platform(capability: int = 90, **answers: bool) -> SimpleNamespace:
-    """vLLM's platform, with what it answers."""
     return SimpleNamespace(
         has_device_capability=lambda wanted: capability >= wanted,
         **{name: lambda answer=answer: answer for name, answer in answers.items()},
@@ -204,8 +203,6 @@ def test_variables_that_choose_kernels_make_another_combination_and_others_do_no
 
 
 class TestRunner:
-    """Which runner vLLM chooses, and what it refuses."""
-
     @pytest.fixture(autouse=True)
     def vllm(self, monkeypatch):
         monkeypatch.setattr(start, "installed_version", lambda: "0.32.0")

@@ -32,7 +32,6 @@ def test_the_same_checkpoint_comes_first_then_the_same_architecture_then_a_base_
 
 
 def _waiting(board: Board, engine: int = 0, held: str | None = None) -> tuple[threading.Thread, list[Assignment]]:
-    """An engine that waits in a thread of its own, and what it then takes."""
     taken: list[Assignment] = []
     thread = threading.Thread(target=lambda: taken.append(board.take(engine, held, "qwen3")))
     thread.start()

@@ -111,7 +111,6 @@ def test_one_checkpoint_alone_never_retires_an_engine_but_a_process_that_does_no
 
 
 def _assignment(name: str, items: int, size: int = 20, **more: str) -> Assignment:
-    """With shards of `size` items."""
     cuts = [tuple(range(start, min(items, start + size))) for start in range(0, items, size)]
     return replace(make_assignment(name, 0, **more), shards=tuple(map(shard_of, cuts)))
 

@@ -11,8 +11,6 @@ from launch.run.decide.nodes import Node, Place
 
 
 class Worker:
-    """Takes the place of an engine's worker."""
-
     def __init__(self, number: int, place: Place) -> None:
         self.number, self.place, self.node_id = number, place, place.node_id
         self.failure: Exception | None = None
@@ -58,7 +56,6 @@ def _stand(fleet: Any) -> str:
 
 
 def _look(fleet: Any, **gpus: int) -> str:
-    """The driver looks at the nodes; which engines then stand."""
     fleet.follow(_nodes(**gpus))
     fleet.start()
     return _stand(fleet)

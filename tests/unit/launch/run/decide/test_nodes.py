@@ -9,7 +9,6 @@ from tests.support.sweeps import refused
 
 
 def _nodes(*gpus: int, cpus: int = 8, sharing: int = 1) -> list[Node]:
-    """Nodes a, b, ...: the driver runs on the first."""
     return [
         Node(node_id=name, name=f"host-{name}", cpus=cpus, gpus=count, driver=not number, sharing=sharing)
         for number, (name, count) in enumerate(zip("abcdefghijklmnop", gpus, strict=False))

@@ -184,7 +184,6 @@ def test_any_other_checkpoint_may_not_and_nothing_else_may_change_with_it(tmp_pa
 
 
 def _two(*names: str, **more: Any) -> dict[str, Any]:
-    """The identity of a sweep that knows these models, and a pruned version of each."""
     made = [f"{name}-wanda" for name in names]
     return {
         "models": dict.fromkeys(names, "9f3c"),
@@ -196,7 +195,6 @@ def _two(*names: str, **more: Any) -> dict[str, Any]:
 
 
 def _without_a(path: Path) -> None:
-    """A call in which `a` cannot be used, nor what is pruned of it."""
     lost = ("a", "a-wanda")
     with opened(path, _two("b"), {}, 0, unusable=lost) as directory:
         directory.mark("finished_with_failures", failures=[FAILED | {"checkpoint": name} for name in lost])

@@ -24,7 +24,6 @@ def _setup(gpus: int = 0, log: Path = Path("log"), sharing: int = 1) -> EngineSe
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The options of the actor that was started last."""
     options: dict[str, Any] = {}
     started = SimpleNamespace(remote=lambda setup: None)
     monkeypatch.setattr(actors.ray, "remote", lambda **said: options.update(said) or (lambda actor: started))

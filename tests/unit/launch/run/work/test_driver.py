@@ -69,8 +69,6 @@ class Pruning:
 
 
 class Worker:
-    """Takes the place of an engine's worker."""
-
     failure = retired = None
     where = "there"
 
@@ -243,8 +241,6 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeyp
 
 
 class Sent:
-    """Takes Ray's place and keeps what it is given."""
-
     def __init__(self) -> None:
         self.arguments: list[object] = []
 
@@ -257,7 +253,6 @@ class Sent:
 
 
 def _paths(value: object) -> Iterator[Path]:
-    """Every path in what is sent, at any depth."""
     if isinstance(value, BaseModel):
         value = [*(getattr(value, name) for name in type(value).model_fields), *getattr(value, "files", ())]
     elif dataclasses.is_dataclass(value):
@@ -273,7 +268,6 @@ def _paths(value: object) -> Iterator[Path]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
-    """A run of which everything is named relative to the current directory."""
     monkeypatch.chdir(tmp_path)
     save_tiny_model(Path("model"))
     Path("text.txt").write_text("\n".join(tiny.lines(8)), encoding="utf-8")

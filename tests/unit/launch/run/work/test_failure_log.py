@@ -32,7 +32,6 @@ PREPARED: Any = SimpleNamespace(
 
 
 def _store(path: Path, checkpoint: str, *parts: dict[int, Status]) -> RecordStore:
-    """With parts of items, by number, of a status."""
     store = RecordStore(path)
     for part in parts:
         found = [

@@ -70,7 +70,6 @@ class Ray:
         self.cancelled.append(self._running[pending][0])
 
     def end(self, name: str, outcome: Exception | None) -> None:
-        """A task that goes on ends."""
         for pending, (job, _) in self._running.items():
             if job == name:
                 self._running[pending] = job, outcome

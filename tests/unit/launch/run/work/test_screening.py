@@ -55,7 +55,6 @@ class Run:
             self.board.add([] if held else [assignment], expected)
 
     def go(self, after: Callable[[], Any] = lambda: None) -> "Run":
-        """Until there is nothing to do."""
         self.screening.look()
         while self.board.has_work:
             assignment = self.board.take(0, None, None)
@@ -76,7 +75,6 @@ class Run:
         self.asked.append((name, len(items)))
 
     def counts(self) -> dict[str, int]:
-        """Items with their records, of all calls."""
         return {name: len(self.store.finished(name, "t", name)) for name in self.truth}
 
 

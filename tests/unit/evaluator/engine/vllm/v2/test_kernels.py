@@ -36,7 +36,6 @@ for logits in ("*fp32", "*bf16"):
 
 
 def ranks_of(table, tokens):
-    """The ranks that vLLM's functions get now."""
     from evaluator.engine.vllm.v2 import kernels
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

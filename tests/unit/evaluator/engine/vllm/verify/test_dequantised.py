@@ -20,7 +20,6 @@ FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj
 
 
 def slices(file):
-    """The tensors of a file as weights.py reads them."""
     opened: Any = safe_open(file, framework="pt")
     return {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  (not a dict)
 
@@ -43,7 +42,6 @@ def dense(tmp_path_factory):
 
 @pytest.fixture(params=LAYOUTS)
 def stored(request, dense, tmp_path):
-    """A quantised checkpoint, and the values that it stands for."""
     quantise(dense, tmp_path / "quantised", request.param, twin=tmp_path / "twin")
     return slices(tmp_path / "quantised" / WEIGHTS), load_file(tmp_path / "twin" / WEIGHTS)
 

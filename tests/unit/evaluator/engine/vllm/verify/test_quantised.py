@@ -23,7 +23,6 @@ KERNEL = "CPUInt8ScaledMMLinearKernel"
 
 @pytest.fixture
 def models(tmp_path):
-    """A base, and one that is quantised."""
     base = write(tmp_path / "base")
     other = with_quantisation(write(tmp_path / "small", tensors(seed=1)), LAYOUTS["w8a8"].config)
     return [inspect_checkpoint(base), inspect_checkpoint(other)]

@@ -52,12 +52,10 @@ def worker(monkeypatch):
 
 
 def numbered(rows: int, columns: int, start: int = 0) -> torch.Tensor:
-    """A matrix all of whose values differ."""
     return torch.arange(start, start + rows * columns, dtype=torch.float32).reshape(rows, columns)
 
 
 def assembled(module, tensors: list[torch.Tensor]) -> torch.Tensor:
-    """The rows of a weight as `pieces` has them."""
     found = pieces(module, [tuple(each.shape) for each in tensors])
     assert found
     return torch.cat([tensors[piece.source][piece.rows, piece.columns] for piece in found])

@@ -28,8 +28,6 @@ MATRICES = 6  # qkv, o, gate_up, down, the embedding, and the output head that i
 
 
 class Layer(nn.Module):
-    """A weight, and what vLLM's layers say of it."""
-
     def __init__(self, weight: torch.Tensor, **said: object) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight.clone(), requires_grad=False)
@@ -150,8 +148,6 @@ def test_what_cannot_be_compared_is_named_and_no_difference(workers, files):
 
 
 def verify(workers: list[Worker], files: list[str]) -> tuple[str, ...]:
-    """What the engine makes of its workers' answers."""
-
     def collective_rpc(method: str, args: tuple[object, ...]) -> list[object]:
         return [getattr(worker, method)(*args) for worker in workers]
 
