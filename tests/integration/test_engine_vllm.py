@@ -1,10 +1,9 @@
-"""VLLMEngine against transformers, in float32 and on both runners: greedy, scores and ranks, beams, samples, swaps. One
-engine serves a whole architecture: each takes seconds to start."""
+"""VLLMEngine against transformers, in float32: greedy, scores, beams, samples, swaps, streams; one engine for all."""
 
 import contextlib
 import random
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 from scipy.stats import chisquare
 
-from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.engine.base import Cancel, FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support import engines
-from tests.support.engines import TOLERANCE, assert_alike, both_runners, fewer, greedy_tokens, oracle_of, rank_bounds
+from tests.support.engines import TOLERANCE, Waiting, both_runners, fewer, greedy_tokens, oracle_of
 from tests.support.engines import answers as ask
 from tests.support.models import load_model, save_tiny_model
 from tests.support.traps import lay_traps
@@ -107,7 +106,7 @@ def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, lengt
     cold, warm, theirs = ask(served.engine, asked), ask(served.engine, asked), ask(served.oracle, asked)
     for request in asked:
         expected = theirs[request.request_id]
-        lowest, highest = rank_bounds(served.model, request)
+        lowest, highest = engines.rank_bounds(served.model, request)
         assert all(low <= rank <= high for low, rank, high in zip(lowest, expected.ranks, highest, strict=True))
         for answer in (cold[request.request_id], warm[request.request_id]):
             assert answer.token_ids == request.continuation_ids
@@ -132,7 +131,7 @@ def test_beams_with_their_branches_among_scores_equal_transformers(served, max_t
     ]
     how = {"width": 5, "max_tokens": max_tokens, "pad": pad, "among": scores}
     found = engines.assert_beams_of_transformers(served.engine, served.model, asked, **how)
-    assert_alike(found, ask(served.oracle, scores))
+    engines.assert_alike(found, ask(served.oracle, scores))
 
 
 def test_samples_do_not_depend_on_how_the_work_is_cut(served):
@@ -261,3 +260,64 @@ def test_counters_count(served):
     assert (stats.requests, stats.generated_tokens) == (2, 2)
     # The cache has all of the context but its last token: two blocks, and a part of the third.
     assert (stats.prompt_tokens, stats.cached_tokens) == (71 + 2, 69)
+
+
+class Noting(Waiting):
+    """Notes the streamed tokens, and cancels one request when it, or any, has so many."""
+
+    def __init__(self, requests, cancelled=None, at=0):
+        super().__init__(requests)
+        self.tokens, self._cancelled, self._at = defaultdict(list), cancelled, at
+
+    def receive(self, name, token):
+        self.tokens[name].append(token)
+        if self._cancelled is not None and len(self.tokens[self._cancelled if self._at else name]) >= self._at:
+            self.requests.append(Cancel(request_id=self._cancelled))
+            self._cancelled = None
+
+
+def streams(stream, count=4):
+    how = {"max_tokens": 12, "top_logprobs": 3, "stream": stream}
+    return [Generate(request_id=str(n), prompt_ids=tuple(range(5, 40 + n)), **how) for n in range(count)]
+
+
+def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(served):
+    whole = ask(served.engine, streams(stream=False))
+    source = Noting(streams(stream=True))
+    for response in served.engine.run(source):
+        name = response.request_id
+        assert response.token_ids == whole[name].token_ids
+        assert response.top_ids == whole[name].top_ids
+        columns = response.token_ids, response.top_ids, response.top_logprobs, response.logprobs
+        assert source.tokens.pop(name) == [(name, *row) for row in zip(*columns, strict=True)]
+        del whole[name]
+    assert not whole
+    assert not source.tokens
+
+
+def test_a_cancelled_request_ends_and_the_others_are_as_without_it(served):
+    alone = {name: r.token_ids for name, r in ask(served.engine, streams(stream=False)).items()}
+    before = served.engine.stats()
+    source = Noting(streams(stream=True), cancelled="2", at=3)
+    finals = {name: response.token_ids for name, response in ask(served.engine, source).items()}
+    assert finals == {name: ids for name, ids in alone.items() if name != "2"}
+    assert len(source.tokens["2"]) == 3
+    after = served.engine.stats()
+    assert after.requests - before.requests == 4
+    assert after.generated_tokens - before.generated_tokens == sum(map(len, finals.values())) + 3
+    # One that is cancelled before its first step is not counted.
+    source = Noting(streams(stream=True, count=22), cancelled="21")  # the engine computes 16 at once
+    before = served.engine.stats()
+    assert ask(served.engine, source).keys() == {str(number) for number in range(21)}
+    after = served.engine.stats()
+    assert after.requests - before.requests == 21
+    asked_for = sum(len(request.prompt_ids) for request in streams(stream=True, count=21))
+    computed = after.prompt_tokens - before.prompt_tokens
+    assert computed + after.cached_tokens - before.cached_tokens == asked_for
+
+
+def test_cancels_alone_neither_end_nor_hold_a_run(served):
+    requests = [Cancel(request_id="never asked"), *streams(stream=False, count=1)]
+    assert [r.request_id for r in served.engine.run(FixedSource(requests))] == ["0"]
+    source = Waiting([*(Cancel(request_id=str(n)) for n in range(40)), *streams(stream=False, count=2)])
+    assert {r.request_id for r in served.engine.run(source)} == {"0", "1"}
