@@ -65,15 +65,12 @@ def test_no_function_takes_eight_arguments(path: Path) -> None:
             assert len(named) < 8 or command, f"{node.name} at line {node.lineno}"
 
 
-def test_only_the_engine_folder_imports_vllm() -> None:
+def test_only_the_engine_folder_imports_vllm_and_only_the_work_of_a_run_ray() -> None:
     importers = {
         path.relative_to(ROOT).as_posix() for path in SOURCES for name in _imports(path) if name.split(".")[0] == "vllm"
     }
     product = {path for path in importers if path.split("/")[0] in PACKAGES}
     assert all(path.startswith("evaluator/engine/") for path in product), product
-
-
-def test_only_the_work_of_a_run_imports_ray() -> None:
     importers = {path.relative_to(ROOT) for path in SOURCES for name in _imports(path) if name.split(".")[0] == "ray"}
     assert {path.as_posix() for path in importers if path.parts[:3] != ("launch", "run", "work")} == {
         "launch/matching.py"
@@ -106,12 +103,10 @@ def test_the_wheel_contains_the_product_only() -> None:
     assert {name.split(".")[0] for name in shipped} == set(PACKAGES)
 
 
-def test_no_module_is_a_drawer() -> None:
+def test_no_module_is_a_drawer_every_source_says_what_it_is_and_the_map_fits_a_page() -> None:
     assert not [path for path in SOURCES if path.stem in {"utils", "util", "common", "helpers", "misc"}]
-
-
-def test_every_source_says_what_it_is() -> None:
     assert not [path for path in SOURCES if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None]
+    assert (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").count("\n") <= 100
 
 
 def test_no_test_module_imports_another() -> None:
@@ -173,10 +168,6 @@ def _every_import(path: Path) -> Iterator[str]:
             yield from submodules
             if len(submodules) < len(names):
                 yield node.module
-
-
-def test_the_map_fits_a_page() -> None:
-    assert (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").count("\n") <= 100
 
 
 def test_nothing_is_unpickled() -> None:

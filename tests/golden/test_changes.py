@@ -112,7 +112,7 @@ def test_what_records_differ_in_is_said(changed, said):
     assert compared(own=changed).incomparable == {("t", "p"): f"not comparable with the base: {said}"}
 
 
-def test_another_seed_and_another_way_of_scoring_are_in_every_row_that_compares():
+def test_changes_of_seed_scoring_distractors_answers_and_samples_are_not_comparable():
     settings = {"dense": {"t": {"seed": 0, "chat": False, "probes": ["greedy"]}}}
     settings["p"] = {"t": {"seed": 1, "chat": False, "probes": ["choice"]}}
     stats = [{"checkpoint": "dense", "scoring": "forced"}, {"checkpoint": "p", "scoring": "prompt_logprobs"}]
@@ -122,10 +122,7 @@ def test_another_seed_and_another_way_of_scoring_are_in_every_row_that_compares(
         reasons = found[name].frame.set_index("checkpoint")["reason"].astype(str)
         assert reasons.loc[["p"]].str.startswith(why).all(), name
         assert not reasons.drop("p").str.contains("comparable").any(), name
-
-
-def test_distractors_answers_and_samples_that_were_drawn_otherwise_are_not_comparable():
-    """run.json names `alike`; a base from before the setting has no `options`, which is `any`."""
+    # run.json names `alike`; a base from before the setting has no `options`, which is `any`.
     settings = {"dense": {"t": {"seed": 0}}, "p": {"t": {"seed": 0, "options": "alike"}}}
     why = "not comparable with the base: options any against alike"
     assert compared(run={"identity": {"task_settings": settings}}).incomparable == {("t", "p"): why}

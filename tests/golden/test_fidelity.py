@@ -70,7 +70,7 @@ def test_the_floor_is_the_base_against_itself_and_accuracies_stand_beside_it(fra
     assert draw(TABLE, frame[frame["task"] == "book"]) is not None
 
 
-def test_by_language_fate_and_the_bases_confidence(frame):
+def test_by_language_fate_and_confidence_and_a_bound_is_called_one(frame):
     own = {"along": "greedy answer"}
     korean = found(frame, "small", language="korean", **own)
     assert (korean["n"], korean["positions"], korean["kld"]) == (1, 1, pytest.approx(0.3))
@@ -82,9 +82,6 @@ def test_by_language_fate_and_the_bases_confidence(frame):
     assert (unsure["n"], unsure["positions"], unsure["kld"]) == (2, 2, pytest.approx(0.15))
     assert (sure["n"], sure["positions"], sure["same_top"]) == (3, 3, pytest.approx(2 / 3))
     assert found(frame, "small", group="base 0.99 to 1", **own)["positions"] == 0
-
-
-def test_a_bound_is_called_one():
     parts = [records("dense", BASE), records("small", OWN, base="dense")]
     settings = {name: {"t": {"fidelity_top": 64}} for name in ("dense", "small")}
     run = {"identity": {"task_settings": settings}}

@@ -40,7 +40,7 @@ def shots():
     return pd.concat(parts)
 
 
-def test_an_exclusion_shows_its_reason_in_accuracy_and_one_shot(shots):
+def test_an_exclusion_is_counted_by_its_reason_and_told_once_on_the_terminal(shots):
     found = tables(shots)
     accuracy = found["accuracy"].query("format == 'one_shot'")
     row = only(accuracy, checkpoint="dense", language="bengali")
@@ -54,9 +54,6 @@ def test_an_exclusion_shows_its_reason_in_accuracy_and_one_shot(shots):
     english = only(found["one_shot"], language="english")
     assert (english["n"], english["one_shot_gap"]) == (2, 0.5)
     assert english["reason"] == f"1 excluded (over its cap); {few}"
-
-
-def test_each_reason_is_counted_in_the_table_and_told_once_on_the_terminal(shots):
     found = left_out(Inputs(reduce_records(shots)))
     assert set(found["format"]) == {"one_shot"}
     rows = [(row["checkpoint"], row["language"], row["reason"], row["n"], row["asked"]) for _, row in found.iterrows()]
@@ -95,7 +92,7 @@ def test_failures_and_silent_exclusions_are_told_apart():
     assert row["reason"] == f"1 excluded (no distractor); 1 excluded ({NO_REASON}); 1 failed (out of memory); {few}"
 
 
-def test_the_mean_over_languages_has_its_own_interval():
+def test_means_over_languages_and_texts_have_their_own_intervals_and_fertility_two():
     """English: 8 of 8, then 4 of 8; Swahili: 2 of 2, then 0 of 2; Thai was asked of the dense model only."""
     english, swahili = ([f"{name}/{name[0]}{i}" for i in range(n)] for name, n in (("english", 8), ("swahili", 2)))
     dense = dict.fromkeys((*english, *swahili, "thai/t0"), SAID)
@@ -107,9 +104,6 @@ def test_the_mean_over_languages_has_its_own_interval():
     english = binomtest(4, 8).proportion_ci(method="exact")
     assert 0 < row["accuracy_low"] < english.low / 2 < english.high / 2 < row["accuracy_high"] < 1
     assert row["drop_low"] < row["drop"] < row["drop_high"]
-
-
-def test_fertility_has_a_mean_for_words_and_one_for_characters():
     dense = dict.fromkeys(("english/1", "swahili/1", "thai/1"), SAID)
     pruned = {**dense, "english/1": SILENT}
     parts = [records("dense", dense), records("p", pruned, base="dense")]
@@ -128,9 +122,6 @@ def test_fertility_has_a_mean_for_words_and_one_for_characters():
     assert word["reason"].startswith("unweighted mean over 2 of 2 languages with tokens per word;")
     character = only(found, checkpoint="p", language="mean", unit="character")
     assert (character["fertility"], character["open_drop"]) == (9 / 6, 0.0)
-
-
-def test_several_texts_have_a_mean_of_log_perplexity():
     parts = [
         records(name, {"text/0": Seen(window=(-nats * 10, 10)), "text/1": Seen(window=(-nats * 10, 10))},
                 base=base, task=task)

@@ -60,7 +60,7 @@ def test_a_contained_answer_is_right_for_every_grader_and_one_matcher_is_no_pane
     assert set(found["grader"]) == {CONTAINMENT, "a"}
 
 
-def test_agreement_of_matchers_is_on_what_both_judged():
+def test_agreement_is_on_what_both_judged_and_needs_all_responses_with_containment():
     line = row(fivefold(of_failures("a", 3, 4, 6), of_failures("b", 3)), "a", "b")
     # equal on 3 and 7 of 4; p = (3/4 + 1/4) / 2 = 1/2, p_e = 1/2, pi = 0
     assert (line["n"], line["unjudged"]) == (20, 15)
@@ -68,9 +68,6 @@ def test_agreement_of_matchers_is_on_what_both_judged():
     assert line["scott_pi"] == pytest.approx(0.0)
     assert pd.isna(line["reason"])
     assert line["agreement_low"] <= 0.5 <= line["agreement_high"]
-
-
-def test_agreement_with_containment_needs_all_responses_judged():
     line = row(table(of_failures("a", 3)), CONTAINMENT, "a")
     assert line["n"] == 0
     assert "resurface match --all" in line["reason"]
@@ -101,16 +98,13 @@ def test_a_response_without_a_verdict_is_counted_and_told():
     )
 
 
-def test_one_shared_yes_is_no_agreement_beyond_chance():
+def test_one_shared_yes_is_no_agreement_beyond_chance_and_scott_pi_is_fleiss_kappa_of_two():
     """Two matchers who accept the same one of 20 answers would have a pi of 1."""
     verdicts = [judged(name, "dense", {f"english/{i}": i == 0 for i in range(20)}) for name in ("a", "b")]
     line = row(table(*verdicts, seen={f"english/{i}": Seen(greedy=False) for i in range(20)}), "a", "b")
     assert (line["n"], line["agreement"]) == (20, 1.0)
     assert line[["scott_pi", "scott_pi_low", "scott_pi_high"]].isna().all()
     assert line["reason"] == "no Scott's pi: one of the two says yes fewer than 5 times"
-
-
-def test_scott_pi_is_fleiss_kappa_of_two_raters():
     rng = np.random.default_rng(3)
     for _ in range(20):
         one = rng.random(40) < 0.6

@@ -58,9 +58,24 @@ def computed(frame: pd.DataFrame) -> dict[str, FilledTable]:
     return compute_tables(Inputs(reduce_records(frame), None, verdicts))
 
 
-def test_nothing_is_told_where_nothing_is_missing(whole):
+def test_a_whole_run_lacks_nothing_and_one_without_pruned_checkpoints_or_base_says_so(whole):
     told = {name: (table.note, table.lacks) for name, table in computed(whole).items()}
     assert told == dict.fromkeys(TABLES.names, ("", ""))
+    tables = computed(whole[whole["checkpoint"] == "dense"])
+    for name in ("accuracy", "fates", "ladder", "recovery", "pr_gap", "one_shot", "hard_distractors", "fertility"):
+        assert "base" in f"{tables[name].note} {tables[name].lacks}", name
+    tables = computed(whole[whole["checkpoint"] == "p"])
+    for name in ("fates", "ladder", "pr_gap"):
+        assert "base 'dense' has no records of task 't': evaluate it into the same run" in tables[name].note
+    for name in ("accuracy", "hard_distractors"):
+        own = tables[name].frame
+        assert own["reason"].str.contains("base 'dense' has no records").any(), name
+        assert own.filter(regex="accuracy$").notna().any(axis=None), name
+    rank = tables["rank"].frame
+    own = rank[(rank["group"] == "all") & (rank["language"] == "english")]
+    assert own[["side", "n", "rank_median"]].to_numpy().tolist() == [["own", 3, 7.0]]
+    for name in ("accuracy", "recovery", "candidates", "hard_distractors", "calibration", "fertility", "perplexity"):
+        assert not tables[name].note, name
 
 
 @pytest.mark.parametrize(  # every table is computed for each: most are for test-more
@@ -76,24 +91,3 @@ def test_a_table_says_what_it_lacks(whole, missing):
     told = {name for name, table in tables.items() if missing in f"{table.note} {table.lacks}"}
     assert told == WITH[missing]
     assert all(not each.frame.empty for each in tables.values() if not each.note and not each.table.silent)
-
-
-def test_a_run_without_pruned_checkpoints_says_what_pairs_would_add(whole):
-    tables = computed(whole[whole["checkpoint"] == "dense"])
-    for name in ("accuracy", "fates", "ladder", "recovery", "pr_gap", "one_shot", "hard_distractors", "fertility"):
-        assert "base" in f"{tables[name].note} {tables[name].lacks}", name
-
-
-def test_a_pruned_checkpoint_without_its_base_keeps_its_own_numbers(whole):
-    tables = computed(whole[whole["checkpoint"] == "p"])
-    for name in ("fates", "ladder", "pr_gap"):
-        assert "base 'dense' has no records of task 't': evaluate it into the same run" in tables[name].note
-    for name in ("accuracy", "hard_distractors"):
-        own = tables[name].frame
-        assert own["reason"].str.contains("base 'dense' has no records").any(), name
-        assert own.filter(regex="accuracy$").notna().any(axis=None), name
-    rank = tables["rank"].frame
-    own = rank[(rank["group"] == "all") & (rank["language"] == "english")]
-    assert own[["side", "n", "rank_median"]].to_numpy().tolist() == [["own", 3, 7.0]]
-    for name in ("accuracy", "recovery", "candidates", "hard_distractors", "calibration", "fertility", "perplexity"):
-        assert not tables[name].note, name

@@ -126,7 +126,7 @@ def choices(**given: dict[str, tuple[float, ...]]) -> pd.DataFrame:
     return tables(*parts)["overlap"]
 
 
-def test_capa_by_hand():
+def test_capa_by_hand_where_the_same_wrong_option_is_agreement():
     """Five items each of two and of three options: p = (1/2, 1/2), (1/4, 1/2, 1/4); q = (1/4, 3/4), (1/2, 1/4, 1/4)."""
     log = np.log
     dense = chosen(*[(log(3), log(3)), (log(1), log(2), log(1))] * 5)
@@ -140,9 +140,6 @@ def test_capa_by_hand():
     errors = only(found, checkpoint="dense", measure=ERRORS)
     # a tie is wrong: dense has none right; p is right on the second
     assert errors[["probe", "n", "both_wrong", "wrong_here"]].tolist() == ["choice", 10, 5, 5]
-
-
-def test_the_same_wrong_option_is_agreement_and_another_one_is_not():
     sure, unsure = (-9.0, 0.0, -9.0, -9.0), (-9.0, -9.0, 0.0, -9.0)
     found = choices(dense=chosen(*[sure] * 5), same=chosen(*[sure] * 5), another=chosen(*[unsure] * 5))
     kappas = found.query("checkpoint == 'dense' and measure == 'CAPA'").set_index("other")["kappa"]
@@ -174,7 +171,7 @@ def grid(methods: int, sparsities: int) -> list[Subject]:
     return [subject("dense"), *made]
 
 
-def test_every_pair_is_compared_up_to_a_number_of_checkpoints_and_then_the_nearest(monkeypatch):
+def test_every_pair_up_to_a_number_and_then_the_nearest_as_among_all(monkeypatch):
     found = partners(grid(9, 11))
     assert [(one, other) for one, others in enumerate(found) for other in others] == list(combinations(range(100), 2))
     subjects = grid(4, 250)
@@ -190,9 +187,6 @@ def test_every_pair_is_compared_up_to_a_number_of_checkpoints_and_then_the_neare
     several = [subject("a"), subject("b"), subject("p", base="a"), subject("q", base="b")]
     assert partners(several) == [[1, 2], [3], [], []]
     assert partners(several[:3]) == [[1, 2], [2], []]
-
-
-def test_fewer_pairs_have_the_rows_that_they_have_among_all(monkeypatch):
     rng = np.random.default_rng(5)
     given = {"dense": answers(rng, 40, 0.8)} | {f"p{number}": answers(rng, 40, 0.5) for number in range(6)}
     whole = overlaps(given)

@@ -64,7 +64,7 @@ def test_another_setting_is_not_compared(found, field, value):
     assert published(found, {}).empty
 
 
-def test_other_distractors_are_not_compared_and_a_part_of_the_languages_only_by_language(found):
+def test_other_distractors_parts_of_the_languages_and_included_sweeps_are_not_mixed(found):
     for options, count in (("alike", 0), ("any", len(published(found, RUN)))):
         run = RUN | {"identity": {"task_settings": {"dense": {"tydiqa": {"options": options}}}}}
         assert len(published(found, run)) == count
@@ -72,9 +72,6 @@ def test_other_distractors_are_not_compared_and_a_part_of_the_languages_only_by_
     run["config"]["tasks"][0]["languages"] = ["english", "swahili"]
     made = published(found, run)
     assert set(made["language"]) == {"english", "swahili"}
-
-
-def test_an_included_sweep_counts_for_its_own_models_only(found):
     chat = {"models": {"phi": "microsoft/Phi-3-mini-4k-instruct"}, "tasks": [{"task": "tydiqa", "chat": True}]}
     run = {"config": {"models": {}, "tasks": [], "include": [chat, {**RUN["config"], "include": []}]}}
     assert len(published(found, run)) == len(published(found, RUN)) > 10

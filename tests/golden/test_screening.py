@@ -26,7 +26,7 @@ def inputs(*rows: object) -> Inputs:
     return Inputs(outcomes, run={"screening": list(rows)})
 
 
-def test_the_table_has_the_verdict_and_the_levels_of_rows_that_are_some():
+def test_the_table_and_every_row_of_what_is_out_say_so_with_their_levels_and_anchors():
     frame = TABLES["screening"].frame(inputs(asdict(KEPT), asdict(OUT)))
     assert frame["checkpoint"].tolist() == ["bad", "good"]
     bad = only(frame, checkpoint="bad")
@@ -40,9 +40,6 @@ def test_the_table_has_the_verdict_and_the_levels_of_rows_that_are_some():
     run = {"screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "asked": "many"}, 3]}
     assert screened_of(run) == [OUT]
     assert screened_of({"screening": "no"}) == []
-
-
-def test_every_row_of_what_is_out_says_so_and_has_the_n_of_its_anchors():
     accuracy = TABLES["accuracy"].frame(inputs(asdict(OUT)))
     bad = only(accuracy, checkpoint="bad", language="all", probe="greedy")
     assert (bad["n"], bad["n_paired"], bad["accuracy"], bad["drop"]) == (4, 4, 0.25, 0.75)

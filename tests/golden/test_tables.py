@@ -263,12 +263,17 @@ def test_ladder_and_candidates_compare_the_items_that_every_rung_measured():
     assert got.loc["shown", "difference"] == pytest.approx(1 / 3)
 
 
-def test_calibration_shows_the_gap_between_choice_and_open():
+def test_calibration_shows_the_gap_and_a_pair_without_choice_or_knowledge_says_so():
     found = pair(DENSE, numbered(english=[BOTH, SILENT], arabic=[SILENT]), calibration="c4")["calibration"]
     pooled = only(found, checkpoint="p", language="all")
     assert (pooled["open_accuracy"], pooled["choice_accuracy"]) == pytest.approx((1 / 3, 1.0))
     mean = only(found, checkpoint="p", language="mean")
     assert mean["choice_minus_open"] == pytest.approx((0.5 + 1.0) / 2)
+    found = pair(said(1), said(1))
+    why = "no item was measured with both probes greedy and choice in both checkpoints"
+    assert only(found["fates"], language="all")["reason"] == why
+    assert only(found["pr_gap"])["reason"] == "needs the probes greedy and choice"
+    assert only(found["ladder"], rung="open", language="all")["drop"] == 0.0
 
 
 def test_a_dense_re_run_is_the_noise_floor_and_no_member_of_holms_family():
@@ -303,14 +308,6 @@ def test_quantised_activations_have_a_noise_floor_that_their_rows_name(pattern, 
         reasons = found[name].set_index("checkpoint")["reason"].fillna("")
         assert reasons.loc[["p"]].str.startswith(ROUNDED).all() == noisy
         assert not reasons.drop("p").str.contains(ROUNDED).any()
-
-
-def test_a_pair_without_the_choice_probe_says_so():
-    found = pair(said(1), said(1))
-    why = "no item was measured with both probes greedy and choice in both checkpoints"
-    assert only(found["fates"], language="all")["reason"] == why
-    assert only(found["pr_gap"])["reason"] == "needs the probes greedy and choice"
-    assert only(found["ladder"], rung="open", language="all")["drop"] == 0.0
 
 
 def test_a_base_that_knows_nothing_leaves_no_fates_and_one_alone_measured_is_not_told_to():
@@ -360,7 +357,7 @@ def asked(hits: int, n: int = 4, *, choice: bool = True, task: str = "t", name: 
     return records(name, said(*[1] * hits, *[0] * (n - hits), choice=choice), base=base, task=task)
 
 
-def test_a_headline_of_increases_or_without_anything_mc_only_says_so():
+def test_a_headline_of_increases_names_task_and_base_where_there_are_several():
     sentence = sentence_of(tables(asked(2, name="dense", base=None), asked(4)))
     assert sentence == (
         "p: open accuracy 2 → 4 of 4, choice 4 → 4 of 4. Of 2 answers that the dense model produced and "
@@ -369,9 +366,6 @@ def test_a_headline_of_increases_or_without_anything_mc_only_says_so():
     found = tables(asked(400, 400, name="dense", base=None), asked(399, 400, choice=False))
     assert "100 % → over 99 %, choice 100 % → 0 %. Of 400 answers" in sentence_of(found)
     assert "none is still recognised but no longer said, and under 1 % are lost; over 99 % are" in sentence_of(found)
-
-
-def test_a_headline_names_the_task_and_the_base_where_there_are_several():
     found = tables(
         asked(20, 20, name="dense", base=None),
         asked(5, 20),

@@ -53,13 +53,10 @@ def test_another_architecture_is_served_by_a_new_engine_and_an_empty_answer_is_e
     assert (price.drop(columns="machine").loc[["small", "other"]] > 0).all(axis=None)
 
 
-def test_no_file_of_a_run_tells_a_token_of_the_environment(run):
+def test_no_file_tells_a_token_of_the_environment_and_the_report_is_rebuilt_from_records(run):
     files = [path for path in run.rglob("*") if path.is_file()]
     assert {path.relative_to(run).parts[0] for path in files} >= {"logs", "run.json", "records", "report"}
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
-
-
-def test_report_is_rebuilt_from_records_alone(run):
     before = {path.name: path.read_bytes() for path in (run / "tables").iterdir()}
     for path in (run / "tables").iterdir():
         path.unlink()

@@ -71,7 +71,7 @@ def test_a_run_that_runs_and_one_whose_driver_is_gone() -> None:
     assert (found.items_per_second, found.seconds_left, found.engines) == (None, None, ())
 
 
-def test_the_time_left_has_the_loads_to_come() -> None:
+def test_a_finished_run_tells_shares_and_a_running_one_the_time_of_loads_to_come() -> None:
     found = _summary(history=History(began="2026", counts=Counter(started=2, died=1), load_seconds=30.0))
     assert found.seconds_left == 70 / 2.0 + 30.0  # one checkpoint waits
     starting = LIVE | {"engines": [*LIVE["engines"], {"engine": 1, "state": "starting", "seconds": 20.0}]}
@@ -80,9 +80,6 @@ def test_the_time_left_has_the_loads_to_come() -> None:
     console = Console(file=io.StringIO(), width=100)
     console.print(_page(found))
     assert "began 2026; calls 2, deaths of engines 1, retries 0" in console.file.getvalue()
-
-
-def test_a_finished_run_tells_its_engines_shares() -> None:
     rows = [
         {"engine": 0, "checkpoint": "dense", "idle_share": 0.5, "waiting_share": 0.1},
         {"engine": 0, "checkpoint": "wanda-0.5", "idle_share": 0.25, "waiting_share": 0.0, "gpu": "a: 3 (1/2)"},
@@ -172,7 +169,7 @@ def test_items_are_counted_by_the_names_of_parts(tmp_path: Path) -> None:
     assert finished_items(tmp_path / "records") == {("dense", "xquad"): 6}
 
 
-def test_the_driver_of_this_machine(tmp_path: Path) -> None:
+def test_the_driver_of_this_machine_and_one_elsewhere_by_its_beats(tmp_path: Path) -> None:
     assert read_status(_write(tmp_path)).state == "stale"  # nobody has claimed it
     held = RunLock(tmp_path)
     assert driver_of(tmp_path) == Driver(name=str(this_process()), alive=True)
@@ -184,9 +181,6 @@ def test_the_driver_of_this_machine(tmp_path: Path) -> None:
     ended.wait()
     _claimed(tmp_path, replace(this_process(), pid=ended.pid))  # it was killed
     assert read_status(tmp_path).state == "stale"
-
-
-def test_a_driver_elsewhere_is_known_by_its_beats(tmp_path: Path) -> None:
     pace, slept = Pace(beat_seconds=5.0, missed=9), []
     _claimed(_write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2"))
     beat = tmp_path / FOLDER / "000001.beat"

@@ -173,9 +173,18 @@ def test_activations_on_disk_give_the_same_bytes(checkpoints, passages, tmp_path
         assert (tmp_path / "disk" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_a_finished_job_is_not_done_again(checkpoints, passages, tmp_path):
-    source, out = checkpoints("qwen3"), tmp_path / "out"
-    first = prune(config(source, passages), out)
+def test_the_manifest_says_how_a_job_was_done_and_a_finished_one_is_not_done_again(checkpoints, passages, tmp_path):
+    source, out, steps = checkpoints("qwen3"), tmp_path / "out", []
+    said = {"commit": "abc", "dirty": False}
+    first = prune(config(source, passages), out, provenance=said, progress=lambda *step: steps.append(step))
+    assert read_manifest(out) == first
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+    assert first.provenance == said
+    assert (len(first.matrices), first.dtype, first.compute_dtype) == (21, "BF16", "float32")
+    assert [record.row for record in first.calibration.passages] == list(range(12))
+    assert first.peak_memory_bytes > 0
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= first.files.keys()
+    assert MANIFEST_NAME not in first.files
     before = (out / MANIFEST_NAME).stat().st_mtime_ns
     assert prune(config(source, passages), out) == first
     assert (out / MANIFEST_NAME).stat().st_mtime_ns == before
@@ -183,26 +192,6 @@ def test_a_finished_job_is_not_done_again(checkpoints, passages, tmp_path):
     assert "field source differs" in refused(check, config(checkpoints("llama"), passages), out)
     passages.write_text("another text\n" * 40)
     assert "field calibration differs" in refused(prune, config(source, passages), out)
-
-
-def test_the_manifest_says_how_it_was_made(checkpoints, passages, tmp_path):
-    steps = []
-    prune(
-        config(checkpoints("qwen3"), passages),
-        tmp_path / "out",
-        provenance={"commit": "abc", "dirty": False},
-        progress=lambda done, total: steps.append((done, total)),
-    )
-    manifest = read_manifest(tmp_path / "out")
-    assert manifest is not None
-    assert steps == [(1, 3), (2, 3), (3, 3)]
-    assert manifest.provenance == {"commit": "abc", "dirty": False}
-    assert (len(manifest.matrices), manifest.dtype, manifest.compute_dtype) == (21, "BF16", "float32")
-    assert manifest.calibration is not None
-    assert [record.row for record in manifest.calibration.passages] == list(range(12))
-    assert manifest.peak_memory_bytes > 0
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= manifest.files.keys()
-    assert MANIFEST_NAME not in manifest.files
 
 
 def test_the_text_tower_of_a_gemma_3_is_pruned_and_nothing_else(passages, tmp_path):

@@ -20,7 +20,7 @@ def config(source: Path, **changes) -> QuantiseConfig:
     return QuantiseConfig(**{"source": source, "method": "rtn", "scheme": "FP8_DYNAMIC", **changes})
 
 
-def test_the_same_job_again_is_only_looked_at(source, tmp_path, monkeypatch):
+def test_the_same_job_again_is_only_looked_at_and_another_or_a_broken_manifest_refused(source, tmp_path, monkeypatch):
     out = tmp_path / "out"
     first = quantise(config(source), out, provenance={"commit": "abc"})
     assert read_manifest(out) == first
@@ -30,11 +30,6 @@ def test_the_same_job_again_is_only_looked_at(source, tmp_path, monkeypatch):
     assert quantise(config(source), out) == first
     check(config(source), out)
     check(config(source), out, source_to_come=True)
-
-
-def test_another_jobs_checkpoint_and_a_broken_manifest_are_refused(source, tmp_path):
-    out = tmp_path / "out"
-    quantise(config(source), out)
     for changes, field in (({"scheme": "W8A8"}, "scheme"), ({"ignore": ("re:.*up_proj",)}, "ignore")):
         with pytest.raises(InputError, match=f"another job's checkpoint \\(field {field} is"):
             check(config(source, **changes), out)

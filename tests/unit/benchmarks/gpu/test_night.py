@@ -97,7 +97,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path / "night"
 
 
-def test_resume_leaves_out_what_has_passed_but_for_the_model(place, monkeypatch):
+def test_only_named_steps_or_what_has_not_passed_run_again_and_the_summary_keeps_the_others(place, monkeypatch):
     listed = [
         shell("one", 'echo x >> "$0"', place / "one"),
         shell("model", 'echo x >> "$0"', place / "model"),  # its file was removed at the end
@@ -110,9 +110,6 @@ def test_resume_leaves_out_what_has_passed_but_for_the_model(place, monkeypatch)
     assert [card.state for card in read(place, ["one", "model", "two"]).values()] == ["passed"] * 3
     assert called(monkeypatch, "--out", place, listed=listed) == 0
     assert (place / "one").read_text() == "x\nx\n"
-
-
-def test_only_the_named_steps_run_and_the_summary_keeps_the_others(place, monkeypatch):
     listed = [shell(name, 'echo x >> "$0"', place / f"{name}.ran") for name in ("one", "two", "three", "four")]
     assert called(monkeypatch, "--out", place, "--only", "one", listed=listed) == 0
     assert called(monkeypatch, "--out", place, "--only", "two,three", "--only", "three", listed=listed) == 0

@@ -68,7 +68,7 @@ def a_pass(items):
     return {(plan.question.item.language, plan.question.item.item_id): plan for plan in plans}, records
 
 
-def test_every_record_of_a_pass_is_counted():
+def test_every_record_of_a_pass_is_counted_and_one_without_an_answer_needs_nothing():
     plans, records = a_pass(6)
     pairs = list(answers_of(records, plans))
     assert len(pairs) == len(records) == 6 * (1 + 5 + 10 + 4 + 1)
@@ -77,9 +77,6 @@ def test_every_record_of_a_pass_is_counted():
     # Beams and samples that differ from the greedy answer take forwards of their own.
     alone = [pair for record, pair in zip(records, pairs, strict=True) if record.probe == "greedy"]
     assert fewest(alone).forwards < fewest(pairs).forwards
-
-
-def test_a_record_without_an_answer_needs_nothing_and_a_merged_option_stands_after_less_of_the_prompt():
     plans, records = a_pass(2)
     option = next(record for record in records if record.probe == "choice")
     merged = structs.replace(option, prompt_tokens=option.prompt_tokens - 1)

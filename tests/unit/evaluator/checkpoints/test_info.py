@@ -98,12 +98,19 @@ def test_no_engine_holds_two_quantised_checkpoints_or_two_mixtures_of_experts(tm
     assert inspect_checkpoint(one).architecture != inspect_checkpoint(other).architecture
 
 
-def test_the_dtype_is_the_configuration_s_or_that_of_most_weights(tmp_path):
+def test_the_dtype_is_the_configuration_s_and_own_code_is_not_run_unless_trusted(tmp_path):
     found = []
     for config in ({"dtype": "float16"}, {"torch_dtype": "torch.float32"}, {}, {"dtype": "auto"}):
         directory = write(tmp_path / "m", tensors() | {"norm": torch.ones(3)}, {"model_type": "qwen3"} | config)
         found.append(inspect_checkpoint(directory).dtype)
     assert found == ["float16", "float32", "bfloat16", "bfloat16"]
+    code = {"auto_map": {"AutoModelForCausalLM": "m.M"}}
+    directory = write(tmp_path / "m", config=CONFIG | code | {"model_type": "of_its_own"})
+    assert "config.json: field 'auto_map'" in only_error(directory)
+    assert inspect_checkpoint(directory, trust_remote_code=True).tensors == 3
+    # Phi-3 as published: code that nobody needs any more
+    known = write(tmp_path / "known", config=CONFIG | code | {"model_type": "phi3"})
+    assert inspect_checkpoint(known).tensors == 3
 
 
 @pytest.mark.parametrize(
@@ -122,16 +129,6 @@ def test_directories_and_configurations_of_no_whole_checkpoint(checkpoint, conte
     assert part in only_error(checkpoint)
     assert "is not a directory" in only_error(checkpoint / SINGLE)
     assert "half-written" in only_error(checkpoint.rename(checkpoint.with_name("out.partial-77")))
-
-
-def test_code_of_its_own_is_not_run_unless_trusted(tmp_path):
-    code = {"auto_map": {"AutoModelForCausalLM": "m.M"}}
-    directory = write(tmp_path / "m", config=CONFIG | code | {"model_type": "of_its_own"})
-    assert "config.json: field 'auto_map'" in only_error(directory)
-    assert inspect_checkpoint(directory, trust_remote_code=True).tensors == 3
-    # Phi-3 as published: code that nobody needs any more
-    known = write(tmp_path / "known", config=CONFIG | code | {"model_type": "phi3"})
-    assert inspect_checkpoint(known).tensors == 3
 
 
 def test_a_quantised_checkpoint_says_how_also_if_it_was_pruned_before(checkpoint):

@@ -35,7 +35,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, dtype, value)
     assert "tensor 'model.a.weight' holds NaN or infinity" in message
 
 
-def test_limits_integers_and_empty_tensors_are_taken(tmp_path):
+def test_limits_are_taken_and_whoever_reads_a_size_reads_the_text_model_s(tmp_path):
     weights = {"i": torch.tensor([2**31 - 1], dtype=torch.int32), "b": torch.tensor([True]), "e": torch.zeros(0, 3)}
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn):
         limits = torch.finfo(dtype)
@@ -43,6 +43,14 @@ def test_limits_integers_and_empty_tensors_are_taken(tmp_path):
     assert inspect_checkpoint(write(tmp_path / "m", weights)).tensors == 7
     float8 = {"w": torch.tensor([448.0, float("nan")]).to(torch.float8_e4m3fn)}  # which has no infinity
     assert "tensor 'w'" in only_error(write(tmp_path / "bad", float8))
+    (tmp_path / "config.json").write_text(json.dumps(WHOLE))
+    assert read_positions(tmp_path, unknown=1) == TOWERS["max_position_embeddings"]
+    assert vocabulary_of(tmp_path) == TOWERS["vocab_size"]
+    assert stored_dtype(WHOLE, []) == "bfloat16"
+    assert stored_dtype({"torch_dtype": "float32", **WHOLE}, []) == "float32"
+    assert expert_field(WHOLE) == "num_experts"
+    assert text_model(WHOLE)["head_dim"] == TOWERS["head_dim"]
+    assert text_model({"head_dim": 64, "text_config": None}) == {"head_dim": 64, "text_config": None}
 
 
 @pytest.mark.parametrize("position", [0, _CHUNK // 2 - 1, _CHUNK // 2, _CHUNK // 2 + 4])
@@ -56,13 +64,27 @@ def test_a_tensor_of_more_than_one_chunk(tmp_path, position):
     assert "tensor 'w'" in only_error(write(directory, {"w": weight}))
 
 
-def test_only_safetensors_are_read_and_several_need_an_index(checkpoint):
+def test_only_whole_safetensors_are_read_where_they_lie_and_several_need_an_index(checkpoint):
     save_file(tensors(), checkpoint / "other.safetensors")
     assert f"2 *.safetensors files and no {INDEX}" in only_error(checkpoint)
     (checkpoint / "other.safetensors").unlink()
     (checkpoint / SINGLE).unlink()
     (checkpoint / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
     assert "safetensors only, not from pytorch_model.bin" in only_error(checkpoint)
+    file = checkpoint / SINGLE
+    content = file.read_bytes()
+    file.write_bytes(content + b"\0")
+    assert "bytes, but its header describes" in only_error(checkpoint)
+    for size in range(len(content)):
+        file.write_bytes(content[:size])
+        assert f"{file}: truncated" in only_error(checkpoint)
+    expected = load_file(checkpoint / SINGLE)
+    found = read_tensors(checkpoint)
+    assert [tensor.name for tensor in found] == sorted(expected)
+    for tensor in found:
+        content = b"".join(bytes(chunk) for chunk in tensor.chunks())
+        assert content == expected[tensor.name].view(torch.uint8).numpy().tobytes()
+        assert tensor.shape == tuple(expected[tensor.name].shape)
 
 
 @pytest.fixture
@@ -101,16 +123,6 @@ def test_shards_that_are_not_what_the_index_says(sharded, shard, kept, part):
 def test_bad_indices(checkpoint, sharded, index, part):
     (sharded / INDEX).write_text(index if isinstance(index, str) else json.dumps(index))
     assert part in only_error(sharded)
-
-
-def test_every_truncation_of_a_whole_file_and_a_byte_more_are_refused(checkpoint):
-    file = checkpoint / SINGLE
-    content = file.read_bytes()
-    file.write_bytes(content + b"\0")
-    assert "bytes, but its header describes" in only_error(checkpoint)
-    for size in range(len(content)):
-        file.write_bytes(content[:size])
-        assert f"{file}: truncated" in only_error(checkpoint)
 
 
 def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
@@ -152,16 +164,6 @@ def test_bad_headers(checkpoint, header, part):
 def test_a_header_s_length_is_not_trusted(checkpoint, length):
     (checkpoint / SINGLE).write_bytes(struct.pack("<Q", length) + b"{}")
     assert "hold no whole header" in only_error(checkpoint)
-
-
-def test_tensors_lie_where_safetensors_puts_them(checkpoint):
-    expected = load_file(checkpoint / SINGLE)
-    found = read_tensors(checkpoint)
-    assert [tensor.name for tensor in found] == sorted(expected)
-    for tensor in found:
-        content = b"".join(bytes(chunk) for chunk in tensor.chunks())
-        assert content == expected[tensor.name].view(torch.uint8).numpy().tobytes()
-        assert tensor.shape == tuple(expected[tensor.name].shape)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -248,17 +250,6 @@ def test_good_checkpoints_pass(tmp_path, architecture):
 TOWERS = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "head_dim": 256, "dtype": "bfloat16"}
 TEXT = {**TOWERS, "model_type": "gemma3_text", "num_experts": 8}
 WHOLE = {"model_type": "gemma3", "head_dim": 1, "text_config": TEXT}
-
-
-def test_whoever_reads_a_size_reads_the_text_model_s(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(WHOLE))
-    assert read_positions(tmp_path, unknown=1) == TOWERS["max_position_embeddings"]
-    assert vocabulary_of(tmp_path) == TOWERS["vocab_size"]
-    assert stored_dtype(WHOLE, []) == "bfloat16"
-    assert stored_dtype({"torch_dtype": "float32", **WHOLE}, []) == "float32"
-    assert expert_field(WHOLE) == "num_experts"
-    assert text_model(WHOLE)["head_dim"] == TOWERS["head_dim"]
-    assert text_model({"head_dim": 64, "text_config": None}) == {"head_dim": 64, "text_config": None}
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def saved(tmp_path):
     return tmp_path
 
 
-def test_any_data_set_and_its_splits(saved):
+def test_any_data_set_its_splits_and_running_text_for_calibration(saved):
     (saved / "same.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(1, 2)))
     pools = [load_task(f"hf:{saved / name}", None, said=MINE).pools["english"] for name in ("one", "same.jsonl")]
     one, other = ([(item.question, item.answers) for item in pool] for pool in pools)
@@ -39,6 +39,14 @@ def test_any_data_set_and_its_splits(saved):
         assert [item.item_id for item in data.pools["english"]] == [found]
     told = refused(load_task, f"hf:{saved / 'splits'}", None, said=MINE.model_copy(update={"split": "dev"}))
     assert "there is no split 'dev' (known: train, validation, mine)" in told
+    assert load_task(f"text:{saved / 'splits'}", None).text == "w1 validation"
+    config = CalibrationConfig(source=f"text:{saved / 'splits'}", samples=1, sequence_length=8)
+    found = load(config, tiny.tokenizer(), 0, {}).manifest
+    assert [(passage.origin, passage.row) for passage in found.passages] == [(str(saved / "splits"), 0)]
+    assert str(saved / "splits" / "train" / "state.json") in found.files  # so that a change is seen
+    part = CalibrationConfig(source=f"jsonl:{saved / 'splits' / 'mine'}", samples=1)
+    assert take_passages(part, 0, {})[0].text == "w1 mine"
+    assert "has no column 'text'" in refused(take_passages, CalibrationConfig(source=f"text:{saved / 'one'}"), 0, {})
 
 
 def test_squads_folders_name_the_language_and_rows_have_the_fields_of_jsonl(tmp_path):
@@ -57,17 +65,6 @@ def test_squads_folders_name_the_language_and_rows_have_the_fields_of_jsonl(tmp_
 def _one(folder):
     rows(1).save_to_disk(folder)
     return folder
-
-
-def test_running_text_and_calibration(saved):
-    assert load_task(f"text:{saved / 'splits'}", None).text == "w1 validation"
-    config = CalibrationConfig(source=f"text:{saved / 'splits'}", samples=1, sequence_length=8)
-    found = load(config, tiny.tokenizer(), 0, {}).manifest
-    assert [(passage.origin, passage.row) for passage in found.passages] == [(str(saved / "splits"), 0)]
-    assert str(saved / "splits" / "train" / "state.json") in found.files  # so that a change is seen
-    part = CalibrationConfig(source=f"jsonl:{saved / 'splits' / 'mine'}", samples=1)
-    assert take_passages(part, 0, {})[0].text == "w1 mine"
-    assert "has no column 'text'" in refused(take_passages, CalibrationConfig(source=f"text:{saved / 'one'}"), 0, {})
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def run(name, *seen, language="english", digest=None, **columns):
     return side_of_run(Inputs(reduce_records(records("int4", asked, digest=digest or name).assign(**columns))), name)
 
 
-def test_a_change_of_many_answers_in_one_direction_moved():
+def test_changes_in_one_direction_moved_and_in_both_are_noise():
     found = compare(run("a", *[RIGHT] * 30), run("b", *[WRONG] * 12, *[RIGHT] * 18))
     row = only(found.frame, measure="open")
     assert row[["n", "only_a", "only_b", "differing"]].tolist() == [30, 12, 0, 12]
@@ -39,9 +39,6 @@ def test_a_change_of_many_answers_in_one_direction_moved():
     assert row["verdict"] == "moved"
     assert only(found.frame, measure="choice")["verdict"] == "same"
     assert found.moved["measure"].tolist() == ["open", "exact_match"]
-
-
-def test_as_many_answers_in_both_directions_are_noise_and_what_one_side_was_asked_alone_is_left_out():
     b = run("b", WRONG, RIGHT, RIGHT, replace(WRONG, said="Rome"))
     found = compare(run("a", RIGHT, WRONG, RIGHT, WRONG, RIGHT, RIGHT), b)
     row = only(found.frame, measure="open")
@@ -91,13 +88,20 @@ def test_holms_family_has_no_comparison_of_a_model_with_itself_and_each_other_me
     assert row["holm_p"] == pytest.approx(2 * row["mcnemar_p"])  # of exact_match, open and choice, the second smallest
 
 
-def test_quantised_activations_have_a_noise_floor():
+def test_quantised_activations_have_a_noise_floor_and_equal_values_equal_intervals():
     found = compare(run("a", RIGHT), run("b", RIGHT, pattern="2:4 + W8A8 (per channel)", base="dense"))
     assert found.notes == [f"int4: {ROUNDED}"]
     assert compare(run("a", RIGHT), run("b", RIGHT, pattern="W4A16 (group 32)")).notes == []
+    # 30 items are right on the first side alone, 12 on the second alone; open, choice and exact match alike.
+    a, b = [RIGHT] * 30 + [BOTH_WRONG] * 12 + [RIGHT] * 58, [BOTH_WRONG] * 30 + [RIGHT] * 70
+    rows = compare(run("a", *a), run("b", *b)).frame
+    assert rows["measure"].tolist() == ["open", "exact_match", "choice"]
+    assert rows[["only_a", "only_b"]].drop_duplicates().to_numpy().tolist() == [[30, 12]]
+    assert rows[["difference_low", "difference_high"]].notna().all(axis=None)
+    assert len(rows[["difference_low", "difference_high"]].drop_duplicates()) == 1
 
 
-def test_languages_have_rows_of_their_own():
+def test_languages_have_rows_of_their_own_and_keep_items_of_one_id_apart():
     def both(name, english, thai):
         seen = {f"{language}/{n}": each for language, each in (("en", english), ("th", thai)) for n in range(20)}
         return side_of_run(Inputs(reduce_records(records("int4", seen))), name)
@@ -106,6 +110,14 @@ def test_languages_have_rows_of_their_own():
     opened = frame[frame["measure"] == "open"]
     verdicts = dict(zip(opened["language"], opened["verdict"], strict=True))
     assert verdicts == {"all": "moved", "en": "same", "th": "moved"}
+    # As XQuAD's: what a run exports is paired by language, and what names no language is not paired at all.
+    keys = list(product(("en", "th"), "012"))
+    seen = {f"{language}/{n}": RIGHT for language, n in keys}
+    mine = side_of_run(Inputs(reduce_records(records("int4", seen))), "a")
+    exported = [(f"{language} {n}", 1.0, {"id": n, "language": language}) for language, n in keys]
+    found = compare(mine, logged("m", "contains", *exported)).frame
+    assert dict(zip(found["language"], found["n"], strict=True)) == {"all": 6, "en": 3, "th": 3}
+    assert "several languages have one id" in refused(compare, mine, logged("m", "contains", *scored(1.0, 1.0, 1.0)))
 
 
 def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted():
@@ -184,17 +196,14 @@ def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filte
     assert set(compare(two, two).frame["measure"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
 
 
-def test_scores_that_are_no_zero_or_one_are_compared_by_a_paired_t_test():
+def test_scores_that_are_no_zero_or_one_are_compared_by_a_paired_t_test_over_contexts():
     before, after = [0.5, 0.6, 0.4, 0.7, 0.2], [0.7, 0.9, 0.5, 1.1, 0.3]
     found = compare(logged("one", "bleu", *scored(*before)), logged("two", "bleu", *scored(*after)))
     row = only(found.frame, measure="bleu")
     assert row["t_p"] == pytest.approx(ttest_rel(before, after).pvalue)
     assert (row["difference"], row["holm_p"], row["verdict"]) == (pytest.approx(0.22), row["t_p"], "moved")
     assert pd.isna(row["mcnemar_p"])
-
-
-def test_a_t_test_counts_contexts_not_their_items():
-    """Four items of each context that moved together are one observation."""
+    # Four items of each context that moved together are one observation.
     changes = [0.1, 0.3, -0.05]
     contexts = pd.DataFrame({"change": changes * 4, "context": ["a", "b", "c"] * 4})
     fitted = sm.OLS(contexts["change"], np.ones(12)).fit(
@@ -206,24 +215,3 @@ def test_a_t_test_counts_contexts_not_their_items():
     assert Unbounded.ratio(contexts["change"].to_numpy(), np.ones(12), numbers).p == pytest.approx(expected)
     assert expected == pytest.approx(ttest_1samp(changes, 0).pvalue)
     assert Unbounded.ratio(np.array([0.1, 0.2]), np.ones(2), np.zeros(2, dtype=np.intp)).p is None
-
-
-def test_equal_values_give_equal_intervals_whatever_the_measure_is_called():
-    """30 items are right on the first side alone, 12 on the second alone; open, choice and exact match alike."""
-    a, b = [RIGHT] * 30 + [BOTH_WRONG] * 12 + [RIGHT] * 58, [BOTH_WRONG] * 30 + [RIGHT] * 70
-    rows = compare(run("a", *a), run("b", *b)).frame
-    assert rows["measure"].tolist() == ["open", "exact_match", "choice"]
-    assert rows[["only_a", "only_b"]].drop_duplicates().to_numpy().tolist() == [[30, 12]]
-    assert rows[["difference_low", "difference_high"]].notna().all(axis=None)
-    assert len(rows[["difference_low", "difference_high"]].drop_duplicates()) == 1
-
-
-def test_items_of_one_id_in_several_languages_stay_apart():
-    """As XQuAD's: what a run exports is paired by language, and what names no language is not paired at all."""
-    keys = list(product(("en", "th"), "012"))
-    seen = {f"{language}/{n}": RIGHT for language, n in keys}
-    mine = side_of_run(Inputs(reduce_records(records("int4", seen))), "a")
-    exported = [(f"{language} {n}", 1.0, {"id": n, "language": language}) for language, n in keys]
-    found = compare(mine, logged("m", "contains", *exported)).frame
-    assert dict(zip(found["language"], found["n"], strict=True)) == {"all": 6, "en": 3, "th": 3}
-    assert "several languages have one id" in refused(compare, mine, logged("m", "contains", *scored(1.0, 1.0, 1.0)))

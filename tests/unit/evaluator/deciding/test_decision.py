@@ -51,7 +51,7 @@ def alike(items: int, seen: Seen = RIGHT) -> dict[str, Seen]:
     return {f"english/{n}": seen for n in range(items)}
 
 
-def test_a_copy_passes_where_its_items_can_exclude_the_tolerance():
+def test_a_copy_passes_where_its_items_suffice_and_is_told_how_many_would():
     """Of n items without a discordant pair, the loss is below 1 - 0.05^(1/n): 2 % at 149 items."""
     found = verdict({"english": (149, 0, PICKED)})
     assert (found.outcome, usable(found), why(found)) == ("PASS", "usable", "within every tolerance, on 149 items")
@@ -62,6 +62,11 @@ def test_a_copy_passes_where_its_items_can_exclude_the_tolerance():
     fewer = verdict({"english": (148, 0, PICKED)})
     assert (fewer.outcome, usable(fewer)) == ("WARN", "undecided")
     assert fewer.of("open_drop")[0].state == "undecided"
+    # Nothing lost: (1 - .02)^149 is below .05. The root of n, which was used before, gave 423 items for 50.
+    found = judged(alike(50), alike(50), Thresholds(max_mc_only=None, max_lost=None))
+    assert [check.enough for check in found.of("open_drop")] == [150]
+    assert why(found).startswith("open accuracy lost 0.0 pp")
+    assert "; it would take about 150 items" in why(found)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_verdicts_on_what_both_sides_answer_alike(seen, thresholds, outcome, rea
     assert why(found).startswith(reason)
 
 
-def test_shared_contexts_count_once():
+def test_a_better_checkpoint_passes_and_shared_contexts_count_once():
     """A loss of 1 % in whole contexts of five items shows less than the same loss in single ones."""
     base, own = alike(1000), alike(1000) | {f"english/{n}": PICKED for n in range(10)}
     frame = reduced(base, own)
@@ -123,14 +128,27 @@ def test_shared_contexts_count_once():
     assert (apart.contexts, together.contexts) == (1000, 200)
     assert apart.high < 0.02 < together.high
     assert (apart.state, together.state) == ("within", "undecided")
+    # Today's gate blocked a model with 100 more right answers of 1,000: "on other questions".
+    base = alike(1000) | {f"english/{n}": PICKED for n in range(200)}
+    better = judged(base, base | {f"english/{n}": RIGHT for n in range(30)})
+    assert (better.outcome, usable(better), why(better)) == ("PASS", "usable, and better", "better by 3.0 pp (open)")
+    much = judged(base, base | {f"english/{n}": RIGHT for n in range(100)})
+    assert (much.outcome, usable(much)) == ("ANOMALOUS", "anomalous")
+    assert why(much).startswith("open accuracy gained 10.0 pp, at least 8.")
+    assert "chat template" in why(much)
 
 
-def test_answers_that_are_no_longer_said_but_picked_leave_recognition():
+def test_answers_that_are_only_picked_leave_recognition_and_a_guessing_base_hides_no_loss():
     found = verdict({"english": (200, 60, PICKED)})
     assert (found.outcome, usable(found)) == ("BLOCK", "usable for recognition only")
     assert why(found).startswith("open accuracy lost 30.0 pp (")
     states = {"open_drop": "beyond", "choice_drop": "within", "mc_only": "beyond", "lost": "within"}
     assert {check.criterion.name: check.state for check in found.checks} == states
+    hard = {f"english/{n}": Seen(greedy=True, choice=n % 5 == 0) for n in range(200)}
+    silent = {key: replace(seen, greedy=False) for key, seen in hard.items()}
+    assert judged(hard, silent).outcome == "BLOCK"
+    assert judged(hard, hard).outcome == "ANOMALOUS"
+    assert judged(hard, hard, Thresholds(max_drop=None, max_lost=None)).outcome == "WARN"  # 40 known answers
 
 
 def test_only_the_default_criteria_are_judged_unless_others_are_set():
@@ -150,17 +168,6 @@ def test_only_the_default_criteria_are_judged_unless_others_are_set():
     assert left.outcome == "PASS"
 
 
-def test_a_better_checkpoint_passes_and_an_implausible_gain_is_anomalous():
-    """Today's gate blocked a model with 100 more right answers of 1,000: "on other questions"."""
-    base = alike(1000) | {f"english/{n}": PICKED for n in range(200)}
-    better = judged(base, base | {f"english/{n}": RIGHT for n in range(30)})
-    assert (better.outcome, usable(better), why(better)) == ("PASS", "usable, and better", "better by 3.0 pp (open)")
-    much = judged(base, base | {f"english/{n}": RIGHT for n in range(100)})
-    assert (much.outcome, usable(much)) == ("ANOMALOUS", "anomalous")
-    assert why(much).startswith("open accuracy gained 10.0 pp, at least 8.")
-    assert "chat template" in why(much)
-
-
 def test_the_worst_language_counts_with_a_level_for_the_number_of_languages():
     losses: dict[str, tuple[int, int, Seen]] = {f"l{n}": (180, 0, PICKED) for n in range(11)}
     gone = Inputs(outcomes(losses | {"bengali": (180, 32, GONE)}))
@@ -178,13 +185,22 @@ def test_the_worst_language_counts_with_a_level_for_the_number_of_languages():
     assert (of_english(1), of_english(19)) == ("beyond", "undecided")
 
 
-def test_another_dtype_is_never_decided():
+def test_another_dtype_without_a_base_or_a_text_is_never_decided():
     found = verdict({"english": (400, 0, PICKED)}, dtype="bfloat16")
     assert (found.outcome, usable(found)) == ("BLOCK", "not comparable")
     assert why(found) == "not comparable with the base: dtype float32 against bfloat16"
+    assert judge(Inputs(reduce_records(records("dense", {"english/1": RIGHT}))), Thresholds()) == []
+    assert document([], Thresholds())["verdict"] == "WARN"
+    (found,) = judge(Inputs(reduce_records(records("int4", {"english/1": RIGHT}, base="dense"))), Thresholds())
+    assert (found.outcome, why(found)) == ("WARN", "no item was measured in both it and its base")
+    text = {f"text/{n}": Seen(window=(-9.0, 2), fidelity=(0.1, 0.2)) for n in range(3)}
+    parts = [records("dense", text, task="book"), records("int4", text, base="dense", task="book")]
+    asked = outcomes({"english": (190, 0, PICKED)})
+    verdicts = judge(Inputs(pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)), Thresholds())
+    assert [(each.task, each.outcome) for each in verdicts] == [("t", "PASS")]
 
 
-def test_removed_and_failed_items_are_no_pass_but_what_both_excluded_is():
+def test_removed_failed_or_missing_items_that_could_undo_a_verdict_are_none():
     """Today's gate passed a run from which somebody had removed all records of the wrong items: "on 800 items"."""
     base = alike(1000)
     found = judged(base, dict.fromkeys(list(base)[:800], RIGHT), planned={"int4": {"t": 1000}})
@@ -201,9 +217,6 @@ def test_removed_and_failed_items_are_no_pass_but_what_both_excluded_is():
     both = alike(250) | alike(50, replace(RIGHT, status="excluded"))
     found = judged(both, both, planned={"int4": {"t": 250}})
     assert (found.outcome, found.checks[0].n) == ("PASS", 200)
-
-
-def test_a_loss_that_missing_items_could_undo_is_no_block():
     base = alike(300)
     own = {f"english/{n}": PICKED if n < 12 else RIGHT for n in range(290)}
     sure = judged({key: base[key] for key in own}, own, Thresholds(max_mc_only=0.5, max_drop=0.2))
@@ -269,31 +282,3 @@ def test_the_summary_counts_verdicts_and_the_document_names_every_checkpoint():
     told = document(verdicts[:1], Thresholds(), [failure])
     assert (told["verdict"], told["checkpoints"][0]["verdict"]) == ("WARN", "PASS")  # a failure is no pass
     assert told["not_judged"] == [{"checkpoint": "w8a8", "task": "", "why": "no kernel"}]
-
-
-def test_a_checkpoint_without_a_measured_base_and_a_text_have_no_verdict_that_passes():
-    assert judge(Inputs(reduce_records(records("dense", {"english/1": RIGHT}))), Thresholds()) == []
-    assert document([], Thresholds())["verdict"] == "WARN"
-    (found,) = judge(Inputs(reduce_records(records("int4", {"english/1": RIGHT}, base="dense"))), Thresholds())
-    assert (found.outcome, why(found)) == ("WARN", "no item was measured in both it and its base")
-    text = {f"text/{n}": Seen(window=(-9.0, 2), fidelity=(0.1, 0.2)) for n in range(3)}
-    parts = [records("dense", text, task="book"), records("int4", text, base="dense", task="book")]
-    asked = outcomes({"english": (190, 0, PICKED)})
-    verdicts = judge(Inputs(pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)), Thresholds())
-    assert [(each.task, each.outcome) for each in verdicts] == [("t", "PASS")]
-
-
-def test_an_undecided_copy_needs_as_many_items_as_would_pass():
-    """Nothing lost: (1 - .02)^149 is below .05. The root of n, which was used before, gave 423 items for 50."""
-    found = judged(alike(50), alike(50), Thresholds(max_mc_only=None, max_lost=None))
-    assert [check.enough for check in found.of("open_drop")] == [150]
-    assert why(found).startswith("open accuracy lost 0.0 pp")
-    assert "; it would take about 150 items" in why(found)
-
-
-def test_a_base_that_guesses_hides_no_loss_of_what_it_says():
-    hard = {f"english/{n}": Seen(greedy=True, choice=n % 5 == 0) for n in range(200)}
-    silent = {key: replace(seen, greedy=False) for key, seen in hard.items()}
-    assert judged(hard, silent).outcome == "BLOCK"
-    assert judged(hard, hard).outcome == "ANOMALOUS"
-    assert judged(hard, hard, Thresholds(max_drop=None, max_lost=None)).outcome == "WARN"  # 40 known answers

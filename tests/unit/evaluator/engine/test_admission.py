@@ -58,7 +58,7 @@ def test_riders_get_what_they_would_have_got_alone(pairs, with_greedy):
     assert len(set(kept)) == len(kept)
 
 
-def test_an_error_reaches_the_riders():
+def test_an_error_reaches_the_riders_and_the_rows_are_kept_full():
     shared = SharedScores()
     leader = Score(request_id="a", prompt_ids=(1,), continuation_ids=(2, 3))
     (computed,) = shared.admit([Score(request_id="b", prompt_ids=(1,), continuation_ids=(2,)), leader])
@@ -66,9 +66,6 @@ def test_an_error_reaches_the_riders():
     answers = shared.answer(refuse(leader, "why"))
     assert [(a.request_id, a.status, a.error) for a in answers] == [(name, "engine_error", "why") for name in "ab"]
     assert shared.answer(refuse(leader, "why"))[1:] == []
-
-
-def test_the_rows_are_kept_full_and_a_burst_begins_when_an_eighth_of_them_is_free():
     assert [room(256, held, bursts=False) for held in (0, 200, 256, 264, 300)] == [264, 64, 8, 0, 0]
     assert [room(256, held, bursts=True) for held in (0, 100, 224, 225, 256, 264)] == [256, 156, 32, 0, 0, 0]
     assert [room(4, held, bursts=True) for held in (0, 3, 4)] == [4, 1, 0]

@@ -121,12 +121,9 @@ def make(lm, width, max_tokens):
     return BeamSearch("b", PROMPT, width=width, max_tokens=max_tokens, eos_ids=lm.eos_ids)
 
 
-def test_takes_fewer_requests_than_one_per_prefix_and_step():
+def test_a_search_takes_fewer_requests_than_prefixes_and_an_error_ends_it():
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=7, sharpness=6.0)
     assert len(search_through(make(lm, 5, 32), lm.answer, seed=0, room=3)) < 5 * 32 * 0.6
-
-
-def test_an_engine_error_ends_the_search_and_late_responses_are_ignored():
     lm = FakeLM(vocabulary=32)
     search = make(lm, 4, 6)
     request = search.start()[0]

@@ -13,7 +13,7 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 from tests.support.engines import Waiting
 
 
-def test_an_engine_is_added_by_registering_one_object(tmp_path):
+def test_an_engine_is_added_by_registering_one_object_and_nothing_heavy_is_imported(tmp_path):
     lm = FakeLM()
     toy = EngineKind(name="toy", help="a toy", build=lambda config: FakeEngine(lm.answer, room=config.max_num_seqs))
     with ENGINES.temporarily(toy):
@@ -22,6 +22,9 @@ def test_an_engine_is_added_by_registering_one_object(tmp_path):
         source = FixedSource([Score(request_id="a", prompt_ids=(1, 2), continuation_ids=(3, 4))])
         assert [response.token_ids for response in engine.run(source)] == [(3, 4)]
     assert "toy" not in ENGINES
+    code = "import sys, evaluator.engine; print({'torch', 'vllm', 'transformers', 'ray'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize(
@@ -37,12 +40,6 @@ def test_settings_that_mean_nothing_are_refused(settings, message):
         EngineConfig(**settings)
     assert EngineConfig(scoring="prompt_logprobs").kind == "vllm"
     assert all(EngineConfig(compile=True, cuda_graphs=graphs).compile for graphs in (True, False, None))
-
-
-def test_importing_the_registry_imports_nothing_heavy():
-    code = "import sys, evaluator.engine; print({'torch', 'vllm', 'transformers', 'ray'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():

@@ -40,16 +40,23 @@ def changed(answers, **fields):
     return [replace(each, **fields) if place == 2 else each for place, each in enumerate(answers)]
 
 
-def test_the_questions_are_short_and_always_the_same(asked):
+def test_the_questions_are_short_and_neighbours_change_places_only_where_computations_differ(asked):
     assert asked == questions(16, 400)
     assert len(asked) == 6
     assert sum(len(each.prompt_ids) + len(each.continuation_ids) for each in asked) < 150
     assert {len(each.continuation_ids) for each in asked} == {1, 5}
     assert all(0 <= token < 16 for each in asked for token in (*each.prompt_ids, *each.continuation_ids))
     assert [len(each.prompt_ids) for each in questions(16, 16)] == [1, 1]  # with room for the token after a prompt
+    row = (-1.0, -1.0005, -2.0, -2.0)
+    whole = [Response(request_id="r", token_ids=(0,), logprobs=(-1.0,), ranks=(1,), top_logprobs=(row,))]
+    second = [replace(whole[0], ranks=(2,))]
+    assert misranked(second, whole, 1e-3) is None
+    assert misranked(second, whole, 0.0) == "a rank of 2 where whole distributions have 1 to 1"
+    tied = [replace(whole[0], token_ids=(2,), logprobs=(-2.0,), ranks=(rank,)) for rank in (3, 4)]
+    assert misranked(tied, tied, 0.0) is None  # their logits may differ by less than a log-probability shows
 
 
-def test_the_same_answers_agree_in_any_order_and_large_or_frequent_differences_do_not(asked, answers, whole):
+def test_equal_answers_agree_in_any_order_and_other_or_incomparable_ones_do_not(asked, answers, whole):
     assert disagreement(answers, answers[::-1], whole, ALLOWED, asked) is None
     off = changed(answers, logprobs=tuple(value - 0.1 for value in answers[2].logprobs))
     assert disagreement(off, answers, whole, ALLOWED, asked) == (
@@ -59,9 +66,6 @@ def test_the_same_answers_agree_in_any_order_and_large_or_frequent_differences_d
     off = [replace(each, logprobs=tuple(v - 5e-4 for v in each.logprobs)) for each in answers]
     assert "allowed are" in disagreement(off, answers, whole, ALLOWED, asked)
     assert disagreement(off, answers, whole, TOLERANCES["half"], asked) is None
-
-
-def test_what_cannot_be_compared_is_a_disagreement(asked, answers, whole):
     assert disagreement(answers[1:], answers, whole, ALLOWED, asked) == "a score was not answered"
     other = "forced scores are of other tokens than those asked for"
     assert disagreement(changed(answers, token_ids=(99,)), answers, whole, ALLOWED, asked) == other
@@ -74,7 +78,7 @@ def test_what_cannot_be_compared_is_a_disagreement(asked, answers, whole):
     assert disagreement(nan, answers, whole, ALLOWED, asked) is not None
 
 
-def test_what_no_engine_can_mean_is_named_and_a_collapsed_model_is_possible(answers):
+def test_what_no_engine_can_mean_or_the_distribution_rules_out_is_named(answers, asked, whole):
     assert impossible(answers) is None
     assert impossible(changed(answers, logprobs=(0.4,))) == "a log-probability of 0.4 nats"
     assert impossible(changed(answers, logprobs=(1e-6,))) is None
@@ -82,6 +86,13 @@ def test_what_no_engine_can_mean_is_named_and_a_collapsed_model_is_possible(answ
     assert nan.error == NOT_NUMBERS
     assert impossible([nan]) is None
     assert misranked(answers, [nan], 0.0) is None
+    assert nonsense(answers, whole, ALLOWED, []) is None
+    (rank,) = answers[2].ranks
+    off = changed(answers, ranks=(rank + 1,))
+    named = f"a rank of {rank + 1} where whole distributions have {rank} to {rank}"
+    assert nonsense(off, whole, ALLOWED, []) == f"its prompt log-probabilities hold {named}"
+    assert nonsense(answers, changed(whole, ranks=(rank + 1,)), ALLOWED, []).endswith(named)
+    assert disagreement(off, answers, whole, ALLOWED, asked) == f"forced scores have {named}"
 
 
 @pytest.mark.parametrize("rank", [0, 17, 8140])
@@ -94,26 +105,6 @@ def test_a_rank_outside_the_vocabulary_is_an_error_and_impossible(asked, answers
     assert [each.or_error(16) for each in answers] == answers
 
 
-def test_a_rank_that_the_whole_distribution_rules_out_is_named(asked, answers, whole):
-    assert nonsense(answers, whole, ALLOWED, []) is None
-    (rank,) = answers[2].ranks
-    off = changed(answers, ranks=(rank + 1,))
-    named = f"a rank of {rank + 1} where whole distributions have {rank} to {rank}"
-    assert nonsense(off, whole, ALLOWED, []) == f"its prompt log-probabilities hold {named}"
-    assert nonsense(answers, changed(whole, ranks=(rank + 1,)), ALLOWED, []).endswith(named)
-    assert disagreement(off, answers, whole, ALLOWED, asked) == f"forced scores have {named}"
-
-
-def test_neighbours_may_change_places_where_computations_differ_and_nowhere_else():
-    row = (-1.0, -1.0005, -2.0, -2.0)
-    whole = [Response(request_id="r", token_ids=(0,), logprobs=(-1.0,), ranks=(1,), top_logprobs=(row,))]
-    second = [replace(whole[0], ranks=(2,))]
-    assert misranked(second, whole, 1e-3) is None
-    assert misranked(second, whole, 0.0) == "a rank of 2 where whole distributions have 1 to 1"
-    tied = [replace(whole[0], token_ids=(2,), logprobs=(-2.0,), ranks=(rank,)) for rank in (3, 4)]
-    assert misranked(tied, tied, 0.0) is None  # their logits may differ by less than a log-probability shows
-
-
 def test_precisions():
     named = self_check.precision
     assert named("float32", "float32", on_gpu=False) == "float32"
@@ -122,7 +113,7 @@ def test_precisions():
     assert named("bfloat16", "float32", on_gpu=True) == "half, float32 logits"
 
 
-def test_what_has_passed_is_remembered_where_the_user_s_cache_is(tmp_path, monkeypatch):
+def test_what_has_passed_is_remembered_of_its_combination_in_the_user_s_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     memory = Memory()
     assert memory.text(COMBINATION) is None
@@ -131,6 +122,16 @@ def test_what_has_passed_is_remembered_where_the_user_s_cache_is(tmp_path, monke
     assert memory.text(COMBINATION | {"dtype": "bfloat16"}) is None
     (file,) = (tmp_path / "resurface" / "self-check").iterdir()
     assert json.loads(file.read_text()) == COMBINATION
+    (tmp_path / "one.py").write_text("a")
+    code_digest = self_check.code_digest
+    first = code_digest(tmp_path)
+    assert code_digest(tmp_path) == first
+    (tmp_path / "one.py").write_text("b")
+    assert code_digest(tmp_path) != first
+    (tmp_path / "one.py").write_text("a")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "two.py").write_text("a")
+    assert code_digest(tmp_path) != first
 
 
 @pytest.mark.parametrize("home", ["a file", "none", "read-only"])
@@ -147,16 +148,3 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, home)
     tmp_path.chmod(0o500 if home == "read-only" else 0o700)
     Memory().add(COMBINATION)
     assert Memory().text(COMBINATION) is None
-
-
-def test_other_code_is_another_combination(tmp_path):
-    (tmp_path / "one.py").write_text("a")
-    code_digest = self_check.code_digest
-    first = code_digest(tmp_path)
-    assert code_digest(tmp_path) == first
-    (tmp_path / "one.py").write_text("b")
-    assert code_digest(tmp_path) != first
-    (tmp_path / "one.py").write_text("a")
-    (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "two.py").write_text("a")
-    assert code_digest(tmp_path) != first

@@ -100,16 +100,13 @@ def test_a_request_that_does_not_fit_fails_alone(engine):
     assert (after.requests - before.requests, after.prompt_tokens - before.prompt_tokens) == (1, 5)
 
 
-def test_log_probabilities_that_are_not_numbers_are_an_error(tmp_path):
+def test_numbers_that_are_none_are_an_error_and_code_of_a_known_architecture_is_not_run(tmp_path):
     engine = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,))))
     greedy = Generate(request_id="greedy", prompt_ids=PROMPT, max_tokens=3)
     for asked in (Score(request_id="score", prompt_ids=PROMPT, continuation_ids=(5, 6)), greedy):
         (answer,) = engine.run(FixedSource([asked]))
         assert (answer.request_id, answer.status, answer.ranks) == (asked.request_id, "engine_error", ())
         assert "NaN" in answer.error
-
-
-def test_code_that_a_checkpoint_of_a_known_architecture_brings_is_not_run(tmp_path):
     checkpoint, marker = save_tiny_model(tmp_path / "code", "qwen3"), tmp_path / "run"
     lay_traps(checkpoint, marker)
     inspect_checkpoint(checkpoint)
@@ -237,7 +234,7 @@ def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path
     assert first.acceptance == pytest.approx(float(torch.minimum(*merged).sum()), abs=TOLERANCE)
 
 
-def test_other_tokens_another_vocabulary_and_no_file_are_said(tmp_path):
+def test_what_a_base_kept_of_other_tokens_or_without_numbers_is_no_divergence(tmp_path, checkpoints):
     path = str(tmp_path / "one.safetensors")
     compare = Reference(path=path, keep=False)
     assert "are not there" in unusable(compare, (1, 2), 500)
@@ -248,6 +245,11 @@ def test_other_tokens_another_vocabulary_and_no_file_are_said(tmp_path):
     assert "500 columns, the vocabulary here has 512" in unusable(compare, (1, 2), 512)
     (tmp_path / "one.safetensors").write_bytes(b"half")
     assert "are not there" in unusable(compare, (1, 2), 500)
+    broken = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,))))
+    assert broken.answer(score(tmp_path / "one", keep=True)).status == "engine_error"
+    answer = loaded(checkpoints[0]).answer(score(tmp_path / "one", keep=False))
+    assert answer.status == "engine_error"
+    assert "NaN" in answer.error
 
 
 @pytest.fixture(scope="module")
@@ -275,11 +277,3 @@ def test_the_torch_engine_is_transformers(checkpoints, tmp_path):
     assert answer.logprobs == other.answer(score(tmp_path / "none", keep=True)).logprobs
     for each in base.answer(score(tmp_path / "one", keep=False)).divergences:
         assert each[:4] == (0, 0, pytest.approx(1), True)
-
-
-def test_a_base_without_numbers_makes_no_divergence(checkpoints, tmp_path):
-    broken = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,))))
-    assert broken.answer(score(tmp_path / "one", keep=True)).status == "engine_error"
-    answer = loaded(checkpoints[0]).answer(score(tmp_path / "one", keep=False))
-    assert answer.status == "engine_error"
-    assert "NaN" in answer.error

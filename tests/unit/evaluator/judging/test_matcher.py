@@ -85,7 +85,7 @@ def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
         assert matcher.verdicts(engine, [pair(response)])[0].verdict is verdict
 
 
-def test_a_long_response_is_cut_and_a_long_question_excluded(tokenizer):
+def test_long_responses_are_cut_and_failed_scores_no_verdict(tokenizer):
     engine = FakeEngine(FakeLM(vocabulary=len(tokenizer)).answer)
     matcher = Matcher(tokenizer, prompt_tokens=300)
     long = Claim(question="word " * 500, answers=("a",), response="b")
@@ -95,8 +95,6 @@ def test_a_long_response_is_cut_and_a_long_question_excluded(tokenizer):
     assert excluded == Verdict(verdict=None, probability=None, status="excluded")
     assert max(len(score.prompt_ids) for score in matcher.requests(pair("word " * 500), "0")[0]) <= 300
 
-
-def test_a_failed_score_is_no_verdict_and_one_that_is_left_out_an_error(tokenizer):
     def answer(request):
         if request.request_id == "0/no":
             return Response(request_id=request.request_id, status="engine_error", error="broke")

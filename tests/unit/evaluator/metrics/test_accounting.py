@@ -25,7 +25,7 @@ def tables(outcomes):
     return {name: table.frame for name, table in compute_tables(Inputs(outcomes)).items()}
 
 
-def test_every_item_is_measured_excluded_or_failed_and_every_fate_counted_once(tables):
+def test_every_item_and_fate_is_counted_once_and_every_table_has_counts_and_reasons(tables):
     rows = tables["accuracy"].query("language not in ('all', 'mean')")
     assert (rows["n"] + rows["excluded"] + rows["engine_error"] == 12).all()
     assert (rows["excluded"] == 1).all()
@@ -34,9 +34,6 @@ def test_every_item_is_measured_excluded_or_failed_and_every_fate_counted_once(t
     pooled = rows[rows["language"] == "all"].set_index("checkpoint")["n"]
     by_language = rows[rows["language"] != "all"].groupby("checkpoint")["n"].sum()
     assert pooled.sort_index().tolist() == by_language.sort_index().tolist()
-
-
-def test_every_table_has_counts_reasons_and_rates_within_their_intervals(tables):
     for name, frame in tables.items():
         assert "reason" in frame, name
         # Of what several prompts (`dropped`) or both sides of a comparison (`anchors`) measured, all others are out.
@@ -50,7 +47,7 @@ def test_every_table_has_counts_reasons_and_rates_within_their_intervals(tables)
             assert (known[name] <= known[f"{name}_high"] + 1e-9).all(), name
 
 
-def test_tables_depend_neither_on_the_order_of_outcomes_nor_on_other_checkpoints(outcomes, tables):
+def test_tables_depend_neither_on_order_nor_on_others_and_clusters_move_intervals_alone(outcomes, tables):
     again = compute_tables(Inputs(outcomes.sample(frac=1.0, random_state=1)))
     for name, frame in tables.items():
         pd.testing.assert_frame_equal(again[name].frame, frame, obj=name)
@@ -61,9 +58,6 @@ def test_tables_depend_neither_on_the_order_of_outcomes_nor_on_other_checkpoints
         # holm_p corrects over the checkpoints: it alone may know of them
         columns = [column for column in alone if column != "holm_p"]
         pd.testing.assert_frame_equal(alone[columns], among[columns], obj=name)
-
-
-def test_clusters_from_the_items_move_intervals_and_nothing_else(outcomes, tables):
     items = outcomes[["task", "language", "item_id"]].drop_duplicates()
     clusters = items["item_id"].str[-1].astype(int) // 4
     items = items.assign(cluster=clusters, question="", context="", answers=[[]] * len(items))

@@ -49,7 +49,7 @@ def test_without_a_discordant_pair_the_bound_is_exact(n):
     assert mean.lower(0.05) == pytest.approx(-(1 - 0.05 ** (1 / n)))
 
 
-def test_many_contexts_give_the_clustered_normal_interval():
+def test_many_contexts_give_the_normal_interval_items_of_one_are_one_and_two_have_none():
     rng = np.random.default_rng(1)
     contexts = np.repeat(np.arange(1000), 5)
     values = (rng.random(5000) < np.repeat(rng.beta(4, 2, 1000), 5)).astype(np.float64)
@@ -57,17 +57,11 @@ def test_many_contexts_give_the_clustered_normal_interval():
     sums = np.bincount(contexts, values - values.mean())
     error = np.sqrt((sums**2).sum()) / 5000
     assert high - low == pytest.approx(2 * norm.isf(0.025) * error, rel=0.05)
-
-
-def test_items_of_one_context_are_one_observation():
     alone = Mean(flags(7, 10), np.arange(10))
     together = Mean(np.repeat(flags(7, 10), 5), np.repeat(np.arange(10), 5))
     assert together.interval() == pytest.approx(alone.interval())
     low, high = proportion_confint(35, 50, method="beta")
     assert together.interval()[0] < low < high < together.interval()[1]
-
-
-def test_two_contexts_have_no_interval_and_a_ratio_of_nothing_no_upper_end():
     assert Mean(flags(1, 4), np.array([0, 0, 1, 1])).interval() == (None, None)
     assert too_few(2) == "2 contexts are too few for an interval"
     assert too_few(1) == "1 context is too few for an interval"
@@ -95,10 +89,13 @@ def test_the_integral_is_the_exact_probability(others, own, margin):
     assert _positive(terms, np.zeros(2), counts)[0] == pytest.approx(exact, rel=2e-3, abs=1e-14)
 
 
-def test_more_of_the_same_contexts_narrow_an_interval_as_if_they_were_there():
+def test_more_of_the_same_contexts_narrow_an_interval_and_holm_leaves_what_is_missing():
     values = np.repeat([1.0, 0.0], [4, 36])
     thrice = Mean(np.tile(values, 3), np.arange(120))
     assert Mean(values, np.arange(40)).times(3).interval() == pytest.approx(thrice.interval(), abs=1e-9)
+    assert holm([0.01, None, 0.04]) == [0.02, None, 0.04]
+    assert holm([]) == []
+    assert mcnemar_p(np.array([]), np.array([])) is None
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
@@ -112,12 +109,6 @@ def test_mcnemar_equals_statsmodels(only_first, only_second):
 @pytest.mark.parametrize("p_values", [[0.3], [0.04, 0.001, 0.03, 0.03, 0.9, 0.0]])
 def test_holm_equals_statsmodels(p_values):
     assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1].tolist())
-
-
-def test_holm_leaves_a_missing_p_missing_and_uncounted():
-    assert holm([0.01, None, 0.04]) == [0.02, None, 0.04]
-    assert holm([]) == []
-    assert mcnemar_p(np.array([]), np.array([])) is None
 
 
 RATE = [(0.0,), (1.0,)]
@@ -159,16 +150,13 @@ def test_rows_at_once_are_those_of_each_whatever_their_contexts_are_called():
     assert intervals(rate, [values], np.arange(50), RATE) == intervals(rate, [values], 900 - np.arange(50), RATE)
 
 
-def test_too_few_contexts_and_a_statistic_without_an_end_say_so():
+def test_too_few_contexts_say_so_and_a_mean_over_languages_weighs_them_alike():
     assert intervals(rate, [np.ones(4)], np.array([0, 0, 1, 1]), RATE) == [too_few(2)]
 
     def undefined(mean):
         return np.where(mean > 0.9, mean, np.nan)
 
     assert intervals(undefined, [np.ones(10)], np.arange(10), RATE) == [NO_END]
-
-
-def test_a_mean_over_languages_weighs_languages_alike():
     languages = pd.Series(["a"] * 90 + ["b"] * 10)
     values = np.repeat([1.0, 0.0, 1.0], [90, 5, 5])
     mean, parts, kinds = over_languages(rate, [values], languages, RATE)

@@ -70,7 +70,7 @@ CONTROLS = pd.concat([
 ], ignore_index=True)  # fmt: skip
 
 
-def test_judges_are_of_a_task_and_a_language_and_so_is_the_panels_majority():
+def test_judges_are_of_a_task_and_a_language_and_an_unfit_one_is_named():
     assert judges(None, "t", "all") == {}
     assert list(judges(CONTROLS, "t", "all")) == ["good", "third", "yes"]
     assert judges(CONTROLS, "t", "korean")["good"] == Fitness(0, 20, 10, 10)
@@ -80,9 +80,6 @@ def test_judges_are_of_a_task_and_a_language_and_so_is_the_panels_majority():
     two = panel_fitness(CONTROLS, ["good", "third"], "t", "english")
     assert two.accepted == 20  # a tie is a no
     assert panel_fitness(CONTROLS, ["good", "third", "yes"], "t", "korean").matching == 19  # all three judged
-
-
-def test_an_unfit_judge_is_named():
     found = list(words(CONTROLS, ["yes"], fit_only=False))
     assert found == [
         "yes: control pairs of t: accepts 60 of 60 right answers, denies 0 of 30 wrong ones",

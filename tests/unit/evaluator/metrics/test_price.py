@@ -61,7 +61,7 @@ def test_sizes_speed_and_memory_of_all_calls_together():
     assert dense[NAMES[4:]].isna().all()
 
 
-def test_machines_are_never_mixed():
+def test_machines_are_never_mixed_and_a_size_of_before_is_known():
     table = filled(CALL, CALL | {"device": "A100", "busy_seconds": 9.0}, CALL | {"checkpoint": "dense"})
     rows = table.told(table.frame)
     assert rows[["checkpoint", "machine"]].to_numpy().tolist() == [
@@ -76,6 +76,11 @@ def test_machines_are_never_mixed():
     # A figure holds a checkpoint against a base; without sizes, or without a base, there is none.
     assert not draw_each(table.table, table.frame[table.frame["checkpoint"] == "dense"])
     assert not draw_each(table.table, filled(CALL, sizes=[]).shown)
+    row = only(told(CALL, sizes=[{"name": "gptq", "bytes": 530}, {"name": "gptq"}, 3]), checkpoint="gptq")
+    assert row["bytes"] == 530
+    assert row[["bits_a_weight", "parameters"]].isna().all()
+    nothing = filled(sizes=None)
+    assert (nothing.frame.empty, nothing.note, TABLES["price"].silent) == (True, "", True)
 
 
 def test_the_figure_has_the_headlines_share_and_the_page_its_own_columns():
@@ -101,11 +106,3 @@ def test_the_figure_has_the_headlines_share_and_the_page_its_own_columns():
 def test_what_was_not_measured_is_empty(changes, empty):
     row = only(told(CALL | changes, "x", {"checkpoint": "gptq"}), checkpoint="gptq")
     assert [name for name in NAMES if pd.isna(row[name])] == empty
-
-
-def test_a_size_of_before_and_a_run_without_a_file():
-    row = only(told(CALL, sizes=[{"name": "gptq", "bytes": 530}, {"name": "gptq"}, 3]), checkpoint="gptq")
-    assert row["bytes"] == 530
-    assert row[["bits_a_weight", "parameters"]].isna().all()
-    nothing = filled(sizes=None)
-    assert (nothing.frame.empty, nothing.note, TABLES["price"].silent) == (True, "", True)

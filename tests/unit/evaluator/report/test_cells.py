@@ -34,7 +34,7 @@ def test_a_value_is_shown_by_what_its_column_means(table, name, value, text):
 SHORT = (Column("task", TEXT), LANGUAGE, Column("rate", PERCENTAGE, interval=True), REASON)
 
 
-def test_an_interval_joins_its_value_and_empty_columns_go():
+def test_an_interval_joins_its_value_and_the_papers_number_reads_as_ours():
     common = {"task": "t", "reason": None, "boot_low": 0.1, "boot_high": 0.4}  # boot: an interval without a value
     korean = common | {"language": "korean", "rate": 0.25, "rate_low": 0.1, "rate_high": 0.4}
     frame = pd.DataFrame([korean, common | {"language": "all"}])
@@ -43,6 +43,12 @@ def test_an_interval_joins_its_value_and_empty_columns_go():
     boot = ("10.0 to 40.0", "")
     found = [(cell.text, cell.interval) for cell in (*made.by_language[0], *made.pooled[0])]
     assert found == [("korean", ""), ("25.0 %", "10.0 to 40.0"), boot, ("all", ""), ("–", ""), boot]
+    row = {"table": "rank", "task": "tydiqa", "checkpoint": "p", "language": "all", "cell": "", "source": "arXiv, 3.3"}
+    row |= {"quantity": "rank_median", "paper": 3.5, "ours": 4.0, "ours_low": 3.0, "ours_high": 5.0, "n": 560}
+    made = published_grid(pd.DataFrame([row]))
+    assert made.headings == ("checkpoint", "language", "quantity", "paper", "ours", "n", "source")
+    found = [(cell.text, cell.interval) for cell in made.pooled[0][3:6]]
+    assert found == [("3.5", ""), ("4.0", "3.0 to 5.0"), ("560", "")]
 
 
 def test_a_column_without_a_kind_is_refused():
@@ -60,12 +66,3 @@ def test_the_headlines_fates_are_shares_of_the_known_answers_and_counts_of_few(k
     kept = {column.name: column for column in COLUMNS}["kept"]
     row = {"known": known, "kept": 0.25 if page != "–" else None}
     assert (kept.shown(row), kept.shown(row, narrow=True)) == (page, terminal)
-
-
-def test_the_papers_number_and_ours_are_shown_as_their_quantity_is():
-    row = {"table": "rank", "task": "tydiqa", "checkpoint": "p", "language": "all", "cell": "", "source": "arXiv, 3.3"}
-    row |= {"quantity": "rank_median", "paper": 3.5, "ours": 4.0, "ours_low": 3.0, "ours_high": 5.0, "n": 560}
-    made = published_grid(pd.DataFrame([row]))
-    assert made.headings == ("checkpoint", "language", "quantity", "paper", "ours", "n", "source")
-    found = [(cell.text, cell.interval) for cell in made.pooled[0][3:6]]
-    assert found == [("3.5", ""), ("4.0", "3.0 to 5.0"), ("560", "")]

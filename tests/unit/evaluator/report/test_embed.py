@@ -39,7 +39,7 @@ def entries(row: list) -> dict[str, list]:
     return dict(zip([probe.name for probe in PROBES if probe.view is not None], row[1:], strict=True))
 
 
-def test_a_row_holds_every_probe_with_its_hits_or_the_code_of_its_failure(view):
+def test_a_row_holds_every_probe_and_the_index_has_fates_and_questions(view):
     made, _ = view
     chunk = unpacked(made.chunks[made.where["p"]["t"]["english"]])
     strings, (row, failed) = chunk["s"], chunk["r"]
@@ -55,9 +55,6 @@ def test_a_row_holds_every_probe_with_its_hits_or_the_code_of_its_failure(view):
     found = entries(failed)
     assert (found["greedy"][0][1], found["rank"]) == (-2, [])
     assert [score for _, _, score, _ in found["choice"]] == [None] * 4
-
-
-def test_the_index_has_fates_and_gold_answers_and_takes_questions_from_the_items(view):
     made, inputs = view
     item = {"task": "t", "language": "english", "item_id": "2", "question": "Q?", "context": "C", "answers": ["g", "h"]}
     index = json.loads(made.index(inputs, pd.DataFrame([item])))

@@ -53,13 +53,18 @@ def test_every_figure_is_of_a_table_and_the_same_twice(inputs, name):
     assert draw(TABLES[name], frame.iloc[:0]) is None
 
 
-def test_a_figure_has_page_colours_prefixed_ids_and_escaped_labels(inputs):
+def test_a_figure_has_page_colours_and_escaped_labels_and_is_drawn_without_a_base(inputs):
     svg = draw(TABLES["accuracy"], TABLES["accuracy"].frame(inputs))
     assert not [placeholder for placeholder in COLOURS.values() if placeholder in svg]
     assert "var(--greedy)" in svg
     assert all(found.startswith("figure-accuracy-") for found in re.findall(r'\bid="([^"]+)"', svg))
     assert "&lt;p&gt; &amp; q" in svg
     assert not re.search(r"\d{4}-\d{2}-\d{2}T", svg)
+    seen = {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}
+    lonely = Inputs(reduce_records(records("p", seen, base="x")))
+    assert "var(--greedy)" in draw(TABLES["accuracy"], TABLES["accuracy"].frame(lonely))
+    for name in ("fates", "pr_gap", "ladder"):
+        assert draw(TABLES[name], TABLES[name].frame(lonely)) is None
 
 
 @pytest.mark.parametrize(("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")])
@@ -70,15 +75,7 @@ def test_an_agreement_without_an_interval_is_not_drawn(inputs, name, measure):
     assert draw(TABLES[name], unsure) == draw(TABLES[name], gone) != draw(TABLES[name], frame)
 
 
-def test_a_checkpoint_without_its_base_still_draws():
-    seen = {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}
-    lonely = Inputs(reduce_records(records("p", seen, base="x")))
-    assert "var(--greedy)" in draw(TABLES["accuracy"], TABLES["accuracy"].frame(lonely))
-    for name in ("fates", "pr_gap", "ladder"):
-        assert draw(TABLES[name], TABLES[name].frame(lonely)) is None
-
-
-def test_labels_that_would_touch_are_moved_apart_and_long_names_take_two_lines():
+def test_labels_are_moved_apart_and_large_numbers_have_plain_digits():
     assert spread([0.1, 0.5], [0.1, 0.1]) == pytest.approx([0.1, 0.5])
     assert spread([0.50, 0.52, 0.9], [0.1, 0.1, 0.1]) == pytest.approx([0.46, 0.56, 0.9])
     assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == pytest.approx([0.85, 0.95, 1.1])
@@ -88,9 +85,6 @@ def test_labels_that_would_touch_are_moved_apart_and_long_names_take_two_lines()
     first, second = in_two_lines(name).splitlines()
     assert (first, second[-1]) == ("meta-llama-3.1-8b-instruct-", "…")
     assert len(second) <= 30
-
-
-def test_a_large_perplexity_is_labelled_in_plain_digits():
     parts = []
     for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):  # exp(3) and exp(8.325) = 4,126
         windows = {f"text/{i}": Seen(window=(logprob, 10)) for i in range(4)}

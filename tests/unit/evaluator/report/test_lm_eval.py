@@ -21,7 +21,7 @@ def run(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("export") / "run", 8, ("dense", "wanda-0.6"), languages=("english",))
 
 
-def test_files_and_fields_are_lm_evals(run, tmp_path):
+def test_files_and_fields_are_lm_evals_and_a_run_equals_its_own_export(run, tmp_path):
     files = export(run, tmp_path, now=NOW)
     assert [file.relative_to(tmp_path).as_posix() for file in files[:3]] == [
         "dense/samples_gazetteer_open_2026-01-02T03-04-05.jsonl",
@@ -45,9 +45,6 @@ def test_files_and_fields_are_lm_evals(run, tmp_path):
     share = sum(row["contains"] for row in opened) / 6
     assert results["results"]["gazetteer_open"]["contains,none"] == pytest.approx(share)
     assert results["config"]["model_args"]["dtype"] == "float32"
-
-
-def test_a_run_equals_its_own_export(run, tmp_path):
     export(run, tmp_path, now=NOW)
     found = compare(side_of_run(read_inputs(run), "run"), side_of_logged(read_logged(tmp_path), "export"))
     assert set(found.frame["verdict"]) == {"same"}

@@ -35,7 +35,7 @@ def without_a_window():
         yield
 
 
-def test_tables_have_the_rows_of_the_files_with_types_and_units(run):
+def test_tables_have_the_rows_of_the_files_and_items_the_answers_of_every_checkpoint(run):
     assert {*run.tables} >= {"fates", "accuracy", "vote"}
     for name in (*run.tables, "headline", "left_out"):
         frame, written = run.table(name), pd.read_csv(run.path / "tables" / f"{name}.csv")
@@ -48,9 +48,6 @@ def test_tables_have_the_rows_of_the_files_with_types_and_units(run):
     assert {name: str(fates[name].dtype) for name in types} == types
     assert {"n": "count", "kept_rate": "fraction of 1"}.items() <= fates.attrs["units"].items()
     assert run.table("failures").empty
-
-
-def test_an_item_has_the_answers_of_every_checkpoint(run):
     assert sorted(run.checkpoints) == sorted(NAMES)
     found = run.item("gazetteer", "english-0005")
     assert ({*found["checkpoint"]}, {*found["item_id"]}) == ({*NAMES}, {"english-0005"})
@@ -61,7 +58,7 @@ def test_an_item_has_the_answers_of_every_checkpoint(run):
     assert (len(run.outcomes()), run.outcomes()["produced"].sum()) == (len(stored), stored["produced"].sum())
 
 
-def test_the_gate_and_the_comparison_are_those_of_the_commands(run, tmp_path):
+def test_gate_and_comparison_are_the_commands_and_a_running_run_shows_its_records(run, tmp_path):
     finish("gate", run.path, "--max-drop", "1")
     assert json.loads((run.path / "gate.json").read_text()) == json.loads(json.dumps(run.gate(max_drop=1)))
     other = write_run(tmp_path / "other", 12, NAMES[:2], languages=("english",))
@@ -70,6 +67,19 @@ def test_the_gate_and_the_comparison_are_those_of_the_commands(run, tmp_path):
     assert list(moved) == list(pd.read_csv(tmp_path / "moved.csv"))
     assert moved["verdict"].tolist() == run.compare(open_run(other))["verdict"].tolist()
     assert {row["checkpoint"] for row in moved.attrs["differences"]} == {*NAMES[:2]}
+    (tmp_path / "run.json").write_text(json.dumps({"state": "running", "planned": {"dense": {}, "a": {}}}))
+    begun = open_run(tmp_path)
+    assert begun.checkpoints == []
+    assert "running, 0 checkpoints" in begun._repr_html_()
+    with pytest.raises(InputError, match="nothing has been evaluated"):
+        begun.table("accuracy")
+    for name in ("wanda-0.6", "dense"):
+        shutil.copytree(run.path / "records" / name, tmp_path / "records" / name)
+    later = open_run(tmp_path)
+    assert later.checkpoints == ["dense", "wanda-0.6"]
+    assert {*later.table("accuracy")["checkpoint"]} == {"dense", "wanda-0.6"}
+    with pytest.raises(InputError, match="has no items/"):
+        later.items()
 
 
 @pytest.mark.parametrize(
@@ -93,30 +103,11 @@ def test_what_is_not_there_is_one_line_that_lists_what_is(run, ask, told):
     assert "\n" not in str(raised.value)
 
 
-def test_a_running_run_shows_its_records_so_far(run, tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"state": "running", "planned": {"dense": {}, "a": {}}}))
-    begun = open_run(tmp_path)
-    assert begun.checkpoints == []
-    assert "running, 0 checkpoints" in begun._repr_html_()
-    with pytest.raises(InputError, match="nothing has been evaluated"):
-        begun.table("accuracy")
-    for name in ("wanda-0.6", "dense"):
-        shutil.copytree(run.path / "records" / name, tmp_path / "records" / name)
-    later = open_run(tmp_path)
-    assert later.checkpoints == ["dense", "wanda-0.6"]
-    assert {*later.table("accuracy")["checkpoint"]} == {"dense", "wanda-0.6"}
-    with pytest.raises(InputError, match="has no items/"):
-        later.items()
-
-
-def test_the_display_is_escaped(run):
+def test_the_display_is_escaped_and_a_figure_is_axes_of_its_own_or_given_ones(run):
     item = run.item("gazetteer", "english-0003")
     assert HOSTILE in {*item["text"]}
     assert "&lt;img src=x" in run._repr_html_()
     assert not {"<img", "<script"} & {*re.findall(r"<\w+", run._repr_html_() + item._repr_html_())}
-
-
-def test_a_figure_is_axes_of_its_own_or_within_given_ones(run):
     panels = run.figure("fates")
     assert [panel.get_title(loc="left") for panel in panels][1:] == ["mc_only by language, %"]
     assert mpl.colors.to_hex(panels[0].patches[0].get_facecolor()) == "#23796e"  # of the page's light theme

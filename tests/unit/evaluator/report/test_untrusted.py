@@ -76,16 +76,13 @@ def pages(tmp_path_factory):
     return tuple(each.page.read_text(encoding="utf-8") for each in (plain, hostile)), hostile
 
 
-def test_no_text_becomes_an_element(pages):
+def test_no_text_becomes_an_element_and_no_script_holds_what_ends_it(pages):
     plain, hostile = map(Page, pages[0])
     assert {*hostile.tags} <= {*plain.tags} - {"img", "iframe", "link", "object"} | {"details", "summary", "ul", "li"}
     allowed = plain.attributes | {(tag, name) for tag in ("details", "p") for name in ("class", "open")}
     assert hostile.attributes <= allowed
     assert not [name for _, name in hostile.attributes if name.startswith("on")]
     assert len(hostile.scripts) == len(plain.scripts)
-
-
-def test_no_script_holds_what_ends_it(pages):
     for script in Page(pages[0][1]).scripts[:-1]:  # the last is the page's own
         assert not re.search("[<>&\u2028\u2029]", script)
     index = json.loads(Page(pages[0][1]).scripts[0])

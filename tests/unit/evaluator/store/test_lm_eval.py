@@ -59,16 +59,13 @@ def test_what_lm_eval_would_not_write_is_one_line(tmp_path, row, message):
     assert message in refused(read_logged, logged(tmp_path, row))
 
 
-def test_the_answer_to_a_choice_is_the_option_that_won(tmp_path):
+def test_the_winning_option_is_the_answer_and_a_model_of_two_folders_is_refused(tmp_path):
     """As they are logged: every part of a response is a text."""
     chosen = [["-2.5", "False"], ["-1.25", "True"]]
     alike = [["-2.4", "False"], ["-1.26", "True"]]
     rows = [LINE | {"filtered_resps": each} for each in (chosen, alike, [["-3", "True"]])]
     samples = read_logged(logged(tmp_path / "m", *rows))[0].samples["gsm8k_cot"]
     assert [each.answer for each in samples] == ["option 1", "option 1", "True"]
-
-
-def test_a_model_of_two_folders_is_refused(tmp_path):
     for folder in ("first", "second"):
         logged(tmp_path / folder / "org__model", LINE)
     with pytest.raises(InputError, match=r"model 'org__model' was logged in .*first.* and in .*second.*: name one"):

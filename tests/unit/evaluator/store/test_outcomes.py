@@ -122,7 +122,7 @@ def test_tables_and_verdicts_do_not_depend_on_where_outcomes_are(monkeypatch, tm
     assert found.verdicts == whole.verdicts
 
 
-def test_a_comparison_is_the_join_of_both_checkpoints_by_item():
+def test_comparisons_are_joins_and_any_text_comes_back(tmp_path):
     dense, pruned = outcomes("dense", right=5), outcomes("p", base="dense", method="wanda")
     dense, pruned = dense[dense["item_id"] != "1"], pruned[~pruned["item_id"].isin(["0", "4"])]
     inputs = Inputs(pd.concat([dense, pruned], ignore_index=True))
@@ -131,9 +131,6 @@ def test_a_comparison_is_the_join_of_both_checkpoints_by_item():
     joined = own.merge(base, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one")
     assert len(joined) == 2 * 3
     pd.testing.assert_frame_equal(comparison.outcomes, joined)
-
-
-def test_texts_that_are_null_everywhere_or_hold_anything_come_back(tmp_path):
     strange = "a\u0000b, 'ü', \ud7ff, \U0001f600\n"
     piece = outcomes("dense").assign(greedy_why=[strange, None] * 6, sample_why=None)
     filed = Outcomes()

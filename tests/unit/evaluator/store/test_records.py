@@ -50,11 +50,16 @@ def test_finished_items_are_those_of_all_parts(tmp_path):
     assert there == [("dense", "gazetteer", "a"), ("dense", "gazetteer", "b"), ("wanda", "gazetteer", "a")]
 
 
-def test_records_of_other_weights_are_refused(tmp_path):
+def test_other_weights_and_what_the_system_cannot_read_are_refused_and_not_damaged(tmp_path):
     records = RecordStore(tmp_path)
     records.append("dense", "gazetteer", "a", to_table([_record(0, digest="an older model")]))
     told = refused(records.finished, "dense", "gazetteer", "d1")
     assert "a.parquet: weights_digest: records of other weights (an older mod" in told
+    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    part.unlink()
+    part.symlink_to(part)
+    assert "a.parquet: cannot be read: Too many levels of symbolic links" in refused(records.damaged)
+    assert part.is_symlink()
 
 
 def _flip(content):
@@ -144,16 +149,7 @@ def test_a_part_that_was_found_whole_is_not_decoded_again(tmp_path, monkeypatch)
         assert len(decoded) == 3
 
 
-def test_what_the_system_cannot_read_is_not_damaged(tmp_path):
-    records = RecordStore(tmp_path)
-    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
-    part.unlink()
-    part.symlink_to(part)
-    assert "a.parquet: cannot be read: Too many levels of symbolic links" in refused(records.damaged)
-    assert part.is_symlink()
-
-
-def test_a_driver_that_has_lost_its_run_sets_nothing_aside(tmp_path):
+def test_a_driver_that_has_lost_its_run_or_closed_its_store_writes_nothing(tmp_path):
     lock = RunLock(tmp_path)
     records = RecordStore(tmp_path)
     part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
@@ -162,6 +158,10 @@ def test_a_driver_that_has_lost_its_run_sets_nothing_aside(tmp_path):
         records.set_aside(part)
     assert part.exists()
     lock.release()
+    records.close()
+    with pytest.raises(ResurfaceError, match=r"b\.parquet: came after the run had ended"):
+        records.append("dense", "gazetteer", "b", to_table([_record()]))
+    assert [path for *_, path in records.tables()] == [part]
 
 
 def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path):
@@ -216,14 +216,6 @@ def test_a_file_is_the_old_one_or_the_new_one_and_a_place_where_none_can_be_is_n
     for place in ("file/a.json", "folder", "file/deeper/a.json"):
         assert "cannot write there: " in refused(write_atomically, tmp_path / place, b"{}")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "run.json"]
-
-
-def test_nothing_is_appended_to_a_closed_store(tmp_path):
-    records = RecordStore(tmp_path)
-    records.close()
-    with pytest.raises(ResurfaceError, match=r"a\.parquet: came after the run had ended"):
-        records.append("dense", "gazetteer", "a", to_table([_record()]))
-    assert list(records.tables()) == []
 
 
 def test_what_is_being_written_when_a_store_is_closed_is_finished_first(tmp_path, monkeypatch):

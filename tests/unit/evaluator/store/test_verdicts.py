@@ -52,7 +52,7 @@ def contents(run):
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted((run / "verdicts").rglob("*.parquet"))}
 
 
-def test_only_what_cheap_grading_denies_is_judged_and_a_pair_once_over_all_checkpoints(run):
+def test_only_what_grading_denies_is_judged_once_and_judging_all_adds_to_it(run):
     records = pq.read_table(run / "records").to_pylist()
     greedy = [row for row in records if row["probe"] == "greedy" and row["contains"] is not None]
     few, all_ = (responses(run, ["greedy"], everything=everything) for everything in (False, True))
@@ -66,6 +66,16 @@ def test_only_what_cheap_grading_denies_is_judged_and_a_pair_once_over_all_check
     assert rows.schema.equals(VERDICTS)
     found = [each for part in responses(run, ["greedy", "beam", "sample"], everything=False).values() for each in part]
     assert len(judge.asked) == len({each.claim for each in found}) < len(found)
+    first, second = Judge(), Judge()
+    judged(run, first)
+    judged(run, second, everything=True)
+    assert second.asked
+    assert not set(first.asked) & set(second.asked)
+    at_once = contents(run)
+    for path in (run / "verdicts").rglob("*.parquet"):
+        path.unlink()
+    judged(run, Judge(), everything=True)
+    assert contents(run) == at_once
 
 
 def test_an_interrupted_call_goes_on_and_ends_as_an_uninterrupted_one(run, tmp_path_factory):
@@ -97,19 +107,6 @@ def test_what_failed_is_asked_again_and_what_was_judged_is_not(run):
     before = contents(run)
     assert judged(run, third, probes=many) == len(third.asked) == 0
     assert contents(run) == before
-
-
-def test_judging_all_later_adds_to_what_is_there(run):
-    first, second = Judge(), Judge()
-    judged(run, first)
-    judged(run, second, everything=True)
-    assert second.asked
-    assert not set(first.asked) & set(second.asked)
-    at_once = contents(run)
-    for path in (run / "verdicts").rglob("*.parquet"):
-        path.unlink()
-    judged(run, Judge(), everything=True)
-    assert contents(run) == at_once
 
 
 def test_verdicts_of_another_matcher_of_that_name_and_damaged_files_are_named(run):

@@ -43,16 +43,13 @@ def test_a_file_of_each_kind(tmp_path, suffix):
     assert found == [("1", "q1", ("007",)), ("2", "q2", ("NA",)), ("3", "q3", ())]  # without an answer: excluded
 
 
-def test_columns_with_the_names_of_the_fields_need_no_mapping(tmp_path):
+def test_columns_named_as_the_fields_need_no_mapping_and_a_directory_has_splits(tmp_path):
     row = {"language": "thai", "question": "q", "answers": ["x"], "context": "c", "page": 3}
     file = lines(tmp_path / "rows.jsonl", {**row, "id": "1"}, {**row, "id": "2", "language": "hindi"})
     data = load_task(f"hf:{file}", ["hi"])
     assert {language: len(pool) for language, pool in data.every_pool.items()} == {"hindi": 1, "thai": 1}
     assert data.pools["hindi"][0].context == "c"
     assert list(load_task(f"hf:{file}", None, said=Source(language="lao")).pools) == ["lao"]
-
-
-def test_splits_of_a_directory(tmp_path):
     for split in ("train", "validation", "test"):
         lines(tmp_path / f"{split}.jsonl", {"n": split, "q": "q", "a": "x"})
     usual = load_task(f"hf:{tmp_path}", None, said=MINE)
@@ -66,7 +63,7 @@ def test_splits_of_a_directory(tmp_path):
     assert load_task(f"hf:{tmp_path}", None, said=MINE).digest == usual.digest  # dev is called validation
 
 
-def test_a_preset_of_files_takes_the_split_that_is_there(tmp_path):
+def test_a_preset_takes_the_split_that_is_there_and_configurations_of_a_directory_and_a_card(tmp_path):
     data = load_task(f"arc_easy:{lines(tmp_path / 'mine.jsonl', ARC)}", None)
     assert (data.name, data.pools["english"][0].answers) == ("arc_easy", ("x",))
     for split in ("validation", "test"):
@@ -75,9 +72,6 @@ def test_a_preset_of_files_takes_the_split_that_is_there(tmp_path):
     for said, found in ((None, ("test", "q?")), (more, ("validation", "Science:\nq?"))):
         item = load_task(f"arc_easy:{tmp_path / 'both'}", None, said=said).pools["english"][0]
         assert (item.item_id, item.question) == found
-
-
-def test_configurations_of_a_directory_and_of_a_card(tmp_path):
     lines(tmp_path / "mlqa.de.de" / "test.jsonl", PASSAGE)
     lines(tmp_path / "hi.jsonl", PASSAGE)
     lines(tmp_path / "notes.jsonl", {"x": 1})
@@ -98,7 +92,7 @@ def test_configurations_of_a_directory_and_of_a_card(tmp_path):
         assert [item.item_id for item in load_task(f"{task}:{tmp_path}", None).pools["english"]] == [task]
 
 
-def test_a_mapping_in_a_file(tmp_path):
+def test_a_mapping_in_a_file_and_files_that_are_not_read(tmp_path):
     lines(tmp_path / "rows.jsonl", {"n": 1, "q": "q", "a": "x"})
     file = tmp_path / "riddles.yaml"
     file.write_text("data: rows.jsonl\nlanguage: english\nfields: {id: n, question: q, answers: a}\n", encoding="utf-8")
@@ -109,6 +103,15 @@ def test_a_mapping_in_a_file(tmp_path):
     assert load_task(f"hf:{file}", None, said=other).digest != data.digest
     file.write_text("data: rows.jsonl\nlanguage: english\nfield: {}\n", encoding="utf-8")
     assert f"{file}: field: {{}}: Extra inputs are not permitted" in only_error(f"hf:{file}")
+    for file in ("rows.pkl", "texts/train.txt"):
+        lines(tmp_path / file, "x")
+    (tmp_path / "empty").mkdir()
+    for place, part in (
+        ("rows.pkl", "a file ending in .parquet, .json, .jsonl, .ndjson, .csv is needed"),
+        ("texts", "its files are 'text'; only Parquet, JSON and CSV are read"),
+        ("empty", "cannot be loaded: The directory at"),
+    ):
+        assert part in only_error(f"hf:{tmp_path / place}", MINE)
 
 
 @pytest.mark.parametrize(
@@ -127,18 +130,6 @@ def test_complaints_about_files(tmp_path, content, said, parts):
     assert all(part in message for part in parts), message
 
 
-def test_files_that_are_not_read(tmp_path):
-    for file in ("rows.pkl", "texts/train.txt"):
-        lines(tmp_path / file, "x")
-    (tmp_path / "empty").mkdir()
-    for place, part in (
-        ("rows.pkl", "a file ending in .parquet, .json, .jsonl, .ndjson, .csv is needed"),
-        ("texts", "its files are 'text'; only Parquet, JSON and CSV are read"),
-        ("empty", "cannot be loaded: The directory at"),
-    ):
-        assert part in only_error(f"hf:{tmp_path / place}", MINE)
-
-
 def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -152,7 +143,7 @@ def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_a_data_set_and_a_preset_of_the_hub(hub):
+def test_data_sets_and_presets_of_the_hub_and_none_of_other_files_is_fetched(hub, monkeypatch):
     hub["org/riddles.v2", None, None] = {"validation": Table([{"n": 1, "q": "q", "a": "x", "image": b""}])}
     hub["org/riddles.v2", None, "v1"] = {"validation": Table([{"n": 1, "q": "old", "a": "x"}])}
     revised = MINE.model_copy(update={"revision": "v1"})
@@ -166,6 +157,10 @@ def test_a_data_set_and_a_preset_of_the_hub(hub):
         hub["facebook/mlqa", f"mlqa.{code}.{code}", "refs/convert/parquet"] = {"test": Table([PASSAGE])}
     data = load_task("mlqa", ["zh"])
     assert (list(data.pools), len(data.every_pool)) == (["chinese"], 7)
+    hub["org/x", None, None] = {"test": Table([{"q": "q"}])}
+    monkeypatch.setattr(Builder, "__module__", "datasets.packaged_modules.pandas.pandas")
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", None)
+    assert "data set 'org/x': its files are 'pandas'; only Parquet, JSON and CSV are" in only_error("hf:org/x", MINE)
 
 
 @pytest.mark.parametrize(
@@ -185,14 +180,7 @@ def test_what_the_hub_does_not_give(hub, error, parts):
     assert all(part in message for part in parts), message
 
 
-def test_a_data_set_of_other_files_is_refused_before_it_is_fetched(hub, monkeypatch):
-    hub["org/x", None, None] = {"test": Table([{"q": "q"}])}
-    monkeypatch.setattr(Builder, "__module__", "datasets.packaged_modules.pandas.pandas")
-    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", None)
-    assert "data set 'org/x': its files are 'pandas'; only Parquet, JSON and CSV are" in only_error("hf:org/x", MINE)
-
-
-def test_specs_and_names(tmp_path):
+def test_specs_and_names_and_sizes_that_take_no_network(tmp_path):
     for spec, name in (("hf:org/x.y@main", "x.y"), (f"hf:{tmp_path}", tmp_path.name), ("mmlu", "mmlu")):
         assert TaskSpec.parse(spec).task.name == spec.partition(":")[0]
         assert task_name(spec) == name
@@ -200,9 +188,6 @@ def test_specs_and_names(tmp_path):
         assert "nor the name of a data set of the hub (ORG/NAME)" in only_error(spec)
     assert "name its file, as in hf:ORG/NAME" in only_error("hf")
     assert "no such file or directory" in only_error("arc_easy:nowhere")
-
-
-def test_sizes_take_no_network():
     assert items_by_language("mlqa", ["de", "hindi"]) == {"german": 4517, "hindi": 4918}
     assert items_by_language("arc_easy", None, Source(split="train")) == {"english": 10_000}
     assert items_by_language("hf:org/x", None, MINE) == {"english": 10_000}

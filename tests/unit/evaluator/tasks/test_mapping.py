@@ -67,14 +67,11 @@ def test_the_right_option(answer, labels, gold):
     assert found.options == ("w", "x", "y", "z")
 
 
-def test_options_of_several_columns_and_empty_ones():
+def test_ids_texts_clusters_languages_and_options_are_of_the_columns_that_are_read():
     row = {"q": "?", "A": "w", "B": "x", "C": "y", "D": None, "E": " ", "a": "C"}
     assert item(row, question="q", options=["A", "B", "C", "D", "E"], answer="a").options == ("w", "x", "y")
     wrong = item({"q": "?", "a": "x", "d1": "y", "d2": "z"}, question="q", answers="a", options=["d1", "d2"])
     assert (wrong.answers, wrong.options) == (("x",), ("y", "z"))
-
-
-def test_ids_texts_clusters_and_languages():
     rows = mapping(None, id=["link", "n"], language="l", context=["c1", "c2"], **OPEN)
     first = {"link": "u", "n": 1, "l": "hi", "c1": " first ", "c2": "second", "q": " ? ", "a": "x"}
     changes = ({}, {"n": 2}, {"n": 3, "l": "ta"}, {"n": 4, "c1": "", "c2": None})
@@ -85,6 +82,11 @@ def test_ids_texts_clusters_and_languages():
     unnamed = item({"q": "?", "a": "x"}, **OPEN)
     assert (unnamed.item_id, unnamed.cluster, unnamed.language) == ("test-000003", "test-000003", "english")
     assert item({"q": "?", "a": "x", "p": 5}, cluster="p", **OPEN).cluster == "5"
+    rows = mapping(question="q", answers=["a.text", "=x"], id=["n", "a.id"])
+    assert rows.columns(["n", "a", "q", "picture"]) == ["n", "a", "q"]
+    assert mapping(question="q.q", answers="a").columns(["q.q", "a"]) == ["q.q", "a"]
+    message = refused(mapping(question="q", answers="anser.text").columns, ["q", "answer"])
+    assert "field 'answers': column 'anser'; did you mean 'answer'? (known: answer, q)" in message
 
 
 @pytest.mark.parametrize(
@@ -129,14 +131,6 @@ def test_fields_that_no_item_can_be_made_of(fields, language, parts):
     assert all(part in message for part in parts), message
 
 
-def test_the_columns_that_are_read():
-    rows = mapping(question="q", answers=["a.text", "=x"], id=["n", "a.id"])
-    assert rows.columns(["n", "a", "q", "picture"]) == ["n", "a", "q"]
-    assert mapping(question="q.q", answers="a").columns(["q.q", "a"]) == ["q.q", "a"]
-    message = refused(mapping(question="q", answers="anser.text").columns, ["q", "answer"])
-    assert "field 'answers': column 'anser'; did you mean 'answer'? (known: answer, q)" in message
-
-
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -151,7 +145,7 @@ def test_a_source_that_says_nothing_sensible(said, message):
         Source.model_validate(said)
 
 
-def test_what_is_said_goes_before_what_is_usual():
+def test_what_is_said_goes_before_what_is_usual_and_every_preset_is_tested_on_a_row():
     usual = Source.model_validate({"config": "all", "split": "test", "language": "english", "fields": OPEN})
     assert Source().over(usual) == usual
     said = Source.model_validate({"config": "law", "fields": {"answers": ["a", "b"]}})
@@ -160,6 +154,7 @@ def test_what_is_said_goes_before_what_is_usual():
     several = Source.model_validate({"config": {"hindi": "hi", "tamil": "ta"}})
     assert several.over(usual).configs == {"hindi": "hi", "tamil": "ta"}
     assert Source(language="tamil").over(several).configs == {"tamil": None}
+    assert {name for name, *_ in ROWS} == set(NAMES) <= set(TASKS.names)
 
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -227,10 +222,6 @@ def test_rows_in_the_layout_of_the_hub(name, row, texts, answers, options):
         assert len(chosen.texts) == options
         assert chosen.texts[chosen.gold] == answers[0]
     assert bool(item.options) == bool(options) or not answers
-
-
-def test_every_preset_is_tested_on_a_row_and_asked_by_its_name():
-    assert {name for name, *_ in ROWS} == set(NAMES) <= set(TASKS.names)
 
 
 @pytest.mark.parametrize("name", NAMES)

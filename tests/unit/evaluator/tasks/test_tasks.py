@@ -56,13 +56,22 @@ def test_bad_specs(spec, parts):
         assert all(part in message for part in parts), message
 
 
-def test_pipes_in_a_directory_are_refused(tmp_path):
-    os.mkfifo(tmp_path / "xquad.en.json")
-    for spec in (f"xquad:{tmp_path}", f"hf:{tmp_path}", f"arc_easy:{tmp_path}"):
-        assert "xquad.en.json: is a pipe" in refused(load_task, spec, None)
+@pytest.mark.parametrize(("file", "name"), [("my items (v2).jsonl", "my-items-v2"), ("-rf;$ä.jsonl", "rf-ä")])
+def test_names_of_files_become_names_of_directories(tmp_path, file, name):
+    data = load_task(f"jsonl:{write_lines(tmp_path / file, LINE)}", None)
+    assert data.name == data.pools["english"][0].task == name
 
 
-def test_the_digest_identifies_the_data_and_not_the_file(tmp_path):
+def test_both_spellings_of_a_language_are_one_and_the_digest_is_of_the_data(tmp_path):
+    assert list(load_task("gazetteer", ["sw", "English", "swahili"]).pools) == ["swahili", "english"]
+    for language in ("en", "th"):
+        write(tmp_path / f"xquad.{language}.json", squad(question("1", "x")))
+    assert list(load_task(f"xquad:{tmp_path}", ["thai"]).pools) == ["th"]
+    assert items_by_language("xquad", ["thai", "en"]) == {"th": 1190, "en": 1190}
+    assert items_by_language("tydiqa", ["sw"]) == {"swahili": 499}
+    assert "did you mean 'th'?" in refused(load_task, f"xquad:{tmp_path}", ["tai"])
+    assert "no language is asked for" in refused(load_task, "gazetteer", [])
+
     def digest(name, *records):
         return load_task(f"jsonl:{write_lines(tmp_path / name, *records)}", None).digest
 
@@ -73,23 +82,6 @@ def test_the_digest_identifies_the_data_and_not_the_file(tmp_path):
     changes = [(other, LINE), (LINE,), *((LINE, other | {name: value}) for name, value in fields.items())]
     assert len({same, *(digest("b.jsonl", *records) for records in changes)}) == 1 + len(changes)
     assert load_task("gazetteer", ["swahili"]).digest == load_task("gazetteer", None).digest
-
-
-@pytest.mark.parametrize(("file", "name"), [("my items (v2).jsonl", "my-items-v2"), ("-rf;$ä.jsonl", "rf-ä")])
-def test_names_of_files_become_names_of_directories(tmp_path, file, name):
-    data = load_task(f"jsonl:{write_lines(tmp_path / file, LINE)}", None)
-    assert data.name == data.pools["english"][0].task == name
-
-
-def test_both_spellings_of_a_language_are_accepted(tmp_path):
-    assert list(load_task("gazetteer", ["sw", "English", "swahili"]).pools) == ["swahili", "english"]
-    for language in ("en", "th"):
-        write(tmp_path / f"xquad.{language}.json", squad(question("1", "x")))
-    assert list(load_task(f"xquad:{tmp_path}", ["thai"]).pools) == ["th"]
-    assert items_by_language("xquad", ["thai", "en"]) == {"th": 1190, "en": 1190}
-    assert items_by_language("tydiqa", ["sw"]) == {"swahili": 499}
-    assert "did you mean 'th'?" in refused(load_task, f"xquad:{tmp_path}", ["tai"])
-    assert "no language is asked for" in refused(load_task, "gazetteer", [])
 
 
 def test_a_task_is_one_object(tmp_path):
@@ -105,7 +97,7 @@ def test_a_task_is_one_object(tmp_path):
         Task(name="toy", help="neither")
 
 
-def test_jsonl_reads_items_in_file_order(tmp_path):
+def test_jsonl_reads_items_in_order_and_files_that_are_none_are_refused(tmp_path):
     lines = [
         "\ufeff" + json.dumps({**LINE, "id": "b", "answers": ["x", "y", "x"], "extra": 1}),
         "",
@@ -122,6 +114,15 @@ def test_jsonl_reads_items_in_file_order(tmp_path):
     assert items[2].answers == ()
     # questions on one context share a cluster; no context is no common one
     assert [item.cluster for item in items] == ["b", "a", "b", "d", "e"]
+    file = tmp_path / "items.jsonl"
+    file.write_bytes(json.dumps(LINE).encode() + b"\n" + '{"id": "ä'.encode("latin-1"))
+    assert "line 2: not UTF-8" in refused(read_jsonl, file, "items")
+    assert "holds no items" in refused(read_jsonl, write(file, "\n \n"), "items")
+    with TASKS.temporarily(Task(name="empty", help="nothing", read_items=lambda _: [])):
+        assert refused(load_task, "empty", None) == "task 'empty': holds no items"
+    os.mkfifo(tmp_path / "xquad.en.json")
+    for spec in (f"xquad:{tmp_path}", f"hf:{tmp_path}", f"arc_easy:{tmp_path}"):
+        assert "xquad.en.json: is a pipe" in refused(load_task, spec, None)
 
 
 def without(name):
@@ -153,15 +154,6 @@ def test_jsonl_errors_name_file_line_and_field(tmp_path, line, parts):
     assert message.startswith(f"{file}: line 3")
     assert all(part in message for part in parts), message
     assert len(message) < 400 + len(str(file))
-
-
-def test_files_that_are_no_items(tmp_path):
-    file = tmp_path / "items.jsonl"
-    file.write_bytes(json.dumps(LINE).encode() + b"\n" + '{"id": "ä'.encode("latin-1"))
-    assert "line 2: not UTF-8" in refused(read_jsonl, file, "items")
-    assert "holds no items" in refused(read_jsonl, write(file, "\n \n"), "items")
-    with TASKS.temporarily(Task(name="empty", help="nothing", read_items=lambda _: [])):
-        assert refused(load_task, "empty", None) == "task 'empty': holds no items"
 
 
 def test_xquad_languages_come_from_file_names_and_paragraphs_are_clusters(tmp_path):

@@ -50,13 +50,10 @@ def test_what_is_wrong_is_called_as_it_was_typed(desk, changes, message):
     assert "{" not in told
 
 
-def test_what_a_matcher_judges_has_a_response():
+def test_what_a_matcher_judges_has_a_response_and_benchmarks_need_a_checkout(tmp_path, monkeypatch):
     chosen, config = match_request("greedy, sample", {"kind": "torch", "dtype": "float32"})
     assert (chosen, config.kind) == (["greedy", "sample"], "torch")
     assert "probe with responses 'choice'" in refused(match_request, "choice", {"kind": "torch", "dtype": "auto"})
-
-
-def test_benchmarks_need_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
     told = refused(bench.bench, SimpleNamespace(args=[]), "score")
     assert told.startswith("no benchmarks are installed; run this in a checkout of Resurface")

@@ -38,7 +38,7 @@ def test_lists_have_each_registered_name_with_its_help(capsys):
         assert command is not probes or {*FORMATS} <= {*out.split()}
 
 
-def test_every_task_shows_its_prompts_and_answers(capsys):
+def test_every_task_shows_its_prompts_and_texts_do_not_steer_the_terminal(capsys):
     for task in TASKS:
         tasks(task.name)
         out = capsys.readouterr().out
@@ -59,9 +59,11 @@ def test_every_task_shows_its_prompts_and_answers(capsys):
     tasks("triviaqa")
     assert "right: Moon / The Moon / Luna\n  choice: the answer among three answers" in capsys.readouterr().out
     assert "unknown task 'arc'" in refused(tasks, "arc")
+    printed("a\x1b[31mred\u202e b\tc [bold] \u0915\u094d\u200d\u0937")
+    assert capsys.readouterr().out == "a\\x1b[31mred\\u202e b\tc [bold] \u0915\u094d\u200d\u0937\n"
 
 
-def test_a_prompt_and_its_tokens(capsys):
+def test_prompts_and_their_tokens_also_without_a_context_and_with_five_options(capsys, tmp_path):
     out = told(capsys, task="gazetteer", item="swahili-0017", languages="sw")
     head, *_ = out.split("\n")
     assert head.startswith("item swahili-0017, swahili, format open: ")
@@ -74,9 +76,6 @@ def test_a_prompt_and_its_tokens(capsys):
     choice = out.split("(* is right):\n")[1].splitlines()
     assert [line[:2] for line in choice].count("* ") == 1
     assert len(choice) == 4
-
-
-def test_an_item_without_a_context_and_with_five_options(tmp_path, capsys):
     file = rows(
         tmp_path / "rows.jsonl",
         {"id": "1", "language": "english", "question": "Which?", "answer": "E", "options": ["a", "b", "c", "d", "e"]},
@@ -102,8 +101,3 @@ def test_an_item_without_a_context_and_with_five_options(tmp_path, capsys):
 )
 def test_what_cannot_be_shown(options, message, capsys):
     assert message in refused(told, capsys, **options)
-
-
-def test_texts_of_others_do_not_steer_the_terminal(capsys):
-    printed("a\x1b[31mred\u202e b\tc [bold] \u0915\u094d\u200d\u0937")
-    assert capsys.readouterr().out == "a\\x1b[31mred\\u202e b\tc [bold] \u0915\u094d\u200d\u0937\n"

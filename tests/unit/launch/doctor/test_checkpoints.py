@@ -18,7 +18,7 @@ from pruning.model import onednn
 from pruning.model.decoder import Decoder
 
 
-def test_twins_have_equal_embeddings_and_everything_else_stays(tmp_path):
+def test_twins_have_equal_embeddings_and_more_key_heads_the_same_logits(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     tensors = {"model.embed_tokens.weight": torch.randn(7, 4), "model.layers.0.mlp.up_proj.weight": torch.randn(4, 4)}
@@ -32,9 +32,6 @@ def test_twins_have_equal_embeddings_and_everything_else_stays(tmp_path):
     assert torch.equal(made["model.layers.0.mlp.up_proj.weight"], tensors["model.layers.0.mlp.up_proj.weight"])
     assert (tmp_path / "twins" / "config.json").is_file()
     assert (source / "model.safetensors").read_bytes() == before
-
-
-def test_more_key_heads_than_before_and_the_same_logits(tmp_path):
     written = write_divisible(BUNDLED_MODEL, tmp_path / "made" / "dense")
     one, other = (AutoModelForCausalLM.from_pretrained(path, dtype="float32") for path in (BUNDLED_MODEL, written))
     assert (one.config.num_key_value_heads, other.config.num_key_value_heads) == (3, 6)

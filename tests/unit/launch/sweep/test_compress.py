@@ -182,7 +182,7 @@ def test_a_damaged_checkpoint_is_set_aside_with_what_is_made_of_it(model, tmp_pa
     assert (quantised.stage, quantised.reason) == ("prune", "magnitude-0.5, its source, cannot be used")
 
 
-def test_the_estimate_counts_hours_and_bytes():
+def test_the_estimate_counts_hours_and_bytes_of_the_documentations_sweep():
     lines = [{"method": "gptq", "scheme": ["W4A16", "W8A8"]}, RTN, {"method": "online", "scheme": "mxfp8"}]
     document = validated(SweepConfig, {**MAIN, "compress": lines}, "s.yaml")
     by_name = {each.job.name: each for each in estimate(document)}
@@ -192,9 +192,6 @@ def test_the_estimate_counts_hours_and_bytes():
     assert dense // 4 < by_name["gptq-w4a16"].disk < dense // 3
     assert by_name["online-mxfp8"].disk == by_name["online-mxfp8"].compress_hours == 0
     assert by_name["gptq-w4a16"].compress_hours > by_name["rtn-fp8_dynamic"].compress_hours > 0
-
-
-def test_the_sweep_of_the_documentation_is_one():
     text = (Path(__file__).resolve().parents[4] / "docs" / "quantised.md").read_text(encoding="utf-8")
     block = text.partition("```yaml\n")[2].partition("```")[0]
     names = [each.job.name for each in estimate(validated(SweepConfig, yaml.safe_load(block), "docs/quantised.md"))]

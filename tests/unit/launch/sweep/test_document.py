@@ -47,13 +47,18 @@ def test_aliases_that_expand_to_millions_are_refused(refused, text):
     assert "its aliases expand to more than 100,000 entries" in refused(text)
 
 
-def test_an_alias_is_what_it_stands_for_and_a_tag_makes_no_object(tmp_path, refused):
+def test_an_alias_is_what_it_stands_for_and_tags_pipes_and_huge_files_are_refused(tmp_path, refused):
     file = tmp_path / "sweep.yaml"
     file.write_text("prune:\n  - &w {method: wanda, sparsity: 0.5}\n  - {<<: *w, sparsity: 0.6}\n" + SOUND)
     assert [setting.sparsity for setting in load_sweep(file).prune] == [(0.5,), (0.6,)]
     marker = tmp_path / "made"
     assert "could not determine a constructor" in refused(f"models: !!python/object/apply:os.mkdir ['{marker}']\n")
     assert not marker.exists()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert "not a regular file" in sweeps.refused(read_document, tmp_path / "pipe.yaml")
+    with (tmp_path / "huge.yaml").open("w") as file:
+        file.truncate(10**12)
+    assert "more than" in sweeps.refused(read_document, tmp_path / "huge.yaml")
 
 
 @pytest.mark.parametrize(
@@ -113,11 +118,3 @@ def test_a_path_that_cannot_be_one_is_one_line(tmp_path, model, task):
     file = tmp_path / "sweep.yaml"
     file.write_text(f'models: {{a: "{model}"}}\ntasks: [{{task: "{task}", items: 1}}]\n')
     assert sweeps.refused(lambda: prepare(load_sweep(file), tmp_path))
-
-
-def test_a_pipe_or_a_huge_file_is_no_sweep(tmp_path):
-    os.mkfifo(tmp_path / "pipe.yaml")
-    assert "not a regular file" in sweeps.refused(read_document, tmp_path / "pipe.yaml")
-    with (tmp_path / "huge.yaml").open("w") as file:
-        file.truncate(10**12)
-    assert "more than" in sweeps.refused(read_document, tmp_path / "huge.yaml")

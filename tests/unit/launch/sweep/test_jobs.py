@@ -122,7 +122,7 @@ def test_a_name_that_occurs_twice_or_is_too_long_and_bases_in_a_circle_are_error
     assert [chain[name].base for name in ("one", "two", "three", "three-wanda-0.5")] == [None, "one", "two", "three"]
 
 
-def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():
+def test_joined_sweeps_merge_what_they_ask_and_seeds_belong_to_their_sweep():
     made = joined(
         with_tasks({"probes": ["greedy", "choice"]}),
         with_tasks({"probes": ["greedy"], "formats": ["shown", "open"]}),
@@ -135,6 +135,11 @@ def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():
     assert dense.formats == ("open", "shown")
     assert dense.sample_seeds == (0, 1, 7)  # the pruned one is not part of the last sweep
     assert pruned.sample_seeds == (0, 1)
+    made = jobs({**MAIN, "seed": 42})
+    assert (made["dense"].tasks["gazetteer"].seed, made["wanda-0.5"].prune.seed) == (42, 42)
+    assert jobs({**with_tasks({"probes": ["greedy"], "seed": 3}), "seed": 42})["dense"].tasks["gazetteer"].seed == 3
+    bad = {**with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}), "seed": 42}
+    assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in refused(jobs, bad)
 
 
 def test_other_items_and_other_models_need_a_name_of_their_own():
@@ -157,14 +162,6 @@ def test_other_items_and_other_models_need_a_name_of_their_own():
     made = joined(with_tasks({"probes": ["greedy"]}), {**chat, "models": {"instruct": "x"}})
     assert made["instruct"].tasks["gazetteer"].chat
     assert not made["dense"].tasks["gazetteer"].chat
-
-
-def test_seeds_belong_to_their_sweep_and_the_run_seed_is_one_of_the_sample_seeds():
-    made = jobs({**MAIN, "seed": 42})
-    assert (made["dense"].tasks["gazetteer"].seed, made["wanda-0.5"].prune.seed) == (42, 42)
-    assert jobs({**with_tasks({"probes": ["greedy"], "seed": 3}), "seed": 42})["dense"].tasks["gazetteer"].seed == 3
-    bad = {**with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}), "seed": 42}
-    assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in refused(jobs, bad)
 
 
 # ---- parts and groups ---------------------------------------------------------------------------------------------
@@ -193,15 +190,12 @@ def part_of(config):
     return {job.name: job for job in expanded}, asked
 
 
-def test_what_is_compared_belongs_together_and_a_given_checkpoint_goes_with_its_base():
+def test_parts_hold_what_is_compared_together_are_the_whole_and_need_base_and_model():
     assert parts_of(sweep(base="b", prune=[])) == (("a", "b", "c"),)
     given = [{"checkpoint": "org/a-int8", "label": "a-int8", "base": "a"}]
     assert parts_of(sweep(compress=given)) == (("a",), ("b",), ("c",))
     part, _ = part_of(sweep(compress=given, only=("a",)))
     assert [name for name, job in part.items() if not job.is_made] == ["a", "a-int8"]
-
-
-def test_the_parts_together_are_the_whole_and_one_without_a_base_or_model_is_refused():
     whole, _ = part_of(sweep())
     parts = {}
     for part in parts_of(sweep()):

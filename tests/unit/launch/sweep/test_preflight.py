@@ -95,7 +95,7 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, 
     assert len({key(), key(window=100), key(words={"text": "Other words."})}) == 3
 
 
-def test_capped_formats_need_their_own_room_and_languages_with_fewer_items_are_told(models, tmp_path):
+def test_capped_formats_need_room_short_languages_are_told_and_bad_chat_templates_found(models, tmp_path):
     def length(formats):
         task = {"task": "gazetteer", "items": 2, "probes": ["greedy"], "formats": formats}
         settings = {"prompt_tokens": 100, "one_shot_prompt_tokens": 400, "max_new_tokens": 8}
@@ -114,6 +114,12 @@ def test_capped_formats_need_their_own_room_and_languages_with_fewer_items_are_t
     assert plan.short_languages()[0].endswith("none is left as the example of one_shot")
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
     assert plan.short_languages() == []
+    model = save_tiny_model(tmp_path / "chat")
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
+    for template, told in ((None, "no chat"), ("{{ messages[0].content | upper }}", "rewrites the user's turn")):
+        if template:
+            (model / "chat_template.jinja").write_text(template, encoding="utf-8")
+        assert told in refused(prepared, tmp_path, models={"chat": str(model)}, tasks=[task])
 
 
 @pytest.mark.parametrize(
@@ -134,15 +140,6 @@ def test_bad_texts_are_one_line(models, tmp_path, task, probe, part):
         task = task.replace(name, str(tmp_path / name))
     tasks = [{"task": task, "probes": [probe]}]
     assert part in refused(prepared, tmp_path, models={"a": str(models / "a")}, tasks=tasks)
-
-
-def test_a_chat_template_that_is_missing_or_no_good_is_found_before_anything_starts(models, tmp_path):
-    model = save_tiny_model(tmp_path / "chat")
-    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
-    for template, told in ((None, "no chat"), ("{{ messages[0].content | upper }}", "rewrites the user's turn")):
-        if template:
-            (model / "chat_template.jinja").write_text(template, encoding="utf-8")
-        assert told in refused(prepared, tmp_path, models={"chat": str(model)}, tasks=[task])
 
 
 def asked_about(tmp_path, calibration):
@@ -176,7 +173,7 @@ def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
         prepared(tmp_path, models={"sparse": str(tmp_path / "sparse")}, tasks=document["tasks"])
 
 
-def test_a_language_by_name_or_by_code_is_one_sweep(models, tmp_path):
+def test_a_language_by_name_or_code_is_one_sweep_and_other_tokenizers_are_known(models, tmp_path):
     def identity(*languages, calibration):
         task = {"task": "gazetteer", "items": 4, "probes": ["greedy"], "languages": languages}
         setting = {"method": "wanda", "sparsity": 0.5, "calibration": {"source": calibration, "samples": 2}}
@@ -187,6 +184,18 @@ def test_a_language_by_name_or_by_code_is_one_sweep(models, tmp_path):
     named = identity("swahili", "english", calibration="gazetteer:swahili")
     assert identity("sw", "English", calibration="gazetteer:sw") == named
     assert named["task_settings"]["a"]["gazetteer"]["languages"] == ["swahili", "english"]
+
+    def told(**task):
+        return prepared(
+            tmp_path,
+            models={name: str(models / name) for name in ("a", "b", "c")},
+            base="a",
+            prune=[{"method": "magnitude", "sparsity": 0.5}],
+            tasks=[{"task": "gazetteer", "items": 4, "languages": ["english"], **task}],
+        ).other_tokenizer
+
+    assert told() == {"c"}  # and not what is pruned of c, whose base is c
+    assert told(probes=["greedy", "rank"]) == frozenset()  # nothing reads a base's answers
 
 
 def test_options_are_part_of_a_runs_identity(models, tmp_path):
@@ -202,20 +211,6 @@ def test_options_are_part_of_a_runs_identity(models, tmp_path):
         directory.mark("finished")
     told = refused(opened(tmp_path / "run", plan().identity, {}, 0).__enter__)
     assert 'gazetteer.options is null there, "alike" here); use a new --out' in told
-
-
-def test_checkpoints_that_tokenise_otherwise_than_their_base_are_known(models, tmp_path):
-    def told(**task):
-        return prepared(
-            tmp_path,
-            models={name: str(models / name) for name in ("a", "b", "c")},
-            base="a",
-            prune=[{"method": "magnitude", "sparsity": 0.5}],
-            tasks=[{"task": "gazetteer", "items": 4, "languages": ["english"], **task}],
-        ).other_tokenizer
-
-    assert told() == {"c"}  # and not what is pruned of c, whose base is c
-    assert told(probes=["greedy", "rank"]) == frozenset()  # nothing reads a base's answers
 
 
 def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_machines(models, tmp_path, monkeypatch):
@@ -275,7 +270,7 @@ def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeyp
     assert sorted(begun) == ["a", "b"]
 
 
-def test_each_is_what_it_is_alone_and_is_given_once_when_it_has_ended(tmp_path):
+def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(tmp_path, monkeypatch):
     for seed, name in enumerate("ab"):
         save_tiny_model(tmp_path / name, seed=seed)
     (tmp_path / "b" / "model.safetensors").write_bytes(b"short")
@@ -292,9 +287,6 @@ def test_each_is_what_it_is_alone_and_is_given_once_when_it_has_ended(tmp_path):
         assert found.result("a") == inspect_checkpoint(tmp_path / "a")
         for name, said in (("b", "truncated"), ("c", "no such directory")):
             assert said in refused(found.result, name)
-
-
-def test_a_reader_that_has_nothing_left_makes_place_for_another(tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "inspect_checkpoint", lambda path, name, *, trust_remote_code: name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     with Inspections(trust=False) as found:

@@ -76,7 +76,7 @@ def test_each_prompt_poses_a_task_of_its_own_as_in_the_documentation(tmp_path):
     assert terse.whole(asked, "Ann did.", ()) == "Ann did.\n\nQ: Who?\nA:"
 
 
-def test_the_same_items_and_candidates_in_other_words(tmp_path):
+def test_prompts_in_other_words_ask_the_same_items_but_those_without_options(tmp_path):
     [dense] = jobs(tmp_path, task(probes=["greedy", "choice"]))
     plain, terse, listed = TaskPreparation(4096, {}).tasks_of(dense)
     assert [each.name for each in (plain, terse, listed)] == ["gazetteer", "gazetteer+terse", "gazetteer+listed"]
@@ -92,6 +92,16 @@ def test_the_same_items_and_candidates_in_other_words(tmp_path):
     plan = plan_of(question, prompter, listed.config)
     assert plan.prompts["open"].text == f"{question.item.question} {' or '.join(question.option_texts)}?"
     assert set(plan.scored) == set(question.option_texts)
+    file = tmp_path / "one.jsonl"
+    row = {"language": "en", "context": "", "question": "Which?", "answers": ["a"]}
+    file.write_text("".join(json.dumps({"id": id, **row}) + "\n" for id in "12"))
+
+    def prepared(prompt):
+        [dense] = jobs(tmp_path, {"task": f"jsonl:{file}", "probes": ["greedy"], "prompts": [prompt]})
+        return TaskPreparation(4096, {}).tasks_of(dense)[0]
+
+    assert all(question.can_pose("open") for question in prepared("terse").questions)
+    assert "distractor" in refused(prepared, "listed")
 
 
 @pytest.mark.parametrize(
@@ -118,19 +128,6 @@ def test_what_is_refused_before_anything_starts(tmp_path, document, parts):
     file.write_text(json.dumps(whole))  # JSON is YAML
     message = refused(load_sweep, file)
     assert all(part in message for part in [*parts, str(tmp_path)]), message
-
-
-def test_an_item_without_options_cannot_be_posed_by_a_template_that_lists_them(tmp_path):
-    file = tmp_path / "one.jsonl"
-    row = {"language": "en", "context": "", "question": "Which?", "answers": ["a"]}
-    file.write_text("".join(json.dumps({"id": id, **row}) + "\n" for id in "12"))
-
-    def prepared(prompt):
-        [dense] = jobs(tmp_path, {"task": f"jsonl:{file}", "probes": ["greedy"], "prompts": [prompt]})
-        return TaskPreparation(4096, {}).tasks_of(dense)[0]
-
-    assert all(question.can_pose("open") for question in prepared("terse").questions)
-    assert "distractor" in refused(prepared, "listed")
 
 
 def test_prompts_in_a_file(tmp_path):

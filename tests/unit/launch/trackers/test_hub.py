@@ -40,7 +40,7 @@ def run(tmp_path, pruned):
     return tmp_path / "run"
 
 
-def test_a_card_says_how_it_was_pruned_what_became_of_the_answers_and_what_went(pruned, run):
+def test_a_card_says_how_it_was_pruned_and_counts_beside_empty_cells_are_counts(pruned, run):
     card = model_card("org/mine-2of4", read_manifest(pruned), "org/mine@v1", fates_of(pruned, run))
     assert "base_model: org/mine\n" in card
     assert "| dense model | `org/mine@v1` |" in card
@@ -53,6 +53,9 @@ def test_a_card_says_how_it_was_pruned_what_became_of_the_answers_and_what_went(
     card = model_card("org/mine-layers", manifest, None, [])
     assert "A language model with layers taken out." in card
     assert "of the weights in the layers' matrices" in card
+    rows = [FATES | COUNTS, FATES | dict.fromkeys(COUNTS)]
+    pd.DataFrame(rows).to_csv(run / "tables" / "fates.csv", index=False)
+    assert fates_of(pruned, run) == [FATES | COUNTS]
 
 
 def test_what_a_card_quotes_is_no_markup():
@@ -74,7 +77,7 @@ def test_what_a_card_quotes_is_no_markup():
     assert "\n---" not in body
 
 
-def test_a_checkpoint_is_whole_and_its_own(pruned):
+def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pruned):
     assert whole(pruned).files.keys() == {"config.json", "model.safetensors"}
     weights, elsewhere = pruned / "model.safetensors", pruned.parent / "elsewhere"
     weights.rename(elsewhere)
@@ -88,9 +91,6 @@ def test_a_checkpoint_is_whole_and_its_own(pruned):
     assert "is no pruned checkpoint" in refused(whole, pruned)
     (pruned / MANIFEST_NAME).symlink_to(elsewhere)
     assert "prune_manifest.json: is a link" in refused(whole, pruned)
-
-
-def test_a_folder_that_leads_elsewhere_is_not_published(pruned):
     secret = pruned.parent / "elsewhere" / "secret"
     secret.parent.mkdir()
     secret.write_text("x")
@@ -129,12 +129,6 @@ def test_a_run_without_fates_is_refused(pruned, run, table):
     file = run / "tables" / "fates.csv"
     file.unlink() if table is None else file.write_text(table)
     assert "fates.csv" in refused(fates_of, pruned, run)
-
-
-def test_counts_beside_empty_cells_are_counts(pruned, run):
-    rows = [FATES | COUNTS, FATES | dict.fromkeys(COUNTS)]
-    pd.DataFrame(rows).to_csv(run / "tables" / "fates.csv", index=False)
-    assert fates_of(pruned, run) == [FATES | COUNTS]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +192,7 @@ def test_what_is_pushed_is_the_checkpoint_and_a_card(hub, pruned, capsys):
     assert TOKEN.encode() not in b"".join(hub.files.values())
 
 
-def test_what_was_pushed_is_a_model_at_its_revision_and_public_if_that_is_said(hub, pruned):
+def test_what_was_pushed_is_a_model_at_its_revision_and_replaces_nobodys(hub, pruned):
     prune(push="org/name", out=pruned, public=True)
     assert [each["visibility"] for each in hub.created] == ["public"]
     for revision in ("", "@v1", f"@{hub.sha}"):
@@ -207,9 +201,6 @@ def test_what_was_pushed_is_a_model_at_its_revision_and_public_if_that_is_said(h
     told = refused(resolve_model, "org/name@v2")
     assert "checkpoint org/name@v2: no such directory" in told
     assert TOKEN not in told
-
-
-def test_an_upload_leaves_nothing_of_the_one_before_and_replaces_nobodys_model(hub, pruned):
     prune(push="org/name", out=pruned)
     hub.files |= {"model-00001-of-00002.safetensors": b"old", "chat_template.jinja": b"old", "figure.png": b"mine"}
     prune(push="org/name", out=pruned)
@@ -220,17 +211,14 @@ def test_an_upload_leaves_nothing_of_the_one_before_and_replaces_nobodys_model(h
     assert hub.files == {"model.safetensors": b"dense"}
 
 
-def test_a_hub_that_refuses_is_told_in_one_line_without_the_token(hub, pruned):
+def test_a_hub_that_refuses_or_breaks_off_is_told_in_one_line_without_the_token(hub, pruned):
     hub.refuses = True
     told = refused(prune, push="org/name", out=pruned)
     assert "--push: 'org/name': the hub refuses: " in told
     assert "403 Forbidden" in told
     assert TOKEN not in told
     assert not hub.files
-
-
-def test_an_upload_that_breaks_off_is_told_in_one_line_and_can_be_tried_again(hub, pruned):
-    hub.breaks = True
+    hub.refuses, hub.breaks = False, True
     before = content(pruned.parent)
     told = refused(prune, push="org/name", out=pruned)
     assert re.search(r"--push: 'org/name': the upload failed: .*413 .*no space left", told)

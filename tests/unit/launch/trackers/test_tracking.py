@@ -246,7 +246,7 @@ def test_a_command_that_cannot_run_is_refused(text: str, why: str) -> None:
     assert why in refused(command_of, text).removeprefix(f"--notify: {text!r}: ")
 
 
-def test_it_runs_at_the_first_failure_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_runs_at_the_first_failure_and_the_end_and_its_failure_is_a_warning(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     told = Notifying(command_of(f"sh -c '{TOLD}'"), Path("run"), pytest.fail)
     for name in ("a", "b"):
@@ -257,9 +257,6 @@ def test_it_runs_at_the_first_failure_and_at_the_end(tmp_path: Path, monkeypatch
         f"failed|{tmp_path / 'run'}|run: failed: a does not load: no; `x` $HOME",
         f"partial|{tmp_path / 'run'}|run: partial: see failures.csv",
     ]
-
-
-def test_its_failure_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(notifying, "_PATIENCE", 0.5)
     warned: list[str] = []

@@ -66,7 +66,7 @@ def test_no_row_gets_worse_by_rounding(dtype):
     assert second.error <= second.error_before == pytest.approx(first.error, rel=1e-4)
 
 
-def test_weights_of_unseen_inputs_stay_and_a_hessian_that_is_not_finite_is_named():
+def test_unseen_inputs_keep_their_weights_and_rows_do_not_depend_on_each_other():
     inputs_TI, _, dense_OI = drawn(2)
     inputs_TI[:, [3, 7]] = 0
     before = pruned(dense_OI)
@@ -78,9 +78,6 @@ def test_weights_of_unseen_inputs_stay_and_a_hessian_that_is_not_finite_is_named
     assert (silent.error_before, silent.error, silent.steps) == (0, 0, 0)
     with pytest.raises(JobError, match=r"model\.q: the Hessian of its inputs is not finite"):
         LeastSquares(torch.full((4, 4), torch.inf), "model.q")
-
-
-def test_rows_do_not_depend_on_their_neighbours():
     _, hessian_II, dense_OI = drawn(3)
     many_OI = dense_OI.repeat(70, 1)  # more than are solved together
     alone, together = (

@@ -60,7 +60,7 @@ def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoi
         torch.testing.assert_close(one[key], many[key], rtol=1e-4, atol=1e-4)
 
 
-def test_batches_hold_every_sequence_once_and_keep_to_their_budget():
+def test_batches_hold_every_sequence_once_and_experts_come_first_where_memory_is_short():
     lengths = [1, 15, 16, 17, 300, 40, 40, 40, 100]
     made = batches(drawn(lengths), 128)
     assert sorted(i for batch in made for i in batch.order) == list(range(len(lengths)))
@@ -68,6 +68,15 @@ def test_batches_hold_every_sequence_once_and_keep_to_their_budget():
         assert batch.lengths == tuple(lengths[i] for i in batch.order)
         assert sum(batch.lengths) <= 128 or len(batch.order) == 1
         assert min(batch.lengths) >= ALONE_BELOW or len(batch.order) == 1
+    linears = layer()
+    one = (8**2 + 4**2) * 4  # bytes of an expert's Hessians
+    assert portions(linears, Statistic.HESSIAN, 3 * one) == [linears]
+    assert portions(linears, Statistic.COLUMN_NORMS, 1) == [linears]
+    for limit, experts in ((2 * one, [[0, 1], [2]]), (one, [[0], [1], [2]]), (1, [[0], [1], [2]])):
+        *some, rest = portions(layer(), Statistic.HESSIAN, limit)
+        assert [sorted({int(name.split(".")[2]) for name in each}) for each in some] == experts
+        assert all(len(each) % 3 == 0 for each in some)
+        assert set(rest) == {"self_attn.o_proj"}
 
 
 class Layer(nn.Module):
@@ -82,7 +91,7 @@ class Layer(nn.Module):
         return hidden
 
 
-def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_is_saved():
+def test_modules_share_statistics_and_layers_with_more_outliers_keep_more():
     layer = Layer()
     linears = {name: getattr(layer, name) for name in "qko"}
     observer = Observer(linears, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 2, CPU))
@@ -94,6 +103,11 @@ def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_i
     observer = Observer({"unused": layer.unused}, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 1, CPU))
     with pytest.raises(JobError, match="unused did not run"):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
+    ratios = [pattern.ratio for pattern in owl([0.01, 0.04, 0.02, 0.01], 0.7)]
+    assert sum(ratios) / 4 == pytest.approx(0.7)
+    assert max(ratios) - min(ratios) == pytest.approx(0.16)
+    assert ratios[1] < ratios[2] < ratios[0] == ratios[3]
+    assert [pattern.ratio for pattern in owl([0.1, 0.1], 0.5)] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -111,14 +125,6 @@ def test_what_is_put_comes_back(dtype, limit, spilled, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_layers_with_more_outliers_keep_more():
-    ratios = [pattern.ratio for pattern in owl([0.01, 0.04, 0.02, 0.01], 0.7)]
-    assert sum(ratios) / 4 == pytest.approx(0.7)
-    assert max(ratios) - min(ratios) == pytest.approx(0.16)
-    assert ratios[1] < ratios[2] < ratios[0] == ratios[3]
-    assert [pattern.ratio for pattern in owl([0.1, 0.1], 0.5)] == [0.5, 0.5]
-
-
 @pytest.mark.parametrize("ratio", [0.02, 0.97])
 def test_a_ratio_out_of_range_names_the_layer(ratio):
     assert f"sparsity: {ratio} with allocation 'owl' gives layer" in refused(owl, [0.0, 1.0, 0.5], ratio)
@@ -130,18 +136,6 @@ def layer() -> dict[str, nn.Linear]:
         found |= {f"mlp.experts.{number}.{name}": Routed(8, 4, bias=False) for name in ("gate", "up")}
         found[f"mlp.experts.{number}.down"] = Routed(4, 8, bias=False)
     return found
-
-
-def test_where_memory_is_short_some_experts_come_first_and_the_rest_last():
-    linears = layer()
-    one = (8**2 + 4**2) * 4  # bytes of an expert's Hessians
-    assert portions(linears, Statistic.HESSIAN, 3 * one) == [linears]
-    assert portions(linears, Statistic.COLUMN_NORMS, 1) == [linears]
-    for limit, experts in ((2 * one, [[0, 1], [2]]), (one, [[0], [1], [2]]), (1, [[0], [1], [2]])):
-        *some, rest = portions(layer(), Statistic.HESSIAN, limit)
-        assert [sorted({int(name.split(".")[2]) for name in each}) for each in some] == experts
-        assert all(len(each) % 3 == 0 for each in some)
-        assert set(rest) == {"self_attn.o_proj"}
 
 
 def test_the_outcome_is_that_of_one_pass(checkpoints, passages, tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def test_what_goes_is_plus_zero_and_the_rest_stays(dtype):
     assert torch.signbit(zeroed[0, 0])
 
 
-def test_scores_are_their_formulas():
+def test_scores_are_their_formulas_and_counts_are_rounded_down_in_every_group():
     weight = torch.tensor([[1.0, -2.0], [0.0, 4.0]], dtype=torch.bfloat16)
     norm_sq = torch.tensor([4.0, 9.0])
     assert Magnitude().score(weight, None).tolist() == [[1, 2], [0, 4]]
@@ -72,9 +72,6 @@ def test_scores_are_their_formulas():
     empty = RIA().score(torch.tensor([[0.0, 0.0], [0.0, 3.0]]), torch.ones(2))
     assert torch.isfinite(empty).all()
     assert empty[0, 0] == 0
-
-
-def test_counts_are_rounded_down_in_every_comparison_group():
     published = [Unstructured(ratio).count(columns) for columns, ratio in ((1024, 0.7), (10, 0.7), (100, 0.29))]
     assert published == [716, 7, 28]
     wanda, sparsegpt = Wanda(), SparseGPT()
@@ -104,19 +101,7 @@ def test_equals_the_plain_algorithm(pattern):
     torch.testing.assert_close(solved.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_stacked_matrices_are_those_solved_alone():
-    weight, hessian = problem(rows=36)
-    factor = solver.factorise(hessian, "w")
-    parts = [weight[:20], weight[20:26], weight[26:]]
-    for pattern in (Unstructured(0.6), NofM(2, 4)):
-        together = solver.solve(parts, factor, pattern, block=BLOCK)
-        for part, (solved, mask) in zip(parts, together, strict=True):
-            ((alone, alone_mask),) = solver.solve([part], factor, pattern, block=BLOCK)
-            assert torch.equal(mask, alone_mask)
-            torch.testing.assert_close(solved, alone, rtol=1e-5, atol=1e-6)
-
-
-def test_dead_columns_become_zero_and_the_ladder_is_climbed_and_recorded():
+def test_dead_columns_become_zero_the_ladder_is_climbed_and_stacks_are_as_alone():
     weight, hessian = problem()
     hessian[5], hessian[:, 5] = 0, 0
     factor = solver.factorise(hessian, "w")
@@ -127,6 +112,15 @@ def test_dead_columns_become_zero_and_the_ladder_is_climbed_and_recorded():
     hessian[0, 0] = -0.03  # a negative direction that only ten times the usual damping outweighs
     factor = solver.factorise(hessian, "w")
     assert (factor.damping, factor.dtype) == (pytest.approx(0.1), "float32")
+    weight, hessian = problem(rows=36)
+    factor = solver.factorise(hessian, "w")
+    parts = [weight[:20], weight[20:26], weight[26:]]
+    for pattern in (Unstructured(0.6), NofM(2, 4)):
+        together = solver.solve(parts, factor, pattern, block=BLOCK)
+        for part, (solved, mask) in zip(parts, together, strict=True):
+            ((alone, alone_mask),) = solver.solve([part], factor, pattern, block=BLOCK)
+            assert torch.equal(mask, alone_mask)
+            torch.testing.assert_close(solved, alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("value", "message"), [(float("nan"), "not finite"), (-50.0, "not positive definite")])

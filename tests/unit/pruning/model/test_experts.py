@@ -41,7 +41,7 @@ def test_they_equal_the_library_and_every_token_through_every_expert(block, toke
         torch.testing.assert_close(ours, block.experts(hidden, chosen, weights), rtol=1e-4, atol=1e-5)
 
 
-def test_a_token_s_result_does_not_depend_on_the_others(block):
+def test_a_token_s_result_does_not_depend_on_the_others_and_a_batch_knows_whose_it_is(block):
     hidden = torch.randn(40, 64, generator=torch.Generator().manual_seed(2))
     experts = separated(block.experts)
     with torch.no_grad():
@@ -49,9 +49,6 @@ def test_a_token_s_result_does_not_depend_on_the_others(block):
         together = experts(hidden, chosen, weights)
         for part in (slice(0, 1), slice(3, 3 + ALONE_BELOW), slice(20, 40)):
             assert torch.equal(experts(hidden[part], chosen[part], weights[part]), together[part])
-
-
-def test_a_batch_of_some_tokens_knows_whose_they_are():
     batch = Batch((torch.arange(4), torch.arange(10, 13), torch.arange(20, 22)), (5, 1, 2))
     part = batch.only(torch.tensor([1, 3, 7]))
     assert [ids.tolist() for ids in part.sequences] == [[1, 3], [], [20]]

@@ -137,7 +137,7 @@ def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatc
         assert later.exists()
 
 
-def test_verify_sees_every_kind_of_damage(checkpoints, tmp_path):
+def test_verify_sees_every_kind_of_damage_and_counts_zeros_and_groups_again(checkpoints, tmp_path):
     out = tmp_path / "out"
     prune(magnitude(checkpoints("qwen3"), pattern="2:4"), out)
     assert examine(out).problems == []
@@ -155,11 +155,8 @@ def test_verify_sees_every_kind_of_damage(checkpoints, tmp_path):
     assert MANIFEST_NAME in examine(out).problems[0]
     (out / MANIFEST_NAME).unlink()
     assert examine(out).problems == [f"{out / MANIFEST_NAME}: no such file"]
-
-
-def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
-    """A file whose digest was forged along is still found out by its zeros."""
-    out = tmp_path / "out"
+    # A file whose digest was forged along is still found out by its zeros.
+    out = tmp_path / "again"
     manifest = prune(magnitude(checkpoints("qwen3"), pattern="2:4"), out)
     tensors = load_file(out / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"

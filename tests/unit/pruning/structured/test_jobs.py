@@ -139,16 +139,13 @@ def test_what_a_configuration_says_of_each_layer_follows_it(gone, checkpoints, t
     assert settings["max_window_layers"] == len(full)
 
 
-def test_a_gemma_4_keeps_full_attention_in_its_last_layer(checkpoints, tmp_path):
+def test_a_gemma_4_keeps_full_attention_last_and_shorter_checkpoints_share_an_engine(checkpoints, tmp_path):
     """What is special about a layer is listed by its number; and the library makes the last layer a full one."""
     source, out = checkpoints("gemma4_text", torch.float32), tmp_path / "out"
     assert_dropped(source, out, (0,))
     assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {"1"}
     told = refused(check, drop(source, "2"), tmp_path / "other")
     assert "'full_attention'" in told.partition("layer 1 would be of another kind: ")[2]
-
-
-def test_checkpoints_without_as_many_layers_share_an_engine(checkpoints, tmp_path):
     source = checkpoints("llama")
     for layer in ("0", "1"):
         prune(drop(source, layer), tmp_path / layer)
@@ -205,14 +202,6 @@ def test_a_job_that_leaves_or_takes_nothing_is_refused(name, method, fields, mes
     assert not (tmp_path / "out").exists()
 
 
-def test_a_layer_that_the_configuration_does_not_count_is_refused(checkpoints, tmp_path):
-    copy = shutil.copytree(checkpoints("qwen3"), tmp_path / "copy")
-    settings = json.loads((copy / "config.json").read_text())
-    settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
-    (copy / "config.json").write_text(json.dumps(settings))
-    assert "is of a layer beyond the 2 of config.json" in refused(check, drop(copy, "0"), tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
@@ -241,12 +230,17 @@ def test_another_text_is_refused(text, message):
         read_numbers(text)
 
 
-def test_a_share_is_rounded_down_to_whole_steps():
+def test_shares_are_rounded_down_and_a_layer_that_is_not_counted_is_refused(checkpoints, tmp_path):
     assert Share("layers", 0.25).count(30) == 7
     assert Share("layers", 0.29).count(100) == 29  # 28.999999999999996 in floating point
     assert Share("channels", 0.25).count(4864, 128) == 1152  # of 1216
     assert Share("heads", 0.25).count(3) == 0
     assert Share("layers", 1 - 1e-12).count(4) == 3  # a model without layers is none
+    copy = shutil.copytree(checkpoints("qwen3"), tmp_path / "copy")
+    settings = json.loads((copy / "config.json").read_text())
+    settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    (copy / "config.json").write_text(json.dumps(settings))
+    assert "is of a layer beyond the 2 of config.json" in refused(check, drop(copy, "0"), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("channels", "step"), [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)])

@@ -74,7 +74,7 @@ def test_each_weight_is_rounded_to_a_neighbour_and_all_else_is_kept(source, tmp_
     assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
 
 
-def test_what_is_ignored_stays_as_it_is(source, tmp_path):
+def test_what_is_ignored_stays_and_shards_keep_their_names_with_an_index_of_their_own(source, tmp_path):
     ignore = ("lm_head", "re:.*down_proj", "model.layers.0.self_attn.q_proj")
     quantise(QuantiseConfig(source=source, method="rtn", scheme="W8A8", ignore=ignore), tmp_path / "out")
     made, dense = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", source))
@@ -88,6 +88,15 @@ def test_what_is_ignored_stays_as_it_is(source, tmp_path):
     assert said["ignore"] == list(ignore)
     assert ignored("model.layers.0.mlp.up_proj", ["re:.*mlp"])
     assert not ignored("model.layers.0.mlp.up_proj", ["mlp", "up_proj"])
+    cut, out = tmp_path / "cut", tmp_path / "out"
+    load_model(source).bfloat16().save_pretrained(cut, max_shard_size="50KB")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (cut / name).write_bytes((source / name).read_bytes())
+    quantise(QuantiseConfig(source=cut, method="rtn", scheme="FP8_DYNAMIC"), out)
+    whole = tmp_path / "whole"
+    quantise(QuantiseConfig(source=source, method="rtn", scheme="FP8_DYNAMIC"), whole)
+    assert len(list(out.glob("*.safetensors"))) == len(list(cut.glob("*.safetensors"))) > 1
+    assert inspect_checkpoint(out).weights_digest == inspect_checkpoint(whole).weights_digest
 
 
 @pytest.mark.parametrize(
@@ -100,15 +109,3 @@ def test_what_is_ignored_stays_as_it_is(source, tmp_path):
 def test_what_cannot_be_rounded_is_one_line_and_leaves_nothing(source, tmp_path, changes, part):
     assert part in refused(quantise, QuantiseConfig(source=source, method="rtn", **changes), tmp_path / "out")
     assert not list(tmp_path.iterdir())
-
-
-def test_shards_keep_their_names_and_get_an_index_of_their_own(source, tmp_path):
-    cut, out = tmp_path / "cut", tmp_path / "out"
-    load_model(source).bfloat16().save_pretrained(cut, max_shard_size="50KB")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (cut / name).write_bytes((source / name).read_bytes())
-    quantise(QuantiseConfig(source=cut, method="rtn", scheme="FP8_DYNAMIC"), out)
-    whole = tmp_path / "whole"
-    quantise(QuantiseConfig(source=source, method="rtn", scheme="FP8_DYNAMIC"), whole)
-    assert len(list(out.glob("*.safetensors"))) == len(list(cut.glob("*.safetensors"))) > 1
-    assert inspect_checkpoint(out).weights_digest == inspect_checkpoint(whole).weights_digest

@@ -59,13 +59,7 @@ def test_a_vllm_without_the_other_runner_will_do(vllm, monkeypatch, v2):
     assert "vLLM 0.34.0 lacks vllm." in told or "vLLM 0.34.0 cannot be imported" in told
 
 
-def test_the_v2_runner_must_replay_given_tokens(vllm):
-    vllm["vllm"].SamplingParams = struct("SamplingParams", module._SAMPLING)
-    check_runner("0.34.0", v2=False)
-    assert "lacks SamplingParams(trace_decode_token_ids=);" in refused(check_runner, "0.34.0", v2=True)
-
-
-def test_a_name_or_a_module_that_moved_is_one_line(vllm, monkeypatch):
+def test_names_modules_and_libraries_that_are_missing_are_one_line(vllm, monkeypatch):
     name = module._NEEDED["vllm.v1.outputs"][0]
     wanted = getattr(vllm["vllm.v1.outputs"], name)
     delattr(vllm["vllm.v1.outputs"], name)
@@ -77,6 +71,12 @@ def test_a_name_or_a_module_that_moved_is_one_line(vllm, monkeypatch):
     monkeypatch.delitem(sys.modules, "vllm.v1", raising=False)
     assert "lacks vllm.v1.moved_away;" in refused(check_vllm, "0.40.0")
 
+    def broken(name):
+        raise ImportError("libcudart.so.13: cannot open shared object file\nNo such file or directory")
+
+    monkeypatch.setattr(module.importlib, "import_module", broken)
+    assert refused(check_vllm, "0.40.0").startswith("engine 'vllm': vLLM 0.40.0 cannot be imported: libcudart.so.13: ")
+
 
 @pytest.mark.parametrize(("v2", "method"), [(False, "get_computed_blocks"), (True, "take_kv_cache_block_copies")])
 def test_a_method_that_moved_is_one_line(vllm, v2, method):
@@ -85,7 +85,7 @@ def test_a_method_that_moved_is_one_line(vllm, v2, method):
     assert f"vLLM 0.40.0 lacks vllm.v1.core.kv_cache_manager.KVCacheManager.{method}; versions" in told
 
 
-def test_parameters_that_moved_or_are_new_are_one_line(vllm):
+def test_parameters_that_moved_and_a_v2_runner_that_replays_nothing_are_one_line(vllm):
     right = vllm["vllm"].SamplingParams
     vllm["vllm"].SamplingParams = struct("SamplingParams", tuple(n for n in module._SAMPLING if n != "flat_logprobs"))
     assert "lacks SamplingParams(flat_logprobs=);" in refused(check_vllm, "0.40.0")
@@ -95,14 +95,9 @@ def test_parameters_that_moved_or_are_new_are_one_line(vllm):
     assert refused(check_vllm, "0.40.0").endswith("wants a field of EngineCoreRequest that is unknown here: tenant")
     told = refused(check_fields, "0.40.0", vllm["vllm"].EngineArgs, ["model", "logprobs_mode"])
     assert "vLLM 0.40.0 lacks EngineArgs(logprobs_mode=); versions 0.30" in told
-
-
-def test_a_library_that_is_missing_is_one_line(vllm, monkeypatch):
-    def broken(name):
-        raise ImportError("libcudart.so.13: cannot open shared object file\nNo such file or directory")
-
-    monkeypatch.setattr(module.importlib, "import_module", broken)
-    assert refused(check_vllm, "0.40.0").startswith("engine 'vllm': vLLM 0.40.0 cannot be imported: libcudart.so.13: ")
+    vllm["vllm"].SamplingParams = struct("SamplingParams", module._SAMPLING)
+    check_runner("0.34.0", v2=False)
+    assert "lacks SamplingParams(trace_decode_token_ids=);" in refused(check_runner, "0.34.0", v2=True)
 
 
 @pytest.mark.parametrize("kernel", [None, lambda output_ptr, logits_ptr: None], ids=["none", "other parameters"])

@@ -16,16 +16,13 @@ def arguments(graphs, *, compile=False, requests=REQUESTS, tokens=TOKENS):
     return graph_arguments(graphs, compile=compile, requests=requests, tokens=tokens)
 
 
-def test_graphs_are_the_default_and_compiling_is_not():
+def test_graphs_are_the_default_padded_by_an_eighth_at_most_and_compiling_is_not():
     assert arguments(None) == arguments(True) == arguments("full")
     assert arguments(None)["compilation_config"]["mode"] == 0
     assert arguments(False) == {"enforce_eager": True}
     # vLLM's own, with graphs of its pieces
     assert arguments(None, compile=True) == {"enforce_eager": False, "compilation_config": {}}
     assert arguments(False, compile=True)["compilation_config"] == {"cudagraph_mode": "NONE"}
-
-
-def test_graphs_are_padded_by_an_eighth_at_most_and_as_large_as_the_requests():
     sizes = capture_sizes(2048, 256)
     assert len(sizes) == 51
     assert sizes[0] == 1

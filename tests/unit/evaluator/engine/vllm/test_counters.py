@@ -136,7 +136,7 @@ def test_what_other_processes_launch_has_no_known_time(workers, engine_core):
     assert stats.shares() == {"idle_share": None, "waiting_share": None}
 
 
-def test_the_worker_of_this_process_is_watched(gpu, monkeypatch):
+def test_the_worker_of_this_process_is_watched_and_the_v2_runner_says_when_inputs_are_there(gpu, monkeypatch):
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: gpu.event())
     worker, core = SimpleNamespace(model_runner=V2Runner(gpu)), SimpleNamespace(engine_core="in this process")
     clock = device_clock(SimpleNamespace(engine_core=core, collective_rpc=lambda call: [call(worker)]), workers=1)
@@ -144,9 +144,6 @@ def test_the_worker_of_this_process_is_watched(gpu, monkeypatch):
     worker.model_runner.sample_tokens(None)
     gpu.now = 100
     assert clock.seconds() == pytest.approx(0.003)
-
-
-def test_the_v2_runner_of_this_vllm_says_when_its_inputs_are_there():
     package = find_spec("vllm")
     runner = Path(str(package and package.origin)).with_name("v1") / "worker" / "gpu" / "model_runner.py"
     if not runner.is_file():

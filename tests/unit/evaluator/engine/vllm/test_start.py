@@ -38,12 +38,16 @@ def asked(monkeypatch, tmp_path):
     return arguments_of
 
 
-def test_a_checkpoint_is_computed_in_its_own_dtype(asked):
+def test_a_checkpoint_is_computed_in_its_own_dtype_of_the_files_that_were_checked(asked):
     assert asked(EngineConfig(), "float32")["dtype"] == "float32"  # vLLM's "auto" would be bfloat16
     assert asked(EngineConfig(), "bfloat16")["dtype"] == "bfloat16"
     assert asked(EngineConfig(), "float16")["dtype"] == "float16"
     assert asked(EngineConfig(), "float8_e4m3fn")["dtype"] == "auto"  # vLLM knows how such are computed
     assert asked(EngineConfig(dtype="bfloat16"), "float32")["dtype"] == "bfloat16"
+    given = asked(EngineConfig())
+    assert given["load_format"] == "safetensors"  # else consolidated*.safetensors come first, then *.bin and *.pt
+    assert given["config_format"] == "hf"  # else params.json comes first
+    assert given["trust_remote_code"] is False
 
 
 @pytest.mark.parametrize(
@@ -148,13 +152,6 @@ def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, 
     assert BATCH_INVARIANT not in environment
     start._check_deterministic(platform(**CUDA))
     start._check_deterministic(platform(is_cpu=False, is_cuda=False))
-
-
-def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(asked):
-    given = asked(EngineConfig())
-    assert given["load_format"] == "safetensors"  # else consolidated*.safetensors come first, then *.bin and *.pt
-    assert given["config_format"] == "hf"  # else params.json comes first
-    assert given["trust_remote_code"] is False
 
 
 def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch):

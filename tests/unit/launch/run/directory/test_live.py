@@ -159,7 +159,7 @@ def _log(run: Path) -> Path:
     return run / "logs" / "events.jsonl"
 
 
-def test_events_have_a_time_and_the_number_of_their_call(tmp_path: Path) -> None:
+def test_events_have_a_time_and_a_number_and_every_one_is_documented(tmp_path: Path) -> None:
     first = EventLog(tmp_path)
     first.on(Event(kind="started"))
     assert not any(tmp_path.iterdir())  # not a run yet
@@ -183,6 +183,12 @@ def test_events_have_a_time_and_the_number_of_their_call(tmp_path: Path) -> None
     assert times == sorted(times)
     assert {each.tzinfo for each in times} == {UTC}
     assert found == [{}, {"engine": 0, "text": "killed\n"}, {"text": "process 7"}, {}, {"state": "finished"}]
+    page = (Path(__file__).parents[5] / "docs" / "runs.md").read_text(encoding="utf-8")
+    rows = [
+        line.split("|")[1] for line in page.split("## Events")[1].split("## ")[0].splitlines() if line.startswith("| `")
+    ]
+    named = [name.strip(" `") for row in rows for name in row.split(",")]
+    assert sorted(named) == sorted({*get_args(Kind)} - {UNLOGGED})
 
 
 def test_what_the_events_of_two_calls_tell(tmp_path: Path) -> None:
@@ -199,12 +205,3 @@ def test_what_the_events_of_two_calls_tell(tmp_path: Path) -> None:
     assert (found.began, found.seconds, found.load_seconds) == ("2026-01-01T00:00:00+00:00", 50, 11)
     assert found.counts == {"started": 2, "placed": 1, "loaded": 2, "died": 1, "end": 1}
     assert json.loads(json.dumps(asdict(found)))["counts"] == found.counts  # as in `status --json`
-
-
-def test_every_event_is_documented() -> None:
-    page = (Path(__file__).parents[5] / "docs" / "runs.md").read_text(encoding="utf-8")
-    rows = [
-        line.split("|")[1] for line in page.split("## Events")[1].split("## ")[0].splitlines() if line.startswith("| `")
-    ]
-    named = [name.strip(" `") for row in rows for name in row.split(",")]
-    assert sorted(named) == sorted({*get_args(Kind)} - {UNLOGGED})

@@ -66,7 +66,7 @@ def test_their_size(top, dtype, bytes_each):
     assert reference_bytes(config, 7, 1000, dtype) == 7 * bytes_each
 
 
-def test_a_dry_run_and_preflight_count_them(tmp_path):
+def test_a_dry_run_and_preflight_count_them_and_some_engines_keep_none(tmp_path):
     without = TASK.model_copy(update={"probes": ("greedy",)})
     sweeps = [
         SweepConfig(models={"dense": "bundled"}, prune=({"method": "magnitude", "sparsity": 0.5},), tasks=(each,))
@@ -77,9 +77,6 @@ def test_a_dry_run_and_preflight_count_them(tmp_path):
     assert [each.references for each in estimate(sweeps[1])] == [0, 0]
     disk = [prepare(sweep, tmp_path).disk_bytes for sweep in sweeps]
     assert disk[0] - disk[1] == POSITIONS * BUNDLED_VOCABULARY * 4
-
-
-def test_an_engine_that_compares_nothing_is_refused():
     blind = EngineKind(name="blind", help="", build=lambda _: FakeEngine(FakeLM().answer))
     with ENGINES.temporarily(blind):
         with pytest.raises(InputError, match=r"'blind' cannot compare distributions.*fidelity.*use vllm or torch"):

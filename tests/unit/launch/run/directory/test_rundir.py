@@ -42,7 +42,7 @@ def _changed(**changes: Any) -> dict[str, Any]:
     return json.loads(json.dumps(IDENTITY)) | changes
 
 
-def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
+def test_a_new_directory_is_made_reopened_and_keeps_what_earlier_calls_said(tmp_path: Path) -> None:
     path = tmp_path / "a" / "run"
     with _open(path) as directory:
         directory.mark("running")
@@ -52,9 +52,6 @@ def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
     with _open(path) as again:
         again.mark("finished", checkpoints=[])
     assert _document(path)["state"] == "finished"
-
-
-def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> None:
     first, second = {"engine": 0, "notes": ["slow"]}, {"engine": 1, "notes": []}
     for said, state, told in (
         ([first], "interrupted", [first]),

@@ -52,7 +52,7 @@ def test_plain_lines_away_from_a_terminal() -> None:
     ]
 
 
-def test_a_live_line_on_a_terminal_in_which_names_are_no_markup() -> None:
+def test_a_live_line_shows_names_as_they_are_and_nothing_after_the_end() -> None:
     written = io.StringIO()
     console = Console(file=written, width=100, force_terminal=True)
     with Progress(console) as progress:
@@ -70,9 +70,6 @@ def test_a_live_line_on_a_terminal_in_which_names_are_no_markup() -> None:
     assert "engine 0 died ([/red])" in text
     assert "20/40" in text
     assert re.search(r"[\d.]+ items/s, 0:00:0\d left", text)
-
-
-def test_nothing_is_said_after_the_end() -> None:
     written = io.StringIO()
     with Progress(Console(file=written, width=100)) as progress:
         progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))

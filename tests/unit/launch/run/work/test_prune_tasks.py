@@ -137,7 +137,16 @@ def test_one_cpu_is_left_for_an_engine_that_starts(desk, cpus: int, at_once: int
     assert [name for name, _ in at.ray.begun] == list("xyz")[:at_once]
 
 
-def test_one_that_fails_every_time_is_given_up_and_what_the_user_has_to_mend_at_once(desk) -> None:
+def test_one_that_fails_is_tried_again_elsewhere_or_given_up(desk) -> None:
+    at = desk({"x": [DIED, DIED, None]}, gpus=[A, B])
+    assert [at.turn() for _ in range(3)] == [[], [], ["x"]]
+    first, second, third = [node for _, node in at.ray.begun]
+    assert {first, second} == {A, B}
+    assert third == first
+    assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}  # every one of them was given back
+    without_gpus = desk({"x": [DIED, None]})
+    assert [without_gpus.turn() for _ in range(2)] == [[], ["x"]]
+    assert [strategy for _, strategy in without_gpus.ray.begun] == [None, "SPREAD"]
     at = desk({"bad": [failed(KeyError("x"))] * 3, "good": [None]})
     done = [name for _ in range(4) for name in at.turn()]
     assert done == ["good"]
@@ -152,18 +161,6 @@ def test_one_that_fails_every_time_is_given_up_and_what_the_user_has_to_mend_at_
     (lost,) = at.tasks.given_up()
     assert (lost.reason, lost.attempts, lost.mendable) == ("model.safetensors: no such file", 1, True)
     assert (at.warned, at.tasks.left) == ([], 0)
-
-
-def test_it_is_tried_again_in_another_place(desk) -> None:
-    at = desk({"x": [DIED, DIED, None]}, gpus=[A, B])
-    assert [at.turn() for _ in range(3)] == [[], [], ["x"]]
-    first, second, third = [node for _, node in at.ray.begun]
-    assert {first, second} == {A, B}
-    assert third == first
-    assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}  # every one of them was given back
-    without_gpus = desk({"x": [DIED, None]})
-    assert [without_gpus.turn() for _ in range(2)] == [[], ["x"]]
-    assert [strategy for _, strategy in without_gpus.ray.begun] == [None, "SPREAD"]
 
 
 def test_what_is_made_of_it_falls_with_it(desk) -> None:
@@ -191,7 +188,7 @@ def alive(pulse: Path, beats: int, where: Where = PROCESS) -> None:
     pulse.write_text(json.dumps({"where": dataclasses.asdict(where), "beats": beats}), encoding="utf-8")
 
 
-def test_one_that_hangs_is_ended_and_tried_again(desk, tmp_path) -> None:
+def test_one_that_hangs_is_ended_and_tried_again_or_does_not_keep_the_run(desk, tmp_path) -> None:
     at = desk({"x": [lambda _, pulse: alive(pulse, 1), None]})
     pulse = tmp_path / "prune-x.pulse"
     at.turn()
@@ -208,9 +205,6 @@ def test_one_that_hangs_is_ended_and_tried_again(desk, tmp_path) -> None:
     assert [at.turn(), at.turn()] == [[], ["x"]]
     assert at.warned == ["x could not be made (no sign of progress for 62 s); trying it again"]
     assert not pulse.exists()
-
-
-def test_one_whose_process_cannot_be_ended_does_not_keep_the_run(desk, tmp_path) -> None:
     at = desk({"x": [lambda _, pulse: alive(pulse, 1)] * 3, "y": [None]}, gpus=[A, B])
     assert [name for _ in range(3) for name in at.turn()] == ["y"]
     for _ in range(40):
@@ -222,7 +216,7 @@ def test_one_whose_process_cannot_be_ended_does_not_keep_the_run(desk, tmp_path)
     assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}
 
 
-def test_before_its_first_step_it_has_the_time_of_a_load_and_in_the_queue_any(desk, tmp_path) -> None:
+def test_it_has_the_time_of_a_load_before_its_first_step_and_after_a_long_pause_again(desk, tmp_path) -> None:
     at = desk({"x": [lambda *_: None]})
     at.turn(3000.0)
     at.turn(3000.0)  # Ray has no CPU for it
@@ -233,9 +227,6 @@ def test_before_its_first_step_it_has_the_time_of_a_load_and_in_the_queue_any(de
     assert at.ended == []
     at.turn(3.0)
     assert at.ended == [PROCESS]
-
-
-def test_after_a_long_pause_that_ended_well_it_may_take_long_again(desk, tmp_path) -> None:
     at = desk({"x": [lambda _, pulse: alive(pulse, 1)]})
     pulse = tmp_path / "prune-x.pulse"
     at.turn()

@@ -72,7 +72,6 @@ def test_a_layer_is_compared_with_its_part_of_each_file_and_a_worker_with_its_co
         wrong = qkv.clone()
         wrong[row] = -wrong[row]
         assert computes_with(Layer(wrong, **said), matrices, torch.bfloat16) is False
-    tensors, values = stored
     down = values[f"{LAYER}.mlp.down_proj.weight"]
     said = {"input_size_per_partition": 64, "tp_rank": 1, "tp_size": 2}
     matrices = quantised_sources(f"{LAYER}.mlp.down_proj", FUSED, tensors)

@@ -56,7 +56,7 @@ def refusal(models: list[CheckpointInfo], *, here: bool = True, **settings: str)
     return str(caught.value).partition(": ")[2]
 
 
-def test_scheme_dtype_and_kernel_are_named_also_a_dtype_that_works_here(models, rehearsals):
+def test_scheme_dtype_and_kernel_are_named_and_what_needs_no_rehearsal(models, rehearsals):
     asked = rehearsals({"bfloat16": Rehearsal(dtype="bfloat16", kernels=(KERNEL,))}, True)
     said = check_served(EngineConfig(dtype="bfloat16"), models, here=True)
     assert said == (f"small: W8A8 (per channel), computed in bfloat16 by {KERNEL}",)
@@ -67,6 +67,14 @@ def test_scheme_dtype_and_kernel_are_named_also_a_dtype_that_works_here(models, 
         "W8A8 (per channel) in float32: expect A to be bfloat16; set --dtype bfloat16 (engine.dtype in a sweep file), "
         "which is then that of its base too"
     )
+    asked = rehearsals({"bfloat16": Rehearsal(dtype="bfloat16")}, True)
+    with_quantisation(models[1].path, {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True})
+    check_served(EngineConfig(dtype="bfloat16"), [models[0], inspect_checkpoint(models[1].path)], here=True)
+    assert asked == ["bfloat16"]
+    asked = rehearsals({}, True)
+    assert check_served(EngineConfig(), models, here=False) == ()
+    assert asked == []
+    assert check_served(EngineConfig(kind="torch"), models[:1], here=True) == ()
 
 
 BROKEN = Rehearsal(reason="AttributeError: '_OpNamespace' '_C' object has no attribute 'cpu_gemm_wna16'")
@@ -129,17 +137,6 @@ def test_a_reason_has_no_names_of_kernels_and_whole_words(models, rehearsals, re
     with pytest.raises(InputError) as caught:
         check_served(EngineConfig(dtype="bfloat16"), models, here=True)
     assert str(caught.value.__cause__) == reason  # for --debug
-
-
-def test_what_needs_no_rehearsal(models, rehearsals):
-    asked = rehearsals({"bfloat16": Rehearsal(dtype="bfloat16")}, True)
-    with_quantisation(models[1].path, {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True})
-    check_served(EngineConfig(dtype="bfloat16"), [models[0], inspect_checkpoint(models[1].path)], here=True)
-    assert asked == ["bfloat16"]
-    asked = rehearsals({}, True)
-    assert check_served(EngineConfig(), models, here=False) == ()
-    assert asked == []
-    assert check_served(EngineConfig(kind="torch"), models[:1], here=True) == ()
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def workers(tensors):
     return [Worker(0, tensors), Worker(1, tensors)]
 
 
-def test_every_matrix_of_every_worker_is_compared_with_its_own_shard(workers, files, tensors):
+def test_every_matrix_of_every_worker_is_compared_and_what_cannot_be_is_named(workers, files, tensors):
     for worker in workers:
         assert worker.compare_weights(files) == (MATRICES, [], [])
     swapped = Worker(0, tensors)
@@ -114,6 +114,16 @@ def test_every_matrix_of_every_worker_is_compared_with_its_own_shard(workers, fi
     assert workers[0].compare_weights(files) == (MATRICES, [], [])
     down.weight[0, 0] += 1
     assert workers[0].compare_weights(files)[1] == ["model.layers.0.mlp.down_proj.weight"]
+    # A quantised weight is the file's only together with its scales; a weight of unknown layout is not guessed at.
+    layer = workers[0].model.model.layers[0]
+    layer.mlp.down_proj.weight = nn.Parameter(layer.mlp.down_proj.weight.to(torch.float8_e4m3fn).T, requires_grad=False)
+    layer.self_attn.o_proj.weight = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
+    layer.mlp.experts = Layer(torch.zeros(2, 3))
+    assert workers[0].compare_weights(files) == (
+        MATRICES - 2,
+        [],
+        [f"model.layers.0.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj", "mlp.experts")],
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,19 +142,6 @@ def test_a_corrupted_shard_of_the_second_worker_is_found(workers, files, name, p
     workers[1].weight(name)[place] += 1
     assert workers[0].compare_weights(files)[1] == []
     assert workers[1].compare_weights(files)[1] == [f"{name}.weight"]
-
-
-def test_what_cannot_be_compared_is_named_and_no_difference(workers, files):
-    """A quantised weight is the file's only together with its scales; a weight of unknown layout is not guessed at."""
-    layer = workers[0].model.model.layers[0]
-    layer.mlp.down_proj.weight = nn.Parameter(layer.mlp.down_proj.weight.to(torch.float8_e4m3fn).T, requires_grad=False)
-    layer.self_attn.o_proj.weight = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
-    layer.mlp.experts = Layer(torch.zeros(2, 3))
-    assert workers[0].compare_weights(files) == (
-        MATRICES - 2,
-        [],
-        [f"model.layers.0.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj", "mlp.experts")],
-    )
 
 
 def verify(workers: list[Worker], files: list[str]) -> tuple[str, ...]:
