@@ -1,5 +1,4 @@
-"""Tables of what changed between a checkpoint and its base: flips, recovery_percent, length; and whether the two may be
-compared at all. Worked out by hand, with the arithmetic beside the expectation."""
+"""What changed between a checkpoint and its base, and whether they may be compared, with the arithmetic by hand."""
 
 from dataclasses import replace
 

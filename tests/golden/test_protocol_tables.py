@@ -1,5 +1,4 @@
-"""The protocol's further tables on small cases worked out by hand: hard distractors, seeds, one example, calibration,
-fertility and perplexity."""
+"""The protocol's further tables on small cases, worked out by hand."""
 
 import math
 from dataclasses import replace

@@ -1,5 +1,4 @@
-"""Whatever is killed, and whenever: the same command ends with exactly the records of an undisturbed run. The runs
-differ in shard size and number of engines as well, which must not show in the records either."""
+"""Whatever is killed, whenever and however work is cut: the same command ends with an undisturbed run's records."""
 
 import json
 import os
