@@ -1,8 +1,5 @@
 """The registry of engines, configurations that name one, and an engine that is scripted."""
 
-import subprocess
-import sys
-
 import pytest
 from pydantic import ValidationError
 
@@ -13,7 +10,7 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 from tests.support.engines import Waiting
 
 
-def test_an_engine_is_added_by_registering_one_object_and_nothing_heavy_is_imported(tmp_path):
+def test_an_engine_is_added_by_registering_one_object(tmp_path):
     lm = FakeLM()
     toy = EngineKind(name="toy", help="a toy", build=lambda config: FakeEngine(lm.answer, room=config.max_num_seqs))
     with ENGINES.temporarily(toy):
@@ -22,9 +19,6 @@ def test_an_engine_is_added_by_registering_one_object_and_nothing_heavy_is_impor
         source = FixedSource([Score(request_id="a", prompt_ids=(1, 2), continuation_ids=(3, 4))])
         assert [response.token_ids for response in engine.run(source)] == [(3, 4)]
     assert "toy" not in ENGINES
-    code = "import sys, evaluator.engine; print({'torch', 'vllm', 'transformers', 'ray'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize(
