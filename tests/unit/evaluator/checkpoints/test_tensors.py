@@ -65,26 +65,26 @@ def test_a_tensor_of_more_than_one_chunk(tmp_path, position):
 
 
 def test_only_whole_safetensors_are_read_where_they_lie_and_several_need_an_index(checkpoint):
-    save_file(tensors(), checkpoint / "other.safetensors")
-    assert f"2 *.safetensors files and no {INDEX}" in only_error(checkpoint)
-    (checkpoint / "other.safetensors").unlink()
-    (checkpoint / SINGLE).unlink()
-    (checkpoint / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
-    assert "safetensors only, not from pytorch_model.bin" in only_error(checkpoint)
     file = checkpoint / SINGLE
-    content = file.read_bytes()
-    file.write_bytes(content + b"\0")
-    assert "bytes, but its header describes" in only_error(checkpoint)
-    for size in range(len(content)):
-        file.write_bytes(content[:size])
-        assert f"{file}: truncated" in only_error(checkpoint)
-    expected = load_file(checkpoint / SINGLE)
+    expected = load_file(file)
     found = read_tensors(checkpoint)
     assert [tensor.name for tensor in found] == sorted(expected)
     for tensor in found:
         content = b"".join(bytes(chunk) for chunk in tensor.chunks())
         assert content == expected[tensor.name].view(torch.uint8).numpy().tobytes()
         assert tensor.shape == tuple(expected[tensor.name].shape)
+    save_file(tensors(), checkpoint / "other.safetensors")
+    assert f"2 *.safetensors files and no {INDEX}" in only_error(checkpoint)
+    (checkpoint / "other.safetensors").unlink()
+    content = file.read_bytes()
+    file.write_bytes(content + b"\0")
+    assert "bytes, but its header describes" in only_error(checkpoint)
+    for size in range(len(content)):
+        file.write_bytes(content[:size])
+        assert f"{file}: truncated" in only_error(checkpoint)
+    file.unlink()
+    (checkpoint / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    assert "safetensors only, not from pytorch_model.bin" in only_error(checkpoint)
 
 
 @pytest.fixture

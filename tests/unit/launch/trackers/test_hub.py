@@ -91,7 +91,8 @@ def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pr
     assert "is no pruned checkpoint" in refused(whole, pruned)
     (pruned / MANIFEST_NAME).symlink_to(elsewhere)
     assert "prune_manifest.json: is a link" in refused(whole, pruned)
-    secret = pruned.parent / "elsewhere" / "secret"
+    (pruned / MANIFEST_NAME).unlink()
+    secret = pruned.parent / "folder" / "secret"
     secret.parent.mkdir()
     secret.write_text("x")
     (pruned / "templates").symlink_to(secret.parent)

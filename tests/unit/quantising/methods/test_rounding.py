@@ -88,7 +88,7 @@ def test_what_is_ignored_stays_and_shards_keep_their_names_with_an_index_of_thei
     assert said["ignore"] == list(ignore)
     assert ignored("model.layers.0.mlp.up_proj", ["re:.*mlp"])
     assert not ignored("model.layers.0.mlp.up_proj", ["mlp", "up_proj"])
-    cut, out = tmp_path / "cut", tmp_path / "out"
+    cut, out = tmp_path / "cut", tmp_path / "of_shards"
     load_model(source).bfloat16().save_pretrained(cut, max_shard_size="50KB")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (cut / name).write_bytes((source / name).read_bytes())

@@ -58,12 +58,12 @@ def test_a_new_directory_is_made_reopened_and_keeps_what_earlier_calls_said(tmp_
         ([second], "failed", [first, second]),
         ([], "finished", [first, second]),
     ):
-        with _open(tmp_path) as directory:
+        with _open(path) as directory:
             directory.mark("running")
-            assert _document(tmp_path)["engine_stats"] == [each for each in told if each not in said]
+            assert _document(path)["engine_stats"] == [each for each in told if each not in said]
             directory.mark(state, engine_stats=said)
             directory.mark(state)  # which forgets nothing
-        assert _document(tmp_path)["engine_stats"] == told
+        assert _document(path)["engine_stats"] == told
 
 
 @pytest.mark.parametrize(
