@@ -33,7 +33,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from benchmarks.harness import Options, count, run_main
+from benchmarks.harness import Options, count, print_table, run_main
 from benchmarks.serving import workload
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.core.errors import EngineError, InputError
@@ -339,10 +339,9 @@ def _report(options: argparse.Namespace, engines: list[dict[str, Any]], device: 
     a_step = {name: sum(engine[name] for engine in engines) / steps for name in ("rows", "arrivals", "mixed")}
     print(f"{steps} steps of {options.pace:g} ms", end=", ")
     print("{rows:.0f} rows and {arrivals:.1f} arrivals in each, {mixed:.0%} of them with arrivals".format(**a_step))
-    print(f"{'host, ms a step':20} {'now':>8} {'floor':>8}")
-    for name in (*VLLM, *OURS):
-        print(f"{name:20} {parts[name]:8.2f} {alone[name]:8.2f}")
-    print(f"{'all':20} {ours + vllm:8.2f} {least:8.2f}")
+    rows = [*((name, parts[name], alone[name]) for name in (*VLLM, *OURS)), ("all", ours + vllm, least)]
+    shown = [(name, f"{now:.2f}", f"{floor_ms:.2f}") for name, now, floor_ms in rows]
+    print_table("host, ms a step", ("part", "now", "floor"), shown)
     print(f"the device is idle for {device.idle_share:.1%} of the time ({floor.idle_share:.1%} without our code)")
     print(f"our code takes {ours / vllm:.0%} as long as vLLM's own")
     counted = {name: sum(engine[name] for engine in engines) for name in ("items", "requests", "tokens", "records")}

@@ -3,6 +3,7 @@
 import importlib.metadata
 import math
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from evaluator.core.errors import InputError
 from evaluator.core.garbage import rare_collections
 from pruning.calibration import Calibration, PassageSource
 from pruning.config import PruneConfig, needs_calibration
-from pruning.layers.flow import Flow, activations
+from pruning.layers.flow import Activations, Flow
 from pruning.layers.sequential import Writer, leave_dense, outlier_shares, owl, prune_layers
 from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, written
 from pruning.model import memory
@@ -202,8 +203,10 @@ def _flow(decoder: Decoder, calibration: Calibration | None, folder: Path) -> It
         widest = max(linear.out_features for linear in decoder.linears(0).values())
         tokens = min(most, max(least, _CACHED_ELEMENTS // widest))
     made = batches(calibration.sequences, tokens)
-    with activations(made, decoder, _ACTIVATION_BYTES, folder) as held:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        held = Activations(made, decoder, _ACTIVATION_BYTES, file)
         yield Flow(decoder, made, held)
+        held.held.clear()
 
 
 def _versions() -> dict[str, str]:

@@ -139,22 +139,18 @@ def measure(
     return rows
 
 
-def _print(rows: list[dict[str, Any]], rate: float) -> None:
-    columns = ("model", "method", "who", "median s", "cpu s", "peak GiB", "floor s", "ours is, times faster", "at most")
-    shown = []
-    for row in rows:
-        cells = ["{model}", "{method}", "{who}", "{seconds:.2f} ({seconds_min:.2f}-{seconds_max:.2f})"]
-        cells += ["{cpu_seconds:.2f}", "{peak_gib:.2f}", "{floor_s:.2f}"]
-        if "ours_times_faster" in row:
-            cells += [
-                "{ours_times_faster:.2f} ({ours_times_faster_min:.2f}-{ours_times_faster_max:.2f})",
-                "{at_most:.2f}",
-            ]
-            cells += ["{masks_agree:.4%} ({first_layer_agrees:.3%})"]
-        shown.append([cell.format(**row) for cell in cells])
-    print_table("bench prune", (*columns, "masks agree (layer 0)"), shown, left=3)
-    floor = f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best"
-    print(f"{floor}; at most: the other side's time over that")
+_COLUMNS = {
+    "model": "{model}",
+    "method": "{method}",
+    "who": "{who}",
+    "median s": "{seconds:.2f} ({seconds_min:.2f}-{seconds_max:.2f})",
+    "cpu s": "{cpu_seconds:.2f}",
+    "peak GiB": "{peak_gib:.2f}",
+    "floor s": "{floor_s:.2f}",
+    "ours is, times faster": "{ours_times_faster:.2f} ({ours_times_faster_min:.2f}-{ours_times_faster_max:.2f})",
+    "at most": "{at_most:.2f}",
+    "masks agree (layer 0)": "{masks_agree:.4%} ({first_layer_agrees:.3%})",
+}
 
 
 def main() -> None:
@@ -205,7 +201,12 @@ def main() -> None:
                     file=sys.stderr,
                 )
                 raise SystemExit(1)
-    _print(rows, rate)
+    alone = [*_COLUMNS.values()][:7]  # of a side that none is compared with
+    shown = [alone if "ours_times_faster" not in row else _COLUMNS.values() for row in rows]
+    cells = [[cell.format(**row) for cell in line] for line, row in zip(shown, rows, strict=True)]
+    print_table("bench prune", [*_COLUMNS], cells, left=3)
+    floor = f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best"
+    print(f"{floor}; at most: the other side's time over that")
     ratios = [row["ours_times_faster"] for row in rows if row["who"] == "recipe" and "ours_times_faster" in row]
     print(json.dumps({"benchmark": "prune", "ratio": min(ratios, default=None), "gflops": rate / 1e9, "rows": rows}))
 

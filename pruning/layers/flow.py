@@ -11,12 +11,9 @@ Shapes: T tokens of a batch, its sequences end to end; I input columns; N sequen
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -176,15 +173,16 @@ class Flow:
 
 
 class Activations:
-    """hidden_1TH (1, tokens, width) by the number of its batch; see `activations`."""
+    """hidden_1TH (1, tokens, width) by the number of its batch: in memory, or in `file` where all have more than
+    `limit` bytes."""
 
-    def __init__(self, batches: Sequence[Batch], decoder: Decoder) -> None:
+    def __init__(self, batches: Sequence[Batch], decoder: Decoder, limit: int, file: Any) -> None:
         self._dtype, self._device = decoder.dtype, decoder.device
         self._shapes = [(1, sum(batch.lengths), decoder.config.hidden_size) for batch in batches]
         self._sizes = [math.prod(shape) * self._dtype.itemsize for shape in self._shapes]
         *self._offsets, self.bytes = accumulate(self._sizes, initial=0)
         self.held: dict[int, Tensor] = {}
-        self.file: Any = None  # where they are, if they are not held in memory
+        self.file = file if self.bytes > limit else None
 
     def put(self, number: int, hidden_1TH: Tensor) -> None:
         """Keep a batch's inputs; those it had before are overwritten."""
@@ -204,17 +202,3 @@ class Activations:
         buffer = bytearray(self._sizes[number])
         self.file.readinto(buffer)
         return torch.frombuffer(buffer, dtype=self._dtype).view(self._shapes[number]).to(self._device)
-
-
-@contextmanager
-def activations(batches: Sequence[Batch], decoder: Decoder, limit: int, folder: Path) -> Iterator[Activations]:
-    """Room for all inputs until the context ends; beyond `limit` bytes, in an unnamed file in `folder`."""
-    made = Activations(batches, decoder)
-    if made.bytes <= limit:
-        try:
-            yield made
-        finally:
-            made.held.clear()
-        return
-    with tempfile.TemporaryFile(dir=folder) as made.file:
-        yield made

@@ -6,7 +6,7 @@ import torch
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.liveness import HEARTBEAT
-from pruning.layers.flow import activations
+from pruning.layers.flow import Activations
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks, solver
 from pruning.methods.base import Pruned
@@ -42,10 +42,10 @@ def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_bl
     checkpoint = Checkpoint(checkpoints("llama"))
     assert beats(checkpoint.check_finite) >= len(checkpoint.entries)
     made = [Batch((torch.zeros(3),), (number,)) for number in range(4)]
-    with activations(made, tiny.of_width(2), 10**6, tmp_path) as held:
-        for number in range(4):
-            assert beats(lambda n=number: held.put(n, torch.zeros(1, 3, 2))) == 1
-            assert beats(lambda n=number: held.get(n)) == 1
+    held = Activations(made, tiny.of_width(2), 10**6, None)
+    for number in range(4):
+        assert beats(lambda n=number: held.put(n, torch.zeros(1, 3, 2))) == 1
+        assert beats(lambda n=number: held.get(n)) == 1
     generator = torch.Generator().manual_seed(0)
     inputs_TI = torch.randn(200, 64, generator=generator)
     hessian_II, weight_OI = inputs_TI.T @ inputs_TI, torch.randn(8, 64, generator=generator)
