@@ -176,9 +176,7 @@ def evaluate(
     ] = None,
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
     max_new_tokens: Annotated[int, question(help="tokens of the longest answer")] = 32,
-    context_tokens: Annotated[
-        str, question(metavar="N,...", help="lengths of contexts, with other passages; 0: as they are")
-    ] = "0",
+    context_tokens: Annotated[str, question(metavar="N,...", help="longer contexts")] = "0",
     chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
     prompts: Prompts = None,
     base: Annotated[str | None, models(help="the dense checkpoint that the others are compared with")] = None,
