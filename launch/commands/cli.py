@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -49,11 +49,9 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from launch.provenance import provenance
 
-        found = provenance()
+        found: Mapping[str, Any] = provenance()
         commit = f" ({str(found['commit'])[:9]}{', changed' if found['dirty'] else ''})" if found["commit"] else ""
-        versions = found["versions"]
-        assert isinstance(versions, dict)
-        print(f"resurface {versions['resurface'] or 'not installed'}{commit}")
+        print(f"resurface {found['versions']['resurface'] or 'not installed'}{commit}")
         raise typer.Exit
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig
-from launch.commands.options import DTYPES
+from launch.commands.options import DTYPES, each_known
 from launch.commands.terminal import console, errors
 from launch.run.directory.lock import nearest_existing
 from launch.sweep.models import BUNDLED_MODEL
@@ -37,8 +37,7 @@ def doctor(
     """Compare each fast path with its slow reference on this machine. Exit code 1 if a check fails.
 
     Takes one to three minutes on a CPU with two cores, and needs no network."""
-    if dtype not in DTYPES:
-        raise unknown("--dtype", dtype, DTYPES)
+    each_known("--dtype", [dtype], DTYPES)
     ENGINES["vllm"].check_here(EngineConfig())
     logs = None
     if out is not None:

@@ -106,17 +106,13 @@ class RunDirectory:
         self._lock.need_unlost()
 
 
-class _RunFile(BaseModel):
-    """The fields that are read from a run.json of any version."""
+class _RunFile(BaseModel, extra="allow"):
+    """The fields that any run.json has, of whatever version."""
 
     digest: str
     schema_version: Any = None
     identity: dict[str, Any] = {}
-    engine_stats: Any = None
     state: Any = None
-    failures: Any = None
-    screening: Any = None
-    config: Any = None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

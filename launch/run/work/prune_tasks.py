@@ -41,7 +41,7 @@ class TaskWatch:
         self.where: Where | None = None  # None: it waits for its place, or has shown no sign of life yet
         self.hang = HangWatch(load_seconds)
         self.beats = 0
-        self._stall_seconds: float | None = stall_seconds  # None: this limit holds already
+        self._steps = HangWatch(stall_seconds)  # in place of the first, from the first step on
         self.clear()
 
     def clear(self) -> None:
@@ -58,9 +58,7 @@ class TaskWatch:
                 self.where, self.beats = where, beats
                 self.hang.begin(now)
             elif beats != self.beats:
-                if self._stall_seconds is not None:
-                    self.hang, self._stall_seconds = HangWatch(self._stall_seconds), None
-                self.beats = beats
+                self.hang, self.beats = self._steps, beats
                 self.hang.moved(now)
         self.hang.check(now)
 
