@@ -190,10 +190,9 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
     if settings.nodes > 1:
         count = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), settings.nodes - 1)
         cluster["workerGroupSpecs"] = [{"groupName": "engines", **count, **group}]
-    metadata: dict[str, Any] = {"name": settings.name}
-    if settings.namespace:
-        metadata["namespace"] = settings.namespace
-    spec: dict[str, Any] = {
+    labels = {"kueue.x-k8s.io/queue-name": settings.queue} if settings.queue else None
+    metadata = {"name": settings.name, "namespace": settings.namespace, "labels": labels}
+    spec = {
         "jobId": settings.name,  # by which the job stops itself
         "entrypoint": f"python -m launch.cluster.job {settings.name} {command}",
         "submissionMode": "K8sJobMode",
@@ -201,38 +200,32 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": 3600,
         "rayClusterSpec": cluster,
+        "activeDeadlineSeconds": _seconds(settings.time or "0") or None,  # Slurm's 0, no limit, is refused by KubeRay
+        "suspend": True if settings.queue else None,  # until Kueue lets it in
     }
-    if settings.time and (seconds := _seconds(settings.time)):  # 0 is no limit to Slurm, and refused by KubeRay
-        spec["activeDeadlineSeconds"] = seconds
-    if settings.queue:
-        metadata["labels"] = {"kueue.x-k8s.io/queue-name": settings.queue}
-        spec["suspend"] = True  # until Kueue lets it in
     heading = (
         "# A sweep as a RayJob of KubeRay: kubectl apply -f rayjob.yaml\n"
         "# A try that fails gets a new cluster, which finishes what the one before began (backoffLimit).\n"
         "# The exit codes 2, 3 and 4 stay the same: the job then ends as STOPPED, and is not tried again.\n"
         "# The claim's volume is mounted by all pods: it needs the access mode ReadWriteMany.\n"
     )
-    document = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
+    document = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": _given(metadata), "spec": _given(spec)}
     return {"rayjob.yaml": heading + _yaml(document)}
 
 
 def _pod(settings: ClusterSettings) -> dict[str, Any]:
     """The pod of the head or a worker: one or several engines on its GPUs, or one engine without GPUs."""
     cpus = str(settings.cpus) if settings.cpus else None
-    asked = {"cpu": cpus, "memory": settings.memory, "nvidia.com/gpu": settings.gpus}
-    resources = {name: value for name, value in asked.items() if value}
-    container: dict[str, Any] = {
+    resources = _given({"cpu": cpus, "memory": settings.memory, "nvidia.com/gpu": settings.gpus or None})
+    container = {
         "name": "ray",
         "image": settings.image,
         "volumeMounts": [{"name": "shared", "mountPath": settings.mount}, {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+        "envFrom": [{"secretRef": {"name": name}} for name in settings.secrets],
+        "resources": {"requests": resources, "limits": resources} if resources else None,
     }
-    if settings.secrets:
-        container["envFrom"] = [{"secretRef": {"name": name}} for name in settings.secrets]
-    if resources:
-        container["resources"] = {"requests": dict(resources), "limits": dict(resources)}
     pod = {
-        "containers": [container],
+        "containers": [_given(container)],
         "volumes": [
             {"name": "shared", "persistentVolumeClaim": {"claimName": settings.claim}},
             # What workers of one engine exchange.
@@ -241,7 +234,7 @@ def _pod(settings: ClusterSettings) -> dict[str, Any]:
         "nodeSelector": dict(each.split("=") for each in settings.node_selector),
         "tolerations": list(_tolerations(settings)),
     }
-    return {name: value for name, value in pod.items() if value}
+    return _given(pod)
 
 
 def _tolerations(settings: ClusterSettings) -> Iterator[dict[str, str]]:
@@ -314,6 +307,11 @@ def _seconds(time: str) -> int:
     parts = [int(part) for part in rest.split(":")]
     hours, minutes, seconds = (*parts, 0, 0)[:3] if dash or len(parts) == 3 else (0, *parts, 0)[:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _given(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was not asked for."""
+    return {name: value for name, value in document.items() if value not in (None, [], {})}
 
 
 def _yaml(document: Mapping[str, Any]) -> str:

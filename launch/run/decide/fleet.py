@@ -86,19 +86,16 @@ class Fleet(Generic[AnyWorker]):
         """Whether an engine works, or may do so later."""
         return bool(self._waiting) or any(worker.is_alive() for worker in self.workers)
 
-    def start(self, most: int | None = None) -> list[AnyWorker]:
-        """Start the engines whose GPUs are free, at most `most`; returns them."""
-        started: list[AnyWorker] = []
+    def start(self, *, one: bool = False) -> None:
+        """Start the engines whose GPUs are free, or only `one` of them."""
         for worker in list(self._waiting):
-            if len(started) == most:
-                break
             if self.free.take(worker.place.node_id, worker.place.gpus):
                 self._holds[worker.number] = worker.place.node_id
                 self._waiting.remove(worker)
                 self.workers.append(worker)
                 worker.start()
-                started.append(worker)
-        return started
+                if one:
+                    return
 
     def start_first(self) -> None:
         """Start one engine for waiting work before prune jobs get GPUs, unless it would take all GPUs."""
@@ -106,7 +103,7 @@ class Fleet(Generic[AnyWorker]):
             return
         if self._board.has_work and not any(worker.serving for worker in self.workers):
             self._fill()
-            self.start(1)
+            self.start(one=True)
 
     def join(self, seconds: float) -> None:
         """Wait up to `seconds` for an engine to end."""
