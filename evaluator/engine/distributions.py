@@ -60,13 +60,16 @@ def divergences_of(rows: Sequence[Sequence[float]]) -> tuple[Divergence, ...]:
     )
 
 
-def carry_out(reference: Reference, logits_TV: torch.Tensor, continuation_ids: Sequence[int]) -> torch.Tensor | None:
-    """`referred` as a float32 table [T, WIDTH] of Divergence's fields; None: stored. Raises OSError for the file."""
+def carry_out(
+    reference: Reference, logits_TV: torch.Tensor, continuation_ids: Sequence[int], first: int = 0
+) -> torch.Tensor | None:
+    """`referred` as a float32 table [T, WIDTH] of Divergence's fields; None: stored. Raises OSError for the file. What
+    is kept is compared from its row `first` on."""
     import torch
 
     tokens_T1 = torch.tensor(continuation_ids, device=logits_TV.device)[:, None]
     if not reference.keep:
-        return _compare(reference, logits_TV, tokens_T1)
+        return _compare(reference, logits_TV, tokens_T1, slice(first, first + len(continuation_ids)))
     from safetensors.torch import save_file
 
     columns = logits_TV.shape[1]
@@ -93,11 +96,12 @@ def carry_out(reference: Reference, logits_TV: torch.Tensor, continuation_ids: S
     return None
 
 
-def _compare(reference: Reference, logits_TV: torch.Tensor, tokens_T1: torch.Tensor) -> torch.Tensor:
+def _compare(reference: Reference, logits_TV: torch.Tensor, tokens_T1: torch.Tensor, rows: slice) -> torch.Tensor:
     import torch
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
-    kept = load_file(reference.path, device=str(logits_TV.device))
+    with safe_open(reference.path, framework="pt", device=str(logits_TV.device)) as file:
+        kept = {name: file.get_slice(name)[rows] for name in file.keys()}  # noqa: SIM118  (not a dict)
     logprobs_q = _logprobs(logits_TV)
     if "logits" in kept:
         logprobs_p = _logprobs(kept["logits"])

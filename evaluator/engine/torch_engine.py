@@ -72,14 +72,9 @@ class TorchEngine:
         self._vocabulary = blueprint.vocabulary
         self._max_model_len = min(self._config.max_model_len, blueprint.longest or self._config.max_model_len)
         self._stats = EngineStats()
-        seconds = time.monotonic() - started
-        return LoadReport(
-            checkpoint=checkpoint,
-            swapped=False,
-            tensors=len(blueprint.tensors),
-            seconds=seconds,
-            kv_scales=None if self._config.kv_cache == AUTO_CACHE else "none",
-        )
+        tensors, seconds = len(blueprint.tensors), time.monotonic() - started
+        scales = None if self._config.kv_cache == AUTO_CACHE else "none"
+        return LoadReport(checkpoint=checkpoint, swapped=False, tensors=tensors, seconds=seconds, kv_scales=scales)
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer one request after another, in the order of the source. Raises EngineError before a load."""

@@ -5,8 +5,9 @@ from statistics import median
 
 import pytest
 import torch
+from msgspec import structs
 
-from evaluator.engine.base import Generate, Score
+from evaluator.engine.base import Generate, Reference, Score
 from evaluator.engine.cache import FLOAT8, rounded
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.arguments import cache_dtypes
@@ -80,3 +81,34 @@ def test_a_gpu_s_caches_are_names_that_vllm_knows():
     from vllm.config.cache import CacheDType
 
     assert {*cache_dtypes(on_cpu=False)} <= {*get_args(CacheDType)}
+
+
+@pytest.mark.parametrize("kv_cache", ON_A_CPU[1:2])
+def test_distributions_are_compared_token_by_token(tmp_path, kv_cache):
+    """Those of an exact cache, by the engine itself with a rounded one, among other requests; against the oracle's."""
+    checkpoint = save_tiny_model(tmp_path / "model", "qwen3", 0, eos_ids=(0,))
+    exact = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
+    config = exact.model_copy(update={"kv_cache": kv_cache})
+
+    def scores(*, keep):
+        for each in asked():
+            if isinstance(each, Score):
+                reference = Reference(path=str(tmp_path / f"{each.request_id}.safetensors"), keep=keep)
+                yield structs.replace(each, request_id=f"r{each.request_id}", reference=reference)
+
+    base, oracle, engine = oracle_of(checkpoint, exact), oracle_of(checkpoint, config), VLLMEngine(config)
+    assert all(base.answer(each).status == "ok" for each in scores(keep=True))
+    engine.load(checkpoint)
+    mixed = [each for pair in zip(scores(keep=False), asked(), strict=False) for each in pair]
+    found, alone = answers(engine, mixed), answers(engine, list(asked()))
+    engine.close()
+    distances = []
+    for request in scores(keep=False):
+        answer, expected = found[request.request_id], oracle.answer(request)
+        assert answer.logprobs == pytest.approx(alone[request.request_id[1:]].logprobs, abs=FLIPPED[kv_cache])
+        both = list(zip(answer.divergences, expected.divergences, strict=True))
+        assert len(both) == len(request.continuation_ids)
+        assert all(ours.reference_logprob == pytest.approx(theirs.reference_logprob, abs=1e-6) for ours, theirs in both)
+        distances += [abs(ours.kld - theirs.kld) for ours, theirs in both]
+    assert median(distances) < 1e-5
+    assert max(distances) < FLIPPED[kv_cache]

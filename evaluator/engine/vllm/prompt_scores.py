@@ -10,14 +10,14 @@ a cache hit would include this token. So the hit must end before it. Both runner
 Replaces `KVCacheManager.get_computed_blocks` of a scheduler. Reads `Scheduler.kv_cache_config`, `.kv_cache_manager` and
 `.block_size`, `KVCacheManager.create_kv_cache_blocks`, `FullAttentionSpec` and `LogprobsTensors`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from vllm.v1.outputs import LogprobsTensors
 
 from evaluator.engine.base import Reference
-from evaluator.engine.distributions import carry_out
+from evaluator.engine.distributions import WIDTH, carry_out
 
 # What `SamplingParams.extra_args` carries: orders of a request that vLLM has no field for.
 FORCED = "forced_token_ids"  # the tokens to generate
@@ -60,6 +60,11 @@ def cacheable_tokens(request: Any) -> int:
     return most
 
 
+def reference_of(arguments: Mapping[str, Any]) -> Reference | None:
+    """The reference of a score that is read token by token."""
+    return Reference(**arguments[REFERENCE]) if REFERENCE in arguments and SCORED_FROM not in arguments else None
+
+
 def report(
     tables: LogprobsTensors, raw_RV: torch.Tensor, tokens: Sequence[int], reference: Reference
 ) -> LogprobsTensors:
@@ -72,6 +77,20 @@ def report(
     if compared is not None:
         logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
     return LogprobsTensors(tables.logprob_token_ids, logprobs, tables.selected_token_ranks)
+
+
+def with_divergences(
+    tables: LogprobsTensors, raw_RV: torch.Tensor, compared: Sequence[tuple[int, Reference, int, int]]
+) -> LogprobsTensors:
+    """The report on a step's generated tokens, with a further column for each field of a Divergence.
+
+    `compared`: rows of the step, each with its reference, the token that it predicts, and the token's place there."""
+    more_RD = tables.logprobs.new_zeros(len(tables.logprobs), WIDTH)
+    for row, reference, token, place in compared:
+        found = carry_out(reference, raw_RV[row : row + 1], [token], place)
+        assert found is not None, "only comparisons are read token by token"
+        more_RD[row] = found[0].to(more_RD.device)
+    return tables._replace(logprobs=torch.cat((tables.logprobs, more_RD), 1))
 
 
 def rows_of_table(tables: LogprobsTensors, start: int, count: int) -> LogprobsTensors:

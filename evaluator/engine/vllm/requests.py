@@ -17,7 +17,7 @@ from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
 from evaluator.engine.base import Cancel, Divergence, Generate, Request, Response, Score, Streamed
-from evaluator.engine.distributions import divergences_of
+from evaluator.engine.distributions import WIDTH, divergences_of
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.sampling import prompt_score
@@ -38,12 +38,13 @@ class InFlight(msgspec.Struct, eq=False):
     rows: list[Streamed] = []  # the tokens with log-probabilities
     ranks: list[int] | None = None  # theirs, of a Score
     report: Any = None  # vLLM's LogprobsTensors
+    compared: list[list[float]] | None = None  # of a Score that is read token by token: its table of divergences
 
     def response(self) -> Response:
         """Everything that came back: of a Score, what vLLM reports on the prompt, and then what was generated."""
         _, tokens, top_ids, top_logprobs, logprobs = zip(*self.rows, strict=True) if self.rows else ((),) * 5
         ranks = tuple(self.ranks or ())
-        divergences: tuple[Divergence, ...] = ()
+        divergences: tuple[Divergence, ...] = divergences_of(self.compared or ())
         if self.report_from is not None:
             assert isinstance(self.request, Score)
             ids, tables, reported = (part[self.report_from :].tolist() for part in self.report[:3])
@@ -141,6 +142,8 @@ class Batch:
                 reports.append(report)
                 if pending.ranks is not None:
                     pending.ranks += report.sampled_token_ranks.tolist()
+                if pending.compared is not None:
+                    pending.compared += report.logprobs[:, -WIDTH:].tolist()
             if output.finish_reason is not None:
                 ended[output.request_id] = pending
         streamed: list[Streamed] = []
@@ -186,14 +189,14 @@ class Batch:
             parameters = prompt_score(whole=self._whole)
             prompt = [*request.prompt_ids, *request.continuation_ids]
             pending = InFlight(request, prompt, report_from=len(request.prompt_ids) - 1)
-        elif request.reference is not None or (dialect.one_step and len(request.continuation_ids) > 1):
+        elif dialect.in_prompt(request):
             # The last token alone is generated. Of a score with a reference, the report has a row for that token too.
             parameters = dialect.score(request, in_prompt=True)
             prompt = [*request.prompt_ids, *request.continuation_ids[:-1]]
             pending = InFlight(request, prompt, report_from=0, ranks=[])
         else:
             parameters = dialect.score(request)
-            pending = InFlight(request, list(request.prompt_ids), ranks=[])
+            pending = InFlight(request, list(request.prompt_ids), ranks=[], compared=[] if request.reference else None)
         core_id = str(next(self._numbers))
         self._core.add_request(
             EngineCoreRequest(
@@ -226,7 +229,7 @@ def rows_of(reporting: Sequence[InFlight], tokens: Sequence[int], reports: Seque
     if not reports:
         return ()
     ids = np.concatenate([report.logprob_token_ids for report in reports])[:, 1:]
-    logprobs = np.concatenate([report.logprobs for report in reports])
+    logprobs = np.concatenate([report.logprobs for report in reports])[:, : 1 + ids.shape[1]]  # without divergences
     own, top, wide = logprobs[:, 0].tolist(), logprobs[:, 1:], ids.shape[1]  # the token itself is in the first column
     tied = (top[:, 1:] == top[:, :-1]).any(axis=1).tolist()
     both: list[list[tuple[Any, ...]]] = [  # columns are zipped in C

@@ -34,6 +34,13 @@ class Dialect:
 
     v2: bool  # vLLM samples and forces the tokens; False: our own sampler does
     one_step: bool = False  # continuations of several tokens are scored in one step
+    by_token: bool = False  # even what is compared with a reference reads the cache token by token, as an answer does
+
+    def in_prompt(self, request: Score) -> bool:
+        """Whether the rows of a continuation are those of a prompt. A distribution to keep always comes from there."""
+        if request.reference is not None and (request.reference.keep or not self.by_token):
+            return True
+        return self.one_step and len(request.continuation_ids) > 1
 
     def score(self, request: Score, *, in_prompt: bool = False) -> SamplingParams:
         """Parameters that report a continuation's log-probabilities, ranks and top tokens.
@@ -42,7 +49,7 @@ class Dialect:
         provide rows of these tokens, the whole prompt is computed. With a reference, every row is read off the prompt.
         """
         forced = list(request.continuation_ids[-1:] if in_prompt else request.continuation_ids)
-        settings: dict[str, Any] = {} if request.reference is not None else {"logprobs": 1}
+        settings: dict[str, Any] = {} if request.reference is not None and in_prompt else {"logprobs": 1}
         orders: dict[str, Any] = {} if self.v2 else {FORCED: forced}
         if in_prompt:
             settings["skip_reading_prefix_cache"] = not self.one_step

@@ -181,9 +181,10 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
             llm.engine_core.shutdown()
         why = not_imported(error) or named(error)
         raise EngineError(f"{checkpoint}: vLLM could not start an engine: {why}") from error
+    by_token = config.kv_cache != AUTO_CACHE
     return Started(
         llm=llm,
-        dialect=Dialect(v2=v2, one_step=one_step),
+        dialect=Dialect(v2=v2, one_step=one_step and not by_token, by_token=by_token),
         max_model_len=min(config.max_model_len, positions),
         positions=positions,
         max_num_seqs=arguments["max_num_seqs"],
@@ -210,7 +211,7 @@ def _patch(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
         from evaluator.engine.vllm.v2.partial_blocks import share_partial_blocks
 
         share_partial_blocks(core.scheduler)
-    return config.kv_cache == AUTO_CACHE  # a rounded cache is read token by token, as an answer's is
+    return True
 
 
 def wait_for_memory(share: float, gpus: int = 1) -> None:

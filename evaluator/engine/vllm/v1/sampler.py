@@ -23,7 +23,8 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.interface import MoveDirectionality
 from vllm.v1.sample.sampler import Sampler
 
-from evaluator.engine.vllm.prompt_scores import FORCED, NUCLEUS
+from evaluator.engine.base import Reference
+from evaluator.engine.vllm.prompt_scores import FORCED, NUCLEUS, reference_of, with_divergences
 
 _BLOCK = 64  # tokens: the best of a row are looked for in the blocks with the highest peaks
 _FIRST_LOOK = 64  # how many of the likeliest tokens are tried first as the nucleus
@@ -40,6 +41,7 @@ class Order:
     top_p: float = 1.0
     top: int = 0  # likeliest tokens to report
     reported: bool = True  # whether log-probabilities are reported at all
+    reference: Reference | None = None  # what the rows of forced tokens are compared with
 
     @property
     def token(self) -> int | None:
@@ -75,6 +77,7 @@ class Orders(LogitsProcessor):  # type: ignore[misc]  # vllm is not followed by 
                 top_p=arguments.get(NUCLEUS, 1.0),
                 top=parameters.logprobs or 0,
                 reported=parameters.logprobs is not None,
+                reference=reference_of(arguments),
             )
         for source, target, direction in batch_update.moved:
             moved, replaced = rows.pop(source, None), rows.pop(target, None)
@@ -98,6 +101,13 @@ class RowSampler(Sampler):  # type: ignore[misc]
         rows = next(each for each in sampling_metadata.logitsprocs.all if isinstance(each, Orders)).rows
         orders = [rows[row] for row in range(len(logits))]
         tokens_R, tables = sample(logits.float(), orders, sampling_metadata.generators)
+        compared = []
+        for row, order in enumerate(orders):
+            place = len(order.output_ids)
+            if order.reference is not None and order.forced is not None and place < len(order.forced):
+                compared.append((row, order.reference, order.forced[place], place))
+        if compared:
+            tables = with_divergences(tables, logits, compared)
         return SamplerOutput(sampled_token_ids=tokens_R[:, None].int(), logprobs_tensors=tables)
 
 

@@ -20,6 +20,7 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample import prompt_logprob
 
 from evaluator.engine.base import Reference
+from evaluator.engine.vllm import prompt_scores
 from evaluator.engine.vllm.prompt_scores import FORCED, REFERENCE, SCORED_FROM, joined, report, rows_of_table
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
@@ -127,6 +128,35 @@ class ScoringWorker:
             stop = max(first, end if pending.reference is not None else min(end, prompt - 1))
             offset = int(batch.query_start_loc_np[index]) - start
             yield _Rows(name, slot, range(first, stop), range(offset + first, offset + stop), end >= prompt)
+
+
+class ComparingSampler:
+    """Wraps a runner's `sampler`: it also compares the tokens of scores that are read token by token."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+        self._compared: dict[int, tuple[Reference | None, list[int]]] = {}  # by slot; with the forced tokens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> None:
+        self._own.add_request(req_idx, sampling_params)
+        arguments = sampling_params.extra_args or {}
+        self._compared[req_idx] = prompt_scores.reference_of(arguments), arguments.get(FORCED, [])
+
+    def __call__(self, logits: torch.Tensor, input_batch: Any) -> Any:
+        output = self._own(logits, input_batch)
+        compared = []
+        for row, slot in enumerate(input_batch.idx_mapping_np.tolist()):
+            reference, forced = self._compared.get(slot, (None, []))
+            if reference is not None:
+                place = int(input_batch.seq_lens_cpu_upper_bound[row] - self._own.req_states.prompt_len.np[slot])
+                if 0 <= place < len(forced):  # below 0 within a prompt
+                    compared.append((row, reference, forced[place], place))
+        if compared:
+            output.logprobs_tensors = prompt_scores.with_divergences(output.logprobs_tensors, logits, compared)
+        return output
 
 
 def _tables(

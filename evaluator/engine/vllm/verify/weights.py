@@ -190,12 +190,13 @@ class WorkerExtension:
         from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
         from evaluator.engine.vllm.v2.kernels import rank_strictly, warm_top_p
-        from evaluator.engine.vllm.v2.scores import ScoringWorker
+        from evaluator.engine.vllm.v2.scores import ComparingSampler, ScoringWorker
 
         rank_strictly()
         runner = self.model_runner
         runner.prompt_logprobs_worker = ScoringWorker(runner.prompt_logprobs_worker)
         warm_top_p(runner, apply_top_k_top_p)
+        runner.sampler = ComparingSampler(runner.sampler)
 
 
 def _read(files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
