@@ -304,7 +304,8 @@ def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPat
 def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(driver, "ray", Sent())
     dense = next(job for job in run._prepared.jobs if job.prune is None)
-    run._add(dense, Inspections(trust=False))
+    with Inspections(trust=False) as inspected:
+        run._add(dense, inspected)
     worker = run._worker(0, Place(node_id="n", gpus=1, threads=1, sharing=2), {})
     shared, alone = worker._setup.config, run._worker(1, Place(node_id="n", gpus=1, threads=1), {})._setup.config
     assert (shared.gpu_memory_utilization, shared.shared_gpu) == (0.45, True)
