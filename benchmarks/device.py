@@ -9,6 +9,7 @@ Several engines share one `Device`, as processes share a GPU: it takes one step 
 Replaces vLLM's `Executor`. Reads `SchedulerOutput`, `NewRequestData` and `SamplingParams`; makes `ModelRunnerOutput`.
 """
 
+import hashlib
 import multiprocessing
 import random
 import time
@@ -29,7 +30,6 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsLists, LogprobsTensors, ModelRunnerOutput
 
-from evaluator.engine.fake import FakeLM
 from evaluator.engine.vllm.prompt_scores import REFERENCE, SCORED_FROM
 
 STATES = 1021
@@ -53,12 +53,13 @@ class ScriptedLM:
 
     def __init__(self, vocabulary: int, eos_id: int) -> None:
         rng = random.Random(0)
-        script = FakeLM(vocabulary=4 * TOP, eos_ids=frozenset(), seed=1, sharpness=_SHARPNESS)
         others = [token for token in range(vocabulary) if token != eos_id]
         self.ids: list[list[int]] = []
         self.logprobs: list[list[float]] = []
         for state in range(STATES):
-            row = np.sort(script.logprobs((state,)))[::-1][:TOP].astype(np.float32)
+            seed = hashlib.blake2b(repr((1, (state,))).encode(), digest_size=8).digest()
+            logits = np.random.default_rng(int.from_bytes(seed, "little")).normal(size=4 * TOP) * _SHARPNESS
+            row = np.sort(logits - np.logaddexp.reduce(logits))[::-1][:TOP].astype(np.float32)
             ids = rng.sample(others, TOP)
             ids[0 if rng.random() < _EOS_FIRST else rng.randrange(2, TOP)] = eos_id
             self.ids.append(ids)

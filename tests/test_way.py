@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any
 
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.engine.fake import FakeEngine
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.tables import TABLES
 from evaluator.probes.planning import plan_of
@@ -17,6 +16,7 @@ from evaluator.probes.stream import Evaluation
 from evaluator.store.outcomes import reduce_records
 from evaluator.store.records import to_table
 from tests.support import probing
+from tests.support.fake import FakeEngine
 from tests.support.models import save_tiny_model
 from tests.support.stamps import STAMP
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from evaluator.asking.templates import PromptTemplate, Wording
+from evaluator.asking.thoughts import Thought, Thoughts, thinking_variables
 from evaluator.asking.trial import LONGEST
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import InputError, one_line
@@ -37,9 +38,10 @@ _LOOKAHEAD = 8
 class Prompt:
     """A prompt as the model sees it."""
 
-    text: str  # chat template applied, context cut
-    token_ids: tuple[int, ...]
+    text: str  # chat template applied, context cut; after a thought: what stands between thought and answer
+    token_ids: tuple[int, ...]  # after a thought: prompt, thought and text
     truncated: bool  # the token cap (not a cap in characters) cut the context
+    thought: Thought | None = None  # what the model thought before the answer that is to follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,8 @@ class Prompter:
     """Makes the prompts of one task for one tokenizer (of transformers). The same call gives the same ids.
 
     `chat`: prompts are user turns of its chat template. `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's
-    length. `template` words the prompts; None: the paper. Raises InputError for `chat` without a chat template.
+    length. `template` words the prompts; None: the paper. `thinking`: models think before they answer (`thoughts`).
+    Raises InputError for `chat` without a chat template, and for `thinking` without a template of thoughts.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Prompter:
         prompt_tokens: int,
         one_shot_prompt_tokens: int,
         template: PromptTemplate | None = None,
+        thinking: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._chat = chat
@@ -80,6 +84,7 @@ class Prompter:
         self.eos_ids = eos_ids_of(tokenizer)
         self._decode = _decoder(tokenizer)
         self._counts: dict[str, int] = {}
+        self.thoughts = Thoughts(tokenizer) if thinking else None
 
     def build(
         self,
@@ -89,12 +94,14 @@ class Prompter:
         candidates: Sequence[str] = (),
         exemplar: Item | None = None,
         context_chars: int | None = None,
+        thinking: bool = True,
     ) -> Prompt:
         """The prompt that poses `item`. Raises InputError if it is too long without any context, or lacks an exemplar.
 
         `shown`, `distractors_only` and `unrelated` list the `candidates`; a template that names `options` lists them in
         every format. `one_shot` shows the `exemplar`. `context_chars` cuts the context first: by default to 500 for
-        `one_shot` and `open_capped`, which also share a token cap, and not for the others.
+        `one_shot` and `open_capped`, which also share a token cap, and not for the others. Without `thinking`, a model
+        that thinks otherwise does not.
 
         If the prompt is over its cap, the context is cut from its end, at a code point, to the longest prefix that
         fits: none of the next 8 longer ones does. (The number of tokens is not monotonic in the number of characters.
@@ -107,7 +114,7 @@ class Prompter:
         cap = self._one_shot_prompt_tokens if format in CAPPED_FORMATS else self._prompt_tokens
         before, context, after = _pieces(item, format, candidates, exemplar, context_chars, self._wording)
         if self._chat:
-            before, after = self._in_chat_template(before, context, after)
+            before, after = self._in_chat_template(before, context, after, thinking=thinking)
         prompt = self._fit(before, context, after, cap)
         if prompt is None:
             shortest = len(self._encode(before + after))
@@ -142,8 +149,20 @@ class Prompter:
         tokens.
         """
         separator = "" if self._chat else _separator(prompt.text)
+        before: tuple[int, ...] = ()
+        if prompt.thought is not None and self.thoughts is not None:  # they are no text that could be encoded again
+            text = prompt.text + self.thoughts.format.gap
+            before = prompt.token_ids[: len(prompt.token_ids) - len(self._encode(prompt.text))]
+            prompt = Prompt(text=text, token_ids=self._encode(text), truncated=prompt.truncated)
         joint = self._encode_batch([prompt.text + separator + answer for answer in answers])
-        return [_split(prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
+        return [_split(before, prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
+
+    def after(self, prompt: Prompt, thought: Thought) -> Prompt:
+        """The prompt with a thought that has ended: what follows is the answer."""
+        assert self.thoughts is not None
+        text = self.thoughts.format.end + self.thoughts.format.header
+        ids = (*prompt.token_ids, *thought.token_ids, *self._encode(text))
+        return Prompt(text=text, token_ids=ids, truncated=prompt.truncated, thought=thought)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of generated ids, without special tokens and with unchanged white space."""
@@ -164,7 +183,7 @@ class Prompter:
             self._counts[passage] = len(self.ends(passage))
         return self._counts[passage]
 
-    def _in_chat_template(self, before: str, context: str, after: str) -> tuple[str, str]:
+    def _in_chat_template(self, before: str, context: str, after: str, *, thinking: bool = True) -> tuple[str, str]:
         """What stands before and after the context once the template is applied."""
         turn = before + context + after
         try:
@@ -172,8 +191,8 @@ class Prompter:
                 [{"role": "user", "content": turn}],
                 tokenize=False,
                 add_generation_prompt=True,
-                enable_thinking=False,
                 date_string=_DATE,
+                **thinking_variables(thinking and self.thoughts is not None),
             )
         except Exception as error:  # a template divides by zero as it likes
             raise InputError(
@@ -291,13 +310,13 @@ def _around(context: str, gap: str, question: str) -> tuple[str, str]:
     return ("Context: ", f"{gap}Question: {question}") if context else ("", f"Question: {question}")
 
 
-def _split(prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:
+def _split(before: tuple[int, ...], prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:
     own = prompt.token_ids
     pairs = enumerate(zip(own, joint, strict=False))
     common = next((place for place, (one, other) in pairs if one != other), min(len(own), len(joint)))
     if not 0 < common < len(joint):
         raise InputError(f"answer {answer!r} has no tokens of its own after the prompt in this tokenizer")
-    return Continuation(prompt_ids=joint[:common], continuation_ids=joint[common:])
+    return Continuation(prompt_ids=before + joint[:common], continuation_ids=joint[common:])
 
 
 def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.asking.templates import PromptTemplate, Wording
+from evaluator.asking.thoughts import thinking_variables
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 
@@ -30,13 +31,14 @@ _TOO_LARGE = 3  # exit code
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def try_template(tokenizer: Any) -> None:
+def try_template(tokenizer: Any, *, thinking: bool = False) -> None:
     """Raises InputError for a chat template that runs or writes without end; other faults appear when it is used."""
     try:
         template = tokenizer.get_chat_template()
     except ValueError:  # several templates, without a default
         return
-    if problem := problem_of(template, json.dumps(tokenizer.special_tokens_map, default=str)):
+    variables = {**tokenizer.special_tokens_map, **thinking_variables(thinking)}
+    if problem := problem_of(template, json.dumps(variables, default=str)):
         raise InputError(f"{tokenizer.name_or_path}: chat: the chat template {problem}")
 
 
@@ -90,7 +92,7 @@ def _render_chat(template: str, variables: Mapping[str, Any]) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     turns = [[{"role": "user", "content": "resurface"}]]
-    settings = {"add_generation_prompt": True, "enable_thinking": False, **variables}
+    settings = {"add_generation_prompt": True, **variables}
     try:
         rendered, _ = render_jinja_template(turns, chat_template=template, **settings)
     except MemoryError:

@@ -20,6 +20,7 @@ import msgspec
 
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
+ThoughtState = Literal["none", "closed", "cut", "forced"]
 ControlKind = Literal["same", "paraphrase", "other"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -104,7 +105,7 @@ class Record(Origin, frozen=True, kw_only=True):
         int,
         Meaning(
             "number of the beam, sample, option or window, from 0; `fidelity`: 0 is the base's greedy answer, 1 the "
-            "gold answer; 0 elsewhere",
+            "gold answer; `greedy`: 1 is the answer after a cut thought; 0 elsewhere",
             key=True,
         ),
     ]
@@ -112,8 +113,8 @@ class Record(Origin, frozen=True, kw_only=True):
     status: Annotated[
         Status,
         Meaning(
-            "`ok`; `truncated`: `ok` with a shortened context; `excluded`: the item cannot be posed this way, and "
-            "`text` has the reason; `engine_error`: the engine failed"
+            "`ok`; `truncated`: `ok` with a cut context or thought; `excluded`: the item "
+            "cannot be posed this way, and `text` has the reason; `engine_error`: the engine failed"
         ),
     ]
     text: Annotated[
@@ -195,6 +196,18 @@ class Record(Origin, frozen=True, kw_only=True):
     context_depth: Annotated[float | None, _Later("the share of the added text before the own passage", "0 to 1")] = (
         None
     )
+    thought: Annotated[str | None, _Later("what the model thought before its answer (`greedy`, `sample`)")] = None
+    thought_tokens: Annotated[
+        int | None, _Later("length of the thought before the answer; null without thinking", "tokens")
+    ] = None
+    thought_state: Annotated[
+        ThoughtState | None,
+        _Later(
+            "`none`: no thought; `closed`: it has an end; `cut`: it has none, so there is no answer; `forced`: the "
+            "answer after we ended a cut thought. `greedy` has the last two both"
+        ),
+    ] = None
+    thought_ids: Annotated[tuple[int, ...] | None, _Unreported("ids of `thought`", later=True)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

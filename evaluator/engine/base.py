@@ -20,7 +20,7 @@ import msgspec
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True):
-    """Generate up to `max_tokens` tokens; only EOS stops earlier, and is then the last id of the response."""
+    """Generate up to `max_tokens` tokens; EOS or a stop id ends it earlier, and is then the last id of the response."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -30,6 +30,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     top_logprobs: int = 0  # how many of the most likely tokens to report at every step
     stream: bool = False  # hand tokens to RequestSource.streamed as they are computed, where the engine can
+    stop_ids: tuple[int, ...] = ()  # ids that end it as EOS does
     checked: int = 0  # so many prompt_ids are known to be ids: of a request that was answered, and of its answer
 
 

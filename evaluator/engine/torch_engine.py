@@ -173,7 +173,7 @@ class TorchEngine:
                 logprobs.append(float(logprobs_V[token]))
                 if request.top_logprobs:
                     top.append(_top(logprobs_V, request.top_logprobs))
-            if token in self._eos_ids:
+            if token in self._eos_ids or token in request.stop_ids:
                 break
             ids = (token,)
         return Response(

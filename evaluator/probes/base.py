@@ -74,8 +74,9 @@ class Probe(ABC):
     # The outcome columns that `reduce` fills, with their pandas types. `<name>_status` and `<name>_why` come on top.
     columns: Mapping[str, str]
     # It reads its base's answers or distributions (`ItemRun.base`, `references`). So a task of a checkpoint with a base
-    # runs after the base's records of that task exist.
+    # runs after the base's records of that task exist. Of a model that thinks it gets the base's thought in `prompts`.
     after_base: bool = False
+    needs_thinking: ClassVar[bool] = False  # it has no meaning without thoughts
     references: bool = False  # it compares distributions, which the base keeps in the run directory
     gathers: ClassVar[bool] = False  # `run` goes on after every step of the engine, with the answers of that step
 
@@ -118,7 +119,9 @@ class ItemProbe(Probe):
 
     def why_not(self, item: ItemRun) -> str | None:
         """Why the probe cannot run on an item: the text of its `excluded` record. None: it can."""
-        return None if "open" in item.prompts else item.question.why_not("open")
+        if "open" not in item.prompts:
+            return item.question.why_not("open")
+        return item.base.missing if self.needs_thinking and item.base is not None else None
 
     @abstractmethod
     def cost(self, config: Settings) -> Cost:

@@ -120,11 +120,27 @@ class HardChoice(Choice):
         return question.hard_options
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        import pandas as pd
+        return _recognised(asked, self.name, "hard_recognised")
 
-        won = _Winners(asked)
-        reduced = pd.DataFrame({"hard_recognised": won.by(won.score)})
-        return where_measured(reduced, asked, self.name, "hard_recognised", won.decided)
+
+class AlignedChoice(Choice):
+    """`choice` after the base's thought."""
+
+    name = "aligned_choice"
+    help = "choice after the base's thought; needs thinking"
+    title = "choice after the base's thought"
+    after_base = needs_thinking = True
+    columns: Mapping[str, str] = {"aligned_recognised": "boolean"}
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        return _recognised(asked, self.name, "aligned_recognised")
+
+
+def _recognised(asked: pd.DataFrame, probe: str, column: str) -> pd.DataFrame:
+    import pandas as pd
+
+    won = _Winners(asked)
+    return where_measured(pd.DataFrame({column: won.by(won.score)}), asked, probe, column, won.decided)
 
 
 class _Winners:

@@ -56,6 +56,28 @@ class EvalConfig(Settings, Source):
                 raise ValueError(f"probe {probe.name} takes a text, as in task {texts}, not {self.task!r}")
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _probes_of_thoughts(cls, given: Any) -> Any:
+        """By default the probes of thoughts run too, where there are any."""
+        if not isinstance(given, dict) or given.get("probes") is not None:
+            return given
+        thinks = given.get("thinking", "off") not in ("off", False)
+        more = [each.name for each in PROBES if each.needs_thinking and thinks]
+        return given | {"probes": (*cls.model_fields["probes"].default, *more)}
+
+    @model_validator(mode="after")
+    def _thoughts(self) -> "EvalConfig":
+        """A thought begins in a chat template. Distributions are compared along answers without one."""
+        for probe in (PROBES[name] for name in self.probes):
+            if probe.needs_thinking and not self.thinks:
+                raise ValueError(f"thinking: off: the probe {probe.name} needs it on, or a budget")
+            if probe.references and self.thinks:
+                raise ValueError(f"thinking: the probe {probe.name} needs answers without thoughts; use thinking: off")
+        if self.thinks and not self.chat:
+            raise ValueError("thinking: thoughts begin in the chat template: set chat: true (--chat)")
+        return self
+
     @model_validator(mode="after")
     def _is_lengthened(self) -> "EvalConfig":
         """A text has no items, and a capped format cuts what was added."""

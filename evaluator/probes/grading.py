@@ -13,6 +13,7 @@ from typing import Any
 
 from evaluator.core.text import normalise, split_tokens
 
+LOOP = 8  # tokens of the n-grams that show a loop
 # A span that is never closed runs to the end: the model ran out of tokens while it was still thinking.
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
@@ -25,6 +26,15 @@ def thinking_spans(text: str) -> list[tuple[int, int]]:
 def strip_thinking(text: str) -> str:
     """The text without its `<think>...</think>` spans; one that is not closed runs to the end."""
     return _THINKING.sub("", text) if "<think>" in text else text
+
+
+def loops(thought: str, language: str) -> bool:
+    """Whether a thought loops: at least half of its n-grams of `LOOP` tokens stand in it before.
+
+    The tokens are those of token F1, of the normalised text. A thought of fewer than 2 `LOOP` tokens does not loop."""
+    tokens = split_tokens(normalise(thought), language)
+    grams = [tuple(tokens[start : start + LOOP]) for start in range(len(tokens) - LOOP + 1)]
+    return len(tokens) >= 2 * LOOP and 2 * len(set(grams)) <= len(grams)
 
 
 @lru_cache(maxsize=1024)  # an item's answers are compared with every beam and sample

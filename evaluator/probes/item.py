@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
 from evaluator.asking.questions import Question, Window
+from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Frozen
 from evaluator.core.records import Format, Record
 from evaluator.engine.base import NOT_NUMBERS, Generate, Response, Score
@@ -31,12 +32,37 @@ def each_once(names: Sequence[object] | None) -> None:
         raise ValueError(f"must name each one once, and at least one: {', '.join(map(str, names)) or '(empty)'}")
 
 
+class Budget(Frozen):
+    budget: int = Field(ge=1)  # tokens of a thought
+
+
+Thinking = Literal["off", "on"] | Budget
+_THOUGHT = 1000  # tokens: what an estimate assumes of a thought without a budget
+
+
+def _thinking(value: Any) -> Any:
+    """YAML reads `on` as true; a number, also as an option's text, is a budget."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, int) and number > 0:
+        return {"budget": number}
+    if not isinstance(number, dict | Budget) and number not in ("off", "on"):
+        raise ValueError("must be off, on, or {budget: N} with a number N of tokens from 1")
+    return number
+
+
 class Settings(Frozen):
     """The settings that probes read. The defaults are the paper's (The Benchmark Illusion, arXiv 2606.17609)."""
 
     formats: tuple[Format, ...] = ("open",)
     seed: Seed = 0
     max_new_tokens: int = Field(default=32, ge=1)
+    # Whether the model thinks before it answers, and for how many tokens; left out of identities where it is off.
+    thinking: Annotated[Thinking, BeforeValidator(_thinking)] = Field(default="off", exclude_if=lambda it: it == "off")
+    # The longest thought, which a sweep's preparation sets: the budget, or what the model's positions leave.
+    thought_limit: int = Field(default=0, ge=0, exclude_if=lambda it: not it)
+    thought_format: str = Field(default="", exclude_if=lambda it: not it)  # its name; likewise
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
     sample_seeds: tuple[Seed, ...] | None = None  # for the sample probe; None: the run seed. They must include it
@@ -70,6 +96,15 @@ class Settings(Frozen):
         return self.context_tokens[0]
 
     @property
+    def thinks(self) -> bool:
+        return self.thinking != "off"
+
+    @property
+    def expected_thought(self) -> int:
+        """Tokens that an estimate assumes of a thought."""
+        return self.thinking.budget if isinstance(self.thinking, Budget) else _THOUGHT if self.thinks else 0
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         return (self.seed,) if self.sample_seeds is None else self.sample_seeds
 
@@ -79,6 +114,7 @@ class BaseAnswer:
     """The greedy answer of a checkpoint's base to an item's open prompt, or why there is none."""
 
     token_ids: tuple[int, ...] = ()  # EOS included
+    thought: Thought | None = None  # before it
     missing: str | None = None
 
 
@@ -103,6 +139,7 @@ class Plan:
     prompts: Mapping[Format, Prompt]
     scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
     context_depth: float | None = None  # of the records
+    direct: Prompt | None = None  # the open prompt for an answer without a thought; None: models do not think
 
 
 class ItemRun:
@@ -111,7 +148,7 @@ class ItemRun:
     def __init__(
         self,
         plan: Plan,
-        serial: int,
+        serial: int | str,
         *,
         config: Settings,
         prompter: Prompter,
@@ -119,15 +156,19 @@ class ItemRun:
         base: BaseAnswer | None = None,
         references: References | None = None,
     ) -> None:
-        """`serial` is unique in the stream; `columns` are those of every record of the checkpoint. `base`: None if the
-        checkpoint is its own base, or no probe reads its base's answers; `references`: None without a place or a need.
+        """`serial` begins the ids of its requests; `columns` are those of every record of the checkpoint.
+
+        `base`: None if the checkpoint is its own base, or no probe reads its base's answers; `references`: None without
+        a place or a need.
         """
         self.item = plan.question.item
         self.plan = plan
         self.prompts = plan.prompts
+        self.scored = plan.scored
         self.config = config
         self.eos_ids = prompter.eos_ids
         self.decode = prompter.decode
+        self._prompter = prompter
         self.base = base
         self.references = references
         self.collapsed = False  # the item's log-probabilities came back so far, and all are NaN
@@ -161,7 +202,7 @@ class ItemRun:
 
     def score(self, answer: str) -> Score:
         """The request for the score of an answer to the open prompt, one of the probe's `continuations`."""
-        continuation = self.plan.scored[answer]
+        continuation = self.scored[answer]
         ids = ",".join(map(str, continuation.continuation_ids))
         return Score(
             # The prompt's length tells a moved boundary from an unmoved one.
@@ -170,16 +211,59 @@ class ItemRun:
             continuation_ids=continuation.continuation_ids,
         )
 
-    def record(self, probe: str, format: Format = "open", **columns: Any) -> Record:
-        """A record of the measured `columns`, and the prompt's length and cut; index 0, own seed, `ok` by default."""
+    def record(self, probe: str, format: Format = "open", prompt: Prompt | None = None, **columns: Any) -> Record:
+        """A record of the measured `columns`, and the prompt's length and cut; index 0, own seed, `ok` by default.
+
+        `prompt`: of the response, whose thought the record then contains; None: the format's."""
         filled = {**self._columns, "probe": probe, "format": format}
-        prompt = self.prompts.get(format)
+        thought = None if prompt is None else prompt.thought
+        if thought is not None:
+            filled |= {"thought": thought.text, "thought_ids": thought.token_ids}
+        prompt = self.prompts.get(format) if prompt is None else prompt
         if prompt is not None:
-            filled |= {"prompt_tokens": len(prompt.token_ids), "truncated": prompt.truncated}
+            posed = prompt if prompt.thought is None else self.plan.prompts[format]
+            filled |= {"prompt_tokens": len(posed.token_ids), "truncated": prompt.truncated}
+            if self.config.thinks:
+                filled |= thought_columns(prompt.thought)
         filled |= columns
         if prompt is not None and prompt.truncated and filled["status"] == "ok":
             filled["status"] = "truncated"
         return Record(**filled)
+
+    def think(self, name: object, prompt: Prompt, **drawn: Any) -> Generate:
+        """The request for a thought before the answer to a prompt."""
+        thoughts = self._prompter.thoughts
+        assert thoughts is not None
+        return Generate(
+            request_id=self.request_id("thought", name),
+            prompt_ids=prompt.token_ids,
+            max_tokens=self.config.thought_limit,
+            stop_ids=(thoughts.end_id,),
+            **drawn,
+        )
+
+    def thought_of(self, prompt: Prompt, response: Response) -> Thought | None:
+        """What the response to `think` holds."""
+        thoughts = self._prompter.thoughts
+        assert thoughts is not None
+        return thoughts.read(prompt.text, response.token_ids, self.eos_ids, self.decode)
+
+    def after(self, prompt: Prompt, thought: Thought | None) -> Prompt:
+        """The prompt of an answer after a thought."""
+        return prompt if thought is None else self._prompter.after(prompt, thought)
+
+    def remember(self, thoughts: Mapping[Format, Thought | None]) -> None:
+        """Ask everything after these thoughts from now on."""
+        self.prompts = {format: self.after(prompt, thoughts.get(format)) for format, prompt in self.prompts.items()}
+        if self.scored:
+            found = self._prompter.continuations(self.prompts["open"], list(self.scored))
+            self.scored = dict(zip(self.scored, found, strict=True))
+
+    def cut(self, thought: Thought | None) -> dict[str, Any]:
+        """The columns of a response that is a cut thought, and so no answer; none for any other."""
+        if thought is None or thought.state == "closed":
+            return {}
+        return {"status": "truncated", "thought_state": "cut", **self.graded(())}
 
     def graded(self, token_ids: tuple[int, ...]) -> dict[str, Any]:
         """The columns of a generated answer: its text, without thinking, is compared with the gold answers."""
@@ -197,6 +281,13 @@ class ItemRun:
             return failed(NOT_NUMBERS)
         logprob = sum(response.logprobs) if response.logprobs else None
         return {"logprob": logprob, "cached_tokens": response.cached_tokens, **self.graded(response.token_ids)}
+
+
+def thought_columns(thought: Thought | None) -> dict[str, Any]:
+    """The columns of what a model thought before a response."""
+    if thought is None:
+        return {"thought_tokens": 0, "thought_state": "none"}
+    return {"thought_tokens": len(thought.token_ids), "thought_state": thought.state}
 
 
 def failed(error: str | None) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig)
             return Plan(question=replace(question, unfit=str(error)), prompts={}, scored={})
         item, depth = replace(item, context=long.text), long.depth
         question = replace(question, unfit=TOO_LONG_CONTEXT)  # says why any prompt is left out below
+    direct: Prompt | None = None
     prompts: dict[Format, Prompt] = {}
     for format in sorted(formats):
         if question.can_pose(format):
@@ -126,8 +127,12 @@ def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig)
                 prompt = prompter.build(item, format, candidates=candidates, exemplar=question.exemplar)
                 if not (config.length and prompt.truncated):  # the cut may take the item's own passage
                     prompts[format] = prompt
+    if config.thinks and "open" in prompts:
+        with contextlib.suppress(InputError):
+            candidates = question.candidates.get("open", ())
+            direct = prompter.build(item, "open", candidates=candidates, thinking=False)
     scored: dict[str, Continuation] = {}
     if answers and "open" in prompts:
         continuations = prompter.continuations(prompts["open"], list(answers))
         scored = dict(zip(answers, continuations, strict=True))
-    return Plan(question=question, prompts=prompts, scored=scored, context_depth=depth)
+    return Plan(question=question, prompts=prompts, scored=scored, context_depth=depth, direct=direct)

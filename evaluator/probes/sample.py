@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluator.engine.base import Generate
 from evaluator.probes.base import Cost, ItemProbe, Steps
+from evaluator.probes.item import failed
 from evaluator.probes.reducing import hits, majority
 
 if TYPE_CHECKING:
@@ -38,28 +39,45 @@ class Sample(ItemProbe):
         return f"{self.name} x {len(config.seeds)} seeds" if len(config.seeds) > 1 else self.name
 
     def run(self, item: ItemRun) -> Steps:
-        config, prompt_ids = item.config, item.prompts["open"].token_ids
+        config, open_prompt = item.config, item.plan.prompts["open"]
         numbered = [(seed, number) for seed in config.seeds for number in range(config.samples)]
+        shared = {"temperature": config.temperature, "top_p": config.top_p}
+        seeds = [sample_seed(seed, item.item.item_id, number) for seed, number in numbered]
+        drawn: list[dict[str, Any]] = [{**shared, "seed": seed} for seed in seeds]
+        names, prompts = [f"{seed}/{number}" for seed, number in numbered], [open_prompt] * len(numbered)
+        columns: list[dict[str, Any]] = [{} for _ in numbered]  # of those that need no answer: all of them
+        if config.thinks:  # each its own thought
+            thoughts = yield [
+                item.think(f"{self.name}/{name}", open_prompt, **each) for name, each in zip(names, drawn, strict=True)
+            ]
+            read = [item.thought_of(open_prompt, response) for response in thoughts]
+            prompts = [item.after(open_prompt, thought) for thought in read]
+            columns = [
+                failed(response.error) if response.status != "ok" else item.cut(thought)
+                for response, thought in zip(thoughts, read, strict=True)
+            ]
+        asked = [place for place, known in enumerate(columns) if not known]
         responses = yield [
             Generate(
-                request_id=item.request_id(self.name, f"{seed}/{number}"),
-                prompt_ids=prompt_ids,
+                request_id=item.request_id(self.name, names[place]),
+                prompt_ids=prompts[place].token_ids,
                 max_tokens=config.max_new_tokens,
-                temperature=config.temperature,
-                top_p=config.top_p,
-                seed=sample_seed(seed, item.item.item_id, number),
+                **drawn[place],
             )
-            for seed, number in numbered
+            for place in asked
         ]
         yield ()  # until the item's other requests are answered: they show whether its log-probabilities are NaN
+        for place, response in zip(asked, responses, strict=True):
+            columns[place] = item.generated(response)
         return [
-            item.record(self.name, index=number, seed=seed, **item.generated(response))
-            for (seed, number), response in zip(numbered, responses, strict=True)
+            item.record(self.name, prompt=prompt, index=number, seed=seed, **each)
+            for (seed, number), prompt, each in zip(numbered, prompts, columns, strict=True)
         ]
 
     def cost(self, config: Settings) -> Cost:
         count = config.samples * len(config.seeds)
-        return Cost(requests=count, generated_tokens=count * config.max_new_tokens)
+        each = config.max_new_tokens + config.expected_thought
+        return Cost(requests=count * (2 if config.thinks else 1), generated_tokens=count * each)
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         counted = hits(asked, self.name)

@@ -22,19 +22,30 @@ from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
 from evaluator.engine.admission import Refusing
 from evaluator.engine.base import NOT_NUMBERS, Cancel, Engine, Generate, Request, Response, Streamed
-from evaluator.probes.base import ItemProbe, Probe, Steps, blame
+from evaluator.probes.base import Cost, ItemProbe, Probe, Steps, blame
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import BaseAnswer, ItemRun, Plan, References
+from evaluator.probes.item import BaseAnswer, ItemRun, Plan, References, Settings, failed
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from evaluator.asking.prompts import Prompter
 
-IN_FLIGHT = 64  # items: enough requests to fill a large batch while the slowest items' beams finish
+# Items: enough requests to fill a large batch while the slowest items' beams finish, or while each thinks.
+_IN_FLIGHT, _THINKING = 64, 512
+
+
+def items_in_flight(config: EvalConfig) -> int:
+    """The most items that an engine has begun and not ended."""
+    return _THINKING if config.thinks else _IN_FLIGHT
 
 
 class _Active(ItemRun):
     def __init__(self, plan: Plan, serial: int, **shared: Any) -> None:
         super().__init__(plan, serial, **shared)
+        self.aligned: ItemRun = self  # the same item after its base's thought
+        self.thinking = False  # its probes wait for its thoughts
+        self.failure: str | None = None  # why there are no thoughts
         self.runs: list[_ProbeRun] = []  # in the order of the probes
         self.open = 0  # requests without their response
         self.numbers = self.not_numbers = False  # of the log-probabilities that came: whether any are, or are NaN
@@ -68,13 +79,19 @@ class Evaluation:
         columns: Mapping[str, Any],
         base: Callable[[Item], BaseAnswer] | None = None,
         references: References | None = None,
-        in_flight: int = IN_FLIGHT,
+        in_flight: int | None = None,
     ) -> None:
         self._plans = iter(plans)
+        self._thinks = config.thinks
         self._probes: Sequence[Probe] = config.text_probes if config.is_text else config.item_probes
-        self._shared = {"config": config, "prompter": prompter, "columns": columns, "references": references}
+        self._shared: dict[str, Any] = {
+            "config": config,
+            "prompter": prompter,
+            "columns": columns,
+            "references": references,
+        }
         self._base = base
-        self._in_flight = in_flight
+        self._in_flight = items_in_flight(config) if in_flight is None else in_flight
         self._serial = 0
         self._active = 0  # items
         self._readers: dict[str, list[_ProbeRun]] = {}  # the probes that wait for a request, by its id
@@ -165,15 +182,27 @@ class Evaluation:
                     run.item.numbers = True
 
     def _start_next(self) -> bool:
-        """Start the next item: the first step of each probe, in which equal requests are sent once."""
+        """Start the next item, with its thoughts or else with its probes."""
         plan = next(self._plans, None)
         if plan is None:
             return False
-        active = _Active(plan, self._serial, base=self._base and self._base(plan.question.item), **self._shared)
+        base = self._base and self._base(plan.question.item)
+        active = _Active(plan, self._serial, base=base, **self._shared)
+        if plan.prompts and self._thinks:
+            active.thinking = True
+            if base is not None:
+                active.aligned = ItemRun(plan, f"{self._serial}/base", base=base, **self._shared)
+                active.aligned.remember({"open": base.thought})
         self._serial += 1
         self._active += 1
+        self._begin(active, [_THINK] if active.thinking else self._probes)
+        return True
+
+    def _begin(self, active: _Active, probes: Sequence[Probe]) -> None:
+        """The first step of each probe, in which equal requests are sent once."""
+        active.runs = []
         requests: dict[str, Request] = {}
-        for probe in self._probes:
+        for probe in probes:
             if isinstance(probe, ItemProbe) and probe.deep and not active.question.deep:
                 continue
             run = _ProbeRun(probe, active)
@@ -182,25 +211,29 @@ class Evaluation:
                 assert not isinstance(request, Cancel), "nothing was sent yet"
                 known = requests.get(request.request_id)
                 requests[request.request_id] = request if known is None else _joined(known, request)
-                self._readers.setdefault(request.request_id, []).append(run)
+                readers = self._readers.setdefault(request.request_id, [])
+                if run not in readers[-1:]:  # two of its texts may be the same tokens
+                    readers.append(run)
         active.open += len(requests)
         self._waiting.update(requests)
-        self._ready.extend(requests.values())
+        self._ready.extendleft(reversed(requests.values()))
         self._settle(active)
-        return True
 
     def _step(self, run: _ProbeRun, responses: Sequence[Response] = ()) -> Sequence[Request | Cancel]:
         """Let a probe go on to its next requests, or to its records."""
         item, probe = run.item, run.probe
-        item.collapsed = item.not_numbers and not item.numbers
+        view = item.aligned if probe.after_base else item
+        item.collapsed = view.collapsed = item.not_numbers and not item.numbers
         run.asked = ()
         try:
             if run.steps is not None:
                 run.asked = run.steps.send(responses)
-            elif isinstance(probe, ItemProbe) and (why := probe.why_not(item)) is not None:
+            elif item.failure is not None:
+                run.records = [item.record(probe.name, **failed(item.failure))]
+            elif isinstance(probe, ItemProbe) and (why := probe.why_not(view)) is not None:
                 run.records = [item.record(probe.name, status="excluded", text=why)]
             else:
-                run.steps = probe.run(item)
+                run.steps = probe.run(view)
                 run.asked = next(run.steps)
         except StopIteration as ended:
             run.records = ended.value
@@ -237,12 +270,44 @@ class Evaluation:
         """When no request of an item is open, let the probes that are left go on, then end the item."""
         while not active.open and not any(run.gathered for run in active.runs):
             left = [run for run in active.runs if run.records is None]
+            if not left and active.thinking:
+                active.thinking = False
+                self._begin(active, self._probes)
+                return
             if not left:
                 self._active -= 1
                 self._ended.append(active)
                 return
             for run in left:
                 self._send(run, self._step(run))
+
+
+class _Think(ItemProbe):
+    """Comes before the probes of an item: each of its prompts is extended by what the model thinks of it."""
+
+    name = "think"
+
+    def why_not(self, item: ItemRun) -> str | None:
+        return None
+
+    def run(self, item: ItemRun) -> Steps:
+        assert isinstance(item, _Active)
+        formats = sorted(item.prompts, key=lambda format: format != "open")
+        responses = yield [item.think(format, item.prompts[format]) for format in formats]
+        item.failure = next((each.error for each in responses if each.status != "ok"), None)
+        if item.failure is None:
+            given = zip(formats, responses, strict=True)
+            item.remember({format: item.thought_of(item.prompts[format], each) for format, each in given})
+        return []
+
+    def cost(self, config: Settings) -> Cost:
+        return Cost()  # the probes count their thoughts
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        raise NotImplementedError("it has no records")
+
+
+_THINK = _Think()
 
 
 def _joined(one: Request, other: Request) -> Request:

@@ -9,7 +9,7 @@ the page shows model output only as text.
 
     chunk = {"s": [string...], "n": [item number...], "r": [row...]}
     row   = [whether the prompt was cut, entries of the first probe, entries of the second...]
-    entry = by the probe's view   answer    [string, hit, format], one for each format
+    entry = by the probe's view   answer    [string, hit, format], and the thought's string if there was one
                                   answers   [string, hit] or [string, hit, logprob]
                                   options   [string, gold, logprob, tokens]
                                   rank      [rank, margin]
@@ -37,7 +37,7 @@ from evaluator.probes.base import Probe, View
 
 FATE_CODES = {"kept": "k", "mc_only": "m", "produced_only": "p", "lost": "l", "not_known": "n", "unmeasured": "u"}
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-_TEXTS = ["item_id", "probe", "format", "status", "text", "option_text"]
+_TEXTS = ["item_id", "probe", "format", "status", "text", "option_text", "thought", "thought_state"]
 # The columns that the item view shows or sorts by.
 _READ = [*_TEXTS, "index", "truncated", "contains", "is_gold", "token_ids", "logprob", "rank", "margin"]
 
@@ -93,7 +93,7 @@ class ItemView:
             entries: dict[str, list[list[Any]]] = {name: [] for name in views}
             for each in part:
                 record: Any = each
-                if _is(record.truncated) or record.status == "truncated":
+                if _is(record.truncated) or (record.status == "truncated" and record.thought_state != "cut"):
                     cut = 1
                 entry = _entry(views[record.probe], record, strings)
                 if entry is not None:
@@ -198,7 +198,8 @@ def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any]
         return strings.setdefault(text if isinstance(text, str) else "", len(strings))
 
     if view == "answer":
-        return [number_of(record.text), _hit(record), FORMATS.index(record.format)]
+        thought = [number_of(record.thought)] if isinstance(record.thought, str) else []
+        return [number_of(record.text), _hit(record), FORMATS.index(record.format), *thought]
     if view == "answers":
         logprob = _number(record.logprob, 2)
         return [number_of(record.text), _hit(record), *([] if logprob is None else [logprob])]

@@ -70,7 +70,8 @@
     const [aligned] = viewed("aligned").flatMap(({ title, entries: all }) => all.map(([rank, margin, leadIn, answer, logprob]) => (
       { title, rank, margin, leadIn: text(leadIn), answer: text(answer), logprob })));
     return {
-      said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format]) => ({ title, format: index.formats[format], text: text(at), hit }))),
+      said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format, thought]) => (
+        { title, format: index.formats[format], text: text(at), hit, thought: thought === undefined ? null : text(thought) }))),
       several: viewed("answers").map(({ title, entries: all }) => ({ title, answers: all.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })) })),
       choices, options: scored,
       recognised: gold && rivals.length && known.length === scored.length ? gold.logprob > Math.max(...rivals) : null,
@@ -265,6 +266,7 @@
   function listing(title, answers, golds) {
     if (!answers.length) return null;
     return [h("h4", {}, title), h("ol", {}, answers.map((answer) => h("li", {}, output(answer, golds),
+      answer.thought ? h("details", { class: "thought" }, h("summary", {}, "thought"), h("bdi", {}, answer.thought)) : null,
       answer.logprob === null || answer.logprob === undefined ? null : h("small", {}, answer.logprob.toFixed(2)))))];
   }
   function scoring(title, options) {

@@ -56,7 +56,8 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
         if not asked.empty:
             columns += [probe.reduce(asked), why_not(asked, probe.name)]
     outcomes = pd.concat(columns, axis=1)
-    cut = keyed["truncated"].astype("boolean").fillna(False) | (keyed["status"] == "truncated")
+    shortened = (keyed["status"] == "truncated") & keyed["thought_state"].ne("cut").fillna(True)
+    cut = keyed["truncated"].astype("boolean").fillna(False) | shortened
     outcomes["truncated"] = cut.groupby([keyed[name] for name in KEY]).any()
     outcomes = outcomes.reindex(columns=[name for name in types if name not in KEY])
     return outcomes.reset_index().astype(types)[list(types)]

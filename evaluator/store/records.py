@@ -124,11 +124,13 @@ class RecordStore:
             )
 
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
-        """The greedy answers of one checkpoint to the open prompts of one task: language, item_id, status, token_ids.
+        """The greedy answers of one checkpoint to the open prompts of one task.
 
-        token_ids is null without an answer. Raises InputError for a damaged part, and ResurfaceError if parts have
-        disappeared, as their items would look unanswered. Thread-safe. The last few tables, which engines request again
-        and again, stay in memory until their parts change."""
+        Columns: language, item_id, status, token_ids (null without an answer), thought_state and thought_ids. After a
+        cut thought comes a second row: the answer that was forced. Raises InputError for a damaged part, and
+        ResurfaceError if parts have disappeared, as their items would look unanswered. Thread-safe. The last few
+        tables, which engines request again and again, stay in memory until their parts change.
+        """
         with self._reading:
             folder = self.root / checkpoint / task
             names = _names(folder)
@@ -209,13 +211,15 @@ def _names(folder: Path) -> list[str]:
 
 
 def _greedy_answers(parts: Sequence[Path]) -> pa.Table:
-    columns = ["language", "item_id", "status", "token_ids"]
-    found = [RECORDS.empty_table().select(columns)]
+    columns, later = ["language", "item_id", "status", "token_ids"], ["thought_state", "thought_ids"]
+    found = [RECORDS.empty_table().select([*columns, *later])]
     for path in parts:
-        part = _read_part(path, [*columns, "probe", "format"])
+        with _readable(path):  # parts of older runs lack the newest columns
+            known = [name for name in later if name in pq.read_schema(path).names]
+        part = _read_part(path, [*columns, *known, "probe", "format"])
         chosen = pc.and_(pc.equal(part["probe"], "greedy"), pc.equal(part["format"], "open"))
-        found.append(part.filter(chosen).select(columns))
-    return pa.concat_tables(found)
+        found.append(part.filter(chosen).select([*columns, *known]))
+    return pa.concat_tables(found, promote_options="default")
 
 
 def _items_of(path: Path) -> set[ItemKey]:

@@ -47,6 +47,7 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
     for checkpoint, task, path in RecordStore(run_dir).tables():
         table = read_part(path, [*schema.KEY, "status", "text", "contains"], schema.RECORD_COLUMNS)
         keep = pc.and_(pc.is_in(table["probe"], pa.array(list(probes))), pc.is_valid(table["contains"]))
+        keep = pc.and_(keep, pc.or_(pc.not_equal(table["probe"], "greedy"), pc.equal(table["index"], 0)))  # as it is
         if not everything:
             keep = pc.and_(keep, pc.invert(table["contains"]))
         for row in table.filter(keep).to_pylist():

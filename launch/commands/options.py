@@ -53,7 +53,7 @@ def eval_sweep(
         "languages": None if task["languages"] is None else listed("languages", task["languages"]),
         "context_tokens": listed("context-tokens", str(task.get("context_tokens", 0))),
         "formats": each_known("format", listed("formats", task["formats"]), FORMATS),
-        "probes": each_known("probe", listed("probes", task["probes"]), PROBES.names),
+        "probes": task["probes"] and each_known("probe", listed("probes", task["probes"]), PROBES.names),
     }
     each_known("--engine", [engine["kind"]], ENGINES.names)
     each_known("--dtype", [engine["dtype"]], DTYPES)

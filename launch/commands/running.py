@@ -168,9 +168,7 @@ def evaluate(
     languages: Annotated[str | None, question(help="names or codes; all by default")] = None,
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
     formats: Annotated[str, question(help="what prompts show; see `resurface probes`")] = "open",
-    probes: Annotated[
-        str, question(show_default=False, help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")
-    ] = PROBES_BY_DEFAULT,
+    probes: Annotated[str | None, question(help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")] = None,
     options: Annotated[
         str | None, question(help="how distractors are drawn: alike (default), any (the paper's way)")
     ] = None,
@@ -178,6 +176,9 @@ def evaluate(
     max_new_tokens: Annotated[int, question(help="tokens of the longest answer")] = 32,
     context_tokens: Annotated[str, question(metavar="N,...", help="longer contexts")] = "0",
     chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
+    thinking: Annotated[
+        str, question(metavar="off|on|N", help="think first, for at most N tokens; needs --chat")
+    ] = "off",
     prompts: Prompts = None,
     base: Annotated[str | None, models(help="the dense checkpoint that the others are compared with")] = None,
     dtype: Annotated[
@@ -210,8 +211,8 @@ def evaluate(
         checkpoints,
         base=base,
         task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
-              "seed": seed, "chat": chat, "options": options, "max_new_tokens": max_new_tokens,
-              "context_tokens": context_tokens},
+              "seed": seed, "chat": chat, "thinking": thinking, "options": options,
+              "max_new_tokens": max_new_tokens, "context_tokens": context_tokens},
         engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
                 "trust_remote_code": trust_remote_code},
         resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items,
@@ -277,6 +278,7 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
             how = ", ".join(PROBES[probe].describe(task) for probe in task.probes)
             how += f" (options: {task.options})" if task.draws_options else ""
             how += " (chat template)" if task.chat else ""
+            how += f" (thinking: {task.expected_thought} tokens assumed of a thought)" if task.thinks else ""
             asked.setdefault(f"{name}: {how}", []).append(each.job.name)
     lines = [f"{what}; {len(names)} checkpoints: {', '.join(names)}" for what, names in asked.items()]
     jobs = sum(len(each.job.tasks) for each in estimates)

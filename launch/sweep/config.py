@@ -145,7 +145,7 @@ class Resources(Frozen):
     # Engines that share a GPU, and its gpu_memory_utilization. By default one has it for itself: each of several has a
     # smaller cache, and no GPU has measured the gain. `auto`: `SweepConfig.sharing`.
     engines_per_gpu: Annotated[int | Literal["auto"], BeforeValidator(_sharing)] = 1
-    shard_items: int = Field(default=20, ge=1, le=10**6)  # per Parquet part; a crash loses at most a part per engine
+    shard_items: int = Field(default=20, ge=1, le=10**6)  # per part, fewer of long answers; a crash can lose one
     # The run sets a checkpoint or a prune job aside, and retires an engine, after this many failures in a row.
     attempts: int = Field(default=3, ge=1, le=1000)
     # The run treats an engine or a prune task as hung after this long without a step, or a load after this long without

@@ -12,6 +12,7 @@ from evaluator.asking.trial import try_prompts, try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.probes.config import SHORTEST_PROMPT, EvalConfig
+from evaluator.probes.item import Budget
 from evaluator.probes.lengthening import lengthened
 from evaluator.probes.perplexity import windows_of
 from evaluator.probes.planning import questions_of
@@ -21,6 +22,7 @@ from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
 
 _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
+_OPTION = 128  # and of a usual one, after a thought
 _SHORT = Item(task="", language="", item_id="", context="x", question="x", answers=("x",), cluster="")
 
 
@@ -43,9 +45,14 @@ class PreparedTask:
         config = self.config
         if config.is_text:
             return max(len(window.token_ids) for window in self.windows)
-        capped = any(form in CAPPED_FORMATS for form in config.formats)
-        prompt = max(config.prompt_tokens, config.one_shot_prompt_tokens if capped else 0)
-        return prompt + config.max_new_tokens + _OPTION_TOKENS  # an aligned answer follows a lead-in
+        prompt = max(config.prompt_tokens, config.one_shot_prompt_tokens if _capped(config) else 0)
+        # An aligned answer follows a lead-in.
+        return prompt + config.thought_limit + config.max_new_tokens + _OPTION_TOKENS
+
+
+def _capped(config: EvalConfig) -> bool:
+    """Whether a prompt has the cap of `one_shot`."""
+    return any(form in CAPPED_FORMATS for form in config.formats)
 
 
 @dataclass(eq=False)
@@ -63,9 +70,14 @@ class TaskPreparation:
         for name, given in job.tasks.items():
             config = self._fitting(given)
             if config.chat:  # a template that is missing or changes a turn's text
-                try_template(self._tokenizers[job.model])
-                chat = Prompter(self._tokenizers[job.model], chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096)
+                tokenizer, cap = self._tokenizers[job.model], 4096
+                try_template(tokenizer, thinking=config.thinks)
+                chat = Prompter(
+                    tokenizer, chat=True, prompt_tokens=cap, one_shot_prompt_tokens=cap, thinking=config.thinks
+                )
                 chat.build(_SHORT, "open")
+                if chat.thoughts is not None:
+                    config = config.model_copy(update={"thought_format": chat.thoughts.format.name})
             data = self._load(config, name)
             if config.languages is not None:  # the data's spelling, so that "sw" and "swahili" are one task
                 languages = spelled(name, config.languages, data.every_pool)
@@ -101,6 +113,17 @@ class TaskPreparation:
                     f"max_new_tokens: {given.max_new_tokens}: leaves no room for a prompt "
                     f"within {self._positions} positions"
                 )
+        if given.thinks:
+            shown = max(changes["prompt_tokens"], changes["one_shot_prompt_tokens"] if _capped(given) else 0)
+            room = self._positions - shown - max(given.max_new_tokens, _OPTION)
+            budget = given.thinking.budget if isinstance(given.thinking, Budget) else max(1, room)
+            if budget > room:
+                asked = given.thinking if given.thinking == "on" else budget
+                raise InputError(
+                    f"thinking: {asked}: leaves no room for a prompt and an answer within {self._positions} positions; "
+                    f"a thought may have {max(room, 0)} tokens"
+                )
+            changes["thought_limit"] = budget
         return given.model_copy(update=changes)
 
     def _try_lengths(self, questions: Sequence[Question], config: EvalConfig, model: str) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor
 from evaluator.core.records import Item
 from evaluator.engine import ENGINES
 from evaluator.engine.config import EngineConfig, EngineKind
-from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.metrics.columns import COUNT, PERCENTAGE, REASON, TEXT, Column, Row
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.table import Table
@@ -30,6 +29,7 @@ from evaluator.probes.reducing import KEY, where_measured
 from evaluator.tasks import TASKS, Task
 from pruning.methods import METHODS
 from pruning.methods.base import ScoringMethod
+from tests.support.fake import FakeEngine, FakeLM
 from tests.support.runs import environment, records, resurface_apart
 
 ITEMS = 6

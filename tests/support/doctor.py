@@ -10,11 +10,11 @@ import pytest
 
 from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.fake import FakeEngine, FakeLM
 from launch.doctor import checkpoints, runs
 from launch.doctor.machine import Machine
 from launch.doctor.results import RunResult
 from launch.doctor.runs import PRUNING, Cases, Inputs, Run
+from tests.support.fake import FakeEngine, FakeLM
 
 Bend = Callable[[Request, Response], Response]  # makes a sound answer a wrong one
 

@@ -7,12 +7,12 @@ from evaluator.asking.prompts import Continuation, Prompt
 from evaluator.asking.questions import Question
 from evaluator.core.records import Item
 from evaluator.engine.base import Request, Response
-from evaluator.engine.fake import FakeLM
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
 from evaluator.probes.planning import plan_of, questions_of
 from evaluator.probes.stream import Evaluation
 from evaluator.tasks import TaskData
+from tests.support.fake import FakeLM
 from tests.support.stamps import STAMP
 
 EOS = frozenset({0})

@@ -7,11 +7,11 @@ from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question
 from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Request, Response, Score
-from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import plan_of, questions_of
 from evaluator.probes.stream import Evaluation
 from evaluator.tasks import TaskData
+from tests.support.fake import FakeEngine
 from tests.support.stamps import STAMP, make_item
 
 EVERY_FORMAT = ("open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped")

@@ -66,12 +66,13 @@ class Dialect:
         return made
 
     def generate(self, request: Generate, eos_ids: list[int], vocabulary: int) -> SamplingParams:
-        """Parameters of a greedy or sampled answer that ends with any of `eos_ids`, the id included."""
+        """Parameters of a greedy or sampled answer that ends with any of `eos_ids` or its stop ids, the id included."""
         top = min(request.top_logprobs, vocabulary)
         greedy = request.temperature == 0
         ours = not greedy and not self.v2 and request.top_p < 1
         top_p = 1.0 if greedy or ours else request.top_p
-        made = copy.copy(_answered(request.temperature, top_p, top if top or greedy else None, tuple(eos_ids)))
+        ends = (*eos_ids, *request.stop_ids)
+        made = copy.copy(_answered(request.temperature, top_p, top if top or greedy else None, ends))
         made.max_tokens = request.max_tokens
         if not greedy:
             made.seed = request.seed

@@ -21,6 +21,7 @@ from evaluator.metrics.tables import (
     prompts,
     rank,
     recovery,
+    thinking,
     vote,
     weak,
 )
@@ -34,6 +35,7 @@ TABLES: Registry[Table] = Registry(
         changes.FLIPS,
         changes.RECOVERY_PERCENT,
         fertility.LENGTH,
+        thinking.TABLE,
         ladder.TABLE,
         recovery.TABLE,
         rank.TABLE,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from evaluator.asking.thoughts import Thought
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.records import PRUNING, Item, Origin, Record
 from evaluator.engine.config import EngineConfig
@@ -34,6 +35,9 @@ NO_BASE = "a compressed checkpoint whose base is not part of this run: name it w
 OTHER_TOKENIZER = "its base has another tokenizer"
 _NOT_ASKED = "its base has no greedy answer to the open prompt in this run"
 _FAILED = "the engine failed on its base's greedy answer"
+
+
+_ANSWER = 32  # tokens of a short answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +168,9 @@ def key_of(item: Item) -> Key:
 
 
 def shards_of(task: PreparedTask, finished: Collection[Key], size: int) -> tuple[Shard, ...]:
-    """The questions without records, cut into shards of at most `size`."""
+    """The questions without records, cut into shards of `size` short answers, or of as many fewer long ones."""
+    tokens = task.config.max_new_tokens + task.config.expected_thought
+    size = max(1, size * _ANSWER // max(_ANSWER, tokens))
     left = [position for position, question in enumerate(task.questions) if key_of(question.item) not in finished]
     return tuple(shard_of(tuple(left[start : start + size])) for start in range(0, len(left), size))
 
@@ -225,4 +231,8 @@ class BaseAnswers:
         status, ids = self._table["status"][row].as_py(), self._table["token_ids"][row].as_py()
         if ids is None:
             return BaseAnswer(missing=_FAILED if status == "engine_error" else _NOT_ASKED)
-        return BaseAnswer(token_ids=tuple(ids))
+        thought, state = self._table["thought_ids"][row].as_py(), self._table["thought_state"][row].as_py()
+        return BaseAnswer(
+            token_ids=tuple(ids),
+            thought=None if thought is None else Thought(state=state, token_ids=tuple(thought), text=""),
+        )

@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import InputError
-from evaluator.probes.stream import IN_FLIGHT
 from evaluator.store.run_json import Stage
 from launch.run.decide.assignments import Part, Shard, begun, shard_of
 
@@ -177,11 +176,12 @@ class Ledger:
         self._between[checkpoint, engine] = 0
         self._streak[engine].clear()
 
-    def examine(self, part: Part, left: Sequence[Shard]) -> tuple[Guilty, tuple[Shard, ...]]:
-        """Count a death with the unfinished shards `left`. Returns its proven cause and the shards to evaluate alone.
+    def examine(self, part: Part, left: Sequence[Shard], items: int) -> tuple[Guilty, tuple[Shard, ...]]:
+        """Count a death with the unfinished shards `left`, and with `items` in flight at most.
 
-        The cause is proven only if a single shard was left. It is then halved, unless it is one item."""
-        for shard in begun(left, IN_FLIGHT):
+        Returns its proven cause and the shards to evaluate alone. The cause is proven only if a single shard was left.
+        It is then halved, unless it is one item."""
+        for shard in begun(left, items):
             self._suspected[part, shard.name] += 1
         patience = max(1, self.attempts - 1)  # deaths after which a suspect is evaluated alone, or halved
         suspects = tuple(shard for shard in left if self._suspected[part, shard.name] >= patience)

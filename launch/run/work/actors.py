@@ -112,6 +112,7 @@ class EngineActor:
             prompt_tokens=config.prompt_tokens,
             one_shot_prompt_tokens=config.one_shot_prompt_tokens,
             template=config.template,
+            thinking=config.thinks,
         )
         with self._lock:
             self._waiting = deque(assignment.shards)

@@ -11,7 +11,6 @@ import pytest
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.text import normalise
 from evaluator.engine.base import Request, Response
-from evaluator.engine.fake import FakeEngine
 from evaluator.judging.matcher import Matcher
 from evaluator.metrics.tables.judges import judges
 from evaluator.metrics.tables.matching import PANEL
@@ -19,6 +18,7 @@ from evaluator.report import Report, page, write_report
 from evaluator.store.verdicts import ControlStore, VerdictStore, read_controls, responses, write_fit_only
 from launch.matching import controls_by_task, match_controls, match_parts
 from launch.sweep.models import BUNDLED_MODEL
+from tests.support.fake import FakeEngine
 from tests.support.synthetic import write_run
 
 _QUOTED = re.compile(r'Reference answer: ("(?:[^"\\]|\\.)*")\nResponse: ("(?:[^"\\]|\\.)*")')

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from benchmarks.serving.workload import PROBES, Fewest, answers_of, fewest
-from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
+from tests.support.fake import FakeEngine
 from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plan, letter_questions
 
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from evaluator.engine.admission import SharedScores, refusal, refuse, room
 from evaluator.engine.base import Generate, Request, Score
-from evaluator.engine.fake import FakeLM
+from tests.support.fake import FakeLM
 
 TOO_LONG = "7 prompt tokens and 4 more do not fit the engine's 10 (max_model_len)"
 OUTSIDE = "a token id is outside the vocabulary of 8"

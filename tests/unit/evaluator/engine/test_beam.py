@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from evaluator.engine.base import Cancel, Generate, Request, Response
 from evaluator.engine.beam import BeamSearch
-from evaluator.engine.fake import FakeEngine, FakeLM
+from tests.support.fake import FakeEngine, FakeLM
 
 Tokens = tuple[int, ...]
 PROMPT = (5, 6)

@@ -6,8 +6,8 @@ from pydantic import ValidationError
 from evaluator.engine import ENGINES
 from evaluator.engine.base import Cancel, FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig, EngineKind, build_engine
-from evaluator.engine.fake import FakeEngine, FakeLM
 from tests.support.engines import Waiting
+from tests.support.fake import FakeEngine, FakeLM
 
 
 def test_an_engine_is_added_by_registering_one_object(tmp_path):

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from evaluator.engine import self_check
 from evaluator.engine.base import NOT_NUMBERS, Response
-from evaluator.engine.fake import FakeLM
 from evaluator.engine.self_check import TOLERANCES, Memory, disagreement, impossible, misranked, nonsense, questions
+from tests.support.fake import FakeLM
 
 ALLOWED = TOLERANCES["float32"]
 COMBINATION = {"device": "cpu", "dtype": "float32"}

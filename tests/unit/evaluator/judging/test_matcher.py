@@ -8,10 +8,10 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError
 from evaluator.core.text import normalise
 from evaluator.engine.base import Response, Score
-from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.judging.controls import controls_of, paraphrases
 from evaluator.judging.matcher import Claim, Matcher, Verdict
 from launch.sweep.models import BUNDLED_MODEL
+from tests.support.fake import FakeEngine, FakeLM
 from tests.support.stamps import make_item
 
 TEMPLATE = (

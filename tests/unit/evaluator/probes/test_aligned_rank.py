@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.engine.base import Generate, Response, Score
-from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.grading import grade
 from evaluator.probes.item import BaseAnswer
 from evaluator.probes.rank import NOT_OPEN, NOT_SAID, align
 from tests.support import letters
+from tests.support.fake import FakeEngine, FakeLM
 from tests.support.letters import EOS, LetterPrompter, letter_model, letter_plans, letter_questions
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=8, probes=("greedy", "beam", "rank", "aligned_rank"))

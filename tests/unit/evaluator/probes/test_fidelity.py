@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
 from evaluator.engine.base import Generate, Response, Score
-from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.fidelity import NO_DIVERGENCES, NO_PLACE, NOT_OPEN, PIECE
 from evaluator.probes.item import BaseAnswer, References
@@ -14,6 +13,7 @@ from evaluator.probes.reducing import BANDS, unpack
 from evaluator.store.outcomes import reduce_records
 from evaluator.store.records import to_table
 from tests.support import letters
+from tests.support.fake import FakeEngine, FakeLM
 from tests.support.letters import EOS, letter_model, letter_plan
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=("greedy", "rank", "fidelity"))

@@ -10,10 +10,10 @@ from evaluator.asking.questions import Window
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Response
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import PIECE, windows_of
+from tests.support.fake import FakeEngine, FakeLM
 from tests.support.letters import letter_evaluation, letter_plan
 from tests.support.models import save_tiny_model
 from tests.support.sweeps import refused

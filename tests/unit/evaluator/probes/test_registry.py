@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from evaluator.core.errors import EngineError, ResurfaceError
 from evaluator.engine.base import Generate
-from evaluator.engine.fake import FakeEngine
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.counting import left_out
 from evaluator.probes import PROBES
 from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
 from evaluator.report.embed import ItemView
+from tests.support.fake import FakeEngine
 from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plans, letter_questions, noted
 from tests.support.sweeps import refused
 
@@ -59,6 +59,7 @@ def again():
 
 def test_the_order_of_probes_is_that_of_records_and_identities():
     order = "greedy beam sample choice rank aligned_rank hard_choice perplexity fidelity text_fidelity"
+    order += " direct aligned_beam aligned_choice"
     assert PROBES.names == tuple(order.split())
 
 

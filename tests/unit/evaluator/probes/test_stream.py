@@ -8,10 +8,10 @@ import pytest
 from evaluator.asking.questions import NO_GOLD
 from evaluator.core.errors import EngineError
 from evaluator.engine.base import Cancel, Generate, Response, Score
-from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.rank import NOT_SAID
 from tests.support import letters
+from tests.support.fake import FakeEngine
 from tests.support.letters import EOS, letter_items, letter_model, letter_plans, letter_questions, letter_stream
 
 

@@ -43,7 +43,7 @@ def test_a_row_holds_every_probe_and_the_index_has_fates_and_questions(view):
     made, _ = view
     chunk = unpacked(made.chunks[made.where["p"]["t"]["english"]])
     strings, (row, failed) = chunk["s"], chunk["r"]
-    greedy, beams, samples, options, rank, aligned, hard = entries(row).values()
+    greedy, beams, samples, options, rank, aligned, hard, *_ = entries(row).values()
     assert chunk["n"] == [0, 1]
     assert [[format, strings[at], hit] for at, hit, format in greedy] == [[0, "bad", 0]]
     assert [[strings[at], hit] for at, hit, *_ in beams] == [["gold", 1], ["bad", 0]]

@@ -40,7 +40,11 @@ def inputs():
     names = ("dense", "<p> & q")
     run = {"checkpoints": [{"name": name, "bytes": 9} for name in names]}
     run |= {"engine_stats": [{"checkpoint": name, **spent} for name in names]}
-    return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts), run=run, controls=controls)
+    told = pd.concat(parts, ignore_index=True)
+    thoughts = told.index[told["probe"] == "greedy"]
+    told.loc[thoughts, ["thought", "thought_state"]] = "hm", "closed"
+    told.loc[thoughts, "thought_tokens"] = [3 + number % 5 for number in range(len(thoughts))]
+    return Inputs(reduce_records(told), verdicts=pd.concat(verdicts), run=run, controls=controls)
 
 
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.figure])

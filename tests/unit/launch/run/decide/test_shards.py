@@ -16,10 +16,11 @@ from tests.support.letters import letter_items
 from tests.support.stamps import stamped
 
 
-def _task(count: int) -> Any:
+def _task(count: int, thought: int = 0) -> Any:
     keys = [(f"language{number % 3}", f"item{number}") for number in range(count)]
     items = [SimpleNamespace(language=language, item_id=item_id) for language, item_id in keys]
-    return SimpleNamespace(questions=[SimpleNamespace(item=item) for item in items])
+    config = SimpleNamespace(max_new_tokens=32, expected_thought=thought)
+    return SimpleNamespace(questions=[SimpleNamespace(item=item) for item in items], config=config)
 
 
 @given(count=st.integers(0, 60), finished=st.sets(st.integers(0, 70)), size=st.integers(1, 70))
@@ -30,6 +31,11 @@ def test_shards_hold_what_is_not_finished_once_and_in_order(count: int, finished
     positions = [position for shard in shards for position in shard.questions]
     assert positions == [position for position in range(count) if position not in finished]
     assert all(1 <= len(shard.questions) <= size for shard in shards)
+
+
+def test_shards_of_long_answers_hold_fewer_items():
+    sizes = {thought: len(shards_of(_task(40, thought), (), 20)[0].questions) for thought in (0, 32, 288, 1000)}
+    assert sizes == {0: 20, 32: 10, 288: 2, 1000: 1}
 
 
 @given(count=st.integers(1, 60), sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4), data=st.data())

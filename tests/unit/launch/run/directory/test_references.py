@@ -7,7 +7,6 @@ import pytest
 from evaluator.core.errors import InputError
 from evaluator.engine import ENGINES
 from evaluator.engine.config import EngineConfig, EngineKind
-from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.probes.config import EvalConfig
 from launch.run.decide.assignments import NO_BASE, BaseSource
 from launch.run.directory.rundir import drop_references, references_of
@@ -17,6 +16,7 @@ from launch.sweep.estimate import estimate, keeps, reference_bytes
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import prepare
 from launch.sweep.tasks import PreparedTask
+from tests.support.fake import FakeEngine, FakeLM
 
 TASK = EvalConfig(task="gazetteer", languages=("english",), items=4, probes=("greedy", "fidelity"), max_new_tokens=11)
 POSITIONS = 4 * (11 + 9)  # greedy answers at their cap, and gold answers

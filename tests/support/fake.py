@@ -1,4 +1,4 @@
-"""Engines without a model, for tests and for measuring the driver alone.
+"""Engines without a model.
 
 `FakeEngine` answers each request from a script, in a scripted order, and dies on request. `FakeLM` is a script that
 behaves like a language model: its next-token distributions are a fixed pseudo-random function of the prefix. So tests
@@ -162,7 +162,8 @@ class FakeLM:
         tokens: list[int] = []
         logprobs: list[float] = []
         top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
-        while len(tokens) < request.max_tokens and not (tokens and tokens[-1] in self.eos_ids):
+        ends = self.eos_ids | {*request.stop_ids}
+        while len(tokens) < request.max_tokens and not (tokens and tokens[-1] in ends):
             row = self.logprobs(request.prompt_ids + tuple(tokens))
             token = int(row.argmax()) if request.temperature == 0 else _nucleus(row, request, draw)
             tokens.append(token)

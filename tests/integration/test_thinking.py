@@ -1,0 +1,174 @@
+"""Thoughts in a run on vLLM and Ray, against transformers' own loops on random models that think by chance."""
+
+import json
+from dataclasses import dataclass
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from evaluator.asking.prompts import Prompter
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.probes.grading import loops
+from evaluator.store.reading import read_items
+from tests.support.engines import TOLERANCE, needs_vllm
+from tests.support.models import load_model, save_tiny_model
+from tests.support.runs import finish, records
+
+pytestmark = needs_vllm
+
+BUDGET, ANSWER, ITEMS = 24, 32, 12
+TEMPLATE = (
+    "{% for each in messages %}<|turn|>{{ each.content }}<|turn|>{% endfor %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>{% endif %}"
+)
+
+
+def thinking_model(directory, seed):
+    """A tiny random model whose likely tokens include the end of a thought."""
+    save_tiny_model(directory, seed=seed, vocabulary=392)
+    tokenizer = load_tokenizer(directory)
+    tokenizer.add_tokens(["<|turn|>"], special_tokens=True)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(directory)
+    file = directory / "model.safetensors"
+    weights = load_file(file)
+    weights["model.embed_tokens.weight"][tokenizer.convert_tokens_to_ids("</think>")] *= 1.6
+    save_file(weights, file, metadata={"format": "pt"})
+    return directory
+
+
+@dataclass
+class Ran:
+    folder: object
+    records: pd.DataFrame
+    items: pd.DataFrame
+
+    def of(self, checkpoint, probe):
+        kept = (self.records["checkpoint"] == checkpoint) & (self.records["probe"] == probe)
+        return self.records[kept].sort_values(["item_id", "index"])
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("thinking")
+    models = [thinking_model(folder / name, seed) for seed, name in enumerate(("base", "other"))]
+    lines = [
+        {"id": f"q{number}", "language": "english", "question": "How long is it?",
+         "context": f"Lake {'abcdefghijkl'[number]}onti is {number} kilometres long.",
+         "answers": [f"{number}{number}", "e"]}
+        for number in range(ITEMS)
+    ]  # fmt: skip
+    file = folder / "lakes.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    out = folder / "run"
+    finish(
+        "eval", *models, "--base", models[0], "--task", f"jsonl:{file}", "--items", 0, "--chat", "--thinking", BUDGET,
+        "--out", out,
+    )  # fmt: skip
+    return Ran(out, records(out), read_items(out))
+
+
+class Oracle:
+    """transformers, token by token."""
+
+    def __init__(self, path):
+        self.model = load_model(path)
+        self.prompter = Prompter(
+            load_tokenizer(path), chat=True, prompt_tokens=512, one_shot_prompt_tokens=1024, thinking=True
+        )
+        self.end = self.prompter.thoughts.end_id
+
+    def logprobs(self, ids):
+        with torch.inference_mode():
+            return self.model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1)
+
+    def free(self, ids, limit, stop):
+        made = []
+        while len(made) < limit and not (made and made[-1] in stop):
+            made.append(int(self.logprobs([*ids, *made]).argmax()))
+        return made
+
+    def thought(self, item):
+        prompt = self.prompter.build(item, "open")
+        ids = self.free(prompt.token_ids, BUDGET, {0, self.end})
+        closed = ids[-1] == self.end
+        own = ids[:-1] if closed or ids[-1] == 0 else ids
+        return closed, own, [*prompt.token_ids, *own, self.end]
+
+
+def test_answers_and_ranks_are_those_of_a_loop_over_transformers(ran):
+    from evaluator.core.records import Item
+
+    items = {
+        row.item_id: Item(task=row.task, language=row.language, item_id=row.item_id, context=row.context,
+                          question=row.question, answers=tuple(row.answers), cluster=row.cluster)
+        for row in ran.items.itertuples()
+    }  # fmt: skip
+    states, base = set(), Oracle(ran.folder.parent / "base")
+    for name, oracle in (("base", base), ("other", Oracle(ran.folder.parent / "other"))):
+        greedy, ranked, aligned = (ran.of(name, probe) for probe in ("greedy", "rank", "aligned_choice"))
+        gap = oracle.prompter._encode("\n\n")
+        for item_id, item in items.items():
+            closed, own, after = oracle.thought(item)
+            said = greedy[greedy["item_id"] == item_id]
+            assert list(said["thought_state"]) == (["closed"] if closed else ["cut", "forced"])
+            assert all(list(ids) == own for ids in said["thought_ids"])
+            assert list(said.iloc[-1]["token_ids"]) == oracle.free(after, ANSWER, {0})
+            [first, *_] = oracle.prompter._encode(item.answers[0])
+            row = oracle.logprobs([*after, *gap])
+            [rank] = ranked[ranked["item_id"] == item_id].itertuples()
+            assert rank.margin == pytest.approx(float(row[first] - row.max()), abs=TOLERANCE)
+            _, _, before = base.thought(item)
+            scored = aligned[aligned["item_id"] == item_id]
+            for option in scored.itertuples():
+                ids = oracle.prompter._encode(option.option_text)
+                total = sum(float(oracle.logprobs([*before, *gap, *ids[:at]])[ids[at]]) for at in range(len(ids)))
+                assert option.logprob == pytest.approx(total, abs=len(ids) * TOLERANCE)
+            states |= set(said["thought_state"])
+    assert states == {"closed", "cut", "forced"}
+
+
+def test_the_table_is_a_count_of_the_records(ran):
+    table = pd.read_csv(ran.folder / "tables" / "thinking.csv")
+    pooled = table[table["language"] == "all"].set_index("checkpoint")
+    for name in ("base", "other"):
+        said = ran.of(name, "greedy")
+        first, last = said[said["index"] == 0], said.groupby("item_id").last()
+        row = pooled.loc[name]
+        assert row["n"] == ITEMS
+        assert row["thought_tokens"] == pytest.approx(first["thought_tokens"].mean())
+        assert row["cut"] == pytest.approx((first["thought_state"] == "cut").mean())
+        assert row["loops"] == pytest.approx(first["thought"].map(lambda text: loops(text, "english")).mean())
+        assert row["accuracy"] == pytest.approx(first["contains"].mean())
+        assert row["accuracy_forced"] == pytest.approx(last["contains"].mean())
+        assert row["accuracy_direct"] == pytest.approx(ran.of(name, "direct")["contains"].mean())
+    ratio = pooled.loc["other", "thought_tokens"] / pooled.loc["base", "thought_tokens"]
+    assert pooled.loc["other", "ratio"] == pytest.approx(ratio)
+
+
+def test_the_run_names_the_format_of_the_thoughts(ran):
+    settings = json.loads((ran.folder / "run.json").read_text())["identity"]["task_settings"]
+    found = {name: {key: task[key] for key in task if "thought" in key or key == "thinking"}
+             for name, tasks in settings.items() for task in tasks.values()}  # fmt: skip
+    told = {"thinking": {"budget": BUDGET}, "thought_limit": BUDGET, "thought_format": "qwen"}
+    assert found == {"base": told, "other": told}
+
+
+def test_a_cut_thought_is_counted_apart_from_a_cut_context(ran):
+    said = ran.of("other", "greedy")
+    cut = said[said["thought_state"] == "cut"]
+    assert set(cut["status"]) == {"truncated"}
+    assert not cut["truncated"].any()
+    accuracy = pd.read_csv(ran.folder / "tables" / "accuracy.csv")
+    assert (accuracy["truncated"] == 0).all()
+
+
+def test_a_sample_has_its_own_thought(ran):
+    drawn = ran.of("other", "sample")
+    assert len(drawn) == 10 * ITEMS
+    assert drawn[drawn["thought_state"] == "cut"]["text"].eq("").all()
+    per_item = drawn.groupby("item_id")["thought"].nunique()
+    assert (per_item > 1).all()

@@ -1,0 +1,253 @@
+"""Thoughts before answers, on a random language model of letters, against loops that are written out."""
+
+import random
+from collections import deque
+
+import pytest
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast
+
+from evaluator.asking.prompts import Prompter
+from evaluator.asking.thoughts import Thoughts
+from evaluator.core.errors import InputError
+from evaluator.engine.base import Generate
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.grading import grade, loops
+from evaluator.probes.item import BaseAnswer
+from evaluator.probes.planning import plan_of
+from evaluator.probes.stream import Evaluation
+from tests.support.fake import FakeEngine, FakeLM
+from tests.support.letters import letter_items, letter_questions
+from tests.support.stamps import STAMP
+
+_TURN = "{% for each in messages %}<s>{{ each.content }}</s>{% endfor %}"
+OFF = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+QWEN, OPENED = _TURN + OFF, _TURN + "{% if thinking %}<think>{% endif %}{# </think> #}"
+CHARACTERS = "\nabcdefghijkl :CQAw.?mnopqrstuvxyz"
+SPECIAL = ("<s>", "</s>", "<think>", "</think>")
+
+
+def tokenizer_of(template):
+    """A letter is a token."""
+    words = {word: number for number, word in enumerate([*SPECIAL, *dict.fromkeys(CHARACTERS)])}
+    made = Tokenizer(WordLevel(words, unk_token="\n"))
+    made.pre_tokenizer, made.decoder = Split(Regex(r"[\s\S]"), "isolated"), Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", chat_template=template)
+    tokenizer.add_tokens(list(SPECIAL[2:]))
+    return tokenizer
+
+
+def config_of(**settings):
+    usual = {"task": "toy", "items": 0, "chat": True, "thinking": {"budget": 20}, "max_new_tokens": 4, "samples": 3}
+    return EvalConfig(**usual | settings).model_copy(update={"thought_limit": 20})
+
+
+class Run:
+    """A run on one language model; `free` is what the model writes by itself."""
+
+    def __init__(self, template, *, seed=5, config=None, base=None):
+        self.tokenizer = tokenizer_of(template)
+        self.config = config or config_of()
+        caps = {"prompt_tokens": 512, "one_shot_prompt_tokens": 512}
+        self.prompter = Prompter(self.tokenizer, chat=True, thinking=self.config.thinks, **caps)
+        [self.eos] = self.prompter.eos_ids
+        self.lm = FakeLM(vocabulary=len(self.tokenizer), eos_ids={self.eos}, seed=seed)
+        questions = letter_questions(letter_items(12), self.config)
+        plans = [plan_of(each, self.prompter, self.config) for each in questions]
+        self.plans = {plan.question.item.item_id: plan for plan in plans}
+        stream = Evaluation(
+            iter(plans), config=self.config, prompter=self.prompter, columns=STAMP, base=base and base.answer
+        )
+        engine = FakeEngine(self.lm.answer, reorder_seed=seed, room=9)
+        self.records = [record for _, found in stream.run(engine) for record in found]
+
+    def of(self, probe, item_id=None):
+        return [each for each in self.records if each.probe == probe and item_id in (None, each.item_id)]
+
+    def answer(self, item):
+        last = self.of("greedy", item.item_id)[-1]
+        thought = None
+        if last.thought_ids is not None:
+            thought = self.thought(item.item_id)[0]
+        return BaseAnswer(token_ids=last.token_ids, thought=thought)
+
+    def free(self, ids, limit, stop):
+        made = ()
+        while len(made) < limit and not (made and made[-1] in stop):
+            made += (int(self.lm.logprobs(ids + made).argmax()),)
+        return made
+
+    def thought(self, item_id):
+        """The thought by a plain loop, and the ids that an answer follows."""
+        prompt = self.plans[item_id].prompts["open"]
+        thoughts = self.prompter.thoughts
+        ids = self.free(prompt.token_ids, 20, {self.eos, thoughts.end_id})
+        thought = thoughts.read(prompt.text, ids, {self.eos}, self.prompter.decode)
+        if thought is None:
+            return None, prompt.token_ids
+        return thought, (*prompt.token_ids, *thought.token_ids, thoughts.end_id)
+
+
+@pytest.fixture(scope="module", params=[QWEN, OPENED], ids=["qwen", "opened"])
+def run(request):
+    return Run(request.param)
+
+
+def test_greedy_answers_are_those_of_a_loop_that_runs_freely(run):
+    states = set()
+    for item_id, plan in run.plans.items():
+        records, (thought, after) = run.of("greedy", item_id), run.thought(item_id)
+        answer = run.free(after, 4, {run.eos})
+        last = records[-1]
+        assert last.token_ids == answer
+        assert last.text == run.prompter.decode(answer)
+        assert last.contains == grade(last.text, plan.question.item.answers, "english")["contains"]
+        assert last.prompt_tokens == len(plan.prompts["open"].token_ids)
+        states |= {each.thought_state for each in records}
+        if thought is None:
+            assert (last.thought_state, last.thought_tokens, last.thought) == ("none", 0, None)
+        else:
+            assert last.thought_ids == thought.token_ids
+            assert last.thought_tokens == len(thought.token_ids)
+            assert not last.thought.startswith("<think>")
+            assert "</think>" not in last.thought
+        cut = thought is not None and thought.state == "forced"
+        assert [(each.index, each.thought_state) for each in records][: 1 + cut] == (
+            [(0, "cut"), (1, "forced")] if cut else [(0, last.thought_state)]
+        )
+        if cut:
+            assert (records[0].status, records[0].contains, records[0].text) == ("truncated", False, "")
+    assert states & {"none", "cut"}
+    assert "closed" in states
+
+
+def test_scores_and_ranks_come_after_the_thought_and_its_gap(run):
+    gap = tuple(run.tokenizer.encode("\n\n", add_special_tokens=False))
+    for item_id, plan in run.plans.items():
+        thought, after = run.thought(item_id)
+        before = after if thought is None else after + gap
+        [ranked] = run.of("rank", item_id)
+        [gold] = [each for each in run.of("choice", item_id) if each.is_gold]
+        ids = tuple(run.tokenizer.encode(plan.question.item.answers[0], add_special_tokens=False))
+        row = run.lm.logprobs(before)
+        assert ranked.rank == 1 + int((row > row[ids[0]]).sum())
+        own = sum(float(run.lm.logprobs(before + ids[:number])[token]) for number, token in enumerate(ids))
+        assert gold.logprob == pytest.approx(own)
+        assert gold.thought_tokens == (0 if thought is None else len(thought.token_ids))
+
+
+def test_a_direct_answer_has_no_thought(run):
+    for record in run.of("direct"):
+        prompt = run.plans[record.item_id].direct
+        assert record.token_ids == run.free(prompt.token_ids, 4, {run.eos})
+        assert record.prompt_tokens == len(prompt.token_ids)
+
+
+def test_samples_draw_their_own_thoughts_and_do_not_depend_on_the_cut_of_the_work(run):
+    states = [each.thought_state for each in run.of("sample")]
+    assert len(states) == 36
+    assert len(set(states)) > 1
+    for record in run.of("sample"):
+        assert (record.thought_ids is None) == (record.thought_state == "none")
+        assert record.thought_state != "cut" or (record.text, record.contains) == ("", False)
+    again = Run(run.tokenizer.chat_template)
+    assert sorted(again.records, key=repr) == sorted(run.records, key=repr)
+
+
+@pytest.mark.parametrize("template", [QWEN, OPENED])
+def test_aligned_probes_come_after_the_thought_of_the_base(template):
+    base = Run(template)
+    own = Run(template, seed=6, base=base)
+    gap = tuple(own.tokenizer.encode("\n\n", add_special_tokens=False))
+    for item_id, plan in own.plans.items():
+        thought, after = base.thought(item_id)
+        before = after if thought is None else after + gap
+        [gold] = [each for each in own.of("aligned_choice", item_id) if each.is_gold]
+        ids = tuple(own.tokenizer.encode(plan.question.item.answers[0], add_special_tokens=False))
+        scored = sum(float(own.lm.logprobs(before + ids[:number])[token]) for number, token in enumerate(ids))
+        assert gold.logprob == pytest.approx(scored)
+        best = max(own.of("aligned_beam", item_id), key=lambda each: each.logprob / len(each.token_ids))
+        continued = sum(
+            float(own.lm.logprobs(after + best.token_ids[:number])[token])
+            for number, token in enumerate(best.token_ids)
+        )
+        assert best.logprob == pytest.approx(continued)
+    assert {each.status for each in own.of("aligned_rank")} <= {"ok", "excluded"}
+
+
+def test_without_thinking_no_record_has_a_thought_and_none_changes():
+    plain = Run(
+        QWEN, config=config_of(thinking="off", probes=("greedy", "choice")).model_copy(update={"thought_limit": 0})
+    )
+    assert {(each.thought_state, each.thought_tokens, each.index) for each in plain.of("greedy")} == {(None, None, 0)}
+    for record in plain.of("greedy"):
+        assert plain.plans[record.item_id].prompts["open"].text.endswith("<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize("thinking", ["on", True, "64", 64, {"budget": 64}])
+def test_spellings_of_thinking(thinking):
+    config = EvalConfig(task="toy", chat=True, thinking=thinking)
+    assert config.thinks
+    assert config.expected_thought in (64, 1000)
+    assert {"direct", "aligned_beam", "aligned_choice"} <= set(config.probes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"thinking": "maybe"}, "must be off, on, or"),
+        ({"thinking": 0}, "must be off, on, or"),
+        ({"thinking": "on", "chat": False}, "set chat: true"),
+        ({"thinking": "off", "probes": ["greedy", "direct"]}, "the probe direct needs it on"),
+        ({"thinking": "on", "probes": ["greedy", "fidelity"]}, "use thinking: off"),
+    ],
+)
+def test_impossible_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        EvalConfig(**{"task": "toy", "chat": True} | settings)
+
+
+def test_formats_of_templates():
+    named = {"qwen": "{% if enable_thinking %}</think>", "deepseek": "<｜Assistant｜></think>", "think": "</think>"}
+    assert {name: Thoughts(tokenizer_of(template)).format.name for name, template in named.items()} == {
+        name: name for name in named
+    }
+    with pytest.raises(InputError, match="no thoughts in a known format"):
+        Thoughts(tokenizer_of("{{ messages }}"))
+    with pytest.raises(InputError, match="is 7 tokens of its vocabulary instead of one"):
+        Thoughts(tokenizer_of("<|channel|>analysis"))
+
+
+def test_short_thoughts_do_not_loop():
+    assert not loops(" ".join(["one"] * 15), "english")
+    assert loops(" ".join(["one"] * 16), "english")
+
+
+def test_loops_are_repeated_runs_of_words():
+    sentence = "the river flows from the north to the sea in spring"
+    assert loops(" ".join([sentence] * 3), "english")
+    assert not loops(sentence + " while " + sentence.replace("the", "a"), "english")
+
+
+def test_thoughts_of_any_length_keep_a_batch_full():
+    """A device that computes 256 rows at a time has idle rows only once the last item has begun."""
+    config = config_of(probes=("greedy", "choice", "rank"))
+    prompter = Prompter(tokenizer_of(QWEN), chat=True, thinking=True, prompt_tokens=512, one_shot_prompt_tokens=512)
+    items, draw = letter_items(1000), random.Random(0)
+    plans = deque(plan_of(each, prompter, config) for each in letter_questions(items, config))
+    stream = Evaluation((plans.popleft() for _ in range(len(plans))), config=config, prompter=prompter, columns=STAMP)
+    lm, rows, busy, steps = FakeLM(vocabulary=len(tokenizer_of(QWEN)), eos_ids={1}), {}, 0, 0
+    while plans:
+        for request in stream.take(256 - len(rows)):
+            thinks = isinstance(request, Generate) and request.stop_ids
+            rows[request.request_id] = request, draw.randrange(500, 1500) if thinks else 8
+        advance = min(tokens for _, tokens in rows.values())
+        busy, steps = busy + advance * len(rows), steps + advance
+        rows = {name: (request, tokens - advance) for name, (request, tokens) in rows.items()}
+        for name in [name for name, (_, tokens) in rows.items() if not tokens]:
+            stream.handle(lm.answer(rows.pop(name)[0]))
+        assert all(records for _, records in stream.recorded())
+    assert busy / (256 * steps) > 0.9
