@@ -68,7 +68,7 @@ bench: install
 
 gpu-card: OUT = runs/gpu
 gpu-card: install  ## half an hour of a GPU: imports, engines, doctor, benchmarks on a random Qwen3 model, tests; OUT= is optional
-	$(BIN)/python -m benchmarks.gpu.night --out $(OUT)
+	$(BIN)/python -m tests.gpu.night --out $(OUT)
 
 install: $(STAMP)
 

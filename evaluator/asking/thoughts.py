@@ -80,10 +80,6 @@ class Thoughts:
             )
         self.end_id: int = ends[0]
 
-    def begun(self, prompt: str, token_ids: tuple[int, ...]) -> bool:
-        """Whether a response to the prompt begins within a thought."""
-        return prompt.rstrip().endswith(self.format.start) or token_ids[: len(self.start_ids)] == self.start_ids
-
     def read(
         self, prompt: str, response: tuple[int, ...], eos_ids: Collection[int], decode: Callable[[Sequence[int]], str]
     ) -> Thought | None:
@@ -92,7 +88,8 @@ class Thoughts:
         `prompt` is the text that the model answered."""
         ids = response[:-1] if response and (response[-1] == self.end_id or response[-1] in eos_ids) else response
         closed = self.end_id in response[-1:]
-        if not closed and not self.begun(prompt, ids):
+        tagged = ids[: len(self.start_ids)] == self.start_ids
+        if not (closed or tagged or prompt.rstrip().endswith(self.format.start)):
             return None
-        inner = ids[len(self.start_ids) :] if ids[: len(self.start_ids)] == self.start_ids else ids
+        inner = ids[len(self.start_ids) :] if tagged else ids
         return Thought(state="closed" if closed else "forced", token_ids=ids, text=decode(inner).strip())

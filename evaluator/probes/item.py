@@ -224,7 +224,9 @@ class ItemRun:
             posed = prompt if prompt.thought is None else self.plan.prompts[format]
             filled |= {"prompt_tokens": len(posed.token_ids), "truncated": prompt.truncated}
             if self.config.thinks:
-                filled |= thought_columns(prompt.thought)
+                state = "none" if prompt.thought is None else prompt.thought.state
+                filled |= {"thought_tokens": len(prompt.thought.token_ids) if prompt.thought else 0}
+                filled |= {"thought_state": state}
         filled |= columns
         if prompt is not None and prompt.truncated and filled["status"] == "ok":
             filled["status"] = "truncated"
@@ -281,13 +283,6 @@ class ItemRun:
             return failed(NOT_NUMBERS)
         logprob = sum(response.logprobs) if response.logprobs else None
         return {"logprob": logprob, "cached_tokens": response.cached_tokens, **self.graded(response.token_ids)}
-
-
-def thought_columns(thought: Thought | None) -> dict[str, Any]:
-    """The columns of what a model thought before a response."""
-    if thought is None:
-        return {"thought_tokens": 0, "thought_state": "none"}
-    return {"thought_tokens": len(thought.token_ids), "thought_state": thought.state}
 
 
 def failed(error: str | None) -> dict[str, Any]:

@@ -22,13 +22,12 @@ from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
 from evaluator.engine.admission import Refusing
 from evaluator.engine.base import NOT_NUMBERS, Cancel, Engine, Generate, Request, Response, Streamed
-from evaluator.probes.base import Cost, ItemProbe, Probe, Steps, blame
+from evaluator.probes.base import ItemProbe, Probe, Steps, blame
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import BaseAnswer, ItemRun, Plan, References, Settings, failed
+from evaluator.probes.greedy import Greedy
+from evaluator.probes.item import BaseAnswer, ItemRun, Plan, References, failed
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from evaluator.asking.prompts import Prompter
 
 # Items: enough requests to fill a large batch while the slowest items' beams finish, or while each thinks.
@@ -282,13 +281,10 @@ class Evaluation:
                 self._send(run, self._step(run))
 
 
-class _Think(ItemProbe):
+class _Think(Greedy):
     """Comes before the probes of an item: each of its prompts is extended by what the model thinks of it."""
 
     name = "think"
-
-    def why_not(self, item: ItemRun) -> str | None:
-        return None
 
     def run(self, item: ItemRun) -> Steps:
         assert isinstance(item, _Active)
@@ -299,12 +295,6 @@ class _Think(ItemProbe):
             given = zip(formats, responses, strict=True)
             item.remember({format: item.thought_of(item.prompts[format], each) for format, each in given})
         return []
-
-    def cost(self, config: Settings) -> Cost:
-        return Cost()  # the probes count their thoughts
-
-    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        raise NotImplementedError("it has no records")
 
 
 _THINK = _Think()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.steps import TESTS, VARIANTS, read, steps
 from benchmarks.harness import environment, module_command
+from tests.gpu.steps import TESTS, VARIANTS, read, steps
 from tests.support.engines import needs_vllm
 
 pytestmark = [*needs_vllm, pytest.mark.more]
@@ -33,7 +33,7 @@ def test_the_whole_list_runs_and_leaves_a_card_of_each_step(out, tmp_path):
     variables = environment(HOME=str(home))
     variables |= {"PATH": f"{programs}:{variables['PATH']}"}
     variables.pop("TRITON_CACHE_DIR", None)
-    command = module_command("benchmarks.gpu.night", "--out", out, "--tiny")
+    command = module_command("tests.gpu.night", "--out", out, "--tiny")
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     names = [step.name for step in steps(out, shape="tiny", tiny=True, gpu=False)]

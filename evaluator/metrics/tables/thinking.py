@@ -21,7 +21,6 @@ from evaluator.metrics.intervals import Ratio
 from evaluator.metrics.measures import as_floats, difference, of_mean, rate
 from evaluator.metrics.table import Bars, Dots, Lack, Series, Table
 
-_NO_THOUGHT = "the base thought about none of these items"
 _OF_THOUGHTS = {
     "cut": "thought_cut",
     "loops": "thought_loops",
@@ -74,7 +73,7 @@ def _paired(inputs: Inputs, comparison: Comparison, language: str) -> Row:
         most = max(limit, dense.max(), pruned.max())
         row |= of_mean("ratio", Ratio(pruned / most, dense / most, inputs.contexts_of(subject.task, items)))
     else:
-        row["reason"] = joined_reasons(row["reason"], _NO_THOUGHT)
+        row["reason"] = joined_reasons(row["reason"], "the base thought about none of these items")
     fates = item_fates(items)
     known = items[fates.isin(FATES)]
     contexts = inputs.contexts_of(subject.task, known)

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.gpu import night as module
-from benchmarks.gpu.night import check_model, night, run, variables
-from benchmarks.gpu.steps import TESTS, VARIANTS, Card, Step, markdown, read, steps
 from benchmarks.harness import environment, run_main
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
+from tests.gpu import night as module
 from tests.gpu.__main__ import collected
+from tests.gpu.night import check_model, night, run, variables
+from tests.gpu.steps import TESTS, VARIANTS, Card, Step, markdown, read, steps
 from tests.support.doctor import CPU, GPU
 
 HANGS = 'sleep 600 & one=$!; setsid sleep 600 & echo $$ $one $! > "$0"; wait'  # a child of its group, and one outside
@@ -63,7 +63,7 @@ def test_a_failed_step_does_not_stop_the_list_but_failed_imports_do(tmp_path, ca
 @pytest.mark.parametrize("ended", ["by its limit", "by a signal"])
 def test_a_step_ends_with_all_that_it_started(tmp_path, ended):
     script = (
-        "import sys; from pathlib import Path; from benchmarks.gpu.night import *; stop_in_order();"
+        "import sys; from pathlib import Path; from tests.gpu.night import *; stop_in_order();"
         "run(Step('one', 600, ['sh', '-c', *sys.argv[2:]]), Path(sys.argv[1]))"
     )
     file = tmp_path / "pids"

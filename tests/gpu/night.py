@@ -1,8 +1,8 @@
 """Runs what should be run first on a GPU, unattended, in half an hour: imports, one engine, the doctor, speed, tests.
 
-    make gpu-card OUT=DIR               or: python -m benchmarks.gpu.night --out DIR [--resume] [--only STEP,...]
-    python -m benchmarks.gpu.night --out DIR --only pass,score,swap --shape 8b          for a second half hour
-    python -m benchmarks.gpu.night --out DIR --tiny                                     a rehearsal, also without a GPU
+    make gpu-card OUT=DIR               or: python -m tests.gpu.night --out DIR [--resume] [--only STEP,...]
+    python -m tests.gpu.night --out DIR --only pass,score,swap --shape 8b          for a second half hour
+    python -m tests.gpu.night --out DIR --tiny                                     a rehearsal, also without a GPU
 
 Each step is a process with a time limit. A step that fails or exceeds its limit does not stop the list, unless it is
 `imports`. Each step leaves DIR/STEP.json (its card) and DIR/STEP.log; DIR/night.md is the summary. Engines run on a
@@ -23,13 +23,13 @@ from typing import Any
 
 import psutil
 
-from benchmarks.gpu.steps import SCRATCH, Card, Step, markdown, read, said, steps
 from benchmarks.harness import Options, environment, run_main
 from benchmarks.pruning.synthetic import SHAPES
 from evaluator.core.errors import InputError, one_line, unknown
 from evaluator.store.files import write_atomically
 from launch.doctor.machine import Machine, this_machine
 from launch.process import stop_in_order
+from tests.gpu.steps import SCRATCH, Card, Step, markdown, read, said, steps
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LINES = 20  # of its output, on a step's card

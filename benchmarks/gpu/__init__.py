@@ -1,1 +1,0 @@
-"""A GPU machine's first half hour: `make gpu-card`."""
