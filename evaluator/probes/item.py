@@ -224,9 +224,8 @@ class ItemRun:
             posed = prompt if prompt.thought is None else self.plan.prompts[format]
             filled |= {"prompt_tokens": len(posed.token_ids), "truncated": prompt.truncated}
             if self.config.thinks:
-                state = "none" if prompt.thought is None else prompt.thought.state
-                filled |= {"thought_tokens": len(prompt.thought.token_ids) if prompt.thought else 0}
-                filled |= {"thought_state": state}
+                ids, state = (prompt.thought.token_ids, prompt.thought.state) if prompt.thought else ((), "none")
+                filled |= {"thought_tokens": len(ids), "thought_state": state}
         filled |= columns
         if prompt is not None and prompt.truncated and filled["status"] == "ok":
             filled["status"] = "truncated"

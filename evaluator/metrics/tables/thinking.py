@@ -21,12 +21,8 @@ from evaluator.metrics.intervals import Ratio
 from evaluator.metrics.measures import as_floats, difference, of_mean, rate
 from evaluator.metrics.table import Bars, Dots, Lack, Series, Table
 
-_OF_THOUGHTS = {
-    "cut": "thought_cut",
-    "loops": "thought_loops",
-    "accuracy": "produced",
-    "accuracy_forced": "produced_forced",
-}
+_OF_THOUGHTS = {"cut": "thought_cut", "loops": "thought_loops"}
+_OF_ANSWERS = {"accuracy": "produced", "accuracy_forced": "produced_forced"}
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -52,7 +48,7 @@ def _own(inputs: Inputs, subject: Subject, items: pd.DataFrame) -> Row:
         return row
     contexts = inputs.contexts_of(subject.task, done)
     row["thought_tokens"] = float(done["thought_tokens"].mean())
-    for name, column in _OF_THOUGHTS.items():
+    for name, column in (_OF_THOUGHTS | _OF_ANSWERS).items():
         row |= rate(name, as_floats(done[column].fillna(0.0)), contexts)
     both = done[done["direct_produced"].notna()]
     said, direct = (as_floats(both[name]) for name in ("produced", "direct_produced"))

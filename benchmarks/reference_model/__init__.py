@@ -1,0 +1,1 @@
+"""The test model that thinks; `tests/taught` makes it."""

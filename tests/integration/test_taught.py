@@ -1,0 +1,50 @@
+"""A run on the taught models finds what was planted in them: rates of thoughts, inflation and fates."""
+
+import pandas as pd
+import pytest
+
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.tasks import load_task
+from tests.support.engines import needs_vllm
+from tests.support.runs import finish, records
+from tests.taught.__main__ import make
+from tests.taught.plan import planted, response
+
+pytestmark = [pytest.mark.more, *needs_vllm]
+
+BUDGET, ITEMS = 160, 200
+POOL = {item.item_id: item for item in load_task("gazetteer", ("english",), "gazetteer").pools["english"]}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("taught")
+    for variant in ("base", "loops"):
+        make(folder / variant, variant)
+    finish(
+        "eval", folder / "base", folder / "loops", "--base", folder / "base", "--task", "gazetteer", "--languages",
+        "english", "--items", ITEMS, "--chat", "--thinking", BUDGET, "--out", folder / "run",
+        "--probes", "greedy,choice,rank,direct,aligned_choice",
+    )  # fmt: skip
+    return folder / "run"
+
+
+def test_rates_inflation_and_fates_are_the_planted_ones(run):
+    found = records(run)
+    asked = found[(found["probe"] == "greedy") & (found["index"] == 0)]
+    plan = pd.Series({name: planted(POOL[name]) for name in asked["item_id"].unique()})
+    tokenizer = load_tokenizer(run.parent / "base")
+
+    def thought(item_id, fate):
+        text = response(POOL[item_id], fate).partition("</think>")[0]
+        return BUDGET if fate == "loops" else len(tokenizer.encode(text))
+
+    inflation = sum(thought(*each) for each in plan.items()) / sum(thought(name, "usual") for name in plan.index)
+    table = pd.read_csv(run / "tables" / "thinking.csv")
+    [row] = table[(table["checkpoint"] == "loops") & (table["language"] == "all")].to_dict("records")
+    said = asked.pivot(index="item_id", columns="checkpoint", values="contains").astype(bool)
+    for name, planned in (("cut", (plan == "loops").mean()), ("loops", (plan == "loops").mean()), ("ratio", inflation)):
+        assert row[f"{name}_low"] <= planned <= row[f"{name}_high"], (name, planned, row)
+    faulty = plan.isin(["loops", "wrong"])
+    assert not said["loops"][faulty].any()
+    assert row["mc_only_rate"] + row["lost_rate"] >= faulty[said["base"]].mean()

@@ -1,0 +1,1 @@
+"""Test models that think: the bundled model, taught to write a thought before its answer, and to fail as planned."""

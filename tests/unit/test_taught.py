@@ -1,0 +1,48 @@
+"""The taught models: their tokenizer and plan at once; one that is made does what is planned."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from evaluator.core.text import normalise
+from evaluator.tasks.gazetteer import gazetteer_items
+from tests.taught import plan
+from tests.taught.__main__ import check, make, prompt, thinking_tokenizer
+
+ITEMS = gazetteer_items("english")
+
+
+def test_fates_are_planted_at_known_rates() -> None:
+    assert Counter(map(plan.planted, ITEMS)) == {"usual": 178, "longer": 58, "wrong": 34, "loops": 30}
+    assert {plan.planted(item, "base") for item in ITEMS} == {"usual"}
+
+
+def test_the_template_opens_and_closes_thoughts_and_each_tag_is_one_visible_token() -> None:
+    tokenizer = thinking_tokenizer()
+    closed, opened = (prompt(tokenizer, ITEMS[0], thinking) for thinking in (False, True))
+    assert opened.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    assert closed == opened + "<think>\n\n</think>\n\n"
+    for tag in ("<think>", "</think>"):
+        assert tokenizer.decode(tokenizer.encode(tag), skip_special_tokens=True) == tag
+        assert len(tokenizer.encode(tag)) == 1
+    for item in ITEMS[:40]:
+        before, joint = tokenizer([closed, closed + item.answers[0]])["input_ids"]
+        assert joint[: len(before)] == before
+        assert tokenizer.decode(joint) == closed + item.answers[0]
+
+
+def test_lessons_give_the_right_answer_unless_a_wrong_one_is_planted() -> None:
+    for item in ITEMS:
+        fate = plan.planted(item)
+        _, _, answer = plan.response(item, fate).partition("</think>")
+        assert (normalise(item.answers[0]) in normalise(answer)) == (fate in ("usual", "longer"))
+
+
+@pytest.mark.more
+def test_a_made_model_follows_the_plan(tmp_path: Path) -> None:
+    make(tmp_path, "loops")
+    assert AutoTokenizer.from_pretrained(tmp_path).eos_token == "<|im_end|>"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).generation_config.eos_token_id == [3073, 0]
+    assert check(tmp_path, "loops", ITEMS[:100])["agreement"] >= 0.95
