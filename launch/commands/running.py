@@ -167,17 +167,17 @@ def evaluate(
     task: Annotated[str, question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names)],
     languages: Annotated[str | None, question(help="names or codes; all by default")] = None,
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
-    formats: Annotated[str, question(help="what prompts show; see `resurface probes`")] = "open",
+    formats: Annotated[str, question(help="see `resurface probes`")] = "open",
     probes: Annotated[str | None, question(help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")] = None,
     options: Annotated[
         str | None, question(help="how distractors are drawn: alike (default), any (the paper's way)")
     ] = None,
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
-    max_new_tokens: Annotated[int, question(help="tokens of the longest answer")] = 32,
+    max_new_tokens: Annotated[int, question(help="tokens of an answer")] = 32,
     context_tokens: Annotated[str, question(metavar="N,...", help="longer contexts")] = "0",
     chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
     thinking: Annotated[
-        str, question(metavar="off|on|N", help="think first, for at most N tokens; needs --chat")
+        str, question(show_default=False, metavar="off|on|N", help="think before answers; default off")
     ] = "off",
     prompts: Prompts = None,
     base: Annotated[str | None, models(help="the dense checkpoint that the others are compared with")] = None,
