@@ -94,7 +94,8 @@ class EvalConfig(Settings, Source):
         if task is not None and task.data is None and self.given():
             raise ValueError(f"{', '.join(self.given())}: task {self.task!r} is no data set of which that can be said")
         if task is not None and task.choice_only:
-            choosing = [probe.name for probe in PROBES if isinstance(probe, ItemProbe) and probe.options is not None]
+            able = [probe for probe in PROBES if isinstance(probe, ItemProbe) and not probe.needs_thinking]
+            choosing = [probe.name for probe in able if probe.options is not None]
             if other := [name for name in self.probes if name not in choosing]:
                 takes = f"task {self.task!r} takes the probes {' and '.join(choosing)} only"
                 raise ValueError(f"{takes}, not {', '.join(other)}: {task.open}")

@@ -30,6 +30,13 @@ def inputs():
         for form, seed in product(("open", "shown", "distractors_only", "unrelated", "one_shot"), (0, 1)):
             parts.append(records(name, seen, form=form, seed=seed, **how))
         parts.append(records(name, seen, task="t+terse", **how))
+        for length in (500, 2000):
+            long = records(name, seen, task=f"t@{length}", **how)
+            parts.append(
+                long.assign(
+                    context_tokens=length, context_depth=[0.1, 0.5, 0.9] * (len(long) // 3) + [0.1] * (len(long) % 3)
+                )
+            )
         windows = {f"text/{i}": Seen(window=(-20.0 - i - bool(base), 10)) for i in range(4)}
         parts.append(records(name, windows, task="text-wiki", **how))
         for matcher, period in (("a", 2), ("b", 3)):

@@ -66,6 +66,8 @@ def test_only_what_grading_denies_is_judged_once_and_judging_all_adds_to_it(run)
     assert rows.schema.equals(VERDICTS)
     found = [each for part in responses(run, ["greedy", "beam", "sample"], everything=False).values() for each in part]
     assert len(judge.asked) == len({each.claim for each in found}) < len(found)
+    for path in (run / "verdicts").rglob("*.parquet"):
+        path.unlink()
     first, second = Judge(), Judge()
     judged(run, first)
     judged(run, second, everything=True)

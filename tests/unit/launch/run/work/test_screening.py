@@ -23,7 +23,8 @@ from tests.support.records import Seen, records
 from tests.support.stamps import ORIGIN, make_item
 
 ITEMS = [make_item(number, language=language) for language in ("english", "swahili") for number in range(100)]
-TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS])
+SHORT = SimpleNamespace(max_new_tokens=32, expected_thought=0)
+TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS], config=SHORT)
 RULE = Screen(items=40)
 BRIEF = Screen(items=140)  # three looks
 WHOLE = Screen(items=200)  # one look at everything
