@@ -29,6 +29,15 @@ from tests.support.runs import finish, records
 pytestmark = pytest.mark.slow
 
 
+@contextlib.contextmanager
+def _machines():
+    cluster = Cluster(local=False)
+    try:
+        yield cluster
+    finally:
+        cluster.closed.set()
+
+
 def _given() -> tuple[str, str]:
     return os.environ["CUDA_VISIBLE_DEVICES"], os.environ[GPU_SHARE]
 
@@ -38,7 +47,7 @@ def _fill(folder: Path) -> tuple[list[str], str, list[str], str]:
     with (
         ray_cluster([(folder, {"num_cpus": 2, "num_gpus": 2})]) as nodes,
         ray.init(address=nodes.address, log_to_driver=False),
-        contextlib.nullcontext(Cluster(local=False)) as machines,
+        _machines() as machines,
     ):
         nodes = [replace(node, sharing=3) for node in machines.nodes()]
         *five, sixth = place_engines(nodes, 1, None, spare=1)
@@ -160,13 +169,12 @@ def _placed(folder):
     with (
         ray_cluster([(folder, {"num_cpus": 4}), (folder, {"num_cpus": 1})]) as nodes,
         ray.init(address=nodes.address, log_to_driver=False),
-        contextlib.nullcontext(Cluster(local=False)) as machines,
+        _machines() as machines,
     ):
         places = place_engines(machines.nodes(), 1, 3, spare=1)
         setups = [EngineSetup(config=EngineConfig(), log_path=folder / "log", place=place) for place in places]
         actors = [start_actor(EngineActor, setup, concurrency_groups=GROUPS) for setup in setups]
         stand = [where.node_id for where in ray.get([actor.where.remote() for actor in actors])]
-    machines.closed.set()
     return [place.node_id for place in places], stand
 
 
