@@ -79,7 +79,7 @@ def test_engines_and_nodes_that_die_and_clocks_that_jump_change_no_record(
     """The clock jumps by a day, forwards and backwards, at every look."""
     real, jump = time.time, itertools.cycle(jumps)
     monkeypatch.setattr(time, "time", lambda: real() + next(jump))
-    ray = _ray(answers, Deaths(actors=8, nodes=2, within=SHARDS, seed=1))
+    ray = _ray(answers, Deaths(actors=6, nodes=4, within=SHARDS, seed=1))
     cost = simulate(PREPARED, ray, tmp_path)
     assert ray.died["actors"] + ray.died["nodes"] == 10
     assert ray.died["nodes"] > 0
