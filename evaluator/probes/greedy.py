@@ -70,7 +70,7 @@ class Greedy(ItemProbe):
         records = []
         for format in formats:
             prompt = item.prompts.get(format)
-            if prompt is not None and (cut := item.cut(prompt.thought)):
+            if prompt is not None and prompt.thought is not None and (cut := item.cut(prompt.thought)):
                 records.append(item.record(self.name, format, prompt, **cut))
                 found[format] |= {"index": 1}
             records.append(item.record(self.name, format, prompt, **found[format]))

@@ -175,8 +175,8 @@ class ItemRun:
         self._serial = serial
         self._columns = {**columns, "task": self.item.task, "language": self.item.language}
         self._columns |= {"item_id": self.item.item_id, "index": 0, "seed": config.seed, "status": "ok"}
-        if config.length:
-            self._columns |= {"context_tokens": config.length, "context_depth": plan.context_depth}
+        if length := config.context_tokens[0]:
+            self._columns |= {"context_tokens": length, "context_depth": plan.context_depth}
         self._graded: dict[tuple[int, ...], dict[str, Any]] = {}
 
     @property
@@ -223,7 +223,7 @@ class ItemRun:
         if prompt is not None:
             posed = prompt if prompt.thought is None else self.plan.prompts[format]
             filled |= {"prompt_tokens": len(posed.token_ids), "truncated": prompt.truncated}
-            if self.config.thinks:
+            if self.config.thinking != "off":
                 ids, state = (prompt.thought.token_ids, prompt.thought.state) if prompt.thought else ((), "none")
                 filled |= {"thought_tokens": len(ids), "thought_state": state}
         filled |= columns

@@ -50,7 +50,7 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
     for pool in data.pools.values():
         subset = select(pool, config.items)
         exemplar = exemplar_of(pool, subset)
-        others = in_order(pool, config.length) if config.length else ()
+        others = in_order(pool, config.context_tokens[0]) if config.context_tokens[0] else ()
         kinds = by_kind(pool) if config.draws_options and config.options != "any" else None
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
@@ -111,9 +111,9 @@ def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig)
             except Exception as error:
                 raise blame(probe.name, question.item, error) from error
     item, depth = question.item, None
-    if config.length:
+    if length := config.context_tokens[0]:
         try:
-            long = lengthened(item, question.others, config.length, prompter)
+            long = lengthened(item, question.others, length, prompter)
         except InputError as error:
             return Plan(question=replace(question, unfit=str(error)), prompts={}, scored={})
         item, depth = replace(item, context=long.text), long.depth
@@ -125,9 +125,9 @@ def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig)
             candidates = question.candidates.get(format, ())
             with contextlib.suppress(InputError):
                 prompt = prompter.build(item, format, candidates=candidates, exemplar=question.exemplar)
-                if not (config.length and prompt.truncated):  # the cut may take the item's own passage
+                if not (length and prompt.truncated):  # the cut may take the item's own passage
                     prompts[format] = prompt
-    if config.thinks and "open" in prompts:
+    if config.thinking != "off" and "open" in prompts:
         with contextlib.suppress(InputError):
             candidates = question.candidates.get("open", ())
             direct = prompter.build(item, "open", candidates=candidates, thinking=False)

@@ -31,12 +31,7 @@ if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
 
 # Items: enough requests to fill a large batch while the slowest items' beams finish, or while each thinks.
-_IN_FLIGHT, _THINKING = 64, 512
-
-
-def items_in_flight(config: EvalConfig) -> int:
-    """The most items that an engine has begun and not ended."""
-    return _THINKING if config.thinks else _IN_FLIGHT
+IN_FLIGHT = {False: 64, True: 512}  # by whether they think
 
 
 class _Active(ItemRun):
@@ -81,7 +76,7 @@ class Evaluation:
         in_flight: int | None = None,
     ) -> None:
         self._plans = iter(plans)
-        self._thinks = config.thinks
+        self._thinks = config.thinking != "off"
         self._probes: Sequence[Probe] = config.text_probes if config.is_text else config.item_probes
         self._shared: dict[str, Any] = {
             "config": config,
@@ -90,7 +85,7 @@ class Evaluation:
             "references": references,
         }
         self._base = base
-        self._in_flight = items_in_flight(config) if in_flight is None else in_flight
+        self._in_flight = IN_FLIGHT[self._thinks] if in_flight is None else in_flight
         self._serial = 0
         self._active = 0  # items
         self._readers: dict[str, list[_ProbeRun]] = {}  # the probes that wait for a request, by its id

@@ -103,9 +103,14 @@ class Inspections(AbstractContextManager["Inspections"]):
             # transformers imports lazily, which several threads must not do at once.
             importlib.import_module("transformers").CONFIG_MAPPING  # noqa: B018
         for job in jobs:
-            given = (job.path, job.name), {"trust_remote_code": self._trust}
-            self._found[job.name] = self._pool.apply_async(inspect_checkpoint, *given)
+            self._found[job.name] = self._pool.apply_async(self._inspect, (job,))
         self._begun += jobs
+
+    def _inspect(self, job: CheckpointJob) -> CheckpointInfo:
+        try:
+            return inspect_checkpoint(job.path, job.name, trust_remote_code=self._trust)
+        except (SystemExit, KeyboardInterrupt) as error:  # of its own code: a pool would never end it
+            raise InputError(f"checkpoint {job.path}: its code ended with {error!r}") from error
 
     def result(self, name: str) -> CheckpointInfo:
         """Wait for a checkpoint's result. Raises InputError as `inspect_checkpoint` does."""

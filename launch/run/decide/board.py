@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.probes.stream import items_in_flight
+from evaluator.probes.stream import IN_FLIGHT
 from launch.run.decide.assignments import Assignment, Part, Shard, distance
 from launch.run.decide.failures import Ledger, Remedy, Setback, Trouble
 
@@ -237,7 +237,7 @@ class Board:
         A suspect is tried alone. If it kills again, it is halved, until one item is left. Its records get the reason.
         """
         (name, task), left, given_up = assignment.part, assignment.shards, False
-        guilty, suspects = self.ledger.examine(assignment.part, left, items_in_flight(assignment.config))
+        guilty, suspects = self.ledger.examine(assignment.part, left, IN_FLIGHT[assignment.config.thinks])
         if guilty == "an item" and assignment.refusal is None:
             question, given_up = left[0].questions[0], self.ledger.lost_item(name)
             self.setbacks.append(self.ledger.setback(name, "item", reason, task=task, question=question))

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -287,6 +288,9 @@ def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
         assert found.result("a") == inspect_checkpoint(tmp_path / "a")
         for name, said in (("b", "truncated"), ("c", "no such directory")):
             assert said in refused(found.result, name)
+    monkeypatch.setattr(preflight, "inspect_checkpoint", lambda path, name, *, trust_remote_code: sys.exit(3))
+    with Inspections([job("d", tmp_path)], trust=True) as found:  # a checkpoint's own code may do so
+        assert "its code ended with SystemExit(3)" in refused(found.result, "d")
     monkeypatch.setattr(preflight, "inspect_checkpoint", lambda path, name, *, trust_remote_code: name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     with Inspections(trust=False) as found:
