@@ -19,7 +19,7 @@ from evaluator.metrics.counting import why_left_out
 from evaluator.metrics.draws import Kinds
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.measures import as_floats, paired_difference
+from evaluator.metrics.measures import as_floats, paired_difference, rate
 
 # The outcome column that marks an item as right, for each probe with an accuracy.
 CORRECT = {"greedy": "produced", "choice": "recognised"}
@@ -91,3 +91,13 @@ def item_fates(outcomes: pd.DataFrame) -> pd.Series:
         default="lost",
     )
     return pd.Series(fate, index=outcomes.index, dtype="object")
+
+
+def fate_rates(inputs: Inputs, task: str, outcomes: pd.DataFrame) -> Row:
+    """`known`: how many of a comparison's outcomes have a fate; and the rate of each fate among these."""
+    fates = item_fates(outcomes)
+    known = outcomes[fates.isin(FATES)]
+    row: Row = {"known": len(known)}
+    for fate in FATES:
+        row |= rate(f"{fate}_rate", as_floats(fates[known.index] == fate), inputs.contexts_of(task, known))
+    return row

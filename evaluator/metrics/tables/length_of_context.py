@@ -15,7 +15,7 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
-from evaluator.metrics.drops import FATES, item_fates, paired_drop
+from evaluator.metrics.drops import FATES, fate_rates, paired_drop
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, Subject, slices
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, rate
 from evaluator.metrics.table import Dots, Holm, Series, Table
@@ -65,12 +65,8 @@ def _measured(inputs: Inputs, subject: Subject, comparison: Comparison | None, i
     drop = paired_drop(inputs, comparison, both, "produced")
     reason = joined_reasons(reason, drop.pop("reason", None))
     row |= drop | {"dense_accuracy": float(both["produced_dense"].mean()) if len(both) else None}
-    joined = comparison.outcomes.assign(fate=item_fates(comparison.outcomes))
-    known = joined[joined["item"].isin(items["item"]) & joined["fate"].isin(FATES)]
-    row["known"] = len(known)
-    for fate in FATES:
-        row |= rate(f"{fate}_rate", as_floats(known["fate"] == fate), inputs.contexts_of(subject.task, known))
-    return row | {"reason": reason}
+    joined = comparison.outcomes
+    return row | fate_rates(inputs, subject.task, joined[joined["item"].isin(items["item"])]) | {"reason": reason}
 
 
 def _drawn(frame: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons, measured
-from evaluator.metrics.drops import FATES, item_fates, sides_of, why_unpaired
+from evaluator.metrics.drops import FATES, fate_rates, sides_of, why_unpaired
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, settings_of, slices
 from evaluator.metrics.intervals import Ratio
 from evaluator.metrics.measures import as_floats, difference, of_mean, rate
@@ -70,13 +70,7 @@ def _paired(inputs: Inputs, comparison: Comparison, language: str) -> Row:
         row |= of_mean("ratio", Ratio(pruned / most, dense / most, inputs.contexts_of(subject.task, items)))
     else:
         row["reason"] = joined_reasons(row["reason"], "the base thought about none of these items")
-    fates = item_fates(items)
-    known = items[fates.isin(FATES)]
-    contexts = inputs.contexts_of(subject.task, known)
-    row["known"] = len(known)
-    for fate in FATES:
-        row |= rate(f"{fate}_rate", as_floats(fates[known.index] == fate), contexts)
-    return row
+    return row | fate_rates(inputs, subject.task, items)
 
 
 TABLE = Table(
