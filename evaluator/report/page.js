@@ -249,7 +249,8 @@
   }
   function overview(rows, golds) {
     const led = rows.some(({ answers }) => answers && answers.aligned);
-    const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", ...(led ? ["aligned rank"] : []), ...several];
+    const asked = several.filter((title) => rows.some(({ answers }) => answers && severalOf(answers, title).length));
+    const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", ...(led ? ["aligned rank"] : []), ...asked];
     return h("div", { class: "scroll" }, h("table", { class: rows.length > 8 ? "answers many" : "answers" },
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map(({ checkpoint, answers, fate }) => {
@@ -259,7 +260,7 @@
         if (!answers) line.append(h("td", { class: "none", colspan: heads.length - 1 }, "not asked"));
         else line.append(h("td", { class: "output" }, output(open(answers), golds)), choiceCell(answers), rankCell(answers),
           ...(led ? [alignedCell(answers)] : []),
-          ...several.map((title) => pipsCell(severalOf(answers, title))));
+          ...asked.map((title) => pipsCell(severalOf(answers, title))));
         return line;
       }))));
   }
