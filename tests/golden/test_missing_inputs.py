@@ -32,6 +32,9 @@ WITH = {
     "unrelated": {"candidates"},
     "one_shot": {"one_shot"},
     "open_capped": {"one_shot"},
+    "direct": set(),  # these three are asked where a model thinks
+    "aligned_beam": set(),
+    "aligned_choice": set(),
     "open": set(),  # of the open format nothing but greedy is missing where it is not asked
 }  # fmt: skip
 
