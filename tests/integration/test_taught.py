@@ -7,7 +7,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.tasks import load_task
 from tests.support.engines import needs_vllm
 from tests.support.runs import finish, records
-from tests.taught.__main__ import make
+from tests.taught.__main__ import check, make
 from tests.taught.plan import planted, response
 
 pytestmark = [pytest.mark.more, *needs_vllm]
@@ -27,6 +27,10 @@ def run(tmp_path_factory):
         "--probes", "greedy,choice,rank,direct,aligned_choice",
     )  # fmt: skip
     return folder / "run"
+
+
+def test_a_made_model_follows_the_plan(run):
+    assert check(run.parent / "loops", "loops", list(POOL.values())[:100])["agreement"] >= 0.95
 
 
 def test_rates_inflation_and_fates_are_the_planted_ones(run):

@@ -1,15 +1,11 @@
-"""The taught models: their tokenizer and plan at once; one that is made does what is planned."""
+"""The taught models: their tokenizer and plan. tests/integration/test_taught.py makes them."""
 
 from collections import Counter
-from pathlib import Path
-
-import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evaluator.core.text import normalise
 from evaluator.tasks.gazetteer import gazetteer_items
 from tests.taught import plan
-from tests.taught.__main__ import check, make, prompt, thinking_tokenizer
+from tests.taught.__main__ import prompt, thinking_tokenizer
 
 ITEMS = gazetteer_items("english")
 
@@ -38,11 +34,3 @@ def test_lessons_give_the_right_answer_unless_a_wrong_one_is_planted() -> None:
         fate = plan.planted(item)
         _, _, answer = plan.response(item, fate).partition("</think>")
         assert (normalise(item.answers[0]) in normalise(answer)) == (fate in ("usual", "longer"))
-
-
-@pytest.mark.more
-def test_a_made_model_follows_the_plan(tmp_path: Path) -> None:
-    make(tmp_path, "loops")
-    assert AutoTokenizer.from_pretrained(tmp_path).eos_token == "<|im_end|>"
-    assert AutoModelForCausalLM.from_pretrained(tmp_path).generation_config.eos_token_id == [3073, 0]
-    assert check(tmp_path, "loops", ITEMS[:100])["agreement"] >= 0.95
