@@ -262,18 +262,17 @@ class PacedExecutor(Executor):  # type: ignore[misc]
             self.counts[count] += more
         wide = max(row.top for row in rows)
         ids = np.array([[row.tokens[min(max(row.given - 1, 0), len(row.tokens) - 1)]] for row in rows])
-        lists = LogprobsLists(
-            np.concatenate([ids, self._ids[places, :wide]], axis=1),
-            np.concatenate(
-                [np.array([[value] for _, value in own], np.float32), self._logprobs[places, :wide]], axis=1
-            ),
-            np.array([rank for rank, _ in own]),
-        )
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
             sampled_token_ids=tokens,
-            logprobs=lists,
+            logprobs=LogprobsLists(
+                np.concatenate([ids, self._ids[places, :wide]], axis=1),
+                np.concatenate(
+                    [np.array([[value] for _, value in own], np.float32), self._logprobs[places, :wide]], axis=1
+                ),
+                np.array([rank for rank, _ in own]),
+            ),
             prompt_logprobs_dict=reports,
         )
 

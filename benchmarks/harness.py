@@ -164,11 +164,8 @@ class Child:
                 return answer
         code = self._process.wait()
         self._errors.seek(0)
-        raise SystemExit(f"{self._name} failed with exit code {code}: {_last_line(self._errors.read())}")
-
-
-def _last_line(text: str) -> str:
-    return (text.strip() or "no message").splitlines()[-1]
+        said = (self._errors.read().strip() or "no message").splitlines()
+        raise SystemExit(f"{self._name} failed with exit code {code}: {said[-1]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +185,9 @@ class Agreement:
     how: str
 
 
+Agree = Callable[[Any, Any], Agreement]  # of our result and another's
+
+
 def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """Which keys one side has and the other lacks, in words; empty where both have the same."""
     parts = []
@@ -205,7 +205,7 @@ class Peer:
 
     side: Side
     ours: Side | None = None
-    agree: Callable[[Any, Any], Agreement]
+    agree: Agree
     facts: Callable[[], Mapping[str, Any]]
 
 
@@ -214,7 +214,7 @@ def compare(
     *,
     ours: Side,
     theirs: Side,
-    agree: Callable[[Any, Any], Agreement],
+    agree: Agree,
     rounds: int,
     facts: Callable[[], Mapping[str, Any]] = dict,
     peer: Peer | None = None,

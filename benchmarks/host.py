@@ -12,8 +12,7 @@ figures, nor is the model runner's preparation of inputs.
 The device is idle when it has ended a step and no other has been submitted. Then the same requests run again, at the
 same steps, without our code: the floor, which is vLLM's own.
 
-The last line is JSON: `idle_share`, `host_ms_a_step`, the `parts` of that time, the `floor` and the `processor`.
-"""
+The last line is JSON: `idle_share`, `host_ms_a_step`, the `parts` of that time, the `floor` and the `processor`."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ class HostEngine(VLLMEngine):
     """Our vLLM engine in front of vLLM's own engine core, with a device of a fixed pace.
 
     Requests are worded as for the V2 runner, which GPUs have. What reaches the core is noted, so that it can be
-    repeated without us.
-    """
+    repeated without us."""
 
     def __init__(self, config: EngineConfig, model: Path, script: ScriptedLM, device: Device, parts: Parts) -> None:
         super().__init__(config)
@@ -344,7 +342,6 @@ def _report(options: argparse.Namespace, engines: list[dict[str, Any]], device: 
     print_table("host, ms a step", ("part", "now", "floor"), shown)
     print(f"the device is idle for {device.idle_share:.1%} of the time ({floor.idle_share:.1%} without our code)")
     print(f"our code takes {ours / vllm:.0%} as long as vLLM's own")
-    counted = {name: sum(engine[name] for engine in engines) for name in ("items", "requests", "tokens", "records")}
     return {
         "benchmark": "host",
         "pace_ms": options.pace,
@@ -356,7 +353,7 @@ def _report(options: argparse.Namespace, engines: list[dict[str, Any]], device: 
         "floor": {"idle_share": floor.idle_share, "host_ms_a_step": least, "parts": alone},
         "steps": steps,
         **a_step,
-        **counted,
+        **{name: sum(engine[name] for engine in engines) for name in ("items", "requests", "tokens", "records")},
         "seconds": max(engine["wall"] for engine in engines),
         "processor": processor(),
     }

@@ -53,12 +53,8 @@ def read_products(model: Path) -> Products:
             before, _, last = name.removesuffix(".weight").rpartition(".")
             first = f"{before}.{_FUSED.get(last, last)}"
             matrices[first] = (matrices.get(first, (0, 0))[0] + shape[0], shape[1])
-    return Products(
-        layers=Counter(matrices.values()),
-        head=head if any(head) else table,
-        others=others,
-        cached=cached_values(blueprint.config),
-    )
+    head, cached = head if any(head) else table, cached_values(blueprint.config)
+    return Products(layers=Counter(matrices.values()), head=head, others=others, cached=cached)
 
 
 def work(
@@ -122,8 +118,7 @@ def share_of_wall(needed: dict[str, float], machine: dict[str, float], seconds: 
 
 def share_at_batch(batch: dict[str, float], *, forwards: int, distributions: int, seconds: float) -> dict[str, float]:
     """The same for products as small as the engine's own batches; a bound above the time, by a busy machine, is cut."""
-    products = forwards * batch["seconds_per_forward"] + distributions * batch["seconds_per_distribution"]
-    bound = min(products, seconds)
+    bound = min(forwards * batch["seconds_per_forward"] + distributions * batch["seconds_per_distribution"], seconds)
     return {"batch_rows": batch["rows"], "batch_bound_s": bound, "share_at_this_batch": bound / seconds}
 
 

@@ -2,8 +2,7 @@
 
 A matcher judges control pairs first. Their answer is known, so they show whether the matcher is fit to judge. The same
 command resumes, and repeats only comparisons on which the engine failed. A matcher judges a response once, even if
-several checkpoints gave it. The run stays locked meanwhile, as it does for its driver.
-"""
+several checkpoints gave it. The run stays locked meanwhile, as it does for its driver."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -70,8 +69,7 @@ class Asked:
     """The comparisons of a call: `controls` control pairs for each language, then the responses to some probes.
 
     Without `everything`, responses that contain a gold answer are left out. `fit_only` affects only the report: unfit
-    matchers have no vote.
-    """
+    matchers have no vote."""
 
     probes: Sequence[str]
     everything: bool

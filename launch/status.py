@@ -169,8 +169,7 @@ def summarise(
 def _loading(parts: Sequence[PartStatus], engines: Sequence[EngineStatus], history: History) -> float:
     """The seconds in which engines will start and load, by the mean of the loads so far."""
     each, loading = history.load_seconds, ("starting", "starting again", "loading")
-    there = {engine.checkpoint for engine in engines}
-    waiting = {part.checkpoint for part in parts if part.state == "waiting"} - there
+    waiting = {part.checkpoint for part in parts if part.state == "waiting"} - {engine.checkpoint for engine in engines}
     begun = [max(0.0, each - engine.seconds) for engine in engines if engine.state in loading]
     return (len(waiting) * each + sum(begun)) / max(1, len(engines))
 

@@ -31,6 +31,7 @@ from pruning.config import CalibrationConfig
 
 # (samples, seed) -> passages in order: a source that a caller supplies under its own name.
 PassageSource = Callable[[int, int], Iterator[str]]
+Sources = Mapping[str, PassageSource]  # by name
 
 KINDS = ("c4", "c4:windows", "wikipedia:LANG,...", "balanced:LANG,...", "text:FILE,...", "jsonl:FILE,...")
 C4_ORIGIN = "c4:train:00000"
@@ -49,15 +50,14 @@ class Passage:
     row: int  # 0-based line or row in its origin
 
 
-def iterate(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
+def iterate(config: CalibrationConfig, seed: int, sources: Sources) -> Iterator[Passage]:
     """The passages of a source in order; at least `config.samples`, unless the source has fewer.
 
     A name in `sources` takes precedence. Raises InputError for an unknown kind and, while it is read, for a file that
     is missing, not UTF-8, or not JSON lines with a `text`."""
     source, samples = config.source, config.samples
     if source in sources:
-        supplied = enumerate(sources[source](samples, seed))
-        return (Passage(text, source, row) for row, text in supplied)
+        return (Passage(text, source, row) for row, text in enumerate(sources[source](samples, seed)))
     kind, _, rest = source.partition(":")
     if kind in ("text", "jsonl"):
         return _files(config.files, kind == "jsonl")
@@ -72,8 +72,7 @@ def iterate(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageS
 def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Passage]:
     for name, path in files:
         if is_saved(path):
-            texts = saved_texts(path, _TRAIN)
-            yield from (Passage(text, name, row) for row, text in enumerate(texts) if text.strip())
+            yield from (Passage(text, name, row) for row, text in enumerate(saved_texts(path, _TRAIN)) if text.strip())
             continue
         opened = gzip.open if path.suffix == ".gz" else open
         try:
@@ -214,7 +213,7 @@ class Calibration:
     manifest: CalibrationManifest
 
 
-def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> list[Passage]:
+def take_passages(config: CalibrationConfig, seed: int, sources: Sources) -> list[Passage]:
     """The first `samples` passages. Raises InputError if there are fewer, saying how many there were."""
     found = list(islice(iterate(config, seed, sources), config.samples))
     if not found:
@@ -233,7 +232,7 @@ def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, Pa
     return found
 
 
-def check_named(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> None:
+def check_named(config: CalibrationConfig, seed: int, sources: Sources) -> None:
     """Look at a source without the network. Raises InputError if it is unknown, or for files that lack the passages."""
     iterate(config, seed, sources)
     if config.source not in sources and config.files:
@@ -241,11 +240,7 @@ def check_named(config: CalibrationConfig, seed: int, sources: Mapping[str, Pass
 
 
 def load(
-    config: CalibrationConfig,
-    tokenizer: Any,
-    seed: int,
-    sources: Mapping[str, PassageSource],
-    held_out: Mapping[str, str] | None = None,
+    config: CalibrationConfig, tokenizer: Any, seed: int, sources: Sources, held_out: Mapping[str, str] | None = None
 ) -> Calibration:
     """Read and encode passages, none in `held_out`. Raises InputError for a bad source and one without a token."""
     if config.source == "c4:windows" and config.source not in sources:

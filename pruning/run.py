@@ -16,7 +16,7 @@ import torch
 from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import InputError
 from evaluator.core.garbage import rare_collections
-from pruning.calibration import Calibration, PassageSource
+from pruning.calibration import Calibration, Sources
 from pruning.config import PruneConfig, needs_calibration
 from pruning.layers.flow import Activations, Flow
 from pruning.layers.sequential import Writer, leave_dense, outlier_shares, owl, prune_layers
@@ -37,13 +37,7 @@ _BATCH_TOKENS_CPU = (512, 4096)  # at least, at most
 _ACTIVATION_BYTES = 4 << 30  # activations beyond this go to disk
 
 
-def check(
-    config: PruneConfig,
-    out: Path,
-    *,
-    sources: Mapping[str, PassageSource] = NOTHING,
-    held_out: Mapping[str, str] = NOTHING,
-) -> None:
+def check(config: PruneConfig, out: Path, *, sources: Sources = NOTHING, held_out: Mapping[str, str] = NOTHING) -> None:
     """Look for every bad input that shows before heavy work. Raises InputError; writes nothing.
 
     It reads the configuration, headers, the tokenizer, and calibration passages (one, of a source on the network).
@@ -82,15 +76,14 @@ def _decoder(job: Job[PruneConfig]) -> Decoder:
 def settings_after(config: PruneConfig) -> dict[str, Any]:
     """The whole configuration of the model that remains when a job takes parts out. Raises InputError."""
     decoder = _decoder(Job(config, Path(), {}, {}))
-    settings = mended(decoder, first_cut(decoder, config.removed))
-    return {**decoder.config.to_dict(), **text_model(settings)}
+    return {**decoder.config.to_dict(), **text_model(mended(decoder, first_cut(decoder, config.removed)))}
 
 
 def prune(
     config: PruneConfig,
     out: Path,
     *,
-    sources: Mapping[str, PassageSource] = NOTHING,
+    sources: Sources = NOTHING,
     held_out: Mapping[str, str] = NOTHING,
     provenance: Mapping[str, object] = NOTHING,
     progress: Callable[[int, int], None] = lambda done, total: None,

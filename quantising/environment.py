@@ -23,8 +23,7 @@ def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = Fal
     are complete, and not resolved; with `beside_ours` they must be, since most of those are ours."""
     ours = sysconfig.get_path("purelib") if beside_ours else ""
     digest = hashlib.sha256("\n".join([*requirements, ours]).encode()).hexdigest()[:8]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "resurface" / f"{name}-{digest}"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "resurface" / f"{name}-{digest}"
     python, done = folder / "bin" / "python", folder / "installed"
     if done.exists():
         return python

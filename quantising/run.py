@@ -8,7 +8,7 @@ from typing import Any
 from evaluator.checkpoints.info import MANIFEST as PRUNE_MANIFEST
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.core.errors import JobError
-from pruning.calibration import PassageSource
+from pruning.calibration import Sources
 from pruning.output import export
 from pruning.output.job import NOTHING, Job, check_made
 from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
@@ -21,7 +21,7 @@ def check(
     config: QuantiseConfig,
     out: Path,
     *,
-    sources: Mapping[str, PassageSource] = NOTHING,
+    sources: Sources = NOTHING,
     held_out: Mapping[str, str] = NOTHING,
     source_to_come: bool = False,
 ) -> None:
@@ -46,7 +46,7 @@ def quantise(
     config: QuantiseConfig,
     out: Path,
     *,
-    sources: Mapping[str, PassageSource] = NOTHING,
+    sources: Sources = NOTHING,
     held_out: Mapping[str, str] = NOTHING,
     provenance: Mapping[str, object] = NOTHING,
 ) -> QuantiseManifest:

@@ -78,9 +78,8 @@ def truth(statistic: Statistic, accuracy: float) -> float:
 
 def cover(statistic: Statistic, cell: Cell, samples: int) -> Coverage:
     """Draw runs of a cell, and count the intervals that hold the truth."""
-    rng = np.random.default_rng(
-        [zlib.crc32(statistic.name.encode()), cell.contexts, cell.items, int(100 * cell.accuracy)]
-    )
+    seed = [zlib.crc32(statistic.name.encode()), cell.contexts, cell.items, int(100 * cell.accuracy)]
+    rng = np.random.default_rng(seed)
     contexts, true = np.repeat(np.arange(cell.contexts), cell.items), truth(statistic, cell.accuracy)
     found: list[Interval] = []
     for _ in range(samples):

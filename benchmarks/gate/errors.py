@@ -52,15 +52,10 @@ class World:
     def __str__(self) -> str:
         """After what it is of: `, 3 languages, 5 a context, correlation 0.3, base 80 %`."""
         tongues = f", {self.languages} languages" if self.languages > 1 else ""
-        sizes = {
-            "equal": f"{self.cluster}",
-            "uneven": f"1 to {2 * self.cluster - 1}",
-            "skewed": f"1 or {4 * self.cluster}",
-        }
+        most = {"equal": self.cluster, "uneven": 2 * self.cluster - 1, "skewed": 4 * self.cluster}[self.sizes]
+        least = {"equal": "", "uneven": "1 to ", "skewed": "1 or "}[self.sizes]
         apart = " in every language" if self.shared else ""
-        contexts = (
-            f", {sizes[self.sizes]} a context{apart}, correlation {self.correlation:g}" if self.cluster > 1 else ""
-        )
+        contexts = f", {least}{most} a context{apart}, correlation {self.correlation:g}" if self.cluster > 1 else ""
         return f"{tongues}{contexts}, base {100 * self.accuracy:g} %"
 
 
@@ -249,8 +244,7 @@ def at_tolerance(kinds: Sequence[Kind] = KINDS) -> list[Cell]:
     """Runs whose true loss is exactly the tolerance: losses alone, and with as much again lost and gained."""
     found = []
     for kind in kinds:
-        languages = LANGUAGES[1:] if kind == "language" else (1,)
-        for world, flips in product(worlds(languages), (0.0, 0.02)):
+        for world, flips in product(worlds(LANGUAGES[1:] if kind == "language" else (1,)), (0.0, 0.02)):
             plan = planted(kind, world, JUDGED[kind].tolerance, min(flips, (1 - world.accuracy) / 2))
             if plan is not None:
                 what = f"{kind} {100 * JUDGED[kind].tolerance:g} % lost, {100 * flips:g} % flips"

@@ -73,8 +73,7 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
     """Of a base of 80 %, with 1 % flips."""
     rows, found = [], []
     names = [f"3 x {kind}" for kind in errors.KINDS]
-    grid = product(errors.SIZES, errors.LANGUAGES, ((1, 0.0), (5, 0.3)))
-    for items, languages, (cluster, correlation) in grid:
+    for items, languages, (cluster, correlation) in product(errors.SIZES, errors.LANGUAGES, ((1, 0.0), (5, 0.3))):
         world = errors.World(items=items, languages=languages, cluster=cluster, correlation=correlation)
         plans = {"no loss": errors.harmless(world, 0.01 / world.accuracy, 0.0)} | {
             f"3 x {kind}": errors.planted(kind, world, 3 * errors.JUDGED[kind].tolerance, 0.01)
@@ -90,15 +89,10 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
         blocked = {name: each["BLOCK"] for name, each in shares.items() if name != "no loss"}
         percents = [f"{100 * blocked[name]:.0f}" if name in blocked else "" for name in names]
         rows.append((items, languages, cluster, f"{100 * passed:.0f}", *percents))
-        found.append(
-            {"items": items, "languages": languages, "cluster": cluster, "pass_at_no_loss": passed}
-            | {"block_at": blocked}
-        )
-    print_table(
-        "power, %: PASS without a loss, BLOCK at three times the tolerance",
-        ("items", "languages", "a context", "no loss", *names),
-        rows,
-    )
+        place = {"items": items, "languages": languages, "cluster": cluster}
+        found.append({**place, "pass_at_no_loss": passed, "block_at": blocked})
+    columns = ("items", "languages", "a context", "no loss", *names)
+    print_table("power, %: PASS without a loss, BLOCK at three times the tolerance", columns, rows)
     return {"cells": found}
 
 
@@ -140,9 +134,8 @@ def _recorded(options: argparse.Namespace) -> dict[str, Any]:
         return {}
     found = list(sequential.recorded(options.run, repeats=options.redraws, seed=options.seed))
     rows = [(checkpoint, what, f"{100 * loss:.1f} %", items, passed) for checkpoint, what, loss, items, passed in found]
-    print_table(
-        "wrong PASS of a recorded run, redrawn", ("checkpoint", "criterion", "loss = tolerance", "items", "rate"), rows
-    )
+    columns = ("checkpoint", "criterion", "loss = tolerance", "items", "rate")
+    print_table("wrong PASS of a recorded run, redrawn", columns, rows)
     cases = [{"checkpoint": each[0], "criterion": each[1], **_figures(each[-1])} for each in found]
     return {"cases": cases, "above_bound": any(each["low"] > PASS_LEVEL for each in cases)}
 

@@ -60,9 +60,8 @@ def wrong() -> Iterator[Case]:
     for world in _WORLDS:
         for languages in (1, 3):
             here = replace(world, languages=languages)
-            yield Case(
-                what="no loss, as many flips as tolerated", world=here, plan=errors.at_edge(here), verdict="BLOCK"
-            )
+            what = "no loss, as many flips as tolerated"
+            yield Case(what=what, world=here, plan=errors.at_edge(here), verdict="BLOCK")
 
 
 def clear() -> Iterator[Case]:

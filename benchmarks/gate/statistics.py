@@ -138,8 +138,7 @@ def _shift(contexts: ItemNumbers, *right: Floats) -> Row:
 
 def _excess(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
     mine = contexts % 3 == 0  # every third context's first kind of question
-    parts = (Mean((dense - pruned)[these], contexts[these], low=-1.0) for these in (mine, ~mine))
-    return apart("x", *parts)
+    return apart("x", *(Mean((dense - pruned)[these], contexts[these], low=-1.0) for these in (mine, ~mine)))
 
 
 def _excess_value(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> float:

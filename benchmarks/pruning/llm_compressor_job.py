@@ -47,11 +47,10 @@ def _job(method: str, source: str, passages: str, out: str, tokens: int, threads
         encoded = [tokenizer(text)["input_ids"][:tokens] for text in texts]
         rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in encoded]
         modifier = {"wanda": WandaPruningModifier, "sparsegpt": SparseGPTModifier}[method]
-        recipe = modifier(sparsity=0.5, mask_structure="0:0", targets=[type(model.model.layers[0]).__name__])
         oneshot(
             model=model,
             dataset=Dataset.from_list(rows),
-            recipe=recipe,
+            recipe=modifier(sparsity=0.5, mask_structure="0:0", targets=[type(model.model.layers[0]).__name__]),
             max_seq_length=tokens,
             num_calibration_samples=len(rows),
             shuffle_calibration_samples=False,

@@ -147,8 +147,7 @@ class Submission:
         rows.sort(key=lambda row: json.dumps([row[name] for name in KEY]))
         greedy = {(row["language"], row["item_id"]): row["token_ids"] or () for row in rows if row["probe"] == "greedy"}
         asked = {key: _asked(plan, config, prompter, greedy.get(key, ())) for key, plan in plans.items()}
-        run = read_run(folder)
-        return cls(run=run, rows=rows, config=config, prompter=prompter, plans=plans, asked=asked)
+        return cls(run=read_run(folder), rows=rows, config=config, prompter=prompter, plans=plans, asked=asked)
 
     def asked_of(self, row: Row) -> Asked:
         return self.asked[row["language"], row["item_id"]][row["probe"], row["index"]]
@@ -165,9 +164,8 @@ def card_of(found: Submission, division: Division, model: Path, measured: Mappin
     engine_s = split = None
     if all(row["busy_seconds"] is not None for row in stats):  # else the engine cannot tell
         # Of one engine of several, which ran side by side.
-        busy, waiting, idle = (
-            sum(row[f"{name}_seconds"] for row in stats) / len(stats) for name in ("busy", "waiting", "idle")
-        )
+        parts = ("busy", "waiting", "idle")
+        busy, waiting, idle = (sum(row[f"{name}_seconds"] for row in stats) / len(stats) for name in parts)
         engine_s = busy + waiting + idle
         split = {"device": busy * needed, "unneeded_tokens": busy - busy * needed, "engine": waiting}
         split["start"] = measured["start_s"]

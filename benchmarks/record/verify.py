@@ -53,8 +53,7 @@ def _verified(folder: Path, card: Mapping[str, Any], model: str | None, seed: in
     _same("division_digest", card.get("division_digest"), division.digest)
     _same("the name of the run", [*mapping_at(run, "config", "models")], [run_id])
     path = resolve_model(model or str(run["config"]["models"][run_id]))
-    weights = inspect_checkpoint(path).weights_digest
-    _same("weights_digest", card.get("weights_digest"), weights)
+    _same("weights_digest", card.get("weights_digest"), inspect_checkpoint(path).weights_digest)
     _check_run(run, card, division)
     found = Submission.read(folder / "run", division, path)
     _check_origin(found, card, division)

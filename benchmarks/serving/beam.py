@@ -28,10 +28,8 @@ def agree_without_eos(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agr
     pairs = [(beams, ranked[1][item]) for item, beams in ranked[0].items()]
     best = sum(one[0] == other[0] for one, other in pairs)
     every = sum(sorted(one) == sorted(other) for one, other in pairs)
-    return Agreement(
-        holds=best == len(pairs),
-        how=f"EOS ignored: best beam identical for {best}, all five for {every} of {len(pairs)} items",
-    )
+    how = f"EOS ignored: best beam identical for {best}, all five for {every} of {len(pairs)} items"
+    return Agreement(holds=best == len(pairs), how=how)
 
 
 def main() -> None:

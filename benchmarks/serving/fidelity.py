@@ -54,13 +54,12 @@ class Ours(sides.Ours):
         for item in self._work["items"]:
             ids = tuple(item["prompt"])
             for first in reversed(range(1, len(ids), _PIECE)):
-                path = f"{self._folder.name}/{len(requests)}.safetensors"
                 requests.append(
                     Score(
                         request_id=f"{item['id']}/{first}",
                         prompt_ids=ids[:first],
                         continuation_ids=ids[first : first + _PIECE],
-                        reference=Reference(path=path, keep=keep),
+                        reference=Reference(path=f"{self._folder.name}/{len(requests)}.safetensors", keep=keep),
                     )
                 )
         found: dict[str, dict[int, list[float]]] = {}

@@ -15,14 +15,14 @@ import os
 import random
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.harness import Agreement, Child, Peer, Side
+from benchmarks.harness import Agree, Child, Peer, Side
 from benchmarks.serving.sides import SAMPLES, TOKENS, TOP_P, llm_arguments, start
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from quantising.environment import pins, python_of
@@ -40,12 +40,7 @@ def add_option(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def beside(
-    stack: ExitStack,
-    options: argparse.Namespace,
-    workload: Path,
-    agree: Callable[[Any, Any], Agreement],
-    *,
-    generate: bool,
+    stack: ExitStack, options: argparse.Namespace, workload: Path, agree: Agree, *, generate: bool
 ) -> Peer | None:
     """lm-eval as the peer, if `--peer` names it, until `stack` closes. Raises InputError if it cannot start."""
     if options.peer is None:
@@ -61,14 +56,12 @@ def beside(
     arguments = folder / "engine.json"
     arguments.write_text(json.dumps(llm_arguments(document)))
     command = [str(part) for part in (python, "-P", _JOB, document["model"], arguments, folder)]
-    env = os.environ | {"TOKENIZERS_PARALLELISM": "false"}
-    child = stack.enter_context(Child(NAME, command, env=env, cwd=folder))
+    child = stack.enter_context(Child(NAME, command, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"}, cwd=folder))
     ours = None  # our side, doing as much
     if generate:
         same = folder / "ours.json"
-        same.write_text(
-            json.dumps({**document, "settings": {**document["settings"], "probes": ["greedy", "sample", "choice"]}})
-        )
+        alike = {**document["settings"], "probes": ["greedy", "sample", "choice"]}
+        same.write_text(json.dumps({**document, "settings": alike}))
         process = stack.enter_context(start("ours", "everything", same))
         ours = Side(name="one stream: greedy, samples, candidates", run=process.round)
     items = [item["id"] for item in document["items"]]

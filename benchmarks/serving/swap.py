@@ -48,8 +48,7 @@ class Swapper:
     def swap(self) -> dict[str, Any]:
         """From the dense checkpoint to the other."""
         self._engine.load(self._dense)
-        report = self._engine.load(self._other)
-        return {"seconds": report.seconds, **_ask(self._engine)}
+        return {"seconds": self._engine.load(self._other).seconds, **_ask(self._engine)}
 
     def uncached(self, *, ahead: bool) -> float:
         """Seconds of a swap whose files are not in the page cache; `ahead`: a reader loads them ahead."""
@@ -102,10 +101,9 @@ def main() -> None:
 
         def beside() -> dict[str, Any]:
             started = time.perf_counter()
-            size = sum(len(file.read_bytes()) for file in other.glob("*.safetensors"))
             return {
                 "model": options.model,
-                "gib": round(size / 2**30, 4),
+                "gib": round(sum(len(file.read_bytes()) for file in other.glob("*.safetensors")) / 2**30, 4),
                 "reading_s": round(time.perf_counter() - started, 4),
                 "uncached_s": round(swapper.uncached(ahead=False), 4),
                 "read_ahead_s": round(swapper.uncached(ahead=True), 4),

@@ -79,9 +79,7 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
 def online_scheme(config: Mapping[str, Any]) -> str | None:
     """What vLLM is to make of the plain weights of a checkpoint while it loads them, by its own name; None: nothing."""
     said = config.get(_KEYS[0])
-    if not isinstance(said, dict) or said.get("quant_method") != ONLINE:
-        return None
-    return str(said.get("scheme"))
+    return str(said.get("scheme")) if isinstance(said, dict) and said.get("quant_method") == ONLINE else None
 
 
 def _compressed_tensors(path: Path, said: Mapping[str, Any], place: str) -> Quantisation:

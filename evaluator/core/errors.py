@@ -4,8 +4,7 @@ ResurfaceError                the base of every package's errors for users
 |-- InputError                something that the user can mend: one line, exit code 2
 `-- EngineError               an engine failed while it worked: exit code 1 if retries do not help
 
-A check that fails raises an InputError of one line, which names the place, the field and the value.
-"""
+A check that fails raises an InputError of one line, which names the place, the field and the value."""
 
 import difflib
 import json

@@ -90,24 +90,23 @@ def decide(last: LeaseClaim | None, sight: Sight, locked_by_another: bool) -> De
     return "refuse" if sight == "running" else "watch"
 
 
+@dataclass(slots=True)
 class SilenceWatch:
     """Looks for signs of life of an owner that is stopped, or on another machine."""
 
-    def __init__(self, pace: Pace, *, now: float, beats: int | None) -> None:
-        """`now`: seconds by the waiter's clock; `beats`: the owner's count, None where there is none yet."""
-        self._pace = pace
-        self._beats = beats
-        self._last = now
-        self._silent = 0.0
+    pace: Pace
+    now: float  # seconds by the waiter's clock, when it last looked
+    beats: int | None  # the owner's count, None where there is none yet
+    _silent: float = 0.0
 
     def look(self, *, now: float, beats: int | None) -> Decision:
         """refuse: it lives; take: it was silent for too long; watch: neither is certain."""
-        if beats != self._beats:
+        if beats != self.beats:
             return "refuse"
         # A paused waiter did not look meanwhile: at most four looks' time counts.
-        self._silent += min(now - self._last, 4 * self._pace.look_seconds)
-        self._last = now
-        return "take" if self._silent >= self._pace.silence else "watch"
+        self._silent += min(now - self.now, 4 * self.pace.look_seconds)
+        self.now = now
+        return "take" if self._silent >= self.pace.silence else "watch"
 
 
 @dataclass(slots=True)
@@ -236,8 +235,7 @@ def _stat(pid: int) -> tuple[str, str] | None:
     """A process's state, a letter, and its start in ticks since the machine's; None if there is none, or it is dead."""
     with suppress(OSError):
         # The second field is a name in parentheses that may hold anything; the start is the 22nd.
-        state, *fields = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        )
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, *fields = stat.rpartition(")")[2].split()
         return None if state in "ZX" else (state, fields[18])
     return None

@@ -114,8 +114,7 @@ def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
 
 
 def _scored_rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
-    languages = [str(each.doc.get("language") or "") for each in samples]
-    both = list(zip(samples, languages, strict=True))
+    both = list(zip(samples, [str(each.doc.get("language") or "") for each in samples], strict=True))
     names = Counter((each.filter, language, str(each.doc.get("id"))) for each, language in both)
     unique = max(names.values(), default=1) == 1
     seen: Counter[tuple[str, str, str]] = Counter()

@@ -78,22 +78,20 @@ def paired_of(inputs: Inputs, comparison: Comparison, planned: int | None = None
         numbers, lacking = np.concatenate([numbers, alone]), lacking - len(alone)
     asked = inputs.asked(subject.task).set_index("item").loc[numbers].reset_index()
     own, base = (each.set_index("item").reindex(numbers) for each in (own, base))
-    sides = {"": own, "base_": base}
     answers = {
         f"{side}{word}": np.append(
             frame[column].astype("Float64").to_numpy(np.float64, na_value=np.nan), np.full(lacking, np.nan)
         )
-        for side, frame in sides.items()
+        for side, frame in {"": own, "base_": base}.items()
         for word, column in (("said", "produced"), ("picked", "recognised"))
     }
     contexts = inputs.contexts_of(subject.task, asked)
-    options = base[base["options"].notna()]
     return Paired(
         languages=np.append(asked["language"].to_numpy(object), np.full(lacking, UNKNOWN, dtype=object)),
         contexts=np.append(contexts, contexts.max(initial=-1) + 1 + np.arange(lacking)),
         open=_due(own, base, "greedy", lacking),
         choice=_due(own, base, "choice", lacking),
-        floor=floor_of(options, "choice"),
+        floor=floor_of(base[base["options"].notna()], "choice"),
         **answers,
     )
 

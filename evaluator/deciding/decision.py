@@ -180,18 +180,16 @@ def _check(
     check = Check(
         criterion=criterion, language=language, threshold=bound, state=state, levels=levels, missing=measured.missing
     )
-    evidence = measured.evidence
-    if evidence is None:
+    found = measured.evidence
+    if found is None:
         return check
     state = "undecided"
-    sure = evidence.contexts >= FEWEST and _is_sure(evidence, criterion, bound, levels)
-    if sure and (evidence.value > bound) != criterion.least:
+    sure = found.contexts >= FEWEST and _is_sure(found, criterion, bound, levels)
+    if sure and (found.value > bound) != criterion.least:
         state = "beyond"
     elif passed or (sure and may_pass):
         state = "within"
-    return replace(
-        check, state=state, evidence=evidence, value=evidence.value, n=evidence.n, contexts=evidence.contexts
-    )
+    return replace(check, state=state, evidence=found, value=found.value, n=found.n, contexts=found.contexts)
 
 
 def _is_sure(evidence: Evidence, criterion: Criterion, bound: float, levels: tuple[float, float]) -> bool:
@@ -243,5 +241,4 @@ def redrawn(paired: Paired, rng: np.random.Generator) -> Paired:
     _, starts, counts = np.unique(paired.contexts[rows], return_index=True, return_counts=True)
     drawn = rng.integers(len(starts), size=len(starts))
     places = np.concatenate([rows[starts[each] : starts[each] + counts[each]] for each in drawn])
-    found = paired.at(places)
-    return replace(found, contexts=np.repeat(np.arange(len(drawn)), counts[drawn]))
+    return replace(paired.at(places), contexts=np.repeat(np.arange(len(drawn)), counts[drawn]))

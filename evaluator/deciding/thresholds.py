@@ -14,38 +14,31 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, unknown
 
-Percent = Annotated[float, Field(ge=0, le=100)]
-Amount = Annotated[float, Field(ge=0)]
+Percent = Annotated[float, Field(ge=0, le=100)] | None
+Amount = Annotated[float, Field(ge=0)] | None
+Share = Annotated[float, Field(ge=0, le=1)] | None
 
 
 class Thresholds(Frozen):
     """Each is a tolerance; null: the gate does not judge it. Raises ValueError where two contradict each other."""
 
-    max_drop: Percent | None = Field(
-        2.0, description="percentage points of accuracy, open and choice, that it may lose"
-    )
-    max_drop_language: Percent | None = Field(
+    max_drop: Percent = Field(2.0, description="percentage points of accuracy, open and choice, that it may lose")
+    max_drop_language: Percent = Field(
         5.0, description="points of accuracy within one language; never less than max_drop"
     )
-    max_mc_only: Percent | None = Field(
-        5.0, description="percent of the known answers that it may pick but no longer say"
-    )
-    max_lost: Percent | None = Field(2.0, description="percent of the known answers that it may neither say nor pick")
-    min_recovery: Percent | None = Field(
+    max_mc_only: Percent = Field(5.0, description="percent of the known answers that it may pick but no longer say")
+    max_lost: Percent = Field(2.0, description="percent of the known answers that it may neither say nor pick")
+    min_recovery: Percent = Field(
         None, description="percent of the base's accuracy, open and choice, that must be left"
     )
-    max_flips: Percent | None = Field(
+    max_flips: Percent = Field(
         None, description="percent of the items that may go from right to wrong or back, open and choice"
     )
-    max_delta_pr: Amount | None = Field(
+    max_delta_pr: Amount = Field(
         None, description="how much more open may fall than choice, as shares above guessing (Delta_PR)"
     )
-    max_kld: Amount | None = Field(
-        None, description="mean KL divergence from the base in nats a token (probe fidelity)"
-    )
-    min_ear: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="least expected acceptance rate (EAR), 0 to 1 (probe fidelity)"
-    )
+    max_kld: Amount = Field(None, description="mean KL divergence from the base in nats a token (probe fidelity)")
+    min_ear: Share = Field(None, description="least expected acceptance rate (EAR), 0 to 1 (probe fidelity)")
     languages: bool = Field(True, description="judge each language too")
 
     @property

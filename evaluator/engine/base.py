@@ -6,9 +6,8 @@ responses (the next step of a beam search) join the running batch without a barr
     for response in engine.run(source):      # the engine pauses while the driver handles the response
         source.handle(response)              # may make new requests available to the engine's next `take`
 
-The tokens of streamed requests go to `source.streamed` as they are computed, all those of a step at once.
-`run` returns when the source has nothing to give and nothing is in flight.
-"""
+The tokens of streamed requests go to `source.streamed` as they are computed, all those of a step at once. `run` returns
+when the source has nothing to give and nothing is in flight."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,9 +103,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
             error = f"scores of {len(self.logprobs)} of {len(self.token_ids)} tokens"
         elif outside := [rank for rank in self.ranks if not 1 <= rank <= vocabulary]:
             error = f"a rank of {outside[0]} in a vocabulary of {vocabulary}"
-        if error is None:
-            return self
-        return Response(request_id=self.request_id, status="engine_error", error=error)
+        return self if error is None else Response(request_id=self.request_id, status="engine_error", error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +127,7 @@ class EngineStats:
     device computed: the processor in each step, or a GPU as its own clock tells. In `waiting_seconds` the engine held
     requests and computed nothing: its driver, its scheduler or its launches kept it waiting. In `idle_seconds` it held
     no request. None: the engine does not measure them. `peak_memory`: bytes since the process began, summed over the
-    engine's workers: of a GPU torch's reserved memory, on a CPU the process's resident memory.
-    """
+    engine's workers: of a GPU torch's reserved memory, on a CPU the process's resident memory."""
 
     requests: int = 0
     steps: int = 0

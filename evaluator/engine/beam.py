@@ -23,8 +23,7 @@ transformers looks at (1 + number of EOS ids) * width candidates in each step. T
 here.
 
 Exact means: the same hypotheses where no two candidates are closer than the float rounding of their sums (ours are
-float64, transformers' float32). Ties go to the better prefix, then to the token that the engine lists first.
-"""
+float64, transformers' float32). Ties go to the better prefix, then to the token that the engine lists first."""
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
@@ -108,8 +107,7 @@ class BeamSearch:
     def add(self, answers: Iterable[Response | Streamed]) -> None:
         """Take answers; what follows from them waits for `advance`.
 
-        Answers to rollouts that were cancelled, or that arrive after `done`, are accepted and ignored.
-        """
+        Answers to rollouts that were cancelled, or that arrive after `done`, are accepted and ignored."""
         for answer in answers:
             if isinstance(answer, tuple):
                 if (rollout := self._in_flight.get(answer[0])) is not None:

@@ -88,8 +88,7 @@ def carry_out(
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.writing"  # the store removes such files when a run begins
     try:
-        metadata = {"tokens": ",".join(map(str, continuation_ids)), "columns": str(columns)}
-        save_file(kept, temporary, metadata=metadata)
+        save_file(kept, temporary, metadata={"tokens": ",".join(map(str, continuation_ids)), "columns": str(columns)})
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -35,6 +35,7 @@ TOLERANCES: Mapping[Precision, tuple[float, float]] = {
     "half, float32 logits": (0.5, 0.05),
     "half": (0.75, 0.1),
 }
+Responses = Sequence[Response]
 _ROUNDING = 1e-2  # nats by which a log-probability may lie above 0
 _PROMPTS = (1, 17, 33)  # lengths in tokens: within a cache block, and after the first and the second end of one
 _CONTINUATIONS = (1, 5)  # a single token, and several
@@ -65,11 +66,7 @@ def questions(vocabulary: int, positions: int) -> list[Score]:
 
 
 def disagreement(
-    fast: Sequence[Response],
-    slow: Sequence[Response],
-    whole: Sequence[Response],
-    allowed: tuple[float, float],
-    asked: Sequence[Score],
+    fast: Responses, slow: Responses, whole: Responses, allowed: tuple[float, float], asked: Sequence[Score]
 ) -> str | None:
     """How the responses of the two ways differ, in words; None if they agree.
 

@@ -56,12 +56,9 @@ class TorchEngine:
         check_files(checkpoint)
         self._model = None
         try:
+            how = {"trust_remote_code": self._config.trust_remote_code, "use_safetensors": True}
             model, loading = AutoModelForCausalLM.from_pretrained(
-                checkpoint,
-                dtype=self.dtype,
-                trust_remote_code=self._config.trust_remote_code,
-                use_safetensors=True,
-                output_loading_info=True,
+                checkpoint, dtype=self.dtype, output_loading_info=True, **how
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(f"{checkpoint}: transformers cannot load it: {one_line(error)}") from error

@@ -70,13 +70,12 @@ def _of_language(items: Sequence[Item], per_language: int) -> list[Control]:
         others = (items[other] for other in (*alike[start + 1 :], *alike[:start]))
         own = gradable(item.answers)
         texts = ((other.answers[0], normalise(other.answers[0])) for other in others)
-        another = next(
-            (text for text, plain in texts if not any(plain in answer or answer in plain for answer in own)), None
-        )
         responses: dict[ControlKind, str | None] = {
             "same": item.answers[0],
             "paraphrase": forms[crc32(item.item_id.encode()) % len(forms)] if forms else None,
-            "other": another,
+            "other": next(
+                (text for text, plain in texts if not any(plain in answer or answer in plain for answer in own)), None
+            ),
         }
         for kind, response in responses.items():
             if response is not None:

@@ -59,11 +59,9 @@ class Matcher:
     """Makes the prompts and requests of one matcher; through its chat template where the tokenizer has one."""
 
     def __init__(self, tokenizer: Any, *, prompt_tokens: int) -> None:
+        chat = bool(tokenizer.chat_template)
         self._prompter = Prompter(
-            tokenizer,
-            chat=bool(tokenizer.chat_template),
-            prompt_tokens=prompt_tokens,
-            one_shot_prompt_tokens=prompt_tokens,
+            tokenizer, chat=chat, prompt_tokens=prompt_tokens, one_shot_prompt_tokens=prompt_tokens
         )
         special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
         longest_first = sorted((token for token in special if len(token.strip()) > 1), key=lambda token: -len(token))
@@ -80,14 +78,9 @@ class Matcher:
         prompt = self._prompter.pose(before, self._quoted(claim.response)[1:-1], f'"\n\n{_QUESTION}')
         if prompt is None:
             return [], False
-        scored = self._prompter.continuations(prompt, _WORDS)
         return [
-            Score(
-                request_id=f"{name}/{word}",
-                prompt_ids=continuation.prompt_ids,
-                continuation_ids=continuation.continuation_ids,
-            )
-            for word, continuation in zip(_WORDS, scored, strict=True)
+            Score(request_id=f"{name}/{word}", prompt_ids=each.prompt_ids, continuation_ids=each.continuation_ids)
+            for word, each in zip(_WORDS, self._prompter.continuations(prompt, _WORDS), strict=True)
         ], prompt.truncated
 
     def verdicts(self, engine: Engine, claims: Sequence[Claim]) -> list[Verdict]:

@@ -51,8 +51,7 @@ def rounded(value: float, digits: int = 0) -> str:
     value = float(value)
     if not abs(value) < 2**52:  # nothing to round, or no number
         return f"{value:,.{digits}f}".replace("-", MINUS)
-    text = f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
-    return text.replace("-", MINUS)
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}".replace("-", MINUS)
 
 
 TEXT = Kind("text", str, number=False)

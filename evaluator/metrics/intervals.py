@@ -87,13 +87,7 @@ class Mean:
     Raises ValueError without an item."""
 
     def __init__(
-        self,
-        values: Floats,
-        contexts: ItemNumbers,
-        *,
-        low: float = 0.0,
-        high: float = 1.0,
-        weights: Floats | None = None,
+        self, values: Floats, contexts: ItemNumbers, *, low: float = 0, high: float = 1, weights: Floats | None = None
     ) -> None:
         if not len(values):
             raise ValueError("a mean needs an item")

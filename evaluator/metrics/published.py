@@ -38,8 +38,7 @@ def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.
         if entry["table"] not in tables:
             continue
         named = [str(value) for name, value in entry["where"].items() if name not in ("language", "kind")]
-        frame = rows_where(tables[entry["table"]], {"task": setting["task"], **entry["where"]})
-        for _, row in frame.iterrows():
+        for _, row in rows_where(tables[entry["table"]], {"task": setting["task"], **entry["where"]}).iterrows():
             if pd.isna(row[column]) or not _same(row, entry["side"], setting, run):
                 continue
             found = {
@@ -60,8 +59,7 @@ def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.
 @cache
 def paper() -> dict[str, Any]:
     """The content of paper.json."""
-    text = files("evaluator.metrics").joinpath("paper.json").read_text(encoding="utf-8")
-    content: dict[str, Any] = json.loads(text)
+    content: dict[str, Any] = json.loads(files("evaluator.metrics").joinpath("paper.json").read_text(encoding="utf-8"))
     return content
 
 

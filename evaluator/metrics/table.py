@@ -153,9 +153,8 @@ class Table:
     """One table, in one object. Raises ValueError for columns that a table cannot have.
 
     `columns` include `task`, `checkpoint` and `counts`, the number of items of a row. `reason` (why a number is null)
-    is the last one, unless it is among them.
-    `compute` yields the rows as dictionaries; missing values become null. `title` is a question, `reading` how to read
-    the answer. `needs` names the probes and formats that fill the table.
+    is the last one, unless it is among them. `compute` yields the rows as dictionaries; missing values become null.
+    `title` is a question, `reading` how to read the answer. `needs` names the probes and formats that fill the table.
 
     - `drawn`: the table compares beams or samples, so base and checkpoint must have drawn them alike.
     - `silent`: the table applies to few runs. Without rows, it does not report its needs.
@@ -231,8 +230,7 @@ class Table:
         counted = frame[frame[self.counts].fillna(0) > 0]
         reasons = frame["reason"].dropna().astype(str).unique()
         if counted.empty:
-            why = f"Nothing could be computed: {'; '.join(reasons)}. It needs {self.needs}."
-            return FilledTable(self, frame, why)
+            return FilledTable(self, frame, f"Nothing could be computed: {'; '.join(reasons)}. It needs {self.needs}.")
         wanted = []
         for column, what, value in self.lacks:
             given = frame[column] if value is None else counted[column].astype(str) == value
@@ -240,8 +238,7 @@ class Table:
                 wanted.append(what)
         single = (reason for every in reasons for reason in every.split("; "))
         wanted += [reason.removeprefix("needs ") for reason in single if reason.startswith("needs ")]
-        lacks = f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else ""
-        return FilledTable(self, frame, "", lacks)
+        return FilledTable(self, frame, "", f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,11 +180,8 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows, place: theme.Place) -> lis
     low, high = min(0.0, frame[panels[0].y].min()) - 0.03, frame[panels[0].y].max() + 0.05
     for at, (panel, title, part) in zip(axes, parts, strict=True):
         hollow = part[panel.hollow].astype(bool)
-        edge = theme.COLOURS[panel.colour]
-        for chosen, face, label in (
-            (~hollow, edge, panel.labels[0]),
-            (hollow, theme.COLOURS["paper"], panel.labels[1]),
-        ):
+        edge, paper = theme.COLOURS[panel.colour], theme.COLOURS["paper"]
+        for chosen, face, label in zip((~hollow, hollow), (edge, paper), panel.labels, strict=True):
             dots = part[chosen]
             at.scatter(dots[panel.x], dots[panel.y], s=30, facecolor=face, edgecolor=edge, label=label, zorder=3)
         if panel.log:

@@ -84,8 +84,7 @@ def _tasks(records: pd.DataFrame, docs: Mapping[tuple[str, str, str], Mapping[st
 def _open(item: Mapping[str, Any], record: pd.Series) -> Json:
     text = "" if record["text"] is None else str(record["text"])
     scores = {"contains": record["contains"], "exact_match": record["exact_match"], "f1": record["token_f1"]}
-    settings = {"until": [], "do_sample": False, "temperature": 0.0}
-    arguments = {"gen_args_0": {"arg_0": _prompt(item), "arg_1": settings}}
+    arguments = {"gen_args_0": {"arg_0": _prompt(item), "arg_1": {"until": [], "do_sample": False, "temperature": 0.0}}}
     return _sample(item, str(item["answers"][0]), arguments, [[text]], [text], scores)
 
 
@@ -113,12 +112,7 @@ def _prompt(item: Mapping[str, Any]) -> str:
 
 
 def _sample(
-    item: Mapping[str, Any],
-    target: str,
-    arguments: Json,
-    responses: list[Any],
-    filtered: list[Any],
-    scores: Mapping[str, Any],
+    item: Mapping[str, Any], target: str, arguments: Json, responses: list[Any], filtered: list[Any], scores: Json
 ) -> Json:
     measured = {name: float(value) for name, value in scores.items() if not pd.isna(value)}
     doc = {

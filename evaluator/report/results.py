@@ -72,8 +72,7 @@ def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     verdicts = judge(inputs, thresholds_of(run, "run.json"))
     screened = screened_sentence(frames["screening"])
     headline = headline_of(frames)
-    paper = published(frames, run)
-    return Results(tables, headline, left_out(inputs), paper, verdicts, screened)
+    return Results(tables, headline, left_out(inputs), published(frames, run), verdicts, screened)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,9 +165,8 @@ def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[f
         spots = [float(placed(panel.transData.transform((value, y)))[0]) for value in told.values()]
         widths = [room * (len(each) + 0.8) for each in told]
         for each, spot in zip(told, spread(spots, widths), strict=True):
-            panel.text(
-                spot, y - 0.3, each, ha="center", va="center", fontsize=7.3, transform=panel.get_yaxis_transform()
-            )
+            across = panel.get_yaxis_transform()
+            panel.text(spot, y - 0.3, each, ha="center", va="center", fontsize=7.3, transform=across)
 
 
 _HATCHES = ("", "////", "....", "xxxx")  # of a bar's parts: not everybody tells the colours apart
@@ -254,11 +253,9 @@ def stacked(panel: Axes, shares: Mapping[str, Sequence[float | None]], paints: M
         bars = panel.barh(range(count), known, left=left, height=0.66, label=part, **look)
         for bar, value in zip(bars, known, strict=True):
             if value >= 0.06:
-                middle = bar.get_x() + bar.get_width() / 2
+                x, y = bar.get_x() + bar.get_width() / 2, bar.get_y() + 0.34
                 ink = COLOURS["paper"] if alpha > 0.5 else COLOURS["ink"]
-                label = panel.text(
-                    middle, bar.get_y() + 0.34, rounded(100 * value), color=ink, ha="center", va="center"
-                )
+                label = panel.text(x, y, rounded(100 * value), color=ink, ha="center", va="center")
                 if hatch and alpha > 0.5:
                     label.set_bbox({"facecolor": COLOURS[colour], "linewidth": 0, "pad": 1.2})
         left = [start + value for start, value in zip(left, known, strict=True)]

@@ -142,8 +142,7 @@ def _as_text(value: Any) -> Any:
         with contextlib.suppress(ValueError):
             float(value)
             formula = value != value.strip()  # a number after a tab is still a cell that begins with a tab
-    marked = f"'{value}" if formula else value
-    return marked.replace("\r\n", "\n").replace("\r", "\n")
+    return (f"'{value}" if formula else value).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _fenced(owner: Fence, path: Path, parts: Iterable[bytes]) -> None:

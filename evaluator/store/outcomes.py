@@ -116,11 +116,8 @@ class Outcomes:
     @property
     def asked(self) -> pd.DataFrame:
         """Every item of every task once: task, language, item_id and `item`, the number within the task."""
-        found = [
-            (task, *key, number)
-            for task, keys in sorted(self._items.items())
-            for number, key in enumerate(sorted(keys))
-        ]
+        items = sorted(self._items.items())
+        found = [(task, *key, number) for task, keys in items for number, key in enumerate(sorted(keys))]
         texts = ["task", "language", "item_id"]
         return pd.DataFrame(found, columns=[*texts, "item"]).astype(dict.fromkeys(texts, object) | {"item": "int64"})
 

@@ -129,8 +129,7 @@ class RecordStore:
         Columns: language, item_id, status, token_ids (null without an answer), thought_state and thought_ids. After a
         cut thought comes a second row: the answer that was forced. Raises InputError for a damaged part, and
         ResurfaceError if parts have disappeared, as their items would look unanswered. Thread-safe. The last few
-        tables, which engines request again and again, stay in memory until their parts change.
-        """
+        tables, which engines request again and again, stay in memory until their parts change."""
         with self._reading:
             folder = self.root / checkpoint / task
             names = _names(folder)

@@ -56,9 +56,8 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
             item = asked[task].get((row["language"], row["item_id"]))
             if item is None:
                 raise InputError(f"{run_dir / 'items' / task}.parquet: item_id: {row['item_id']!r} is missing")
-            claim = Claim(
-                question=item.question, answers=item.answers, response=strip_thinking(row["text"] or "").strip()
-            )
+            said = strip_thinking(row["text"] or "").strip()
+            claim = Claim(question=item.question, answers=item.answers, response=said)
             found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in schema.KEY), claim))
     return found
 

@@ -33,9 +33,7 @@ class TaskData:
     def named(self, name: str) -> "TaskData":
         if name == self.name:
             return self
-        other = {
-            language: tuple(replace(item, task=name) for item in pool) for language, pool in self.every_pool.items()
-        }
+        other = {each: tuple(replace(item, task=name) for item in pool) for each, pool in self.every_pool.items()}
         return replace(self, name=name, pools={language: other[language] for language in self.pools}, every_pool=other)
 
 
@@ -73,12 +71,8 @@ def load_task(
         fields = (item.language, item.item_id, item.context, item.question, item.answers, item.cluster, item.options)
         digest_of_items.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
     wanted = every_pool if languages is None else dict.fromkeys(spelled(name, languages, every_pool))
-    return TaskData(
-        name=name,
-        digest=digest_of_items.hexdigest(),
-        pools={language: every_pool[language] for language in wanted},
-        every_pool=every_pool,
-    )
+    pools = {language: every_pool[language] for language in wanted}
+    return TaskData(name=name, digest=digest_of_items.hexdigest(), pools=pools, every_pool=every_pool)
 
 
 def items_by_language(spec: str, languages: Sequence[str] | None, said: Source | None = None) -> Mapping[str, int]:

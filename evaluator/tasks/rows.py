@@ -105,8 +105,7 @@ def _reason(error: Exception, place: Place) -> str:
     while causes[-1].__cause__ is not None and isinstance(causes[-1].__cause__, Exception):
         causes.append(causes[-1].__cause__)
     # "An error occurred while generating the dataset" explains nothing; its cause does.
-    told = causes[-1] if place.local else error
-    text = one_line(told, 300).rstrip(".")
+    text = one_line(causes[-1] if place.local else error, 300).rstrip(".")
     if place.local:
         return text
     if "gated" in text:

@@ -1,8 +1,7 @@
 """XQuAD and TyDi QA GoldP, from SQuAD-format JSON files (`data[].paragraphs[].qas[]`) or from the hub.
 
 XQuAD: 1190 parallel questions in twelve languages, which it names by their codes. TyDi QA GoldP: questions written in
-nine languages, which it names in full, each with its gold passage.
-"""
+nine languages, which it names in full, each with its gold passage."""
 
 import logging
 import re
@@ -31,11 +30,9 @@ def read_xquad(path: Path | None) -> list[Item]:
     """Every item of the files `xquad.<language>.json` of a directory, or of one such file; None: of the hub.
 
     Questions on one paragraph share a cluster, named by the article and the paragraph, which are the same ones in every
-    language of XQuAD. Raises InputError.
-    """
+    language of XQuAD. Raises InputError."""
     if path is not None:
-        files = _files(path, "xquad.*.json")
-        return _read_all(files, "xquad", _xquad_language, shared_contexts=True)
+        return _read_all(_files(path, "xquad.*.json"), "xquad", _xquad_language, shared_contexts=True)
     items: list[Item] = []
     for language in _XQUAD_LANGUAGES:
         items += _in_contexts(language, _hub_rows("xquad", "google/xquad", f"xquad.{language}"))
@@ -57,8 +54,7 @@ def read_tydiqa(path: Path | None) -> list[Item]:
     """Every item of the `*.json` files of a directory, or of one file; None: of the hub's gold-passage task.
 
     The language is the prefix of an item's id (`swahili-123`), or else it is taken from the file's name
-    (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question is its own cluster. Raises InputError.
-    """
+    (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question is its own cluster. Raises InputError."""
     if path is not None:
         return _read_all(_files(path, "*.json"), "tydiqa", _tydiqa_language, shared_contexts=False)
     rows = _hub_rows("tydiqa", "google-research-datasets/tydiqa", "secondary_task")
@@ -123,7 +119,6 @@ def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bo
                     field(answer, "text", str, f"{at}.answers[{entry}]")
                     for entry, answer in enumerate(field(question, "answers", list, at))
                 ]
-                cluster = f"{article_number}.{paragraph_number} {title}".rstrip()
                 yield Item(
                     task=task,
                     language=language_of(item_id, file),
@@ -131,7 +126,7 @@ def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bo
                     context=context,
                     question=field(question, "question", str, at),
                     answers=tuple(dict.fromkeys(answers)),  # TyDi QA often has the same one twice
-                    cluster=cluster if shared_contexts else item_id,
+                    cluster=f"{article_number}.{paragraph_number} {title}".rstrip() if shared_contexts else item_id,
                 )
 
 

@@ -136,8 +136,7 @@ def render(format: str, settings: ClusterSettings, parts: Parts) -> dict[str, st
         value = getattr(settings, each.name)
         used = each.name in uses or each.default is MISSING or value == each.default
         _need(used, each.name, value, f"not used by {format}")
-    command = shlex.join(["resurface", "sweep", settings.sweep, "--out", str(settings.out)])
-    return rendered(settings, parts, command)
+    return rendered(settings, parts, shlex.join(["resurface", "sweep", settings.sweep, "--out", str(settings.out)]))
 
 
 def _slurm(settings: ClusterSettings, parts: Parts, command: str) -> dict[str, str]:
@@ -280,10 +279,8 @@ def _up(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
     }
     command = " && ".join([*before, token, f"RAY_ADDRESS={settings.head}:{RAY_PORT} {command}"])
     heading = "# Machines that ssh reaches, as a Ray cluster: each holds Resurface and sees the same files.\n"
-    stop = " && ".join([*before, "ray stop"])
-    values = {"file": "up.sh", "config": "cluster.yaml", "command": command, "stop": stop}
-    script = _TEMPLATES.get_template("up.sh.j2").render(values)
-    return {"cluster.yaml": heading + _yaml(document), "up.sh": script}
+    values = {"file": "up.sh", "config": "cluster.yaml", "command": command, "stop": " && ".join([*before, "ray stop"])}
+    return {"cluster.yaml": heading + _yaml(document), "up.sh": _TEMPLATES.get_template("up.sh.j2").render(values)}
 
 
 _MACHINES = frozenset({"name", "nodes", "gpus", "cpus", "memory"})

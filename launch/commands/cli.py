@@ -1,8 +1,7 @@
 """The command line: assembles the commands of this folder, and turns errors into exit codes.
 
 Modules of this folder import nothing heavy, so that a typing mistake is reported at once. Functions import torch, Ray
-and pandas. The program loads plugins before it evaluates help texts with registered names.
-"""
+and pandas. The program loads plugins before it evaluates help texts with registered names."""
 
 import os
 import sys

@@ -30,19 +30,15 @@ def match(
     """Let other models judge whether a response means the same as the gold answer. The same command resumes.
 
     Runs one engine at a time: each matcher judges the whole run. Each first judges control pairs with a known result;
-    a judge that fails them is named as unfit.
-    """
+    a judge that fails them is named as unfit."""
     need_run(run)
-    settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
-    chosen, config = match_request(probes, settings)
+    chosen, config = match_request(probes, {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code})
     from launch.matching import Asked, match_run
     from launch.process import captured
 
     asked = Asked(probes=chosen, everything=everything, controls=controls, fit_only=fit_only)
     with captured(console, run / "logs" / "match.log"), console.status("matching") as status:
-        matched = match_run(
-            *(run, matcher, asked), engine=config, tell=lambda what: status.update(escape(what)), warn=warn
-        )
+        matched = match_run(run, matcher, asked, engine=config, tell=lambda now: status.update(escape(now)), warn=warn)
     for each in matched:
         unjudged = f"; {each.too_long} are too long for the matcher's prompt" if each.too_long else ""
         if each.failed:

@@ -85,8 +85,7 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
         if options[name] is not None:
             each_known(f"--{name}", [options[name]], known)
     if (sparsity is None) == (pattern is None):
-        both = f"not both, --sparsity {sparsity} and --pattern {pattern}"
-        given = "neither is given" if pattern is None else both
+        given = "neither is given" if pattern is None else f"not both, --sparsity {sparsity} and --pattern {pattern}"
         raise InputError(f"give one of --sparsity (as 0.5) and --pattern (as 2:4): {given}")
     wanted = {name: options[name] for name in ("method", "allocation", "group", "repair", "seed")}
     wanted |= {"source": source} | ({"sparsity": sparsity} if pattern is None else {"pattern": pattern})

@@ -94,8 +94,7 @@ def _left_out(console: Console, table: pd.DataFrame) -> None:
     from evaluator.metrics.inputs import ALL
 
     keys = ["task", "status", "reason", "format", "probe"]
-    apart = table[table["language"] != ALL].groupby([*keys, "language"], sort=False)
-    most = apart["n"].max().reset_index()
+    most = table[table["language"] != ALL].groupby([*keys, "language"], sort=False)["n"].max().reset_index()
     lines: dict[str, list[str]] = {}
     for (task, status, reason, form, probe), group in most.groupby(keys, sort=False):
         word = "excluded" if status == "excluded" else "failed"

@@ -205,8 +205,7 @@ def evaluate(
 ) -> None:
     """Pose questions to checkpoints, compare them with their base, and write tables and page.
 
-    The same command resumes.
-    """
+    The same command resumes."""
     config = eval_sweep(
         checkpoints,
         base=base,

@@ -76,16 +76,13 @@ def _page(found: RunStatus) -> RenderableType:
         table = empty_table(columns, (*gpu, "checkpoint", "task"))
         table.columns[1 + len(gpu)].justify = "left"
         for each in found.engines:
-            shares = (
-                "" if share is None else f"{100 * share:.0f} %" for share in (each.idle_share, each.waiting_share)
-            )
             table.add_row(
                 str(each.engine),
                 *([_plain(each.gpu)] if gpu else ()),
                 *(_plain(text or "") for text in (each.state, each.checkpoint, each.task)),
                 f"{each.done} of {each.items}" if each.items else "",
                 f"{each.seconds:.0f}" if each.seconds else "",
-                *shares,
+                *("" if share is None else f"{100 * share:.0f} %" for share in (each.idle_share, each.waiting_share)),
             )
         page.append(table)
     if found.errors:

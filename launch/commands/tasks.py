@@ -45,8 +45,7 @@ def tasks(
 ) -> None:
     """List the tasks, or show one with a sample item and its prompts. Needs no network.
 
-    Samples were made for this command. `resurface show-prompt` shows an item of the data, in a model's tokens.
-    """
+    Samples were made for this command. `resurface show-prompt` shows an item of the data, in a model's tokens."""
     if task is not None:
         printed("\n".join([*_described(TASKS[task]), ""]))
         return

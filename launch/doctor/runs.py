@@ -3,8 +3,7 @@
     python -m launch.doctor.runs NAME INPUTS RESULT
 
 INPUTS and RESULT are pickles in a temporary folder that only this program writes. An exception is the reason for a
-missing result. Checks come later. The cases are a few requests about the bundled task, the same for every run.
-"""
+missing result. Checks come later. The cases are a few requests about the bundled task, the same for every run."""
 
 import dataclasses
 import pickle
@@ -69,12 +68,8 @@ def cases_for(checkpoint: Path) -> Cases:
         plan = plan_of(question, prompter, config)
         prompt = plan.prompts["open"].token_ids
         scores += [
-            Score(
-                request_id=f"score-{number}.{option}",
-                prompt_ids=continuation.prompt_ids,
-                continuation_ids=continuation.continuation_ids,
-            )
-            for option, continuation in enumerate(plan.scored.values())
+            Score(request_id=f"score-{number}.{at}", prompt_ids=each.prompt_ids, continuation_ids=each.continuation_ids)
+            for at, each in enumerate(plan.scored.values())
         ]
         # The model continues half a prompt for many tokens; it answers a whole one in a few and ends with EOS.
         greedy += [

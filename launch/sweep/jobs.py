@@ -86,8 +86,7 @@ def expand(
         for name, task in job.tasks.items():
             _check_same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
     _check_bases(jobs.values())
-    names = Counter(job.name for job in jobs.values())
-    for name, count in names.items():
+    for name, count in Counter(job.name for job in jobs.values()).items():
         if count > 1:
             raise InputError(f"checkpoint {name!r} occurs twice in models, prune and compress; give a setting a label")
         if len(name) > _LONGEST_NAME:

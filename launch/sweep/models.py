@@ -44,11 +44,10 @@ def resolve_model(value: str) -> Path:
 
     repository, _, revision = value.partition("@")
     try:
-        return Path(
-            snapshot_download(
-                repository, revision=revision or None, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
-            )
+        found = snapshot_download(
+            repository, revision=revision or None, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
         )
+        return Path(found)
     # No network, an unknown name, a gated model: each raises another library's exceptions.
     except Exception as error:
         mirrored = _mirrored(value)

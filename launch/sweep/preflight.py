@@ -26,6 +26,7 @@ from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration import text_digest
 
 # A generous measured size of one record in a part, for the estimate of disk space; more for each token of an answer.
+Asked = Mapping[str, Sequence[PreparedTask]]  # by job name
 _BYTES_PER_RECORD, _BYTES_PER_TOKEN = 400, 8
 _OTHER_RECORDS = 15  # of an item, beside its samples
 _AT_ONCE = 8  # inspections; some 40 MB each
@@ -199,8 +200,7 @@ def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tupl
         if job.name in refused:
             found.append(Failure(checkpoint=job.name, stage="load", reason=refused[job.name]))
         elif (job.is_made or job.is_variant) and sourceless:
-            reason = f"{source}, its source, cannot be used"
-            found.append(Failure(checkpoint=job.name, stage="prune", reason=reason))
+            found.append(Failure(checkpoint=job.name, stage="prune", reason=f"{source}, its source, cannot be used"))
     gone = {each.checkpoint for each in found}
     left = [job for job in jobs if job.name not in gone]
     needed = {job.base for job in left}
@@ -211,10 +211,7 @@ def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tupl
 
 
 def _identity(
-    config: SweepConfig,
-    jobs: Sequence[CheckpointJob],
-    dense: Mapping[str, CheckpointInfo],
-    asked: Mapping[str, Sequence[PreparedTask]],
+    config: SweepConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], asked: Asked
 ) -> Mapping[str, Any]:
     """All that records depend on. A run directory accepts only sweeps with this identity's digest."""
     return {
@@ -242,12 +239,7 @@ def _identity(
     }
 
 
-def _disk_bytes(
-    jobs: Sequence[CheckpointJob],
-    dense: Mapping[str, CheckpointInfo],
-    asked: Mapping[str, Sequence[PreparedTask]],
-    dtype: str,
-) -> int:
+def _disk_bytes(jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], asked: Asked, dtype: str) -> int:
     """The approximate bytes of a new run directory."""
     checkpoints = sum(checks.bytes_of(job, dense[job.model].bytes) for job in jobs if job.is_made)
     records = sum(_bytes_of_records(task) for tasks in asked.values() for task in tasks)

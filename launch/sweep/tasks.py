@@ -80,8 +80,7 @@ class TaskPreparation:
                     config = config.model_copy(update={"thought_format": chat.thoughts.format.name})
             data = self._load(config, name)
             if config.languages is not None:  # the data's spelling, so that "sw" and "swahili" are one task
-                languages = spelled(name, config.languages, data.every_pool)
-                config = config.model_copy(update={"languages": languages})
+                config = config.model_copy(update={"languages": spelled(name, config.languages, data.every_pool)})
             key = (name + config.model_dump_json(), job.model if config.is_text else None)
             if key not in self._tasks:
                 self._tasks[key] = self._prepared(data, config, job.model)

@@ -88,9 +88,8 @@ def whole(directory: Path) -> PruneManifest:
 
 def base_of(manifest: PruneManifest) -> str | None:
     """The hub id and revision of the model that was pruned, if it came from the hub's cache."""
-    cached = re.search(
-        r"/models--([\w.-]+?)--([\w.-]+)/snapshots/([0-9a-f]{40})/?$", str(manifest.config.get("source"))
-    )
+    source = str(manifest.config.get("source"))
+    cached = re.search(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/([0-9a-f]{40})/?$", source)
     return None if cached is None else f"{cached[1]}/{cached[2]}@{cached[3]}"
 
 

@@ -218,8 +218,7 @@ class Tracking:
             for each in ended(self._left, self._all, {**finished_items(self._run_dir / "records"), **early}):
                 del self._left[each.name]  # if sending fails, the same command sends it again
                 self._guarded(partial(self._tell, run, each))
-        finished = self.results is not None
-        self._guarded(partial(self._ask, self._tracker.end, run, self.results or (), finished))
+        self._guarded(partial(self._ask, self._tracker.end, run, self.results or (), self.results is not None))
 
     def _ask(self, call: Callable[..., _T], *given: Any) -> _T:
         self._asking = True

@@ -139,11 +139,7 @@ class Flow:
             self._activations.put(number, self._decoder.embed(batch))
 
     def observe(
-        self,
-        index: int,
-        layer: nn.Module,
-        statistics: Sequence[Statistic],
-        linears: Mapping[str, nn.Linear] | None = None,
+        self, index: int, layer: nn.Module, statistics: list[Statistic], linears: Mapping[str, nn.Linear] | None = None
     ) -> Observer:
         """One pass over every batch: `statistics` of each distinct input of its Linear modules, or of those given."""
         make = partial(Gathered, statistics, sequences=self._sequences, device=self._decoder.device)

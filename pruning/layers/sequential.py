@@ -73,15 +73,11 @@ def outlier_shares(decoder: Decoder, flow: Flow) -> list[float]:
 
 # Called with each pruned matrix, in the checkpoint's dtype: (tensor name, weight_OI on the CPU).
 Writer = Callable[[str, Tensor], None]
+Progress = Callable[[int, int], None]  # called with the layers that are done, and all
 
 
 def prune_layers(
-    config: PruneConfig,
-    decoder: Decoder,
-    patterns: Sequence[Pattern],
-    flow: Flow | None,
-    write: Writer,
-    progress: Callable[[int, int], None],
+    config: PruneConfig, decoder: Decoder, patterns: list[Pattern], flow: Flow | None, write: Writer, report: Progress
 ) -> list[MatrixRecord]:
     """Prune every layer; returns records of matrices. Raises JobError if not as sparse as requested, or not finite."""
     own = _method(config).statistic
@@ -104,7 +100,7 @@ def prune_layers(
                     del observer
                 flow.advance(index, layer)
             decoder.release(index)
-            progress(index + 1, len(decoder))
+            report(index + 1, len(decoder))
     return outcomes
 
 

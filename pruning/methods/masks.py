@@ -66,8 +66,7 @@ def lowest_of_groups(score_OI: Tensor, n: int, m: int) -> Tensor:
         rank = torch.zeros_like(own, dtype=torch.int16)
         for other in range(m):
             if other != column:
-                before = score_OGM[..., other] <= own if other < column else score_OGM[..., other] < own
-                rank += before
+                rank += score_OGM[..., other] <= own if other < column else score_OGM[..., other] < own
         mask_OGM[..., column] = rank < n
     return mask_OGM.view(rows, columns)
 

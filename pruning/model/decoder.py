@@ -196,5 +196,4 @@ class Decoder:
         assert self._compact_ids is not None
         compact_1T = torch.searchsorted(self._compact_ids, ids)[None].to(self.device)
         self._received.clear()
-        hidden_1TH = self._skeleton(input_ids=compact_1T, use_cache=False).last_hidden_state
-        return hidden_1TH, list(self._received)
+        return self._skeleton(input_ids=compact_1T, use_cache=False).last_hidden_state, list(self._received)

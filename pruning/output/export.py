@@ -136,8 +136,7 @@ class Export:
         """Add the other files and the manifest `name`, and put all in place.
 
         `describe` gets the sha256 of the written `files` (no links) and of the `source_files`. `more`: files that are
-        copied besides the companions, where the source has them, and config.json unless `partial` has its own.
-        """
+        copied besides the companions, where the source has them, and config.json unless `partial` has its own."""
         source, config = self._checkpoint.directory, self.partial / f"config.json{_SUFFIX}"
         own = self.partial / "config.json"
         if own.exists():

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from evaluator.checkpoints.files import digest_once
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
-from pruning.calibration import Calibration, PassageSource, check_disjoint, digests_of, iterate, load, take_passages
+from pruning.calibration import Calibration, Sources, check_disjoint, digests_of, iterate, load, take_passages
 from pruning.config import JobConfig
 from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
@@ -32,7 +32,7 @@ class Job(Generic[ConfigT]):
 
     config: ConfigT
     out: Path
-    sources: Mapping[str, PassageSource]  # named passages
+    sources: Sources  # named passages
     held_out: Mapping[str, str]  # digests of texts that no passage may be, with names
 
     def __post_init__(self) -> None:

@@ -223,8 +223,7 @@ def _stillest(decoder: Decoder, flow: Flow, count: int, progress: Callable[[int,
     states = deque([flow.ends()], maxlen=count + 1)
     distances: list[float] = []
     for index in range(len(decoder)):
-        layer = decoder.load(index)
-        flow.advance(index, layer, last=True)
+        flow.advance(index, decoder.load(index), last=True)
         decoder.release(index)
         states.append(flow.ends())
         if len(states) == count + 1:
@@ -233,8 +232,7 @@ def _stillest(decoder: Decoder, flow: Flow, count: int, progress: Callable[[int,
     if not all(map(math.isfinite, distances)):
         raise JobError("the residual stream is zero at a calibration text's last token: no angle can be measured")
     first = distances.index(min(distances))
-    gone = tuple(range(first, first + count))
-    return Cut(unit="layers", of=len(decoder), gone=(gone,), distances=tuple(distances))
+    return Cut(unit="layers", of=len(decoder), gone=(tuple(range(first, first + count)),), distances=tuple(distances))
 
 
 def angular_distance(one_NH: Tensor, other_NH: Tensor) -> float:

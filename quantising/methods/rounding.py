@@ -91,8 +91,7 @@ def rounded(weight_OI: Tensor, how: Any, scheme: str) -> dict[str, Tensor]:
     scale, zero_point = calculate_qparams(low, high, how.weights)
     scale = scale.to(dtype)
     given = {"weight": exact_OI, "weight_scale": scale.float(), "weight_zero_point": zero_point}
-    compressor = BaseCompressor.get_value_from_registry(SCHEMES[scheme].format)
-    made: dict[str, Tensor] = compressor.compress(given, how)
+    made: dict[str, Tensor] = BaseCompressor.get_value_from_registry(SCHEMES[scheme].format).compress(given, how)
     return {name: each.contiguous() for name, each in (made | {"weight_scale": scale}).items()}
 
 

@@ -81,8 +81,7 @@ def check_vllm(version: str) -> None:
     """Raises InputError if the installed vLLM, of that version, lacks what both runners need."""
     check_version(version)
     _check_names(version, _NEEDED)
-    vllm = _imported("vllm", version)
-    check_fields(version, vllm.SamplingParams, _SAMPLING)
+    check_fields(version, _imported("vllm", version).SamplingParams, _SAMPLING)
     request = _imported("vllm.v1.engine", version).EngineCoreRequest
     check_fields(version, request, _REQUEST)
     fields = inspect.signature(request).parameters

@@ -74,10 +74,8 @@ class VLLMEngine:
             self.dtype = self._started.dtype
         else:
             assert self._blueprint is not None
-            if (difference := self._blueprint.difference(blueprint)) is not None:
-                raise InputError(
-                    f"{checkpoint}: cannot be swapped into an engine built for {self._first}: {difference}"
-                )
+            if (why := self._blueprint.difference(blueprint)) is not None:
+                raise InputError(f"{checkpoint}: cannot be swapped into an engine built for {self._first}: {why}")
             self._swap(self._started, checkpoint, files)
         notes = self._verify(self._started, checkpoint, files)
         self._blueprint, self._eos_ids = blueprint, eos_ids
@@ -110,8 +108,7 @@ class VLLMEngine:
 
         core, counters = self._started.llm.engine_core, self._counters
         rows, bursts = self._started.max_num_seqs, self._started.graphs in FASTER_DECODE
-        vocabulary = self._blueprint.vocabulary
-        batch = Batch(self._started, vocabulary, self._eos_ids, counters, self._numbers, whole=whole)
+        batch = Batch(self._started, self._blueprint.vocabulary, self._eos_ids, counters, self._numbers, whole=whole)
         counters.begin_run()
         try:
             with rare_collections():
@@ -206,8 +203,7 @@ class VLLMEngine:
         slow = list(self.run(FixedSource(asked)))
         # One after another: a whole distribution has as many numbers as the vocabulary has tokens.
         whole = [answer for each in asked for answer in self.run(FixedSource([each]), whole=True)]
-        on_gpu = not current_platform.is_cpu()
-        precision = self_check.precision(started.dtype, combination["logits"], on_gpu=on_gpu)
+        precision = self_check.precision(started.dtype, combination["logits"], on_gpu=not current_platform.is_cpu())
         if self._config.kv_cache != AUTO_CACHE:  # one difference of 1e-7 may round a cached number to its neighbour
             precision = "half, float32 logits"
         allowed = self_check.TOLERANCES[precision]

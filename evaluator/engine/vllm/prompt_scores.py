@@ -55,8 +55,7 @@ def keep_last_context_token(scheduler: Any) -> bool:
 
 def cacheable_tokens(request: Any) -> int:
     """How many tokens of a vLLM Request the cache may provide: the token before the first wanted row is computed."""
-    arguments = request.sampling_params.extra_args or {}
-    most: int = arguments.get(SCORED_FROM, request.num_tokens) - 1
+    most: int = (request.sampling_params.extra_args or {}).get(SCORED_FROM, request.num_tokens) - 1
     return most
 
 

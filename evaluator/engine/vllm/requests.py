@@ -2,8 +2,7 @@
 
 This bypasses vLLM's own front end (`LLMEngine.add_request` and `step`). The front end would validate, copy, detokenise
 and build an object for every token, all unused here. That is about a third of the Python time of a small model.
-Validation is not needed, as admission.py has checked each request.
-"""
+Validation is not needed, as admission.py has checked each request."""
 
 import math
 import time
@@ -83,8 +82,7 @@ class Batch:
     ) -> None:
         """`numbers` gives each request a new id for the core. With steps scheduled ahead, the last step of a run is
         still in progress when the next run begins. `whole`: a Score by prompt log-probabilities reports whole
-        distributions; as top_logprobs, it has the entire vocabulary's.
-        """
+        distributions; as top_logprobs, it has the entire vocabulary's."""
         self._core: Any = started.llm.engine_core  # vLLM's EngineCoreClient
         self._started = started
         self._by_prompt = started.scoring == "prompt_logprobs"  # else, a Score is computed by forced decoding
@@ -182,8 +180,7 @@ class Batch:
         dialect = self._started.dialect
         if isinstance(request, Generate):
             parameters = dialect.generate(request, self._eos_ids, self._vocabulary)
-            top = request.top_logprobs
-            pending = InFlight(request, list(request.prompt_ids), top, streamed=request.stream)
+            pending = InFlight(request, list(request.prompt_ids), request.top_logprobs, streamed=request.stream)
         elif self._by_prompt and request.reference is None:
             # One token is generated, which is not read. Row i of the report is of the prompt's token i + 1.
             parameters = prompt_score(whole=self._whole)
@@ -224,8 +221,7 @@ def rows_of(reporting: Sequence[InFlight], tokens: Sequence[int], reports: Seque
 
     vLLM gives each request its rows as views of one table. To turn a view into Python numbers takes microseconds,
     however small it is. So the views of a step are put together again and turned at once. The table is as wide as the
-    step's most demanding request needs.
-    """
+    step's most demanding request needs."""
     if not reports:
         return ()
     ids = np.concatenate([report.logprob_token_ids for report in reports])[:, 1:]

@@ -5,8 +5,7 @@ model's log-probabilities and ranks, before tokens are forced. If the cache allo
 of the prompt, and the score takes one step (prompt_scores.py).
 
 - V1 runner (CPUs): a sampler of our own (v1/sampler.py) reads its orders from `SamplingParams.extra_args`.
-- V2 runner (GPUs): vLLM's own trace replay and top-p.
-"""
+- V2 runner (GPUs): vLLM's own trace replay and top-p."""
 
 import copy
 import dataclasses
@@ -85,8 +84,7 @@ def prompt_score(*, whole: bool = False) -> SamplingParams:
     """Parameters that report prompt log-probabilities: the slow way to score, on either runner.
 
     vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default. If vLLM reads the cache, the
-    V1 runner returns uninitialised memory for the cached rows. `whole`: report the whole vocabulary.
-    """
+    V1 runner returns uninitialised memory for the cached rows. `whole`: report the whole vocabulary."""
     wanted = -1 if whole else 1
     return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=wanted, ignore_eos=True, **_ALWAYS)
 

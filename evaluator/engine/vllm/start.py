@@ -165,10 +165,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
         arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=v2)
         engine_config = _engine_config(arguments)
-        if (
-            on_cpu and torch.cpu._is_amx_tile_supported()
-        ):  # request AMX: the kernels of some schemes take it for granted
-            torch.cpu._init_amx()
+        if on_cpu and torch.cpu._is_amx_tile_supported():
+            torch.cpu._init_amx()  # request AMX: the kernels of some schemes take it for granted
         elif current_platform.is_cuda_alike():
             wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
         with own_memory() if config.shared_gpu and not on_cpu else nullcontext():

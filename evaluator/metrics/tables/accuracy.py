@@ -119,6 +119,11 @@ def _paired(inputs: Inputs, comparison: Comparison, language: str, probe: str) -
     return row | {"dense_accuracy": dense, "floor": floor, "normalised_drop": relative, "reason": reason}
 
 
+_POOLED = (
+    Series("accuracy", "greedy", "open: says it", {"probe": "greedy"}),
+    Series("accuracy", "choice", "choice: recognises it", {"probe": "choice"}),
+)
+
 TABLE = Table(
     name="accuracy",
     title="How much is still right?",
@@ -143,16 +148,7 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        Dots(
-            "Accuracy, languages pooled",
-            (
-                Series("accuracy", "greedy", "open: says it", {"probe": "greedy"}),
-                Series("accuracy", "choice", "choice: recognises it", {"probe": "choice"}),
-            ),
-            width=1.15,
-            linked=True,
-            text=whole_percent,
-        ),
+        Dots("Accuracy, languages pooled", _POOLED, width=1.15, linked=True, text=whole_percent),
         Heat("Open accuracy by language, %", "accuracy", "greedy", {"probe": "greedy"}),
     ),
     plotted=lambda frame: frame[frame["format"] == "open"],
@@ -270,6 +266,8 @@ def _calibrated(inputs: Inputs, subject: Subject, kind: str, items: pd.DataFrame
     return [pooled, mean, *by_language] if pooled["n"] else []
 
 
+_BOTH = (Series("open_accuracy", "greedy", "open"), Series("choice_accuracy", "choice", "choice"))
+
 CALIBRATION = Table(
     name="calibration",
     title="Does calibration close the gap?",
@@ -288,12 +286,7 @@ CALIBRATION = Table(
     ),
     compute=_calibration_rows,
     figure=(
-        Dots(
-            "Accuracy",
-            (Series("open_accuracy", "greedy", "open"), Series("choice_accuracy", "choice", "choice")),
-            width=1.15,
-            linked=True,
-        ),
+        Dots("Accuracy", _BOTH, width=1.15, linked=True),
         Dots(
             "Gap: choice minus open",
             (
@@ -304,7 +297,5 @@ CALIBRATION = Table(
             legend=4,
         ),
     ),
-    plotted=lambda frame: frame.assign(
-        checkpoint=frame["checkpoint"] + " (" + frame["kind"].str.replace("_", " ") + ")"
-    ),
+    plotted=lambda rows: rows.assign(checkpoint=rows["checkpoint"] + " (" + rows["kind"].str.replace("_", " ") + ")"),
 )

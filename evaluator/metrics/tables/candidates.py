@@ -26,7 +26,7 @@ from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import sides_of
 from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs, in_language, slices
 from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
-from evaluator.metrics.table import Dots, Holm, Lack, Series, Table
+from evaluator.metrics.table import Axis, Dots, Holm, Lack, Series, Table
 from evaluator.store.outcomes import MEASURED
 
 COMPARED = ("open", "distractors_only", "unrelated", "shown")  # formats, in the order of the table
@@ -56,6 +56,13 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 yield {**subject.row, "language": language, "format": format, **row}
 
 
+_LISTED = (
+    Series("accuracy", "greedy", "none", {"format": "open"}),
+    Series("accuracy", "lost", "distractors only", {"format": "distractors_only"}),
+    Series("accuracy", "negative", "unrelated", {"format": "unrelated"}),
+    Series("accuracy", "shown", "gold among them", {"format": "shown"}),
+)
+
 TABLE = Table(
     name="candidates",
     title="Do candidates help only when they hold the answer?",
@@ -73,18 +80,7 @@ TABLE = Table(
         *col.MCNEMAR,
     ),
     compute=_rows,
-    figure=(
-        Dots(
-            "Open accuracy by what is listed as candidates",
-            (
-                Series("accuracy", "greedy", "none", {"format": "open"}),
-                Series("accuracy", "lost", "distractors only", {"format": "distractors_only"}),
-                Series("accuracy", "negative", "unrelated", {"format": "unrelated"}),
-                Series("accuracy", "shown", "gold among them", {"format": "shown"}),
-            ),
-            linked=True,
-        ),
-    ),
+    figure=(Dots("Open accuracy by what is listed as candidates", _LISTED, linked=True),),
     corrections=(Holm(("task", "language", "format")),),
     lacks=tuple(Lack("format", f"the format {format} with the probe greedy", format) for format in COMPARED),
 )
@@ -188,6 +184,12 @@ def _dissociations(inputs: Inputs, comparison: Comparison, language: str) -> Row
     return row | difference("dissociation_difference", mc_only["hard"] - mc_only["standard"], contexts)
 
 
+_PAINTS = {"standard": ("choice", "standard distractors"), "hard": ("lost", "hard distractors")}
+_PANELS: tuple[tuple[str, str, Axis], ...] = (
+    ("accuracy", "Choice accuracy", "rates"),
+    ("dissociation", "Recognised, no longer said", "points"),
+)
+
 HARD_DISTRACTORS = Table(
     name="hard_distractors",
     title="Is choice easy only because the other options are implausible?",
@@ -209,16 +211,8 @@ HARD_DISTRACTORS = Table(
     ),
     compute=_hard_distractors_rows,
     figure=tuple(
-        Dots(
-            title,
-            (
-                Series(f"standard_{column}", "choice", "standard distractors"),
-                Series(f"hard_{column}", "lost", "hard distractors"),
-            ),
-            "rates" if column == "accuracy" else "points",
-            linked=True,
-        )
-        for column, title in (("accuracy", "Choice accuracy"), ("dissociation", "Recognised, no longer said"))
+        Dots(title, tuple(Series(f"{kind}_{column}", *paint) for kind, paint in _PAINTS.items()), axis, linked=True)
+        for column, title, axis in _PANELS
     ),
     corrections=(Holm(("task", "language")),),
     lacks=(Lack("known", _GREEDY),),

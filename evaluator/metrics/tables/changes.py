@@ -46,8 +46,7 @@ def _fates_rows(inputs: Inputs) -> Iterator[Row]:
     noise = {tuple(row[name] for name in place): row["dissociation_rate"] for rows in again.values() for row in rows}
     for key, each in comparisons.items():
         for row in again[key] if each.subject.re_run else _fates(inputs, each):
-            floor = None if each.subject.re_run else noise.get(tuple(row[name] for name in place))
-            yield row | {"noise_floor": floor}
+            yield row | {"noise_floor": None if each.subject.re_run else noise.get(tuple(row[name] for name in place))}
 
 
 def _fates(inputs: Inputs, comparison: Comparison) -> Iterator[Row]:
@@ -164,6 +163,7 @@ def _changes(inputs: Inputs, comparison: Comparison, probe: str, items: pd.DataF
 
 
 _PAINTS = {"right_to_wrong": ("lost", 1.0), "wrong_to_right": ("kept", 1.0), "wrong_to_other": ("muted", 0.35)}
+_PARTS = {f"{name}_rate": (name.replace("_", " "), *paint) for name, paint in _PAINTS.items()}
 
 FLIPS = Table(
     name="flips",
@@ -186,11 +186,7 @@ FLIPS = Table(
     ),
     compute=_flips_rows,
     figure=tuple(
-        Bars(
-            title,
-            {f"{name}_rate": (name.replace("_", " "), *paint) for name, paint in _PAINTS.items()},
-            {"probe": probe},
-        )
+        Bars(title, _PARTS, {"probe": probe})
         for probe, title in (("greedy", "Open answers that changed, %"), ("choice", "Choices that changed, %"))
     ),
     plotted=lambda frame: frame[(frame["margin"] == ALL) & (frame["n"] > 0)],
@@ -264,6 +260,10 @@ def _mean_recovered(inputs: Inputs, comparison: Comparison, probe: str, by_langu
     return mean
 
 
+_OF_PROBES = tuple(
+    Series("recovery", probe, label, {"probe": probe}) for probe, label in (("greedy", "open"), ("choice", "choice"))
+)
+
 RECOVERY_PERCENT = Table(
     name="recovery_percent",
     title="How much of the accuracy is left?",
@@ -281,18 +281,7 @@ RECOVERY_PERCENT = Table(
     ),
     compute=_recovery_percent_rows,
     figure=(
-        Dots(
-            "Accuracy in % of the base's",
-            (
-                Series("recovery", "greedy", "open", {"probe": "greedy"}),
-                Series("recovery", "choice", "choice", {"probe": "choice"}),
-            ),
-            "share",
-            width=1.15,
-            linked=True,
-            line=1,
-            text=whole_percent,
-        ),
+        Dots("Accuracy in % of the base's", _OF_PROBES, "share", width=1.15, linked=True, line=1, text=whole_percent),
         Heat("Open by language, % of the base's", "recovery", "greedy", {"probe": "greedy"}),
     ),
     plotted=lambda frame: frame[frame["recovery"].notna()],

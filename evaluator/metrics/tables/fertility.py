@@ -56,8 +56,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 mean = Unbounded.mean(ratios)
                 row |= {"fertility": mean.value, **bounds("fertility", mean.interval("log"))}
             row |= _drops(inputs, comparison, *(each["language"] for each, _ in found))
-            drops = [each.get("open_normalised_drop") for each, _ in found]
-            normal = [drop for drop in drops if drop is not None]
+            normal = [drop for each, _ in found if (drop := each.get("open_normalised_drop")) is not None]
             yield row | {"open_normalised_drop": sum(normal) / len(normal) if normal else None}
         rows = {row["language"]: row for found in by_unit.values() for row, _ in found}
         yield from (rows[language] for language in inputs.languages(subject.task))
@@ -96,6 +95,10 @@ def _drops(inputs: Inputs, comparison: Comparison | None, *languages: str) -> Ro
 
 
 _DRAWN = 4  # checkpoints
+_AXES, _UNITS = ("tokens per word or character", "open drop"), ("per word", "per character")
+_EACH = Scatter(
+    "open drop", "fertility", "open_drop", "greedy", "language", "hollow", *_AXES, "points", each=True, labels=_UNITS
+)
 
 
 def _largest_drops(frame: pd.DataFrame) -> pd.DataFrame:
@@ -126,21 +129,7 @@ TABLE = Table(
         Column("choice_drop", col.POINTS, interval=True),
     ),
     compute=_rows,
-    figure=(
-        Scatter(
-            "open drop",
-            "fertility",
-            "open_drop",
-            "greedy",
-            "language",
-            "hollow",
-            "tokens per word or character",
-            "open drop",
-            axis="points",
-            each=True,
-            labels=("per word", "per character"),
-        ),
-    ),
+    figure=(_EACH,),
     plotted=_largest_drops,
     lacks=(Lack("open_drop", "the probe greedy on a checkpoint and its base"),),
 )
@@ -154,8 +143,7 @@ def _length_rows(inputs: Inputs) -> Iterator[Row]:
         subject = comparison.subject
         limit = settings_of(inputs.run, subject.checkpoint, subject.task).get("max_new_tokens")
         limit = limit if isinstance(limit, int) else 0
-        measured = _with_ends(comparison.measured("greedy"), limit)
-        for language, items in slices(measured, comparison.languages):
+        for language, items in slices(_with_ends(comparison.measured("greedy"), limit), comparison.languages):
             why = why_unpaired(comparison, language, "greedy")
             row: Row = {**subject.row, "language": language, "n": len(items), "reason": why}
             row |= comparison.counts(language, "greedy")
@@ -180,11 +168,13 @@ def _with_ends(items: pd.DataFrame, limit: int) -> pd.DataFrame:
     lengths = np.concatenate([as_floats(items[name]) for name in tokens])
     lasts = np.concatenate([as_floats(items[f"last_token_{side}"]) for side in SIDES])
     most = limit or (lengths.max() if len(lengths) else 0)
-    ends = np.unique(lasts[lengths < most])
-    limited = (lengths >= most) & ~np.isin(lasts, ends)
+    limited = (lengths >= most) & ~np.isin(lasts, np.unique(lasts[lengths < most]))
     dense, pruned = np.split(limited.astype(np.float64), 2)
     return items.assign(at_limit_dense=dense, at_limit_pruned=pruned)
 
+
+_OF_BASE = "Tokens of an answer, in multiples of the base's"
+_CUT = (Series("base_at_limit", "muted", "base", hollow=True), Series("at_limit", "lost", "checkpoint"))
 
 LENGTH = Table(
     name="length",
@@ -205,19 +195,8 @@ LENGTH = Table(
     ),
     compute=_length_rows,
     figure=(
-        Dots(
-            "Tokens of an answer, in multiples of the base's",
-            (Series("ratio", "rank", "tokens"),),
-            "amounts",
-            width=1.15,
-            line=1,
-            text=lambda value: f"{value:.2f}",
-        ),
-        Dots(
-            "Answers cut off at the limit",
-            (Series("base_at_limit", "muted", "base", hollow=True), Series("at_limit", "lost", "checkpoint")),
-            linked=True,
-        ),
+        Dots(_OF_BASE, (Series("ratio", "rank", "tokens"),), "amounts", width=1.15, line=1, text="{:.2f}".format),
+        Dots("Answers cut off at the limit", _CUT, linked=True),
     ),
     plotted=lambda frame: frame[frame["ratio"].notna()],
 )

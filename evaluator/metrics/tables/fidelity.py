@@ -76,13 +76,11 @@ def _along(inputs: Inputs, subject: Subject, items: pd.DataFrame, probe: str, pr
         row: Row = {"group": f"base {low:g} to {high:g}", "language": ALL, "excluded": 0, "engine_error": 0}
         row |= {"n": int((counts > 0).sum()), "positions": int(here.sum()), "reason": None}
         if here.any():
-            values = {"kld": positions.kld, "same_top": positions.same_top.astype(np.float64)}
             sums = {
                 name: np.bincount(positions.passage[here], each[here], len(done)).astype(np.float64)
-                for name, each in values.items()
+                for name, each in {"kld": positions.kld, "same_top": positions.same_top.astype(np.float64)}.items()
             }
-            contexts = inputs.contexts_of(subject.task, done)
-            row |= _means(contexts, counts, sums) | percentiles(positions.kld[here])
+            row |= _means(inputs.contexts_of(subject.task, done), counts, sums) | percentiles(positions.kld[here])
         else:
             row["reason"] = "the base was never so sure"
         yield row
@@ -141,6 +139,7 @@ def _answered(inputs: Inputs, subject: Subject) -> Row:
 
 
 _LEAST = 1e-9  # nats, on a logarithmic axis
+_NATS = "divergence from the base, nats (hollow: the base from itself), {along}"
 
 
 def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
@@ -186,16 +185,7 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=tuple(
-        Scatter(
-            title,
-            "kld",
-            column,
-            colour,
-            "checkpoint",
-            "floor",
-            "divergence from the base, nats (hollow: the base from itself), {along}",
-            log=True,
-        )
+        Scatter(title, "kld", column, colour, "checkpoint", "floor", _NATS, log=True)
         for column, colour, title in (
             ("mc_only_rate", "mc_only", "mc_only"),
             ("accuracy", "greedy", "Open accuracy"),
@@ -207,6 +197,7 @@ TABLE = Table(
 
 PERPLEXITY = col.AMOUNT  # exp of nats per token
 _COUNTS = ("n", "excluded", "engine_error", "tokens")
+_RATIO = (Series("perplexity_ratio", "lost", "relative to the base"),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,13 +308,7 @@ PERPLEXITY_TABLE = Table(
     compute=_perplexity_rows,
     figure=(
         Dots("Perplexity", (Series("perplexity", "rank", "perplexity"),), "amounts", text=amount),
-        Dots(
-            "Relative to the base",
-            (Series("perplexity_ratio", "lost", "relative to the base"),),
-            "amounts",
-            line=1,
-            text=lambda value: f"{value:,.2f}",
-        ),
+        Dots("Relative to the base", _RATIO, "amounts", line=1, text="{:,.2f}".format),
     ),
     plotted=lambda frame: frame[frame["perplexity"].notna() & (frame["language"] != MEAN)],
     lacks=(Lack("perplexity_ratio", "the same text on the base"),),

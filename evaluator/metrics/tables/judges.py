@@ -10,8 +10,7 @@ accepted ones (W. J. Rogan and B. Gladen, American Journal of Epidemiology 107, 
     corrected = (accepted + specificity - 1) / (sensitivity + specificity - 1),   kept within 0 and 1
 
 It is undefined unless the denominator is above 0. Control pairs are easier than real answers. So a judge errs more on
-real answers than the correction assumes.
-"""
+real answers than the correction assumes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

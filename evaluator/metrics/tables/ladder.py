@@ -39,8 +39,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             if each.outcomes[f"{probe}_status_pruned"].notna().any():
                 rungs[rung] = each, each.measured(probe)
         if not rungs:
-            reason = opened.reason or "no format was asked"
-            yield {**opened.subject.row, "language": ALL, "n": 0, "reason": reason}
+            yield {**opened.subject.row, "language": ALL, "n": 0, "reason": opened.reason or "no format was asked"}
             continue
         common = set.intersection(*(set(items["item"]) for _, items in rungs.values()))
         for rung, (each, items) in rungs.items():
@@ -55,9 +54,8 @@ def _rung_rows(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, prob
         return [row | {"language": ALL, "reason": comparison.reason or "no item is measured in every rung"}]
     contexts = inputs.contexts_of(comparison.subject.task, items)
     dense, pruned = sides_of(items, CORRECT[probe])
-    relative, reason = over_headroom(
-        float((dense - pruned).mean()), float(dense.mean()), floor_of(items, probe, "_dense")
-    )
+    floor = floor_of(items, probe, "_dense")
+    relative, reason = over_headroom(float((dense - pruned).mean()), float(dense.mean()), floor)
     pooled: Row = {
         "language": ALL,
         "dense": float(dense.mean()),
@@ -92,6 +90,10 @@ def _language_means(items: pd.DataFrame, probe: str, contexts: ItemNumbers) -> R
 
 
 _PAINTS = {"open": "greedy", "shown": "shown", "choice": "choice"}
+_PERPLEXITIES = (
+    Series("perplexity_dense", "muted", "base", {"rung": "open"}, hollow=True),
+    Series("perplexity", "rank", "perplexity", {"rung": "open"}),
+)
 _DROPS: tuple[tuple[str, str, Axis], ...] = (
     ("drop", "Drop in points", "points"),
     ("normalised_drop", "Drop relative to headroom", "changes"),
@@ -128,17 +130,7 @@ TABLE = Table(
             )
             for column, title, axis in _DROPS
         ),
-        Dots(
-            "Perplexity, {perplexity_task}",
-            (
-                Series("perplexity_dense", "muted", "base", {"rung": "open"}, hollow=True),
-                Series("perplexity", "rank", "perplexity", {"rung": "open"}),
-            ),
-            "amounts",
-            width=0.7,
-            linked=True,
-            text=amount,
-        ),
+        Dots("Perplexity, {perplexity_task}", _PERPLEXITIES, "amounts", width=0.7, linked=True, text=amount),
     ),
     plotted=lambda frame: frame[frame["n"] > 0],
     corrections=(Holm(("task", "language", "rung")),),
@@ -157,8 +149,7 @@ def _pr_gap_rows(inputs: Inputs) -> Iterator[Row]:
     for each in inputs.comparisons().values():
         status = each.outcomes[[f"{probe}_status_{side}" for probe in CORRECT for side in SIDES]].notna()
         if not each.reason and not status.any(axis=0).all():
-            needs = "needs the probes greedy and choice"
-            yield {**each.subject.row, "language": ALL, "n": 0, "reason": needs}
+            yield {**each.subject.row, "language": ALL, "n": 0, "reason": "needs the probes greedy and choice"}
             continue
         pooled, *by_language = [_gap(inputs, each, language) for language in (ALL, *each.languages)]
         yield pooled
@@ -220,9 +211,13 @@ def _mean_gap(inputs: Inputs, comparison: Comparison, pooled: Row, by_language: 
     both = both[both["language"].isin([each["language"] for each in defined])]
     values, kinds = _values(both)
     mean, parts, shared = over_languages(delta_pr_of, values, both["language"], kinds)
-    contexts = inputs.contexts_of(comparison.subject.task, both)
-    return row | bounds("delta_pr", *intervals(mean, parts, contexts, shared))
+    return row | bounds("delta_pr", *intervals(mean, parts, inputs.contexts_of(comparison.subject.task, both), shared))
 
+
+_TWICE = (
+    Series("delta_pr", "mc_only", "pooled over items", shift=-0.12),
+    Series("delta_pr", "mc_only", "mean over languages", {"language": MEAN}, 0.12, hollow=True),
+)
 
 PR_GAP = Table(
     name="pr_gap",
@@ -244,14 +239,7 @@ PR_GAP = Table(
     ),
     compute=_pr_gap_rows,
     figure=(
-        Dots(
-            "Delta_PR = d_open - d_choice",
-            (
-                Series("delta_pr", "mc_only", "pooled over items", shift=-0.12),
-                Series("delta_pr", "mc_only", "mean over languages", {"language": MEAN}, 0.12, hollow=True),
-            ),
-            "changes",
-        ),
+        Dots("Delta_PR = d_open - d_choice", _TWICE, "changes"),
         Heat(
             "Delta_PR by language",
             "delta_pr",

@@ -35,7 +35,7 @@ from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import LEAST, joined_reasons, left_out_of
 from evaluator.metrics.draws import DRAWS, intervals
 from evaluator.metrics.drops import HIT
-from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
+from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language, rows_where
 from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, bounds, of_mean, rate
 from evaluator.metrics.table import Dots, Series, Table
@@ -108,9 +108,7 @@ def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: st
     answers = answers[answers[f"{probe}_status"].notna()].reset_index(drop=True)
     items = answers[list(ITEM)].assign(status=answers[f"{probe}_status"], contained=as_floats(answers[HIT[probe]]))
     items["responses"] = 1.0 if probe == "greedy" else as_floats(answers[f"{probe}s"])
-    of_task = verdicts[
-        (verdicts["task"] == subject.task) & (verdicts["format"] == format) & (verdicts["probe"] == probe)
-    ]
+    of_task = rows_where(verdicts, {"task": subject.task, "format": format, "probe": probe})
     same_weights = of_task["weights_digest"] == subject.weights_digest
     ours = of_task[(of_task["checkpoint"] == subject.checkpoint) & same_weights]
     own = inputs.run_seed(subject.checkpoint, subject.task)
@@ -224,10 +222,8 @@ def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
     if few:
         return row | {"reason": f"no Scott's pi: one of the two says {' or '.join(few)} fewer than {LEAST} times"}
     pi = float(scott_pi(*(np.asarray(each.mean()) for each in values)))
-    usual = float(count.mean())
-    kinds = [
-        tuple(usual * value for value in kind) for kind in ((1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1))
-    ]
+    mean = float(count.mean())
+    kinds = [tuple(mean * value for value in kind) for kind in ((1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1))]
     return row | {"scott_pi": pi, **bounds("scott_pi", *intervals(scott_pi, values, contexts, kinds))}
 
 

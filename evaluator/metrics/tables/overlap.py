@@ -96,12 +96,8 @@ def _sheet(inputs: Inputs, subject: Subject, way: tuple[str, str], items: int) -
         found, counts = unpack_shares(done["option_shares"].tolist()), as_floats(done["options"]).astype(np.intp)
     shares, options = np.zeros((items, found.shape[1]), dtype=np.float32), np.zeros(items, dtype=np.intp)
     shares[numbers[measured]], options[numbers[measured]] = found, counts
-    marked = (
-        numbers[measured][right],
-        numbers[measured],
-        numbers,
-        *(numbers[(status == name).to_numpy()] for name in STATUSES),
-    )
+    left = [numbers[(status == name).to_numpy()] for name in STATUSES]
+    marked = (numbers[measured][right], numbers[measured], numbers, *left)
     return _Sheet(subject, shares, options, *(np.isin(np.arange(items), each) for each in marked))
 
 
@@ -115,12 +111,10 @@ def partners(subjects: Sequence[Subject]) -> list[list[int]]:
     of_base: dict[str | None, list[int]] = {}
     for at, subject in enumerate(subjects):
         of_base.setdefault(subject.base, []).append(at)
-    settings = [
-        (each.pattern or "", each.requested or 0.0, each.calibration or "", each.method or "") for each in subjects
-    ]
+    keys = [(each.pattern or "", each.requested or 0.0, each.calibration or "", each.method or "") for each in subjects]
     for members in of_base.values():
-        by_method = sorted(members, key=lambda at: (subjects[at].method or "", settings[at], at))
-        for ordered in (by_method, sorted(members, key=lambda at: (settings[at], at))):
+        by_method = sorted(members, key=lambda at: (subjects[at].method or "", keys[at], at))
+        for ordered in (by_method, sorted(members, key=lambda at: (keys[at], at))):
             pairs |= {(one, other) for at, one in enumerate(ordered) for other in ordered[at + 1 : at + 1 + NEAR]}
     found: list[list[int]] = [[] for _ in subjects]
     for one, other in sorted({(min(pair), max(pair)) for pair in pairs}):

@@ -92,10 +92,8 @@ def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row
                 by_pair.append([own | row for row in _of_pair(posed, answers, pair)])
     rows = [row for each in by_pair for row in each]
     tasks, could_differ = posed.tasks, posed.inputs.could_differ
-    tested = [
-        row for row in rows if could_differ(tasks.get(row["prompt"], posed.task), row["checkpoint"], row["other"])
-    ]
-    correct_for_many(tested, ("probe", "prompt", "pair"))
+    tests = [row for row in rows if could_differ(tasks.get(row["prompt"], posed.task), row["checkpoint"], row["other"])]
+    correct_for_many(tests, ("probe", "prompt", "pair"))
     for each in by_pair:
         _conclude(each)
     return rows
@@ -117,8 +115,7 @@ def _of_pair(posed: PosedTask, answers: Answers, pair: tuple[str, str]) -> Itera
         row = {**counts, "prompt": prompt, "mcnemar_p": mcnemar_p(first_PI[at], second_PI[at])}
         row |= {"accuracy": float(first_PI[at].mean()), "other_accuracy": float(second_PI[at].mean())}
         row |= difference("difference", differences_PI[at], answers.contexts)
-        level = ALPHA / prompts
-        row |= difference("shift", shifts_PI[at], answers.contexts, low=-furthest, high=furthest, level=level)
+        row |= difference("shift", shifts_PI[at], answers.contexts, low=-furthest, high=furthest, level=ALPHA / prompts)
         why = [posed.inputs.incomparable.get((posed.tasks[prompt], name)) for name in pair]
         yield row | {"reason": joined_reasons(few, *why)}
 
@@ -130,8 +127,7 @@ def _conclude(rows: Sequence[Row]) -> None:
         shown = row["holm_p" if "holm_p" in row else "mcnemar_p"] < ALPHA
         row["verdict"] = "unclear" if not shown else "better" if row["difference"] > 0 else "worse"
     for verdict in VERDICTS:
-        names = [row["prompt"] for row in by_prompt if row["verdict"] == verdict]
-        whole[f"{verdict}_under"] = ", ".join(names) or None
+        whole[f"{verdict}_under"] = ", ".join([row["prompt"] for row in by_prompt if row["verdict"] == verdict]) or None
     bounded = [row for row in by_prompt if row["shift_low"] is not None]
     shifted = [row["prompt"] for row in bounded if row["shift_low"] > 0 or row["shift_high"] < 0]
     whole["shifted_under"] = ", ".join(shifted) or None
@@ -144,8 +140,7 @@ def _conclude(rows: Sequence[Row]) -> None:
 
 def _changing(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows for the page: every pair once, and all prompts of pairs with the conclusion `different`."""
-    pair = ["task", "checkpoint", "other", "probe"]
-    concluded = frame.groupby(pair, sort=False)["conclusion"].transform("first")
+    concluded = frame.groupby(["task", "checkpoint", "other", "probe"], sort=False)["conclusion"].transform("first")
     return frame[(frame["prompt"] == ALL) | (concluded == "different")]
 
 

@@ -151,8 +151,7 @@ def _one_shot_rows(inputs: Inputs) -> Iterator[Row]:
             row |= one.counts(language, "greedy")
             why = why_unpaired(one, language, "greedy")
             if items.empty:
-                none = "no item is measured in both formats and both checkpoints"
-                yield row | {"reason": joined_reasons(none, why)}
+                yield row | {"reason": joined_reasons("no item is measured in both formats and both checkpoints", why)}
                 continue
             gaps, contexts = [], inputs.contexts_of(task, items)
             for shot in SHOTS:
@@ -164,6 +163,7 @@ def _one_shot_rows(inputs: Inputs) -> Iterator[Row]:
             yield row | {"reason": why}
 
 
+_CAPPED = "the format open_capped with the probe greedy (0-shot here is open, with whole contexts)"
 _GAPS = (("zero_shot_gap", "greedy", "0-shot"), ("one_shot_gap", "kept", "1-shot"))
 
 ONE_SHOT = Table(
@@ -188,24 +188,12 @@ ONE_SHOT = Table(
     ),
     compute=_one_shot_rows,
     figure=(
-        Dots(
-            "Gap to the dense model",
-            tuple(Series(column, colour, label) for column, colour, label in _GAPS),
-            "points",
-            width=1.15,
-            linked=True,
-        ),
+        Dots("Gap to the dense model", tuple(Series(*each) for each in _GAPS), "points", width=1.15, linked=True),
         *(
             Heat(f"{label} gap by language, points", column, colour, strength=lambda gap: 2 * abs(gap))
             for column, colour, label in _GAPS
         ),
     ),
     corrections=tuple(Holm(("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p") for shot in SHOTS),
-    lacks=(
-        Lack(
-            "zero_shot_format",
-            "the format open_capped with the probe greedy (0-shot here is open, with whole contexts)",
-            "open_capped",
-        ),
-    ),
+    lacks=(Lack("zero_shot_format", _CAPPED, "open_capped"),),
 )

@@ -46,8 +46,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     """Dense checkpoints alone; pruned ones beside their base, on the items common to both."""
     for subject in sorted(inputs.checkpoints, key=lambda each: each.base is not None):
         for group in _groups(inputs, subject):
-            languages = [] if group.pooled_only else inputs.languages(subject.task)
-            for language, items in slices(group.items, languages):
+            for language, items in slices(group.items, [] if group.pooled_only else inputs.languages(subject.task)):
                 row = {**subject.row, "language": language, "group": group.name, "side": group.side}
                 yield row | _statistics(inputs, subject.task, items, group)
 
@@ -91,11 +90,8 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -
     contexts = inputs.contexts_of(task, items)
     done = status.isin(MEASURED).to_numpy() & ~np.isnan(rank)
     n = int(done.sum())
-    row: Row = {
-        "n": n,
-        **left_out_of(status),
-        "reason": None if n else group.why_empty or "no item of this group has a measured rank",
-    }
+    row: Row = {"n": n, **left_out_of(status)}
+    row["reason"] = None if n else group.why_empty or "no item of this group has a measured rank"
     row |= _ranks("rank", rank, contexts)
     with_margin = done & ~np.isnan(margin)
     if with_margin.any():
@@ -112,8 +108,7 @@ def _ranks(name: str, ranks: Floats, contexts: ItemNumbers) -> Row:
     contexts, ranks = contexts[known], ranks[known]
     if not len(ranks):
         return {}
-    quartiles = np.percentile(ranks, [25, 75]).tolist()
-    row: Row = dict(zip((f"{name}_q1", f"{name}_q3"), quartiles, strict=True))
+    row: Row = dict(zip((f"{name}_q1", f"{name}_q3"), np.percentile(ranks, [25, 75]).tolist(), strict=True))
     row |= median(f"{name}_median", ranks, contexts)
     for band, (first, last) in _BANDS.items():
         inside = (ranks >= first) & (ranks <= (float("inf") if last is None else last))

@@ -106,8 +106,7 @@ def _measured(inputs: Inputs, task: str, items: pd.DataFrame, population: str, p
     keep, reason = status.isin(MEASURED), "no item was measured"
     if population == FAILURES:
         keep &= items["produced"] == 0
-        greedy = items["produced"].notna().any()
-        reason = "greedy missed none of the items" if greedy else "greedy was not measured"
+        reason = "greedy missed none of the items" if items["produced"].notna().any() else "greedy was not measured"
     done = items[keep]
     hits = as_floats(done[HIT[probe]])
     tries = done[f"{probe}s"].dropna() if probe in BROAD else pd.Series([1] * len(done))
@@ -122,6 +121,12 @@ def _measured(inputs: Inputs, task: str, items: pd.DataFrame, population: str, p
 
 
 _FOUND = {"greedy": "greedy says it", "beam": "in any beam", "sample": "in any sample"}
+_ALL = tuple(Series("rate", probe, name, {"population": EVERYTHING, "probe": probe}) for probe, name in _FOUND.items())
+_RECOVERED = tuple(
+    Series("rate", probe, _FOUND[probe], {"population": FAILURES, "probe": probe}, shift)
+    for probe, shift in (("beam", -0.13), ("sample", 0.13))
+)
+_SAMPLED = Note("n", lambda n: f"n = {n or 0:.0f}", {"population": FAILURES, "probe": "sample"})
 
 TABLE = Table(
     name="recovery",
@@ -144,24 +149,8 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        Dots(
-            "All items with beams and samples",
-            tuple(
-                Series("rate", probe, label, {"population": "all_items", "probe": probe})
-                for probe, label in _FOUND.items()
-            ),
-            width=1.15,
-            linked=True,
-            text=whole_percent,
-        ),
-        Dots(
-            "Recovered among its own greedy failures",
-            tuple(
-                Series("rate", probe, _FOUND[probe], {"population": "greedy_failures", "probe": probe}, shift)
-                for probe, shift in (("beam", -0.13), ("sample", 0.13))
-            ),
-            note=Note("n", lambda n: f"n = {n or 0:.0f}", {"population": "greedy_failures", "probe": "sample"}),
-        ),
+        Dots("All items with beams and samples", _ALL, width=1.15, linked=True, text=whole_percent),
+        Dots("Recovered among its own greedy failures", _RECOVERED, note=_SAMPLED),
     ),
     corrections=(Holm(("task", "language", "population", "probe")),),
     drawn=True,
@@ -197,6 +186,9 @@ def _recovery_seeds_rows(inputs: Inputs) -> Iterator[Row]:
             yield row | {"mean": float(rates.mean()), "lowest": float(rates.min()), "highest": float(rates.max())}
 
 
+_PAINTS = {"lowest": "beam", "mean": "greedy", "highest": "sample"}
+_OVER_SEEDS = tuple(Series(name, colour, name) for name, colour in _PAINTS.items())
+
 RECOVERY_SEEDS = Table(
     name="recovery_seeds",
     title="Is recovery stable over seeds?",
@@ -209,17 +201,7 @@ RECOVERY_SEEDS = Table(
         *col.PERCENTAGE("lowest", "highest"),
     ),
     compute=_recovery_seeds_rows,
-    figure=(
-        Dots(
-            "Recovered by samples among greedy failures, over the run seeds",
-            (
-                Series("lowest", "beam", "lowest"),
-                Series("mean", "greedy", "mean"),
-                Series("highest", "sample", "highest"),
-            ),
-            linked=True,
-        ),
-    ),
+    figure=(Dots("Recovered by samples among greedy failures, over the run seeds", _OVER_SEEDS, linked=True),),
     drawn=True,
     counts="n_max",
 )

@@ -23,6 +23,11 @@ from evaluator.metrics.table import Bars, Dots, Lack, Series, Table
 
 _OF_THOUGHTS = {"cut": "thought_cut", "loops": "thought_loops"}
 _OF_ANSWERS = {"accuracy": "produced", "accuracy_forced": "produced_forced"}
+_RATIO = (Series("ratio", "rank", "tokens"),)
+_ACCURACIES = (
+    Series("accuracy", "greedy", "after a thought"),
+    Series("accuracy_direct", "muted", "without", hollow=True),
+)
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -96,24 +101,11 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        Dots(
-            "Tokens of a thought, in multiples of the base's",
-            (Series("ratio", "rank", "tokens"),),
-            "amounts",
-            line=1,
-            text=lambda value: f"{value:.2f}",
-        ),
+        Dots("Tokens of a thought, in multiples of the base's", _RATIO, "amounts", line=1, text="{:.2f}".format),
         Dots(
             "Thoughts", (Series("cut", "lost", "cut off"), Series("loops", "mc_only", "loops", hollow=True)), legend=4
         ),
-        Dots(
-            "Open accuracy",
-            (
-                Series("accuracy", "greedy", "after a thought"),
-                Series("accuracy_direct", "muted", "without", hollow=True),
-            ),
-            linked=True,
-        ),
+        Dots("Open accuracy", _ACCURACIES, linked=True),
         Bars("Fates of the answers", {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES}),
     ),
     lacks=(

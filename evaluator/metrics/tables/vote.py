@@ -87,8 +87,7 @@ def _voters(inputs: Inputs, checkpoints: Sequence[str], task: str, probe: str) -
         columns.append(pd.Series(as_floats(items[CORRECT[probe]]), index=index, name=name))
     if not sum(map(len, columns)):
         return []
-    joined = pd.concat(columns, axis=1).sort_index()
-    return [(task, right) for _, right in joined.groupby(level=0)]
+    return [(task, right) for _, right in pd.concat(columns, axis=1).sort_index().groupby(level=0)]
 
 
 def _elected(inputs: Inputs, subjects: Mapping[str, Subject], voters: Sequence[_Voter]) -> Iterator[Row]:

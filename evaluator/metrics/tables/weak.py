@@ -206,8 +206,7 @@ def _patterns(code: str) -> tuple[tuple[str, str], ...]:
 
 def question_word(question: str, language: str) -> str | None:
     """The kind of a question by its question word; None for a language without listed words."""
-    code = code_of(language)
-    patterns = _patterns(code)
+    patterns = _patterns(code_of(language))
     if not patterns:
         return None
     padded = f" {normalise(question)} "

@@ -224,9 +224,8 @@ class Board:
             self._waiting = [each for each in self._waiting if each.shards]
             # Another engine may still succeed with this checkpoint.
             if given_up and not any(busy.assignment.checkpoint.name == name for busy in self._busy.values()):
-                self.setbacks.append(
-                    self.ledger.setback(name, trouble.stage, trouble.reason, mendable=trouble.mendable)
-                )
+                lost = self.ledger.setback(name, trouble.stage, trouble.reason, mendable=trouble.mendable)
+                self.setbacks.append(lost)
                 self._leave_out(part for part in self.unfinished if part[0] == name)
             self._changed.notify_all()
             return self.ledger.remedy(engine)
@@ -243,8 +242,7 @@ class Board:
             self.setbacks.append(self.ledger.setback(name, "item", reason, task=task, question=question))
             assignment = replace(assignment, refusal=reason)
         if guilty == "unknown":
-            rest = tuple(shard for shard in left if shard not in suspects)
-            self._waiting.insert(0, replace(assignment, shards=rest))
+            self._waiting.insert(0, replace(assignment, shards=tuple(shard for shard in left if shard not in suspects)))
         self._waiting += [replace(assignment, shards=(each,), suspect=True) for each in suspects]
         return given_up
 

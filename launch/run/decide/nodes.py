@@ -69,12 +69,9 @@ def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | Non
             raise InputError(f"resources.engines: {wanted}: at most {_PER_CORE} for each core, and there are {there}")
         chosen = [able[number % len(able)] for number in range(wanted or len(able))]
         engines = Counter(node.node_id for node in chosen)
-        return tuple(
-            Place(
-                node_id=node.node_id, gpus=0, threads=max(1, (node.cpus - spare * node.driver) // engines[node.node_id])
-            )
-            for node in chosen
-        )
+        threads = [max(1, (node.cpus - spare * node.driver) // engines[node.node_id]) for node in chosen]
+        both = zip(chosen, threads, strict=True)
+        return tuple(Place(node_id=node.node_id, gpus=0, threads=count) for node, count in both)
     rooms = [node.rooms // tensor_parallel for node in nodes]
     fitting = sum(rooms)
     if not fitting:

@@ -107,10 +107,8 @@ class RunLock:
                 whose = "" if last is None or last.released or last.owner is None else f": {last.owner}"
                 raise InputError(f"{self.run_dir}: another resurface process is writing this run directory{whose}")
             if decision == "take":
-                number = 1 if last is None else last.number + 1
-                claim = LeaseClaim(
-                    number=number, token=secrets.token_hex(8), owner=this_process(), locked=locked is not False
-                )
+                number, token = 1 if last is None else last.number + 1, secrets.token_hex(8)
+                claim = LeaseClaim(number=number, token=token, owner=this_process(), locked=locked is not False)
                 if self._made(claim):
                     self.taken_from = "" if last is None or last.released else str(last.owner or "an unknown process")
                     self._remove_others(claim)

@@ -206,8 +206,7 @@ def set_damaged_aside(
     damaged = store.damaged()
     if not damaged:
         return
-    parts = {(path.parent.parent.name, path.parent.name) for path in damaged}
-    again = _bases(prepared, parts, run_dir)
+    again = _bases(prepared, {(path.parent.parent.name, path.parent.name) for path in damaged}, run_dir)
     # Bases first: if the driver is killed in between, the next call finds the damaged parts again.
     for part in again:
         for path in store.parts(*part):

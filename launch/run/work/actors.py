@@ -223,8 +223,7 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
 def end_process(where: Where) -> None:
     """Kill a process of this run on any node; no error if it is already gone."""
     kill = ray.remote(num_cpus=0, max_retries=0)(_kill)
-    here = ray.get_runtime_context().get_node_id()
-    if where.node_id == here:
+    if where.node_id == ray.get_runtime_context().get_node_id():
         _kill(where.pid)
     else:
         kill.options(scheduling_strategy=NodeAffinitySchedulingStrategy(where.node_id, soft=False)).remote(where.pid)

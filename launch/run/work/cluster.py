@@ -100,10 +100,8 @@ class Cluster:
 def least_gpu_memory(nodes: Sequence[Node]) -> int | None:
     """The bytes of the smallest GPU of all nodes, as a process on each finds them; None if one does not know."""
     ask = ray.remote(num_cpus=0)(provenance.least_gpu_memory)
-    told = []
-    for node in [node for node in nodes if node.gpus]:
-        there = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-        told.append(ask.options(scheduling_strategy=there).remote())
+    places = [NodeAffinitySchedulingStrategy(node.node_id, soft=False) for node in nodes if node.gpus]
+    told = [ask.options(scheduling_strategy=place).remote() for place in places]
     with contextlib.suppress(RayError):
         found: list[int | None] = ray.get(told, timeout=_MEMORY_SECONDS)
         return min((each for each in found if each), default=None) if all(found) else None

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +63,8 @@ def open_run(prepared: Prepared, run_dir: Path, lock: RunLock) -> RunDirectory:
         except InputError:  # unreadable records count as measured
             return True
 
-    return RunDirectory(
-        lock,
-        prepared.identity,
-        prepared.config.model_dump(mode="json"),
-        prepared.disk_bytes,
-        measured=measured,
-        unusable=frozenset(each.checkpoint for each in prepared.unusable),
-    )
+    config, unusable = prepared.config.model_dump(mode="json"), {each.checkpoint for each in prepared.unusable}
+    return RunDirectory(lock, prepared.identity, config, prepared.disk_bytes, measured=measured, unusable=unusable)
 
 
 def run_sweep(
@@ -108,8 +103,7 @@ def run_sweep(
         except LeaseLost:
             raise
         except BaseException as error:
-            said = str(error) or type(error).__name__
-            run.remember("failed", failures=log.failures, error=said)
+            run.remember("failed", failures=log.failures, error=str(error) or type(error).__name__)
             raise
         state: State = "finished_with_failures" if outcome.failures else "finished"
         run.remember(state, failures=log.failures)
@@ -145,9 +139,8 @@ class _Run:
         for task, questions in self._prepared.questions_by_task.items():
             self._store.write_items(task, [(each.item, each.option_texts) for each in questions])
         for lost in self._prepared.unusable:
-            self._board.abandon(
-                Setback(checkpoint=lost.checkpoint, stage=lost.stage, reason=lost.reason, mendable=True)
-            )
+            gone = Setback(checkpoint=lost.checkpoint, stage=lost.stage, reason=lost.reason, mendable=True)
+            self._board.abandon(gone)
         self._log.look(self._board.setbacks, ())
         to_make = [job for job in self._prepared.jobs if job.is_made and manifest_of(job) is None]
         names = {job.name for job in to_make}
@@ -191,22 +184,15 @@ class _Run:
         def nodes() -> list[Node]:
             return [dataclasses.replace(node, sharing=sharing) for node in machines.nodes()]
 
-        fleet = Fleet(
-            nodes(),
-            self._board,
-            lambda number, place: self._worker(number, place, questions),
-            tensor_parallel=self._prepared.config.engine.tensor_parallel,
-            wanted=resources.engines,
-        )
+        engine, make = self._prepared.config.engine, partial(self._worker, questions=questions)
+        fleet = Fleet(nodes(), self._board, make, tensor_parallel=engine.tensor_parallel, wanted=resources.engines)
         self._board.expected += len(to_make)
         pruning = PruneTasks(
             to_make,
             log_dir=self._run_dir / "logs",
             held_out=self._prepared.held_out,
             free=fleet.free if fleet.on_gpus else None,
-            options=prune_options(
-                gpu=fleet.on_gpus, sharing=sharing, memory=self._prepared.config.engine.gpu_memory_utilization
-            ),
+            options=prune_options(gpu=fleet.on_gpus, sharing=sharing, memory=engine.gpu_memory_utilization),
             resources=resources,
             report=self._report,
         )

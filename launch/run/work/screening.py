@@ -115,8 +115,7 @@ class Screening:
         items = [question.item for question in task.questions]
         contexts = np.unique([each.cluster for each in items], return_inverse=True)[1]
         languages = np.array([each.language for each in items], dtype=object)
-        rng = np.random.default_rng([self._rule.seed, zlib.crc32(task.name.encode())])
-        order = in_order(contexts, languages, rng)
+        order = in_order(contexts, languages, np.random.default_rng([self._rule.seed, zlib.crc32(task.name.encode())]))
         return _Looks(tuple(key_of(items[place]) for place in order), looks(contexts[order], self._rule.items))
 
     def _step(self, group: _Group, unfinished: Collection[Part], gone: Callable[[Part], bool]) -> None:

@@ -314,9 +314,8 @@ class EngineWorker(Worker):
             if source is not None:  # its answers are complete: the board holds the assignment back until then
                 base = source.name
                 answers = BaseAnswers(source, None if base is None else self._store.greedy_answers(base, task))
-            stream = self._actor.evaluate.options(num_returns="streaming").remote(
-                assignment, self._questions[assignment.task_key], answers
-            )
+            questions = self._questions[assignment.task_key]
+            stream = self._actor.evaluate.options(num_returns="streaming").remote(assignment, questions, answers)
             for result in self._results(stream):
                 kept = self._keep(assignment, result)
                 self._note(name, result.stats, len(result.shard.questions) if kept else 0)

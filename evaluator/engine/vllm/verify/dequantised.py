@@ -212,11 +212,10 @@ def computes_with_experts(name: str, module: Any, tensors: Tensors) -> bool | No
         len(chosen) * _EXPERT_PROBES, tensors[names[0][0]].get_shape()[1], generator=torch.Generator().manual_seed(0)
     ).to(module.w13_weight)
     ids_P1 = torch.tensor([[expert] for expert in chosen for _ in range(_EXPERT_PROBES)], dtype=torch.int32)
-    weights_P1 = torch.ones(len(ids_P1), 1)
     outputs_PH = module.quant_method.apply(
         layer=module,
         x=probes_PH.clone(),
-        topk_weights=weights_P1,
+        topk_weights=torch.ones(len(ids_P1), 1),
         topk_ids=ids_P1,
         shared_experts=None,
         shared_experts_input=None,
