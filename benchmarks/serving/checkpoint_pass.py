@@ -2,10 +2,12 @@
 then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call.
 
     resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3] [--peer lm-eval]
+    resurface bench pass --model DIR --thinking 1000 --engine-args '{"max_num_seqs": 16}'    # DIR's model thinks first
 
 Prints where our time goes, the idle share, the fewest token forwards that the answers need (workload.py) beside
 the computed ones, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
-the rest of the wall time."""
+the rest of the wall time. With `--thinking` it prints the idle rows instead: those of steps that hold no request, until
+the last item begins and in the tail after it. The other side's thoughts are one more blocking call."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import roofline
-from benchmarks.harness import Agreement, lacking, run_main
+from benchmarks.harness import Agreement, count, lacking, run_main
 from benchmarks.serving import lm_eval, score, workload
+from evaluator.core.errors import InputError
 
 _PARTS = {
     "roofline": "the fewest tokens at the machine's measured peak",
@@ -62,6 +65,9 @@ def facts(path: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What our rounds say besides their seconds, also printed where it is a block to read."""
     one = typical(results)
     accounts, stats, seconds = one["accounts"], one["stats"], one["seconds"]
+    common = {"split": one["split"], **one["rows"], **stats}
+    if accounts is None:
+        return common
     fewest, computed = accounts["fewest"], accounts["computed"]
     forwards, distributions = fewest["forwards"], fewest["distributions"]
     needed = roofline.work(
@@ -85,20 +91,23 @@ def facts(path: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if above:
             print("the engine beat the roofline: the peak was measured too low, by a busy machine perhaps")
     return {
-        "split": one["split"],
+        **common,
         "fewest_token_forwards": forwards,
         "fewest_distributions": distributions,
         "computed_token_forwards": computed,
         "roofline": {name: float(f"{value:.4g}") for name, value in (peak | at_batch).items()},
         "wall_shares": shares,
         "above_roofline": above,
-        **stats,
         "busy_seconds": None if busy is None else round(busy, 4),
     }
 
 
 def main() -> None:
-    options = lm_eval.add_option(workload.parser(__doc__, task="gazetteer", items=100, rounds=3)).parse_args()
+    parser = lm_eval.add_option(workload.parser(__doc__, task="gazetteer", items=100, rounds=3))
+    parser.add_argument("--thinking", type=count, default=0, help="let the model think first, for so many tokens")
+    options = parser.parse_args()
+    if options.thinking and options.peer:
+        raise InputError(f"--thinking {options.thinking}: --peer {options.peer} takes no thought out of an answer")
     with ExitStack() as stack:
         path = stack.enter_context(workload.written(options))
         peer = lm_eval.beside(stack, options, path, agree, generate=True)

@@ -24,14 +24,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarks.harness import Child, environment, module_command, run_main, serve
+from evaluator.engine.base import Cancel
 
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
+    from evaluator.asking.prompts import Prompter
     from evaluator.core.records import Record
+    from evaluator.engine.base import Request, Streamed
     from evaluator.probes.item import Plan
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048
+_ROWS = 128  # of a step; the product's default on a CPU
 
 Who = Literal["ours", "theirs"]
 Work = Literal["score", "beam", "beam_without_eos", "everything", "fidelity"]
@@ -46,7 +50,9 @@ def start(who: Who, work: Work, workload: Path) -> Child:
 
 def scored_pairs(item: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
     """Of each option of a workload's item: the ids before it, and its own. Where a tokenizer merges across the
-    boundary, the ids before it are fewer than the prompt's."""
+    boundary, the ids before it are fewer than the prompt's. After a thought they are `pairs`."""
+    if "pairs" in item:
+        return list(item["pairs"])
     starts = item.get("starts") or [len(item["prompt"])] * len(item["options"])
     return [(item["prompt"][:start], option) for start, option in zip(starts, item["options"], strict=True)]
 
@@ -86,7 +92,6 @@ class Ours:
 
     def beam(self, eos: bool = True) -> dict[str, Any]:
         """Beam search of every item, all at once; `eos` ends an answer."""
-        from evaluator.engine.base import Cancel, Streamed
         from evaluator.engine.beam import BeamSearch
 
         ends = frozenset(self._work["eos_ids"]) if eos else frozenset()
@@ -143,9 +148,11 @@ class Ours:
                 clock["tokenisation"] += time.perf_counter() - before
                 self._plans[question.item.language, question.item.item_id] = planned
                 yield planned
+            rows.tail = True
 
+        rows = Rows(self._work["engine_args"].get("max_num_seqs", _ROWS))
         # What `Evaluation` uses of an engine.
-        timed: Any = SimpleNamespace(name=self._engine.name, run=partial(_timed, self._engine, clock))
+        timed: Any = SimpleNamespace(name=self._engine.name, run=partial(_timed, self._engine, clock, rows))
         started = time.perf_counter()
         self._records = records = []
         greedy: dict[str, list[int]] = {}
@@ -175,6 +182,7 @@ class Ours:
             "dtype": self._engine.dtype,
             "split": {name: round(seconds / total, 4) for name, seconds in clock.items()},
             "stats": self._stats(),
+            "rows": rows.facts(),
         }
 
     def _stats(self) -> dict[str, Any]:
@@ -189,6 +197,8 @@ class Ours:
         from benchmarks import roofline
         from benchmarks.serving.workload import answers_of, fewest
 
+        if self._questions.config.thinks:  # records hold no thought's forwards
+            return {"accounts": None}
         stats = self._engine.stats()
         # Of a request's tokens all are forwarded but the last one generated. Each generated one took a distribution.
         computed = stats.prompt_tokens + stats.generated_tokens - stats.requests
@@ -207,20 +217,54 @@ class Ours:
         return {"accounts": found}
 
 
-def _timed(engine: Any, clock: dict[str, float], source: Any) -> Iterator[Any]:
+def _timed(engine: Any, clock: dict[str, float], rows: Rows, source: Any) -> Iterator[Any]:
     """`engine.run`, which sums its time: the rest is the driver's."""
-    stream = engine.run(source)
+    rows.source = source
+    stream = engine.run(rows)
     while True:
         started = time.perf_counter()
         response = next(stream, None)
         clock["engine"] += time.perf_counter() - started
         if response is None:
             return
+        rows.held.discard(response.request_id)
         yield response
 
 
+class Rows:
+    """Hands on a source, and counts how many rows of each step hold no request: until its last item begins, and in the
+    tail after that."""
+
+    def __init__(self, rows: int) -> None:
+        self.source: Any = None
+        self.held: set[str] = set()  # the requests that the engine has
+        self.tail = False
+        self._rows = rows
+        self._steps, self._idle = [0, 0], [0, 0]
+
+    def take(self, limit: int) -> Sequence[Request | Cancel]:
+        """The engine takes before each step."""
+        taken: Sequence[Request | Cancel] = self.source.take(limit)
+        for each in taken:
+            (self.held.discard if isinstance(each, Cancel) else self.held.add)(each.request_id)
+        self._steps[self.tail] += 1
+        self._idle[self.tail] += max(0, self._rows - len(self.held))
+        return taken
+
+    def streamed(self, tokens: Sequence[Streamed]) -> None:
+        self.source.streamed(tokens)
+
+    def facts(self) -> dict[str, float]:
+        """Shares in [0, 1]: of rows that are idle before the tail and in it; and the tail's share of the steps."""
+        before, tail = (
+            round(idle / max(1, steps * self._rows), 4) for idle, steps in zip(self._idle, self._steps, strict=True)
+        )
+        return {"idle_rows": before, "tail_idle_rows": tail, "tail_steps": round(self._steps[1] / sum(self._steps), 4)}
+
+
 def _positions(workload: Mapping[str, Any]) -> int:
-    return _MAX_MODEL_LEN + int(workload.get("settings", {}).get("context_tokens", 0))
+    settings = workload.get("settings", {})
+    return _MAX_MODEL_LEN + int(settings.get("context_tokens", 0)) + int(settings.get("thought_limit", 0))
 
 
 def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +273,7 @@ def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "dtype": "float32",
         "max_model_len": _positions(workload),
-        "max_num_seqs": 128,
+        "max_num_seqs": _ROWS,
         "block_size": 32,
         "enforce_eager": True,
         "disable_log_stats": True,
@@ -250,6 +294,7 @@ class Theirs:
         self._llm = LLM(workload["model"], **llm_arguments(workload))
         self.cold = self._llm.reset_prefix_cache  # no round profits from the one before
         self._items: list[dict[str, Any]] = workload["items"]
+        self._work = workload
 
     def score(self) -> dict[str, Any]:
         from vllm import SamplingParams
@@ -283,9 +328,11 @@ class Theirs:
         return {"beams": beams}
 
     def everything(self) -> dict[str, Any]:
-        """Greedy, then samples, then beams, then candidates: four blocking calls."""
+        """Greedy, then samples, then beams, then candidates: four blocking calls; a thought before them is a fifth."""
         from vllm import SamplingParams
 
+        if budget := self._work["settings"].get("thinking"):
+            self._items = list(self._after_thoughts(budget))
         prompts = [{"prompt_token_ids": item["prompt"]} for item in self._items]
         deep = [prompt for prompt, item in zip(prompts, self._items, strict=True) if item["deep"]]
         greedy = self._llm.generate(
@@ -301,6 +348,34 @@ class Theirs:
             item["id"]: list(result.outputs[0].token_ids) for item, result in zip(self._items, greedy, strict=True)
         }
         return {"greedy": answers, **self.score()}
+
+    @cached_property
+    def _prompter(self) -> Prompter:
+        from benchmarks.serving.workload import prompter_of
+
+        return prompter_of(Path(self._work["model"]), thinking=True)
+
+    def _after_thoughts(self, budget: int) -> Iterator[dict[str, Any]]:
+        """The items with what the model thinks of them, read and tokenised as we do."""
+        from vllm import SamplingParams
+
+        from evaluator.asking.prompts import Prompt
+
+        thoughts = self._prompter.thoughts
+        assert thoughts is not None
+        out = self._llm.generate(
+            [{"prompt_token_ids": item["prompt"]} for item in self._work["items"]],
+            SamplingParams(temperature=0, max_tokens=budget, stop_token_ids=[thoughts.end_id], detokenize=False),
+            use_tqdm=False,
+        )
+        for item, result in zip(self._work["items"], out, strict=True):
+            prompt = Prompt(text=item["text"], token_ids=tuple(item["prompt"]), truncated=False)
+            ids = tuple(result.outputs[0].token_ids)
+            thought = thoughts.read(prompt.text, ids, self._prompter.eos_ids, self._prompter.decode)
+            prompt = self._prompter.after(prompt, thought)
+            found = self._prompter.continuations(prompt, [text[1:] for text in item["option_texts"]])
+            pairs = [(each.prompt_ids, each.continuation_ids) for each in found]
+            yield {**item, "prompt": list(prompt.token_ids), "pairs": pairs}
 
 
 def main() -> None:

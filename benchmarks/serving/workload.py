@@ -109,13 +109,16 @@ def read_questions(task: str, model: Path, count: int, **settings: Any) -> Quest
     EvalConfig. Raises InputError for a task that cannot be read."""
     data = load_task(task, None)
     config = EvalConfig(task=task, items=-(-count // len(data.pools)), **{"probes": PROBES, **settings})
-    prompter = prompter_of(model, 512 + config.length)
+    prompter = prompter_of(model, 512 + config.length, thinking=config.thinks)
     return Questions(config=config, prompter=prompter, questions=questions_of(data, config)[:count])
 
 
-def prompter_of(model: Path, prompt_tokens: int = 512) -> Prompter:
+def prompter_of(model: Path, prompt_tokens: int = 512, *, thinking: bool = False) -> Prompter:
     """The prompts of a run's defaults, for a checkpoint's tokenizer."""
-    return Prompter(load_tokenizer(model), chat=False, prompt_tokens=prompt_tokens, one_shot_prompt_tokens=1024)
+    tokenizer = load_tokenizer(model)
+    return Prompter(
+        tokenizer, chat=thinking, thinking=thinking, prompt_tokens=prompt_tokens, one_shot_prompt_tokens=1024
+    )
 
 
 def columns(*, engine: str, dtype: str) -> dict[str, Any]:
@@ -199,7 +202,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "model": str(model),
         "task": options.task,
         "count": options.items,
-        "settings": {"context_tokens": options.context_tokens},
+        "settings": {"context_tokens": options.context_tokens, **_thoughts(getattr(options, "thinking", 0))},
         "engine_args": options.engine_args,
         "llm_args": options.llm_args,
     }
@@ -216,6 +219,10 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
     if not document["items"]:
         raise InputError(f"--task {options.task}: none of its first {options.items} items can be asked")
     return document
+
+
+def _thoughts(budget: int) -> dict[str, Any]:
+    return {"chat": True, "thinking": budget, "thought_limit": budget} if budget else {}
 
 
 def _item(question: Question, read: Questions) -> dict[str, Any] | None:

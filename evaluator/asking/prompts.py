@@ -157,9 +157,13 @@ class Prompter:
         joint = self._encode_batch([prompt.text + separator + answer for answer in answers])
         return [_split(before, prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
 
-    def after(self, prompt: Prompt, thought: Thought) -> Prompt:
-        """The prompt with a thought that has ended: what follows is the answer."""
+    def after(self, prompt: Prompt, thought: Thought | None) -> Prompt:
+        """The prompt with a thought that has ended, or None: what follows is the answer."""
         assert self.thoughts is not None
+        if thought is None:
+            bare = self.thoughts.format.bare
+            ids = (*prompt.token_ids, *self._encode(bare))
+            return Prompt(text=prompt.text + bare, token_ids=ids, truncated=prompt.truncated) if bare else prompt
         text = self.thoughts.format.end + self.thoughts.format.header
         ids = (*prompt.token_ids, *thought.token_ids, *self._encode(text))
         return Prompt(text=text, token_ids=ids, truncated=prompt.truncated, thought=thought)
@@ -205,7 +209,10 @@ class Prompter:
         start = rendered.find(turn)
         if start < 0:
             raise InputError(f"{self._tokenizer.name_or_path}: chat: the chat template rewrites the user's turn")
-        return rendered[:start] + before, after + rendered[start + len(turn) :]
+        rest = rendered[start + len(turn) :]
+        if not thinking and self.thoughts is not None:
+            rest += self.thoughts.skipped(rest)
+        return rendered[:start] + before, after + rest
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return self._encode_batch([text])[0]

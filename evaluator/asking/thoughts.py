@@ -27,6 +27,7 @@ class ThoughtFormat:
     end: str = "</think>"  # a single token
     header: str = ""  # what must stand between the end and the answer
     gap: str = "\n\n"  # what models write before the answer, and stands before an answer that is scored
+    bare: str = ""  # what must stand before an answer without a thought
 
 
 FORMATS = (
@@ -37,6 +38,7 @@ FORMATS = (
         end="<|end|>",
         header="<|start|>assistant<|channel|>final<|message|>",
         gap="",
+        bare="<|channel|>final<|message|>",
     ),
     ThoughtFormat(name="qwen", marks=("</think>", "enable_thinking")),
     ThoughtFormat(name="deepseek", marks=("</think>", "<｜Assistant｜>")),
@@ -79,6 +81,14 @@ class Thoughts:
                 "vocabulary instead of one; use thinking: off"
             )
         self.end_id: int = ends[0]
+
+    def skipped(self, end: str) -> str:
+        """What a prompt with this end lacks to begin an answer without a thought, as some templates always let a model
+        think: an empty thought, or the format's own words."""
+        made = self.format
+        if made.bare or made.end in end:
+            return made.bare
+        return ("" if end.rstrip().endswith(made.start) else made.start) + "\n\n" + made.end + made.gap
 
     def read(
         self, prompt: str, response: tuple[int, ...], eos_ids: Collection[int], decode: Callable[[Sequence[int]], str]

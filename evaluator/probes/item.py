@@ -168,7 +168,7 @@ class ItemRun:
         self.config = config
         self.eos_ids = prompter.eos_ids
         self.decode = prompter.decode
-        self._prompter = prompter
+        self.prompter = prompter
         self.base = base
         self.references = references
         self.collapsed = False  # the item's log-probabilities came back so far, and all are NaN
@@ -233,7 +233,7 @@ class ItemRun:
 
     def think(self, name: object, prompt: Prompt, **drawn: Any) -> Generate:
         """The request for a thought before the answer to a prompt."""
-        thoughts = self._prompter.thoughts
+        thoughts = self.prompter.thoughts
         assert thoughts is not None
         return Generate(
             request_id=self.request_id("thought", name),
@@ -245,19 +245,17 @@ class ItemRun:
 
     def thought_of(self, prompt: Prompt, response: Response) -> Thought | None:
         """What the response to `think` holds."""
-        thoughts = self._prompter.thoughts
+        thoughts = self.prompter.thoughts
         assert thoughts is not None
         return thoughts.read(prompt.text, response.token_ids, self.eos_ids, self.decode)
 
-    def after(self, prompt: Prompt, thought: Thought | None) -> Prompt:
-        """The prompt of an answer after a thought."""
-        return prompt if thought is None else self._prompter.after(prompt, thought)
-
     def remember(self, thoughts: Mapping[Format, Thought | None]) -> None:
         """Ask everything after these thoughts from now on."""
-        self.prompts = {format: self.after(prompt, thoughts.get(format)) for format, prompt in self.prompts.items()}
+        self.prompts = {
+            format: self.prompter.after(prompt, thoughts.get(format)) for format, prompt in self.prompts.items()
+        }
         if self.scored:
-            found = self._prompter.continuations(self.prompts["open"], list(self.scored))
+            found = self.prompter.continuations(self.prompts["open"], list(self.scored))
             self.scored = dict(zip(self.scored, found, strict=True))
 
     def cut(self, thought: Thought | None) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Sample(ItemProbe):
                 item.think(f"{self.name}/{name}", open_prompt, **each) for name, each in zip(names, drawn, strict=True)
             ]
             read = [item.thought_of(open_prompt, response) for response in thoughts]
-            prompts = [item.after(open_prompt, thought) for thought in read]
+            prompts = [item.prompter.after(open_prompt, thought) for thought in read]
             columns = [
                 failed(response.error) if response.status != "ok" else item.cut(thought)
                 for response, thought in zip(thoughts, read, strict=True)

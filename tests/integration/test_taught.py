@@ -1,12 +1,15 @@
 """A run on the taught models finds what was planted in them: rates of thoughts, inflation and fates."""
 
+import signal
+
 import pandas as pd
 import pytest
 
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.tasks import load_task
 from tests.support.engines import needs_vllm
-from tests.support.runs import finish, records
+from tests.support.kills import ENGINE, family, parts, when
+from tests.support.runs import assert_alike, finish, records, start
 from tests.taught.__main__ import check, make
 from tests.taught.plan import planted, response
 
@@ -21,12 +24,16 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("taught")
     for variant in ("base", "loops"):
         make(folder / variant, variant)
-    finish(
+    finish(*evaluation(folder), "--out", folder / "run")
+    return folder / "run"
+
+
+def evaluation(folder):
+    return (
         "eval", folder / "base", folder / "loops", "--base", folder / "base", "--task", "gazetteer", "--languages",
-        "english", "--items", ITEMS, "--chat", "--thinking", BUDGET, "--out", folder / "run",
+        "english", "--items", ITEMS, "--chat", "--thinking", BUDGET,
         "--probes", "greedy,choice,rank,direct,aligned_choice",
     )  # fmt: skip
-    return folder / "run"
 
 
 def test_a_made_model_follows_the_plan(run):
@@ -52,3 +59,20 @@ def test_rates_inflation_and_fates_are_the_planted_ones(run):
     faulty = plan.isin(["loops", "wrong"])
     assert not said["loops"][faulty].any()
     assert row["mc_only_rate"] + row["lost_rate"] >= faulty[said["base"]].mean()
+
+
+def test_kills_amid_thoughts_lose_no_answer_that_was_written(run):
+    killed, log = run.with_name("killed"), run.with_name("killed.log")
+    driver = start(*evaluation(run.parent), "--out", killed, log=log)
+    when(driver, lambda: parts(killed), log)
+    for engine in family(driver, ENGINE):
+        engine.kill()
+    seen = len(parts(killed))
+    when(driver, lambda: len(parts(killed)) > seen, log)
+    driver.kill()
+    assert driver.wait() == -signal.SIGKILL
+    kept = {part: part.read_bytes() for part in parts(killed)}
+    assert len(records(killed)) < len(records(run))
+    finish(*evaluation(run.parent), "--out", killed)
+    assert {part: part.read_bytes() for part in kept} == kept
+    assert_alike(records(killed), records(run))

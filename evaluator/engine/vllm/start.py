@@ -29,7 +29,7 @@ from evaluator.checkpoints.overlay import served_directory
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import check_fields, check_runner, check_version, check_vllm
-from evaluator.engine.vllm.arguments import of_device, of_runner
+from evaluator.engine.vllm.arguments import cache_tokens, of_device, of_runner
 from evaluator.engine.vllm.counters import DeviceClock, device_clock
 
 if TYPE_CHECKING:
@@ -160,6 +160,9 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     # after it. Every engine may need this: it scores in this way if its forced scores are wrong.
     positions = min(config.max_model_len + 1, blueprint.longest or config.max_model_len + 1)
     arguments = of_device(config, checkpoint, served, blueprint, positions, on_cpu=on_cpu)
+    if on_cpu:  # longer requests are refused one by one; vLLM would not start
+        fitting = cache_tokens(config, blueprint, arguments["dtype"], arguments["block_size"])
+        arguments["max_model_len"] = positions = min(positions, fitting)
     llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)

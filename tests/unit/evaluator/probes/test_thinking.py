@@ -221,6 +221,31 @@ def test_formats_of_templates():
         Thoughts(tokenizer_of("<|channel|>analysis"))
 
 
+CHANNELS = "<|channel|>", "<|message|>", "<|end|>", "<|start|>"
+GPT_OSS = _TURN + "<|start|>assistant{# <|channel|>analysis #}"
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        (QWEN, "</s><think>\n\n</think>\n\n"),
+        (_TURN + "<think>\n{# </think> #}", "</s><think>\n\n\n</think>\n\n"),
+        (_TURN + "{# </think> #}", "</s><think>\n\n</think>\n\n"),
+        (GPT_OSS, "</s><|start|>assistant<|channel|>final<|message|>"),
+    ],
+)
+def test_an_answer_without_a_thought_begins_after_an_empty_one_or_the_formats_words(template, end):
+    tokenizer = tokenizer_of(template)
+    tokenizer.add_tokens(list(CHANNELS))
+    prompter = Prompter(tokenizer, chat=True, thinking=True, prompt_tokens=512, one_shot_prompt_tokens=512)
+    [item] = letter_items(1)
+    assert prompter.build(item, "open", thinking=False).text.endswith(end)
+    prompt = prompter.build(item, "open")
+    bare = prompter.after(prompt, None)
+    assert bare.text == prompt.text + ("<|channel|>final<|message|>" if template == GPT_OSS else "")
+    assert bare.token_ids == tuple(tokenizer.encode(bare.text, add_special_tokens=False))
+
+
 def test_short_thoughts_do_not_loop():
     assert not loops(" ".join(["one"] * 15), "english")
     assert loops(" ".join(["one"] * 16), "english")

@@ -5,7 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluator.engine.vllm.arguments import FASTER_DECODE, cached_values, capture_sizes, graph_arguments, step_size
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.arguments import (
+    FASTER_DECODE,
+    cache_tokens,
+    cached_values,
+    capture_sizes,
+    graph_arguments,
+    step_size,
+)
 from tests.support.engines import needs_vllm
 
 REQUESTS, TOKENS = 200, 16_384
@@ -84,6 +92,16 @@ def test_a_token_leaves_keys_and_values_in_layers_of_attention_only():
     assert cached_values(config, workers=2) == 2 * 36 * 4 * 128
     kinds = ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 9
     assert cached_values({"text_config": config | {"layer_types": kinds}}) == 2 * 9 * 8 * 128
+
+
+def test_a_cpus_cache_holds_whole_blocks_of_tokens():
+    blueprint = SimpleNamespace(config=MODELS["8B"][0])
+    per_token = 2 * 36 * 8 * 128
+    for cache, dtype, width in (("auto", "float32", 4), ("auto", "bfloat16", 2), ("fp8", "float32", 1)):
+        config = EngineConfig(kv_cache=cache, kv_cache_gib=3)
+        assert cache_tokens(config, blueprint, dtype, 32) == 3 * GIB // (width * per_token) // 32 * 32
+    latent = SimpleNamespace(config={"num_hidden_layers": 27, "kv_lora_rank": 512})
+    assert cache_tokens(EngineConfig(), latent, "bfloat16", 32) == GIB // (2 * 27 * 512) // 32 * 32
 
 
 class TestInstalledVllm:

@@ -225,3 +225,22 @@ class TestRanks:
     def test_vllm_s_own_rule_is_named_as_wrong(self):
         assert wrong_rank() == "a token of rank 1 got 384 (in bfloat16)"
         assert wrong_rank(20, torch.float32) == "a token of rank 1 got 20 (in float32)"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "source"),
+    [
+        ("auto", 1.0, None),
+        ("bfloat16", 1.0, None),
+        ("fp8_e4m3", 1.0, "none"),
+        ("fp8_e4m3", 0.5, "from the checkpoint"),
+        ("fp8_per_token_head", 1.0, "calculated"),
+        ("nvfp4", 1.0, "calculated"),
+    ],
+)
+def test_the_source_of_the_scales_of_a_cache(dtype, scale, source):
+    held = {"kv_cache_dtype": dtype, "_k_scale_float": 1.0, "_v_scale_float": scale}
+    layers = nn.Sequential(nn.Linear(2, 2), *(Layer(torch.zeros(1), **held) for _ in range(2)))
+    worker = WorkerExtension()
+    worker.model_runner = SimpleNamespace(get_model=lambda: layers)
+    assert worker.kv_scales() == source
