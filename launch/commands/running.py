@@ -117,7 +117,7 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
             for listener in (progress.on, log.on):
                 listener(Event(kind="phase", text="writing tables and page"))
         finish(console, out, outcome)
-        if tracking is not None:
+        if tracking is not None and tracking.works:
             tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
             console.print(f"sending the report to {tracking.name}")
     if outcome.failures:

@@ -187,6 +187,11 @@ class Tracking:
         self._looks.put(True)
         return self
 
+    @property
+    def works(self) -> bool:
+        """Whether the tracker began the run, or may still begin it."""
+        return self._thread.is_alive()
+
     def __exit__(self, *_: object) -> None:
         """Wait until all is sent, but not for a tracker without an answer in `_PATIENCE` seconds of calls."""
         self._looks.put(False)
