@@ -150,7 +150,7 @@ class Ours:
                 yield planned
             rows.tail = True
 
-        rows = Rows(self._work["engine_args"].get("max_num_seqs", _ROWS))
+        rows = Rows(_rows(self._work))
         # What `Evaluation` uses of an engine.
         timed: Any = SimpleNamespace(name=self._engine.name, run=partial(_timed, self._engine, clock, rows))
         started = time.perf_counter()
@@ -254,10 +254,11 @@ class Rows:
     def streamed(self, tokens: Sequence[Streamed]) -> None:
         self.source.streamed(tokens)
 
-    def facts(self) -> dict[str, float]:
+    def facts(self) -> dict[str, float | None]:
         """Shares in [0, 1]: of rows that are idle before the tail and in it; and the tail's share of the steps."""
-        before, tail = (
-            round(idle / max(1, steps * self._rows), 4) for idle, steps in zip(self._idle, self._steps, strict=True)
+        before, tail = (  # None: the last item began at once
+            round(idle / (steps * self._rows), 4) if steps else None
+            for idle, steps in zip(self._idle, self._steps, strict=True)
         )
         return {"idle_rows": before, "tail_idle_rows": tail, "tail_steps": round(self._steps[1] / sum(self._steps), 4)}
 
@@ -267,13 +268,17 @@ def _positions(workload: Mapping[str, Any]) -> int:
     return _MAX_MODEL_LEN + int(settings.get("context_tokens", 0)) + int(settings.get("thought_limit", 0))
 
 
+def _rows(workload: Mapping[str, Any]) -> int:
+    return int(workload.get("engine_args", {}).get("max_num_seqs", _ROWS))
+
+
 def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
     """What `vllm.LLM` is made with on the other side: what ours uses where it helps them too (block size, batch size,
     float32 on a CPU, no statistics), then the user's options."""
     return {
         "dtype": "float32",
         "max_model_len": _positions(workload),
-        "max_num_seqs": _ROWS,
+        "max_num_seqs": _rows(workload),
         "block_size": 32,
         "enforce_eager": True,
         "disable_log_stats": True,

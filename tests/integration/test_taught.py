@@ -1,5 +1,6 @@
 """A run on the taught models finds what was planted in them: rates of thoughts, inflation and fates."""
 
+import json
 import signal
 
 import pandas as pd
@@ -9,7 +10,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.tasks import load_task
 from tests.support.engines import needs_vllm
 from tests.support.kills import ENGINE, family, parts, when
-from tests.support.runs import assert_alike, finish, records, start
+from tests.support.runs import assert_alike, finish, records, resurface_apart, start
 from tests.taught.__main__ import check, make
 from tests.taught.plan import planted, response
 
@@ -76,3 +77,11 @@ def test_kills_amid_thoughts_lose_no_answer_that_was_written(run):
     finish(*evaluation(run.parent), "--out", killed)
     assert {part: part.read_bytes() for part in kept} == kept
     assert_alike(records(killed), records(run))
+
+
+def test_a_pass_with_thoughts_agrees_with_vllms_own_calls_and_has_no_idle_rows_until_its_tail(run):
+    asked = "--thinking", 150, "--items", 10, "--rounds", 1, "--engine-args", '{"max_num_seqs": 4}'
+    told = json.loads(resurface_apart("bench", "pass", "--model", run.parent / "loops", *asked).stdout.splitlines()[-1])
+    assert "identical for 10 of 10 items" in told["agreement"]
+    assert told["idle_rows"] <= 0.1
+    assert 0 < told["tail_steps"] < 1
