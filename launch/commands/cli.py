@@ -90,7 +90,10 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
 }
 for name, (command, example) in COMMANDS.items():
     others = {"allow_extra_args": True, "ignore_unknown_options": True} if command is bench else {}
-    app.command(name, epilog=f"Example: resurface {name} {example}".rstrip(), context_settings=others)(command)
+    # typer keeps the line breaks of all paragraphs but the first.
+    paragraphs = [" ".join(each.split()) for each in (command.__doc__ or "").split("\n\n")]
+    epilog = f"Example: resurface {name} {example}".rstrip()
+    app.command(name, help="\n\n".join(paragraphs), epilog=epilog, context_settings=others)(command)
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def gate(
     max_kld: Annotated[float | None, _option(Thresholds, "max_kld")] = None,
     min_ear: Annotated[float | None, _option(Thresholds, "min_ear")] = None,
     languages: Annotated[
-        bool | None, typer.Option("--languages/--no-languages", help="judge each language too (default: yes)")
+        bool | None, typer.Option("--per-language/--no-per-language", help="judge each language too (default: yes)")
     ] = None,
 ) -> None:
     """Judge each compressed checkpoint against its base. Exit code 4 if one is BLOCK, else 0.

@@ -27,7 +27,7 @@ def test_a_large_drop_blocks_unless_options_allow_it(run, monkeypatch, capsys):
     assert "wanda-0.6" in said
     assert told["words"] in said
     loose = ["--max-drop", 90, "--max-mc-only", 90, "--max-lost", 90, "--min-recovery", 1, "--max-flips", 90]
-    assert typed(monkeypatch, "gate", run, *loose, "--max-delta-pr", 9, "--no-languages") == 0
+    assert typed(monkeypatch, "gate", run, *loose, "--max-delta-pr", 9, "--no-per-language") == 0
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
 
 
@@ -56,7 +56,7 @@ def test_what_has_no_record_yet_is_no_pass(run, tmp_path, monkeypatch, capsys):
     document = json.loads((copied / "run.json").read_text())
     document["planned"] = {"wanda-0.6": {"later": 40}}
     (copied / "run.json").write_text(json.dumps(document))
-    loose = ["--max-drop", 90, "--max-mc-only", 90, "--max-lost", 90, "--no-languages"]
+    loose = ["--max-drop", 90, "--max-mc-only", 90, "--max-lost", 90, "--no-per-language"]
     assert typed(monkeypatch, "gate", copied, *loose) == 0
     assert json.loads((copied / "gate.json").read_text())["verdict"] == "WARN"
     assert "not judged: wanda-0.6 on later: the run is not finished: it has no record" in capsys.readouterr().out
