@@ -24,13 +24,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarks.harness import Child, environment, module_command, run_main, serve
+from benchmarks.serving.rows import Rows
 from evaluator.engine.base import Cancel
 
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
     from evaluator.asking.prompts import Prompter
     from evaluator.core.records import Record
-    from evaluator.engine.base import Request, Streamed
+    from evaluator.engine.base import Streamed
     from evaluator.probes.item import Plan
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
@@ -229,38 +230,6 @@ def _timed(engine: Any, clock: dict[str, float], rows: Rows, source: Any) -> Ite
             return
         rows.held.discard(response.request_id)
         yield response
-
-
-class Rows:
-    """Hands on a source, and counts how many rows of each step hold no request: until its last item begins, and in the
-    tail after that."""
-
-    def __init__(self, rows: int) -> None:
-        self.source: Any = None
-        self.held: set[str] = set()  # the requests that the engine has
-        self.tail = False
-        self._rows = rows
-        self._steps, self._idle = [0, 0], [0, 0]
-
-    def take(self, limit: int) -> Sequence[Request | Cancel]:
-        """The engine takes before each step."""
-        taken: Sequence[Request | Cancel] = self.source.take(limit)
-        for each in taken:
-            (self.held.discard if isinstance(each, Cancel) else self.held.add)(each.request_id)
-        self._steps[self.tail] += 1
-        self._idle[self.tail] += max(0, self._rows - len(self.held))
-        return taken
-
-    def streamed(self, tokens: Sequence[Streamed]) -> None:
-        self.source.streamed(tokens)
-
-    def facts(self) -> dict[str, float | None]:
-        """Shares in [0, 1]: of rows that are idle before the tail and in it; and the tail's share of the steps."""
-        before, tail = (  # None: the last item began at once
-            round(idle / (steps * self._rows), 4) if steps else None
-            for idle, steps in zip(self._idle, self._steps, strict=True)
-        )
-        return {"idle_rows": before, "tail_idle_rows": tail, "tail_steps": round(self._steps[1] / sum(self._steps), 4)}
 
 
 def _positions(workload: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.serving.checkpoint_pass import facts, wall_time
-from benchmarks.serving.sides import Rows
+from benchmarks.serving.rows import Rows
 from evaluator.engine.base import Cancel, Generate
 from tests.support.models import save_tiny_model
 
