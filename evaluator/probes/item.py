@@ -48,7 +48,7 @@ def _thinking(value: Any) -> Any:
     if isinstance(number, int) and number > 0:
         return {"budget": number}
     if not isinstance(number, dict | Budget) and number not in ("off", "on"):
-        raise ValueError("must be off, on, or {budget: N} with a number N of tokens from 1")
+        raise ValueError("must be off, on, or a number N of tokens from 1 (in a sweep file: {budget: N})")
     return number
 
 

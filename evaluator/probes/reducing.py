@@ -79,7 +79,8 @@ def majority(asked: pd.DataFrame) -> pd.Series:
     """By KEY, the chance from 0 to 1 that the answer which most of an item's records say is right.
 
     That is self-consistency (Wang et al., ICLR 2023, arXiv 2203.11171). Answers that tie for the most are drawn with
-    equal chances: the value is the mean over them, so the order of the samples changes nothing."""
+    equal chances: the value is the mean over them, so the order of the samples changes nothing. A
+    cut thought votes for no answer."""
     key = list(KEY)
     votes = asked[key].assign(said=asked["text"].map(said), right=asked["contains"].astype("Float64"))
     answers = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])

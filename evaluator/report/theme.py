@@ -118,8 +118,10 @@ def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
 
 
 def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
-    """The axis of a panel whose dots are drawn already; `values`: of the dots."""
+    """The axis of a panel whose dots are drawn already; `values`: of the dots. Amounts of 0 have no place on it."""
     low, high = panel.get_xlim()
+    if axis == "amounts" and not (values := [each for each in values if each > 0]):
+        return
     if axis == "rates":
         percent_axis(panel, -0.02, 1.04)
     elif axis == "share":
@@ -132,7 +134,7 @@ def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
             panel.xaxis.set_major_formatter(as_points)
     elif axis == "places":
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    elif max(values) < 4 * min(values):  # positive amounts
+    elif max(values) < 4 * min(values):
         room = max(0.15 * (max(values) - min(values)), 0.03 * max(values))
         panel.set_xlim(min(low, min(values) - room), max(high, max(values) + room))
     else:

@@ -288,7 +288,7 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     )
     caches = dict.fromkeys(each.job.kv_cache for each in estimates)
     if len(caches) > 1:
-        starts = len({(each.job.kv_cache, each.job.model) for each in estimates if each.job.tasks})
+        starts = len({each.job.kv_cache for each in estimates if each.job.tasks})
         lines.append(f"at least {starts} engine starts: no engine can change its cache ({', '.join(caches)})")
     unsized = sorted({each.job.model for each in estimates if each.evaluation_hours is None})
     if unsized and gpu:

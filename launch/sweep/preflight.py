@@ -165,6 +165,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     checks.check_dtypes(config.engine, jobs, dense)
     checks.check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
+    if "max_model_len" in config.engine.model_fields_set:  # longer requests are refused one by one
+        longest = min(longest, config.engine.max_model_len)
     # These two may take minutes, so they come last.
     served = checks.served_here(config.engine, jobs, dense, here=here)
     checks.check_environments(jobs)

@@ -64,7 +64,8 @@ def pass_at(k: int, samples: Floats, right: Floats) -> Floats:
     missed = samples - right
     with np.errstate(invalid="ignore"):  # infinite logarithms, where fewer than k samples missed
         ratios = gammaln(missed + 1) - gammaln(missed - k + 1) - gammaln(samples + 1) + gammaln(samples - k + 1)
-    return np.where(missed >= k, 1 - np.exp(ratios), 1.0)
+    exact = np.where(right > 0, 1.0, 0.0)  # logarithms round
+    return np.where((missed >= k) & (right > 0), np.clip(1 - np.exp(ratios), 0, 1), exact)
 
 
 def _of_samples(

@@ -83,9 +83,9 @@ TABLE = Table(
     title="Does it think longer, and does thinking still help?",
     reading=(
         "Thought tokens are the mean length of what a model writes before its answer, and ratio compares that with "
-        "the base. A cut thought has no end within its budget, and so no answer; accuracy forced ends it and lets "
-        "the model answer. A thought loops if half of its runs of eight words repeat earlier ones. Direct is the "
-        "answer without any thought."
+        "the base. A cut thought has no end, as its budget or the model stopped it, and so no answer; accuracy forced "
+        "ends it and lets the model answer. A thought loops if half of its runs of eight words repeat earlier ones. "
+        "Direct is the answer without any thought."
     ),
     needs="a task with thinking on, and the probe greedy",
     columns=(

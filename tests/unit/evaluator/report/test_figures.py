@@ -6,8 +6,10 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
+from evaluator.report import theme
 from evaluator.report.figures import draw
 from evaluator.report.theme import COLOURS, in_two_lines, spread
 from tests.support.records import Seen, judged, records
@@ -103,3 +105,12 @@ def test_labels_are_moved_apart_and_large_numbers_have_plain_digits():
     svg = draw(TABLES["perplexity"], TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))))
     assert ">4,130<" in svg
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
+
+
+@pytest.mark.parametrize("values", [[1.0, 0.0, 9.0], [0.0], []])
+def test_an_amount_of_nothing_has_no_place_on_its_axis(values):
+    panel = Figure().add_subplot()
+    panel.scatter(values, values)
+    theme.set_axis(panel, "amounts", values)
+    assert (panel.get_xscale() == "log") == (len(values) == 3)
+    assert panel.get_xlim()[0] > 0 or len(values) < 3

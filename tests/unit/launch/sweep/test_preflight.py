@@ -107,6 +107,10 @@ def test_capped_formats_need_room_short_languages_are_told_and_bad_chat_template
         prepared(tmp_path, models={"a": "bundled"}, tasks=[long])
     roomy = prepared(tmp_path, models={"a": "bundled"}, tasks=[long | {"max_new_tokens": 2000}])
     assert roomy.engine.max_model_len == 512 + 2000 + 1024
+    tight = prepared(
+        tmp_path, models={"a": "bundled"}, tasks=[long | {"max_new_tokens": 8}], engine={"max_model_len": 99}
+    )
+    assert tight.engine.max_model_len == 99
     assert length(["open", "open_capped"]) == length(["open", "one_shot"]) == length(["open"]) + 300
     task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
