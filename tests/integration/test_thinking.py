@@ -6,38 +6,19 @@ from dataclasses import dataclass
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from evaluator.asking.prompts import Prompter
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.probes.grading import loops
 from evaluator.store.reading import read_items
 from tests.support.engines import TOLERANCE, needs_vllm
-from tests.support.models import load_model, save_tiny_model
+from tests.support.models import load_model
 from tests.support.runs import finish, records
+from tests.support.thinking import thinking_model
 
 pytestmark = needs_vllm
 
 BUDGET, ANSWER, ITEMS = 24, 32, 12
-TEMPLATE = (
-    "{% for each in messages %}<|turn|>{{ each.content }}<|turn|>{% endfor %}"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>{% endif %}"
-)
-
-
-def thinking_model(directory, seed):
-    """A tiny random model whose likely tokens include the end of a thought."""
-    save_tiny_model(directory, seed=seed, vocabulary=392)
-    tokenizer = load_tokenizer(directory)
-    tokenizer.add_tokens(["<|turn|>"], special_tokens=True)
-    tokenizer.add_tokens(["<think>", "</think>"])
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(directory)
-    file = directory / "model.safetensors"
-    weights = load_file(file)
-    weights["model.embed_tokens.weight"][tokenizer.convert_tokens_to_ids("</think>")] *= 1.6
-    save_file(weights, file, metadata={"format": "pt"})
-    return directory
 
 
 @dataclass
