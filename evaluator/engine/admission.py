@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from msgspec.structs import replace
 
-from evaluator.engine.base import Cancel, Generate, Request, RequestSource, Response, Score
+from evaluator.engine.base import TOO_LONG, Cancel, Generate, Request, RequestSource, Response, Score
 from evaluator.engine.distributions import unusable
 
 _QUEUED = 8  # requests that wait in an engine for the places of those that end in a step
@@ -39,7 +39,7 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
     if len(request.prompt_ids) + generated > max_model_len:
         return (
             f"{len(request.prompt_ids)} prompt tokens and {generated} more do not fit "
-            f"the engine's {max_model_len} (max_model_len)"
+            f"the engine's {max_model_len} {TOO_LONG}"
         )
     unchecked = request.prompt_ids[request.checked :] if isinstance(request, Generate) else request.prompt_ids
     for ids in (unchecked, continuation):

@@ -61,6 +61,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
 
 Request = Generate | Score
 
+TOO_LONG = "(max_model_len)"  # the end of why a request is refused that the model or its cache has no room for
 NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN)"
 
 

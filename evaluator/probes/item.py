@@ -16,7 +16,7 @@ from evaluator.asking.questions import Question, Window
 from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Frozen
 from evaluator.core.records import Format, Record
-from evaluator.engine.base import NOT_NUMBERS, Generate, Response, Score
+from evaluator.engine.base import NOT_NUMBERS, TOO_LONG, Generate, Response, Score
 from evaluator.engine.distributions import RANKS
 from evaluator.probes.grading import grade
 
@@ -283,8 +283,9 @@ class ItemRun:
 
 
 def failed(error: str | None) -> dict[str, Any]:
-    """The columns of a request that the engine could not answer."""
-    return {"status": "engine_error", "text": error}
+    """The columns of a request that the engine could not answer, or had no room for."""
+    too_long = error is not None and error.endswith(TOO_LONG)
+    return {"status": "excluded" if too_long else "engine_error", "text": error}
 
 
 def scored(request: Score, response: Response, *, ranked: bool = False) -> dict[str, Any]:

@@ -218,13 +218,14 @@ def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
     return 2 * layers * max(1, kv_heads // workers) * head
 
 
-def cache_tokens(config: EngineConfig, blueprint: Blueprint, dtype: str, block_size: int) -> int:
-    """How many tokens a CPU's cache has room for, in whole blocks; an upper bound for latent attention."""
+def cache_tokens(config: EngineConfig, blueprint: Blueprint, dtype: str, memory: int) -> int:
+    """How many tokens a cache of so many bytes has room for, in whole blocks; an upper bound for latent attention."""
     model, width = text_model(blueprint.config), 4 if dtype == "float32" else 2
     latent = _size(model, "kv_lora_rank") * _size(model, "num_hidden_layers")
     values = latent or cached_values(model, workers=config.tensor_parallel)
     per_token = values * (width if config.kv_cache == AUTO_CACHE else 1)
-    return (config.kv_cache_gib << 30) // max(1, per_token) // block_size * block_size
+    block = config.block_size or _CPU_BLOCK_SIZE
+    return max(block, memory // max(1, per_token) // block * block)
 
 
 def _cached_heads(model: Mapping[str, Any]) -> tuple[int, int]:

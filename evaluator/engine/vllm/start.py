@@ -46,6 +46,7 @@ _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
 _PATIENCE_SECONDS = 60.0
 _UNCOUNTED = 2**30  # bytes of a process's CUDA graphs and kernels, outside torch's memory (estimate)
 _LOOK_SECONDS = 0.5
+_FOR_THE_CACHE = 0.8  # of a GPU's memory beside the weights; activations take the rest (estimate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +161,13 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     # after it. Every engine may need this: it scores in this way if its forced scores are wrong.
     positions = min(config.max_model_len + 1, blueprint.longest or config.max_model_len + 1)
     arguments = of_device(config, checkpoint, served, blueprint, positions, on_cpu=on_cpu)
-    if on_cpu:  # longer requests are refused one by one; vLLM would not start
-        fitting = cache_tokens(config, blueprint, arguments["dtype"], arguments["block_size"])
-        arguments["max_model_len"] = positions = min(positions, fitting)
+    memory: float = config.kv_cache_gib << 30
+    if not on_cpu:
+        usable = config.gpu_memory_utilization * current_platform.get_device_total_memory()
+        memory = _FOR_THE_CACHE * (usable - blueprint.bytes / config.tensor_parallel)
+    if memory > 0:  # requests that are too long for the cache are refused one by one; vLLM would not start
+        positions = min(positions, cache_tokens(config, blueprint, arguments["dtype"], int(memory)))
+        arguments["max_model_len"] = positions
     llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)

@@ -6,7 +6,9 @@ import pytest
 from msgspec import structs
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, TOO_LONG
+from evaluator.engine.admission import refusal
 from evaluator.engine.base import NOT_NUMBERS, Generate, Score
+from evaluator.probes.item import failed
 from evaluator.probes.planning import plan_of
 from evaluator.probes.rank import NOT_SAID
 from evaluator.probes.sample import sample_seed
@@ -164,3 +166,10 @@ def test_what_is_drawn_from_nan_is_no_answer_and_samples_stand_where_only_scores
         stream.handle(response.or_error(1000))
     ((_, records),) = stream.recorded()
     assert {(r.probe, r.status, r.text) for r in records} == {(probe, *each) for probe, each in expected.items()}
+
+
+def test_a_request_that_an_engine_has_no_room_for_is_excluded_with_its_reason():
+    reason = refusal(Generate(request_id="0", prompt_ids=(1, 2, 3), max_tokens=4), 6, vocabulary=9)
+    assert reason == "3 prompt tokens and 4 more do not fit the engine's 6 (max_model_len)"
+    assert failed(reason) == {"status": "excluded", "text": reason}
+    assert failed("it broke") == {"status": "engine_error", "text": "it broke"}

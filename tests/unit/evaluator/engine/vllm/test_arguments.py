@@ -98,10 +98,10 @@ def test_a_cpus_cache_holds_whole_blocks_of_tokens():
     blueprint = SimpleNamespace(config=MODELS["8B"][0])
     per_token = 2 * 36 * 8 * 128
     for cache, dtype, width in (("auto", "float32", 4), ("auto", "bfloat16", 2), ("fp8", "float32", 1)):
-        config = EngineConfig(kv_cache=cache, kv_cache_gib=3)
-        assert cache_tokens(config, blueprint, dtype, 32) == 3 * GIB // (width * per_token) // 32 * 32
+        config = EngineConfig(kv_cache=cache)
+        assert cache_tokens(config, blueprint, dtype, 3 * GIB) == 3 * GIB // (width * per_token) // 32 * 32
     latent = SimpleNamespace(config={"num_hidden_layers": 27, "kv_lora_rank": 512})
-    assert cache_tokens(EngineConfig(), latent, "bfloat16", 32) == GIB // (2 * 27 * 512) // 32 * 32
+    assert cache_tokens(EngineConfig(), latent, "bfloat16", GIB) == GIB // (2 * 27 * 512) // 32 * 32
 
 
 class TestInstalledVllm:
