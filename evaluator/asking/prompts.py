@@ -161,9 +161,10 @@ class Prompter:
         """The prompt with a thought that has ended, or None: what follows is the answer."""
         assert self.thoughts is not None
         if thought is None:
-            bare = self.thoughts.format.bare
+            if not (bare := self.thoughts.format.bare):
+                return prompt
             ids = (*prompt.token_ids, *self._encode(bare))
-            return Prompt(text=prompt.text + bare, token_ids=ids, truncated=prompt.truncated) if bare else prompt
+            return Prompt(text=prompt.text + bare, token_ids=ids, truncated=prompt.truncated)
         text = self.thoughts.format.end + self.thoughts.format.header
         ids = (*prompt.token_ids, *thought.token_ids, *self._encode(text))
         return Prompt(text=text, token_ids=ids, truncated=prompt.truncated, thought=thought)

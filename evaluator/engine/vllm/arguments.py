@@ -34,8 +34,9 @@ from evaluator.engine.vllm.schemes import cpu_auto
 MAX_TOP_LOGPROBS = 64
 # vLLM's names of cache dtypes. Its CPU kernels (0.32) also take the others, without an error, and compute nonsense.
 _CACHES_ON_A_CPU = ("fp8", "fp8_e4m3", "fp8_e5m2")
+_HALVES = ("bfloat16", "float16")
 _CACHES_ON_A_GPU = (
-    *("bfloat16", "float16", *_CACHES_ON_A_CPU),
+    *(*_HALVES, *_CACHES_ON_A_CPU),
     *("fp8_per_token_head", "int8_per_token_head", "int4_per_token_head", "nvfp4"),
 )
 _COMPUTED_IN = ("float32", "bfloat16", "float16")
@@ -220,10 +221,10 @@ def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
 
 def cache_tokens(config: EngineConfig, blueprint: Blueprint, dtype: str, memory: int) -> int:
     """How many tokens a cache of so many bytes has room for, in whole blocks; an upper bound for latent attention."""
-    model, width = text_model(blueprint.config), 4 if dtype == "float32" else 2
+    model, widths = text_model(blueprint.config), {AUTO_CACHE: 4 if dtype == "float32" else 2}
     latent = _size(model, "kv_lora_rank") * _size(model, "num_hidden_layers")
     values = latent or cached_values(model, workers=config.tensor_parallel)
-    per_token = values * (width if config.kv_cache == AUTO_CACHE else 1)
+    per_token = values * (widths | dict.fromkeys(_HALVES, 2)).get(config.kv_cache, 1)
     block = config.block_size or _CPU_BLOCK_SIZE
     return max(block, memory // max(1, per_token) // block * block)
 
