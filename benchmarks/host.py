@@ -231,7 +231,6 @@ def timed(parts: Parts) -> Iterator[None]:
         patch.object(Batch, "receive", of("receiver", Batch.receive)),
         patch.object(Evaluation, "take", of("sources", Evaluation.take)),
         patch.object(Evaluation, "handle", of("sources", Evaluation.handle)),
-        patch.object(Evaluation, "streamed", of("sources", Evaluation.streamed)),
     ):
         yield
 

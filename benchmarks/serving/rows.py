@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from evaluator.engine.base import Cancel, Request, Streamed
+from evaluator.engine.base import Cancel, Request
 
 
 class Rows:
@@ -25,9 +25,6 @@ class Rows:
         self._steps[self.tail] += 1
         self._idle[self.tail] += max(0, self._rows - len(self.held))
         return taken
-
-    def streamed(self, tokens: Sequence[Streamed]) -> None:
-        self.source.streamed(tokens)
 
     def facts(self) -> dict[str, float | None]:
         """Shares in [0, 1]: of rows that are idle before the tail and in it; and the tail's share of the steps."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
     from evaluator.asking.prompts import Prompter
     from evaluator.core.records import Record
-    from evaluator.engine.base import Streamed
     from evaluator.probes.item import Plan
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
@@ -105,15 +104,13 @@ class Ours:
 
         class Source:
             def take(self, limit: int) -> Sequence[Any]:
+                for search in searches.values():
+                    queue.extend(search.advance())
                 taken = [each for each in queue if isinstance(each, Cancel)]
                 queue[:] = [each for each in queue if not isinstance(each, Cancel)]
                 taken += queue[:limit]
                 del queue[:limit]
                 return taken
-
-            def streamed(self, tokens: Sequence[Streamed]) -> None:
-                for token in tokens:
-                    queue.extend(searches[token[0].split("/")[0]].advance([token]))
 
         for response in self._engine.run(Source()):
             queue.extend(searches[response.request_id.split("/")[0]].advance([response]))

@@ -56,8 +56,13 @@ def without_spaces(language: str) -> bool:
 
 def normalise(text: str) -> str:
     """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
-    lowered = unicodedata.normalize("NFC", text).lower()
-    return " ".join(lowered.translate(_WITHOUT_PUNCTUATION).split())
+    return " ".join(filter(None, map(_normalised, text.split())))
+
+
+@lru_cache(maxsize=2**14)  # an item's answers share most of their words
+def _normalised(word: str) -> str:
+    """A word, normalised by itself: nothing combines or changes its case across white space."""
+    return unicodedata.normalize("NFC", word).lower().translate(_WITHOUT_PUNCTUATION)
 
 
 def split_tokens(text: str, language: str) -> list[str]:

@@ -6,8 +6,8 @@ responses (the next step of a beam search) join the running batch without a barr
     for response in engine.run(source):      # the engine pauses while the driver handles the response
         source.handle(response)              # may make new requests available to the engine's next `take`
 
-The tokens of streamed requests go to `source.streamed` as they are computed, all those of a step at once. `run` returns
-when the source has nothing to give and nothing is in flight."""
+An engine that can stream appends the tokens of a request to its `stream` as they are computed. `run` returns when the
+source has nothing to give and nothing is in flight."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +16,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
+
+# A token of a streamed request: ids, log-probabilities, start and stop. From start to stop are the likeliest tokens in
+# its place, as in Response; before these comes the token itself. All tokens of a step share one table. An object for
+# each of its numbers would take longer to make than to look at the few that are needed.
+Streamed = tuple[Sequence[int], Sequence[float], int, int]
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +33,9 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     seed: int | None = None
     top_logprobs: int = 0  # how many of the most likely tokens to report at every step
-    stream: bool = False  # hand tokens to RequestSource.streamed as they are computed, where the engine can
+    # Where the engine appends its tokens as they are computed, if it can, and before it answers. A token whose
+    # log-probability is NaN is left out, and so are all that follow it.
+    stream: list[Streamed] | None = None
     stop_ids: tuple[int, ...] = ()  # ids that end it as EOS does
     checked: int = 0  # so many prompt_ids are known to be ids: of a request that was answered, and of its answer
 
@@ -86,8 +93,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...] = ()  # generated ids, or the continuation of a Score
     logprobs: tuple[float, ...] = ()  # one per token id; empty for a sampled Generate without top_logprobs
     ranks: tuple[int, ...] = ()  # one per token id of a Score: 1 + number of vocabulary tokens that are more likely
-    # [step][k], most likely first, ties to the lower id. A Generate: k = its top_logprobs. A Score: k = 1, so that the
-    # margin logprobs[0] - top_logprobs[0][0] is at hand.
+    # [step][k], most likely first, ties to the lower id. A Generate: k = its top_logprobs; empty where its stream has
+    # them. A Score: k = 1, so that the margin logprobs[0] - top_logprobs[0][0] is at hand.
     top_ids: tuple[tuple[int, ...], ...] = ()
     top_logprobs: tuple[tuple[float, ...], ...] = ()
     cached_tokens: int | None = None  # prompt tokens that the prefix cache answered
@@ -97,6 +104,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
         """This response, or an error if a log-probability is NaN (collapsed model) or a rank is outside the vocabulary.
         Every engine returns responses through this method: no token is more likely than NaN, so each would rank first.
         """
+        if not self.logprobs and not self.ranks:
+            return self
         error = None
         if math.isnan(sum(self.logprobs) + sum([each.kld for each in self.divergences])):
             error = NOT_NUMBERS
@@ -162,21 +171,10 @@ class EngineStats:
         return {"idle_share": self.idle_seconds / whole, "waiting_share": self.waiting_seconds / whole}
 
 
-# A token of a streamed request: the request's id, the token, the likeliest tokens in its place, their log-probabilities
-# as in Response, and its own. A plain tuple: a step has hundreds.
-Streamed = tuple[str, int, tuple[int, ...], tuple[float, ...], float]
-
-
 class RequestSource(Protocol):
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         """At most `limit` requests that are ready now; none if only a response can bring more. Every Cancel that is
         ready comes before them, however small the limit: it makes room, and names a request that was given."""
-
-    def streamed(self, tokens: Sequence[Streamed]) -> None:
-        """New tokens of streamed requests, before any response of their step, which repeats them. A token whose
-        log-probability is NaN is left out, and so are all that follow it. A source without streams inherits this
-        method."""
-        return
 
 
 class Engine(Protocol):

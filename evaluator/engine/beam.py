@@ -25,9 +25,9 @@ here.
 Exact means: the same hypotheses where no two candidates are closer than the float rounding of their sums (ours are
 float64, transformers' float32). Ties go to the better prefix, then to the token that the engine lists first."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
-from itertools import islice, repeat
+from itertools import islice
 from math import inf
 
 import msgspec
@@ -44,8 +44,12 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
 class _Rollout(msgspec.Struct, eq=False):
     """The greedy continuation of a prefix, as far as it has come."""
 
-    rows: list[Streamed] = []  # its tokens, each with the expansion that it was the best of
+    rows: list[Streamed] = []  # its tokens, each with the expansion that it was the best of; the engine appends them
     is_open: bool = True  # more is to come
+
+    def row(self, depth: int) -> Streamed | None:
+        """The token after so many; None: unknown as yet."""
+        return self.rows[depth] if depth < len(self.rows) else None
 
 
 _NO_ROLLOUT = _Rollout(is_open=False)
@@ -58,14 +62,10 @@ class _Beam(msgspec.Struct, eq=False):
     token_ids: tuple[int, ...]
     rollout: _Rollout
     depth: int = 0
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether its expansion is to come from its rollout."""
-        return self.rollout.is_open and self.depth == len(self.rollout.rows)
+    row: Streamed | None = None  # its expansion, and its rollout's next token; None: unknown as yet
 
 
-# (negated sum, index of the live beam, index in its expansion): compared as tuples, in C.
+# (negated sum, index of the live beam, index in its expansion's table): compared as tuples, in C.
 _Candidate = tuple[float, int, int]
 
 
@@ -94,7 +94,7 @@ class BeamSearch:
         self._live = [_Beam(0.0, (), _NO_ROLLOUT)]  # best first
         self._finished: list[Hypothesis] = []  # best first, at most `width`
         self._in_flight: dict[str, _Rollout] = {}
-        self._missing = self._live[0]  # the best of the live prefixes whose expansions are missing
+        self._unknown = self._live  # the live prefixes whose expansions are unknown, best first
         self._step = 0
         self._next_request = 0
         self.done = False
@@ -104,101 +104,108 @@ class BeamSearch:
         """The first request: the prompt's own greedy continuation."""
         return [self._request(self._live[0])]
 
-    def add(self, answers: Iterable[Response | Streamed]) -> None:
-        """Take answers; what follows from them waits for `advance`.
+    def advance(self, answers: Iterable[Response] = ()) -> list[Generate | Cancel]:
+        """Take as many steps as the known expansions allow; returns requests for those that are missing.
 
         Answers to rollouts that were cancelled, or that arrive after `done`, are accepted and ignored."""
         for answer in answers:
-            if isinstance(answer, tuple):
-                if (rollout := self._in_flight.get(answer[0])) is not None:
-                    rollout.rows.append(answer)
-            elif (rollout := self._in_flight.pop(answer.request_id, None)) is not None:
-                rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
-                if answer.status != "ok":
-                    self.error = answer.error or answer.status
-                columns = (repeat(answer.request_id), answer.token_ids, answer.top_ids, answer.top_logprobs)
-                rows = zip(*columns, answer.logprobs, strict=False)
-                rollout.rows += islice(rows, len(rollout.rows), None)  # those that were not streamed
-
-    def advance(self, answers: Iterable[Response | Streamed] = ()) -> list[Generate | Cancel]:
-        """Take as many steps as the known expansions allow; returns requests for those that are missing."""
-        self.add(answers)
+            self._close(answer)
         if self.done:
             return []
         if self.error is not None:
             return self._finish([])
         # No continuation is more likely than its prefix. So the best waiting prefix keeps blocking the step, whichever
         # responses the other prefixes get.
-        if self._missing.is_awaited:
+        best = self._unknown[0]
+        if best.rollout.is_open and best.depth == len(best.rollout.rows):
             return []
+        for beam in self._unknown:
+            beam.row = beam.rollout.row(beam.depth)
         before = self._step
         while True:
-            # Each prefix's expansion, and its rollout's next token; None if they are not known yet.
-            rows = [
-                beam.rollout.rows[beam.depth] if beam.depth < len(beam.rollout.rows) else None for beam in self._live
-            ]
-            candidates, bar = self._best_candidates(rows)
-            if None in rows:
-                missing = [
-                    beam for beam, row in zip(self._live, rows, strict=True) if row is None and beam.negated <= bar
-                ]
-                if missing:
+            unknown = [beam for beam in self._live if beam.row is None]
+            if unknown:
+                to_request = [beam for beam in unknown if not beam.rollout.is_open]
+                # Beams are sorted. A bar above both of these decides everything: the step waits, and all are requested.
+                enough = max(unknown[0].negated, (to_request or unknown[:1])[-1].negated)
+                candidates, bar = self._best_candidates(enough)
+                if unknown[0].negated <= bar:
                     break
-            self._take_step(candidates, rows)
+            else:
+                candidates, _ = self._best_candidates(inf)
+            self._take_step(candidates)
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
+        self._unknown = unknown
         following = self._cancelled() if self._step > before else []
-        following += [self._request(beam) for beam in missing if not beam.is_awaited]
-        self._missing = missing[0]
+        following += [self._request(beam) for beam in to_request if beam.negated <= bar]
         return following
+
+    def _close(self, answer: Response) -> None:
+        """End a rollout, with those of its tokens that the engine did not stream."""
+        rollout = self._in_flight.pop(answer.request_id, None)
+        if rollout is None:
+            return
+        rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
+        if answer.status != "ok":
+            self.error = answer.error or answer.status
+        columns = answer.token_ids, answer.top_ids, answer.logprobs, answer.top_logprobs
+        for token, ids, own, logprobs in islice(zip(*columns, strict=False), len(rollout.rows), None):
+            rollout.rows.append(((token, *ids), (own, *logprobs), 1, 1 + len(ids)))
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
         """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
         assert self.done, "hypotheses() before the search is done"
         return tuple(self._finished)
 
-    def _best_candidates(self, rows: Sequence[Streamed | None]) -> tuple[list[_Candidate], float]:
+    def _best_candidates(self, enough: float) -> tuple[list[_Candidate], float]:
         """Continuations of the expanded live beams, best first, up to the `width`-th that does not end, since no later
         one is selected. Ties go to the better beam, then to the earlier token. Also the negated sum of that last one,
         infinite if there are fewer: a prefix that is strictly worse contributes neither a live beam nor a finished one.
-        """
+        The ranking stops early at a sum of `enough`."""
         live, eos_ids, width = self._live, self._eos_ids, self._width
         # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.
-        heads = [(live[index].negated - row[3][0], index, 0) for index, row in enumerate(rows) if row is not None]
+        heads = [
+            (beam.negated - row[1][row[2]], index, row[2])
+            for index, beam in enumerate(live)
+            if (row := beam.row) is not None
+        ]
         heapify(heads)
         best: list[_Candidate] = []
         while heads:
             candidate = heads[0]
-            best.append(candidate)
             negated, index, k = candidate
-            _, _, top_ids, top_logprobs, _ = rows[index]  # type: ignore[misc]
-            if top_ids[k] not in eos_ids:
+            if negated >= enough:
+                return best, negated
+            best.append(candidate)
+            beam = live[index]
+            ids, logprobs, _, stop = beam.row  # type: ignore[misc]
+            if ids[k] not in eos_ids:
                 width -= 1
                 if not width:
                     return best, negated
             k += 1
-            if k < len(top_ids):
-                heapreplace(heads, (live[index].negated - top_logprobs[k], index, k))
+            if k < stop:
+                heapreplace(heads, (beam.negated - logprobs[k], index, k))
             else:
                 heappop(heads)
         return best, inf
 
-    def _take_step(self, candidates: list[_Candidate], rows: Sequence[Streamed | None]) -> None:
+    def _take_step(self, candidates: list[_Candidate]) -> None:
         width, eos_ids = self._width, self._eos_ids
         self._step += 1
         at_end = self._step == self._max_tokens
         live: list[_Beam] = []
         finished = len(self._finished)
         for position, (negated, index, k) in enumerate(candidates):
-            if position >= width and (at_end or len(live) == width):
-                break
-            beam, row = self._live[index], rows[index]
-            assert row is not None
-            token = row[2][k]
+            beam = self._live[index]
+            ids, _, start, _ = beam.row  # type: ignore[misc]
+            token = ids[k]
             if not at_end and token not in eos_ids:
-                if len(live) < width:
-                    rollout = beam.rollout if token == row[1] else _NO_ROLLOUT
-                    live.append(_Beam(negated, (*beam.token_ids, token), rollout, beam.depth + 1))
+                rollout, depth = beam.rollout, beam.depth + 1
+                if token != ids[start - 1]:
+                    rollout, depth = _NO_ROLLOUT, 0
+                live.append(_Beam(negated, (*beam.token_ids, token), rollout, depth, rollout.row(depth)))
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)
@@ -223,8 +230,8 @@ class BeamSearch:
 
     def _cancelled(self) -> list[Generate | Cancel]:
         """What ends the rollouts without a live prefix."""
-        alive = {id(beam.rollout) for beam in self._live}
-        dead = [request_id for request_id, rollout in self._in_flight.items() if id(rollout) not in alive]
+        alive = {beam.rollout for beam in self._live}
+        dead = [request_id for request_id, rollout in self._in_flight.items() if rollout not in alive]
         for request_id in dead:
             del self._in_flight[request_id]
         return [Cancel(request_id=request_id) for request_id in dead]
@@ -242,6 +249,6 @@ class BeamSearch:
             prompt_ids=prompt_ids,
             max_tokens=self._max_tokens - self._step,
             top_logprobs=self._width + len(self._eos_ids),
-            stream=True,
+            stream=beam.rollout.rows,
             checked=len(prompt_ids) if self._step else 0,
         )

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from evaluator.core.config import Registry
 from evaluator.core.errors import ResurfaceError, one_line
 from evaluator.core.records import Format, Item, Record
-from evaluator.engine.base import Cancel, Request, Response, Streamed
+from evaluator.engine.base import Cancel, Request, Response
 from evaluator.probes.item import ItemRun, Settings
 
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ class Cost:
 
 
 Steps = Generator[Sequence[Request | Cancel], Sequence[Response], list[Record]]
-# Of a probe that gathers.
-Gathering = Generator[Sequence[Request | Cancel], Sequence[Response | Streamed], list[Record]]
 
 
 class Probe(ABC):
@@ -78,7 +76,7 @@ class Probe(ABC):
     after_base: bool = False
     needs_thinking: ClassVar[bool] = False  # it has no meaning without thoughts
     references: bool = False  # it compares distributions, which the base keeps in the run directory
-    gathers: ClassVar[bool] = False  # `run` goes on after every step of the engine, with the answers of that step
+    gathers: ClassVar[bool] = False  # `run` goes on after every step of the engine, with the responses of that step
 
     def describe(self, config: Settings) -> str:
         """The work under these settings, in a few words for a dry run."""
@@ -90,8 +88,8 @@ class Probe(ABC):
 
         It goes on when all requests of a step are answered, and gets the responses in their order. After an empty step
         it goes on when no request of the item is open: all that the item will bring is then known. A probe that
-        `gathers` goes on after every step of the engine that answered it, with these responses and the tokens of its
-        streamed requests, or none when no request of the item is open. It may cancel its requests."""
+        `gathers` goes on after every step of the engine, with the responses of that step, and finds new tokens in the
+        lists of its streamed requests. It may cancel its requests."""
 
     @abstractmethod
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:

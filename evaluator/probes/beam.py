@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.engine.base import Cancel, Request
 from evaluator.engine.beam import BeamSearch
-from evaluator.probes.base import Cost, Gathering, ItemProbe
+from evaluator.probes.base import Cost, ItemProbe, Steps
 from evaluator.probes.item import failed
 from evaluator.probes.reducing import hits
 
@@ -32,7 +32,7 @@ class Beam(ItemProbe):
     # How many beams; whether one contains a gold answer; how many do.
     columns: Mapping[str, str] = {"beams": "Int64", "beam_hit": "boolean", "beam_hits": "Int64"}
 
-    def run(self, item: ItemRun) -> Gathering:
+    def run(self, item: ItemRun) -> Steps:
         """The search's first rollout is the greedy request of the open prompt."""
         width, greedy = item.config.beam_width, item.greedy()
         search = BeamSearch(
@@ -44,8 +44,8 @@ class Beam(ItemProbe):
             first_request_id=greedy.request_id,
         )
         following: Sequence[Request | Cancel] = search.start()
-        while answers := (yield following):
-            following = search.advance(answers)
+        while following or not search.done:
+            following = search.advance((yield following))
         if search.error is not None:
             return [item.record(self.name, index=index, **failed(search.error)) for index in range(width)]
         return [

@@ -42,7 +42,8 @@ class _Active(ItemRun):
         self.failure: str | None = None  # why there are no thoughts
         self.runs: list[_ProbeRun] = []  # in the order of the probes
         self.open = 0  # requests without their response
-        self.numbers = self.not_numbers = False  # of the log-probabilities that came: whether any are, or are NaN
+        self.numbers = self.not_numbers = False  # of the log-probabilities of responses: whether any are, or are NaN
+        self.streams: list[list[Streamed]] = []  # of its first requests, whose tokens are numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +54,9 @@ class _ProbeRun:
     asked: Sequence[Request | Cancel] = ()  # of its last step
     left: int = 0  # of these, the different ones without their response
     answered: dict[str, Response] = field(default_factory=dict)  # the responses, by request id
-    gathered: list[Any] = field(default_factory=list)  # for a probe that gathers: its answers since its last step
+    gathered: list[Response] = field(
+        default_factory=list
+    )  # for a probe that gathers: the responses since its last step
     records: list[Record] | None = None  # when it has ended
 
 
@@ -92,7 +95,7 @@ class Evaluation:
         self._ready: deque[Request] = deque()
         self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that were not cancelled
-        self._gathering: dict[_ProbeRun, None] = {}  # in order: those with answers since their last step
+        self._gathering: list[_ProbeRun] = []  # of probes that gather, until they have ended
         self._ended: deque[_Active] = deque()  # items whose records are not given out
 
     def run(self, engine: Engine | Refusing) -> Iterator[tuple[Item, list[Record]]]:
@@ -121,13 +124,16 @@ class Evaluation:
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         """Let probes evaluate all responses since the last call, then hand out requests."""
-        gathering, self._gathering = self._gathering, {}
-        for run in gathering:
-            responses, run.gathered = run.gathered, []
-            if following := self._step(run, responses):
-                self._send(run, following)
-            if not run.item.open:
-                self._settle(run.item)
+        for run in self._gathering:
+            if run.records is None:
+                responses: Sequence[Response] = ()
+                if run.gathered:
+                    responses, run.gathered = run.gathered, []
+                if following := self._step(run, responses):
+                    self._send(run, following)
+                if not run.item.open:
+                    self._settle(run.item)
+        self._gathering = [run for run in self._gathering if run.records is None]
         taken, self._cancels = self._cancels, []
         limit += len(taken)
         while len(taken) < limit and (self._ready or (self._active < self._in_flight and self._start_next())):
@@ -157,7 +163,6 @@ class Evaluation:
         for run in readers:
             if run.probe.gathers:
                 run.gathered.append(response)
-                self._gathering[run] = None
             else:
                 run.answered[response.request_id] = response
                 run.left -= 1
@@ -165,15 +170,6 @@ class Evaluation:
                     self._send(run, self._step(run, [run.answered[request.request_id] for request in run.asked]))
         if not active.open:
             self._settle(active)
-
-    def streamed(self, tokens: Sequence[Streamed]) -> None:
-        """Keep the tokens of a step for the probes that gather them."""
-        for token in tokens:
-            for run in self._readers.get(token[0], ()):
-                if run.probe.gathers:
-                    run.gathered.append(token)
-                    self._gathering[run] = None
-                    run.item.numbers = True
 
     def _start_next(self) -> bool:
         """Start the next item, with its thoughts or else with its probes."""
@@ -201,6 +197,8 @@ class Evaluation:
                 continue
             run = _ProbeRun(probe, active)
             active.runs.append(run)
+            if probe.gathers:
+                self._gathering.append(run)
             for request in self._step(run):
                 assert not isinstance(request, Cancel), "nothing was sent yet"
                 known = requests.get(request.request_id)
@@ -208,6 +206,9 @@ class Evaluation:
                 readers = self._readers.setdefault(request.request_id, [])
                 if run not in readers[-1:]:  # two of its texts may be the same tokens
                     readers.append(run)
+        for request in requests.values():
+            if isinstance(request, Generate) and request.stream is not None:
+                active.streams.append(request.stream)
         active.open += len(requests)
         self._waiting.update(requests)
         self._ready.extendleft(reversed(requests.values()))
@@ -217,7 +218,8 @@ class Evaluation:
         """Let a probe go on to its next requests, or to its records."""
         item, probe = run.item, run.probe
         view = item.aligned if probe.after_base else item
-        item.collapsed = view.collapsed = item.not_numbers and not item.numbers
+        if item.not_numbers:
+            item.collapsed = view.collapsed = not item.numbers and not any(item.streams)
         run.asked = ()
         try:
             if run.steps is not None:
@@ -299,5 +301,5 @@ def _joined(one: Request, other: Request) -> Request:
     """One request for both. They differ at most in the values that a generation reports."""
     if isinstance(one, Generate) and isinstance(other, Generate):
         most = max(one.top_logprobs, other.top_logprobs)
-        return replace(one, top_logprobs=most, stream=one.stream or other.stream)
+        return replace(one, top_logprobs=most, stream=other.stream if one.stream is None else one.stream)
     return one

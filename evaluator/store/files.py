@@ -113,7 +113,9 @@ def parquet_bytes(table: pa.Table) -> bytes:
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    # A part has too few rows for dictionaries and statistics: without them, its file is smaller, and sooner written.
+    options = {"use_dictionary": False, "write_statistics": False, "compression": "zstd"}
+    pq.write_table(table, sink, write_page_checksum=True, **options)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 

@@ -52,8 +52,7 @@ class Cutting(Waiting):
 
 def family(draw, number):
     prompt = random_tokens(draw, draw.choice([3, 15, 17, 31, 32, 33, 50, 64, 90, 127]))
-    streamed = {"top_logprobs": 3, "stream": True}
-    made = [Generate(request_id=f"{number}/0", prompt_ids=prompt, max_tokens=24, **streamed)]
+    made = [Generate(request_id=f"{number}/0", prompt_ids=prompt, max_tokens=24, top_logprobs=3, stream=[])]
     for index in range(1, 9):
         if index % 2:
             options = random_tokens(draw, draw.randrange(1, 6))
@@ -61,14 +60,15 @@ def family(draw, number):
         else:
             branch = prompt[: draw.randrange(1, len(prompt) + 1)]
             branch += random_tokens(draw, draw.randrange(0, 40))
-            made.append(Generate(request_id=f"{number}/{index}", prompt_ids=branch, max_tokens=20, **streamed))
+            name = f"{number}/{index}"
+            made.append(Generate(request_id=name, prompt_ids=branch, max_tokens=20, top_logprobs=3, stream=[]))
     return made
 
 
 def test_answers_are_the_oracles_while_blocks_are_scarce_reused_and_swapped(engine, checkpoints):
-    draw = random.Random(4)
-    requests = [request for number in range(14) for request in family(draw, number)]
     for checkpoint in (*checkpoints, checkpoints[0]):  # the same prompts again: nothing of the old weights may remain
+        draw = random.Random(4)
+        requests = [request for number in range(14) for request in family(draw, number)]
         engine.load(checkpoint)
         oracle = oracle_of(checkpoint, CONFIG)
         source = Cutting(requests)

@@ -90,7 +90,13 @@ def mixed():
     for number, length in enumerate((20, 65, 90, 120)):
         prompt, option = tokens(draw, length), tokens(draw, 40)
         asked += [
-            Generate(request_id=f"g{number}", prompt_ids=prompt, max_tokens=10, top_logprobs=3, stream=number % 2 > 0),
+            Generate(
+                request_id=f"g{number}",
+                prompt_ids=prompt,
+                max_tokens=10,
+                top_logprobs=3,
+                stream=[] if number % 2 else None,
+            ),
             *(Generate(request_id=f"n{number}.{n}", prompt_ids=prompt, seed=n, **drawn) for n in range(2)),
             *(Score(request_id=f"s{number}.{n}", prompt_ids=prompt, continuation_ids=option[n:]) for n in (0, 3, 37)),
         ]
@@ -188,7 +194,7 @@ def after_one_step(engine, first, then):
         def receive(self, name, token):
             self.requests, waiting[:] = [*self.requests, *waiting], []
 
-    return answers(engine, Source([replace(first, stream=True)]))
+    return answers(engine, Source([replace(first, stream=[])]))
 
 
 def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):

@@ -18,8 +18,9 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support import engines
-from tests.support.engines import TOLERANCE, Waiting, both_runners, fewer, greedy_tokens, oracle_of
+from tests.support.engines import TOLERANCE, Waiting, both_runners, fewer, greedy_tokens, opened, oracle_of
 from tests.support.engines import answers as ask
+from tests.support.fake import streamed_tokens
 from tests.support.models import load_model, save_tiny_model
 from tests.support.traps import lay_traps
 
@@ -277,20 +278,24 @@ class Noting(Waiting):
 
 
 def streams(stream, count=4):
-    how = {"max_tokens": 12, "top_logprobs": 3, "stream": stream}
-    return [Generate(request_id=str(n), prompt_ids=tuple(range(5, 40 + n)), **how) for n in range(count)]
+    prompts = [tuple(range(5, 40 + n)) for n in range(count)]
+    how = {"max_tokens": 12, "top_logprobs": 3}
+    return [
+        Generate(request_id=str(n), prompt_ids=ids, stream=[] if stream else None, **how)
+        for n, ids in enumerate(prompts)
+    ]
 
 
 def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(served):
     whole = ask(served.engine, streams(stream=False))
     source = Noting(streams(stream=True))
     for response in served.engine.run(source):
-        name = response.request_id
-        assert response.token_ids == whole[name].token_ids
-        assert response.top_ids == whole[name].top_ids
-        columns = response.token_ids, response.top_ids, response.top_logprobs, response.logprobs
-        assert source.tokens.pop(name) == [(name, *row) for row in zip(*columns, strict=True)]
-        del whole[name]
+        expected = whole.pop(response.request_id)
+        assert (response.token_ids, response.logprobs) == (expected.token_ids, expected.logprobs)
+        assert (response.top_ids, response.top_logprobs) == ((), ())  # its stream has them
+        source.receive_tokens()
+        found = source.tokens.pop(response.request_id)
+        assert list(map(opened, found)) == list(map(opened, streamed_tokens(expected)))
     assert not whole
     assert not source.tokens
 

@@ -10,7 +10,17 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from evaluator.engine.base import Cancel, Engine, FixedSource, Request, RequestSource, Response, Score, Streamed
+from evaluator.engine.base import (
+    Cancel,
+    Engine,
+    FixedSource,
+    Generate,
+    Request,
+    RequestSource,
+    Response,
+    Score,
+    Streamed,
+)  # fmt: skip
 from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
@@ -55,21 +65,38 @@ class Waiting:
 
     def __init__(self, requests: Sequence[Request | Cancel]) -> None:
         self.requests = list(requests)
+        self._streams: dict[str, tuple[list[Streamed], int]] = {}  # with how many tokens of each were received
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        """The first `limit` requests, and all cancels that come first."""
+        """The first `limit` requests, and all cancels that come first. New tokens are received before."""
+        self.receive_tokens()
+        taken = self._taken(limit)
+        for each in taken:
+            if isinstance(each, Generate) and each.stream is not None:
+                self._streams[each.request_id] = each.stream, 0
+        return taken
+
+    def receive_tokens(self) -> None:
+        """Each new token of the streams to `receive`."""
+        for name, (stream, received) in self._streams.items():
+            for token in stream[received:]:
+                self.receive(name, token)
+            self._streams[name] = stream, len(stream)
+
+    def _taken(self, limit: int) -> Sequence[Request | Cancel]:
         cancels = list(itertools.takewhile(lambda each: isinstance(each, Cancel), self.requests))
         taken = self.requests[: len(cancels) + limit]
         del self.requests[: len(taken)]
         return taken
 
-    def streamed(self, tokens: Sequence[Streamed]) -> None:
-        """Each to `receive`."""
-        for token in tokens:
-            self.receive(token[0], token)
-
     def receive(self, name: str, answer: Response | Streamed) -> None:
         """What a subclass makes of an answer to a request with this name."""
+
+
+def opened(token: Streamed) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """A token and the likeliest ones in its place, with their log-probabilities; its own come first."""
+    ids, logprobs, start, stop = token
+    return tuple(ids[start - 1 : stop]), tuple(logprobs[start - 1 : stop])
 
 
 def answers(engine: Engine, requests: Sequence[Request] | RequestSource) -> dict[str, Response]:
@@ -114,7 +141,8 @@ def assert_beams_of_transformers(
     class Source(Waiting):
         def receive(self, name: str, answer: Response | Streamed) -> None:
             if name not in names:
-                self.requests += searches[int(name.split("/")[0])].advance([answer])
+                responses = [answer] if isinstance(answer, Response) else []
+                self.requests += searches[int(name.split("/")[0])].advance(responses)
 
     source = Source([*(request for search in searches for request in search.start()), *among])
     for response in engine.run(source):

@@ -61,7 +61,7 @@ class FakeEngine:
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError after `fail_after` responses."""
-        waiting: dict[str, Iterator[Response | Streamed]] = {}
+        waiting: dict[str, Iterator[Response | None]] = {}
         while True:
             given = source.take(self._room - len(waiting))
             for request in given:
@@ -79,19 +79,20 @@ class FakeEngine:
             answer = waiting.pop(name)
             answered = next(answer)
             self._responses += 1
-            if isinstance(answered, Response):
+            if answered is not None:
                 yield answered
             else:
                 waiting[name] = answer
-                source.streamed([answered])
 
-    def _answer(self, request: Request) -> Iterator[Response | Streamed]:
+    def _answer(self, request: Request) -> Iterator[Response | None]:
+        """The response; before it None for every token that is streamed."""
         response = self._script(request)
         self._requests += 1
         self._prompt_tokens += len(request.prompt_ids)
-        if isinstance(request, Generate) and request.stream:
-            columns = response.token_ids, response.top_ids, response.top_logprobs, response.logprobs
-            yield from ((request.request_id, *row) for row in zip(*columns, strict=True))
+        if isinstance(request, Generate) and request.stream is not None:
+            for row in streamed_tokens(response):
+                request.stream.append(row)
+                yield None
         self._generated += len(response.token_ids)
         yield response
 
@@ -106,6 +107,14 @@ class FakeEngine:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def streamed_tokens(response: Response) -> list[Streamed]:
+    """The tokens of a response as an engine streams them."""
+    columns = response.token_ids, response.top_ids, response.logprobs, response.top_logprobs
+    return [
+        ((token, *ids), (own, *logprobs), 1, 1 + len(ids)) for token, ids, own, logprobs in zip(*columns, strict=True)
+    ]
 
 
 class FakeLM:

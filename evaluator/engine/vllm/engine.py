@@ -119,8 +119,7 @@ class VLLMEngine:
                     if batch.in_flight and not batch.ready:
                         with counters.step(was_empty=batch.was_emptied):
                             outputs = self._step(core)
-                        if streamed := batch.receive(outputs):
-                            source.streamed(streamed)
+                        batch.receive(outputs)
                         del outputs  # before the next step makes as many objects
                     elif not given and not batch.ready:
                         counters.peak_memory = self._peak_memory(self._started)

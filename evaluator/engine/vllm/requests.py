@@ -6,8 +6,11 @@ Validation is not needed, as admission.py has checked each request."""
 
 import math
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import add
 from typing import Any
 
 import msgspec
@@ -28,27 +31,36 @@ class InFlight(msgspec.Struct, eq=False):
     on them, in tables with one row for each token."""
 
     request: Request
-    prompt: list[int]  # the ids that the engine is given as its prompt
+    prompt_tokens: int  # of the engine's prompt
     top: int = 1  # so many of the likeliest tokens are reported with each generated one
     report_from: int | None = None  # the first row of the report that belongs to the continuation; None: no report
-    streamed: bool = False  # tokens are handed out as they come
     cached_tokens: int | None = None  # None: its first step is not over
     tokens: list[int] = []  # that the engine has generated without log-probabilities
-    rows: list[Streamed] = []  # the tokens with log-probabilities
+    rows: list[Streamed] = []  # the tokens with log-probabilities; the request's own list, if it is streamed
     ranks: list[int] | None = None  # theirs, of a Score
     report: Any = None  # vLLM's LogprobsTensors
     compared: list[list[float]] | None = None  # of a Score that is read token by token: its table of divergences
 
     def response(self) -> Response:
         """Everything that came back: of a Score, what vLLM reports on the prompt, and then what was generated."""
-        _, tokens, top_ids, top_logprobs, logprobs = zip(*self.rows, strict=True) if self.rows else ((),) * 5
+        request = self.request
+        if not self.rows and self.report_from is None:
+            return Response(
+                request_id=request.request_id, token_ids=tuple(self.tokens), cached_tokens=self.cached_tokens
+            )
+        tokens = tuple([ids[start - 1] for ids, _, start, _ in self.rows])
+        logprobs = tuple([values[start - 1] for _, values, start, _ in self.rows])
+        kept = isinstance(request, Generate) and request.stream is not None  # in the stream
+        listed = self.rows if self.top and not kept else ()
+        top_ids = tuple([tuple(ids[start:stop]) for ids, _, start, stop in listed])
+        top_logprobs = tuple([tuple(values[start:stop]) for _, values, start, stop in listed])
         ranks = tuple(self.ranks or ())
         divergences: tuple[Divergence, ...] = divergences_of(self.compared or ())
         if self.report_from is not None:
-            assert isinstance(self.request, Score)
+            assert isinstance(request, Score)
             ids, tables, reported = (part[self.report_from :].tolist() for part in self.report[:3])
             width = self.report.logprob_token_ids.shape[1]  # own and likeliest tokens; beyond these, divergences
-            tokens = self.request.continuation_ids
+            tokens = request.continuation_ids
             logprobs = (*[row[0] for row in tables], *logprobs)
             ranks = (*reported, *ranks)
             top_ids = (*[tuple(row[1:]) for row in ids], *top_ids)
@@ -56,12 +68,12 @@ class InFlight(msgspec.Struct, eq=False):
             if tables and len(tables[0]) > width:
                 divergences = divergences_of([row[width:] for row in tables])
         return Response(
-            request_id=self.request.request_id,
-            token_ids=tokens or tuple(self.tokens),
+            request_id=request.request_id,
+            token_ids=tokens,
             logprobs=logprobs,
             ranks=ranks,
-            top_ids=top_ids if self.top else (),
-            top_logprobs=top_logprobs if self.top else (),
+            top_ids=top_ids,
+            top_logprobs=top_logprobs,
             cached_tokens=self.cached_tokens,
             divergences=divergences,
         )
@@ -113,16 +125,17 @@ class Batch:
         if cancelled:
             self._core.abort_requests(cancelled)
         # A score by prompt log-probabilities is there to check the others: it shares nothing.
-        for request in accepted if self._by_prompt else self._shared.admit(accepted):
-            self._add(request)
+        admitted = accepted if self._by_prompt else self._shared.admit(accepted)
+        # All are made first: vLLM's code and ours in turn would push each other out of the processor's caches.
+        for made in [self._made(request) for request in admitted]:
+            self._core.add_request(made)
 
-    def receive(self, outputs: Sequence[Any]) -> list[Streamed]:
-        """Take the EngineCoreOutputs of one step; returns the tokens that are streamed."""
+    def receive(self, outputs: Sequence[Any]) -> None:
+        """Take the EngineCoreOutputs of one step."""
         in_flight = self.in_flight
         reporting: list[InFlight] = []  # one for each new token with log-probabilities
-        tokens: list[int] = []
         reports: list[Any] = []
-        ended: dict[str, InFlight] = {}
+        ended: list[tuple[str, InFlight]] = []
         for output in outputs:
             pending = in_flight.get(output.request_id)
             if pending is None:  # cancelled while this step was under way, or of an earlier run
@@ -133,31 +146,23 @@ class Batch:
                 pending.report = output.new_prompt_logprobs_tensors
             new, report = output.new_token_ids, output.new_logprobs
             if report is None:
-                pending.tokens += new
+                pending.tokens.extend(new)
             else:
                 reporting += [pending] * len(new)
-                tokens += new
                 reports.append(report)
                 if pending.ranks is not None:
                     pending.ranks += report.sampled_token_ranks.tolist()
                 if pending.compared is not None:
                     pending.compared += report.logprobs[:, -WIDTH:].tolist()
             if output.finish_reason is not None:
-                ended[output.request_id] = pending
-        streamed: list[Streamed] = []
-        for pending, row in zip(reporting, rows_of(reporting, tokens, reports), strict=True):
+                ended.append((output.request_id, pending))
+        for pending, row in zip(reporting, rows_of(reporting, reports), strict=True):
             pending.rows.append(row)
-            if pending.streamed:
-                if math.isnan(row[4]):  # the response will say so
-                    pending.streamed = False
-                else:
-                    streamed.append(row)
-        for core_id, pending in ended.items():
+        for core_id, pending in ended:
             del in_flight[core_id], self._core_ids[pending.request.request_id]
             self._count(pending)
             self.ready.extend(self._shared.answer(pending.response().or_error(self._vocabulary)))
         self.was_emptied = not in_flight
-        return streamed
 
     def _accepts(self, request: Request) -> bool:
         """Whether the engine can answer a request. If not, it gets a response with the reason."""
@@ -176,71 +181,82 @@ class Batch:
             self.ready.append(refuse(request, reason))
         return reason is None
 
-    def _add(self, request: Request) -> None:
+    def _made(self, request: Request) -> EngineCoreRequest:
+        """A request as vLLM's engine core gets it; from now on it is in flight."""
         dialect = self._started.dialect
         if isinstance(request, Generate):
             parameters = dialect.generate(request, self._eos_ids, self._vocabulary)
-            pending = InFlight(request, list(request.prompt_ids), request.top_logprobs, streamed=request.stream)
+            rows = [] if request.stream is None else request.stream
+            prompt = list(request.prompt_ids)
+            pending = InFlight(request, len(prompt), min(request.top_logprobs, self._vocabulary), rows=rows)
         elif self._by_prompt and request.reference is None:
             # One token is generated, which is not read. Row i of the report is of the prompt's token i + 1.
             parameters = prompt_score(whole=self._whole)
             prompt = [*request.prompt_ids, *request.continuation_ids]
-            pending = InFlight(request, prompt, report_from=len(request.prompt_ids) - 1)
+            pending = InFlight(request, len(prompt), report_from=len(request.prompt_ids) - 1)
         elif dialect.in_prompt(request):
             # The last token alone is generated. Of a score with a reference, the report has a row for that token too.
             parameters = dialect.score(request, in_prompt=True)
             prompt = [*request.prompt_ids, *request.continuation_ids[:-1]]
-            pending = InFlight(request, prompt, report_from=0, ranks=[])
+            pending = InFlight(request, len(prompt), report_from=0, ranks=[])
         else:
             parameters = dialect.score(request)
-            pending = InFlight(request, list(request.prompt_ids), ranks=[], compared=[] if request.reference else None)
+            prompt = list(request.prompt_ids)
+            pending = InFlight(request, len(prompt), ranks=[], compared=[] if request.reference else None)
         core_id = str(next(self._numbers))
-        self._core.add_request(
-            EngineCoreRequest(
-                request_id=core_id,
-                prompt_token_ids=pending.prompt,
-                mm_features=None,
-                sampling_params=parameters,
-                pooling_params=None,
-                arrival_time=time.time(),
-                lora_request=None,
-                cache_salt=None,
-                data_parallel_rank=None,
-            )
-        )
         self.in_flight[core_id] = pending
         self._core_ids[request.request_id] = core_id
+        return EngineCoreRequest(
+            request_id=core_id,
+            prompt_token_ids=prompt,
+            mm_features=None,
+            sampling_params=parameters,
+            pooling_params=None,
+            arrival_time=time.time(),
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
 
     def _count(self, ended: InFlight) -> None:
         generated = ended.rows or ended.tokens
-        self._counters.end_request(len(ended.prompt), ended.cached_tokens or 0, len(generated))
+        self._counters.end_request(ended.prompt_tokens, ended.cached_tokens or 0, len(generated))
 
 
-def rows_of(reporting: Sequence[InFlight], tokens: Sequence[int], reports: Sequence[Any]) -> Sequence[Streamed]:
-    """The new `tokens` of requests that are `reporting`, in the order of the rows of vLLM's LogprobsLists.
+def rows_of(reporting: Sequence[InFlight], reports: Sequence[Any]) -> list[Streamed]:
+    """The new tokens of requests that are `reporting`, in the order of the rows of vLLM's LogprobsLists.
 
     vLLM gives each request its rows as views of one table. To turn a view into Python numbers takes microseconds,
     however small it is. So the views of a step are put together again and turned at once. The table is as wide as the
-    step's most demanding request needs."""
+    step's most demanding request needs. Its first column is the token itself."""
     if not reports:
-        return ()
-    ids = np.concatenate([report.logprob_token_ids for report in reports])[:, 1:]
-    logprobs = np.concatenate([report.logprobs for report in reports])[:, : 1 + ids.shape[1]]  # without divergences
-    own, top, wide = logprobs[:, 0].tolist(), logprobs[:, 1:], ids.shape[1]  # the token itself is in the first column
-    tied = (top[:, 1:] == top[:, :-1]).any(axis=1).tolist()
-    both: list[list[tuple[Any, ...]]] = [  # columns are zipped in C
-        list(zip(*each.T.tolist(), strict=True)) if wide else [()] * len(own) for each in (ids, top)
-    ]
-    top_ids, top_logprobs = both
-    for place, (pending, ties) in enumerate(zip(reporting, tied, strict=True)):
-        if pending.top and (ties or pending.top < wide):
-            top_ids[place], top_logprobs[place] = best_of(top_ids[place], top_logprobs[place], pending.top)
-    names = [pending.request.request_id for pending in reporting]
-    return list(zip(names, tokens, top_ids, top_logprobs, own, strict=True))
+        return []
+    views = list(zip(*reports, strict=True))  # by field: ids, log-probabilities, ...
+    ids = _joined(views[0])
+    width = ids.shape[1]
+    logprobs = _joined(views[1])[:, :width]  # without divergences
+    tops = [pending.top for pending in reporting]
+    ordered = logprobs[:, 2:] < logprobs[:, 1:-1]
+    if np.count_nonzero(ordered) < ordered.size or width < 3:  # there are ties, or NaN: of a token, all its row
+        order_ties(ids[:, 1:], logprobs[:, 1:], np.array(tops))
+        for pending, logprob in zip(reporting, logprobs[:, 0].tolist(), strict=True):
+            if math.isnan(logprob):  # the response will say so, and the stream has no more tokens
+                pending.rows = pending.rows.copy()
+    table = [repeat(array(each.dtype.char, each.tobytes())) for each in (ids, logprobs)]
+    starts = range(1, 1 + ids.size, width)
+    return list(zip(*table, starts, map(add, starts, tops), strict=False))
 
 
-def best_of(ids: tuple[int, ...], logprobs: tuple[float, ...], width: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The `width` most likely tokens, ties to the lower id: torch.topk leaves their order open. Which of several tied
-    tokens are listed stays open."""
-    pairs = sorted(zip(logprobs[:width], ids, strict=False), key=lambda pair: (-pair[0], pair[1]))
-    return tuple([token for _, token in pairs]), tuple([logprob for logprob, _ in pairs])
+def _joined(views: Sequence[Any]) -> Any:
+    """Rows of a table as one writable array. numpy's concatenate takes three times as long."""
+    return np.frombuffer(bytearray().join(views), views[0].dtype).reshape(-1, views[0].shape[1])
+
+
+def order_ties(ids: Any, logprobs: Any, tops: Any) -> None:
+    """Put tied tokens in the order of their ids, in place: torch.topk leaves it open. Which of several tied tokens are
+    among a row's first `tops` stays open."""
+    for top in set(tops.tolist()) - {0, 1}:
+        rows = np.flatnonzero(tops == top)
+        order = np.lexsort((ids[rows, :top], -logprobs[rows, :top]))
+        for each in (ids, logprobs):
+            each[rows, :top] = np.take_along_axis(each[rows, :top], order, axis=1)

@@ -71,7 +71,7 @@ def asked(name):
 
 def test_rows_are_idle_before_the_tail_and_in_it():
     given_out = [[asked(1), asked(2), asked(3)], [Cancel(request_id="1")], [asked(4)], []]
-    source = SimpleNamespace(take=lambda limit: given_out.pop(0), streamed=list)
+    source = SimpleNamespace(take=lambda limit: given_out.pop(0))
     rows = Rows(2)
     rows.source = source
     assert rows.take(9)  # three requests: one waits

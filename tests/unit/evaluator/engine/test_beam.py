@@ -54,9 +54,10 @@ class Queue:
         self._draw = random.Random(seed)
         self._streams, self._cancels = self._draw.random(), self._draw.random()
         self._search = search
-        self.gathers = self._draw.random() < 0.5  # the search advances once for all that came before a `take`
+        self._eager = self._draw.random() < 0.5  # the search advances also before each response
         self._waiting: list[Request | Cancel] = []
         self.asked: list[Generate] = []
+        self._responses: list[Response] = []
         self.add(search.start())
 
     def add(self, requests):
@@ -67,25 +68,28 @@ class Queue:
                 continue
             assert isinstance(request, Generate)
             self.asked.append(request)
-            self._waiting.append(replace(request, stream=self._draw.random() < self._streams))
+            streams = self._draw.random() < self._streams
+            self._waiting.append(request if streams else replace(request, stream=None))
 
     def take(self, limit):
-        self.add(self._search.advance() if self.gathers else ())
+        self.add(self._search.advance(self._responses))
+        self._responses = []
         taken = self._waiting[: max(1, self._draw.randint(0, limit))] if limit else []
         del self._waiting[: len(taken)]
         return taken
 
-    def streamed(self, answers):
-        if self.gathers:
-            self._search.add(answers)
-        else:
-            self.add(self._search.advance(answers))
+    def handle(self, response):
+        self._responses.append(response)
+        if self._eager:
+            self.add(self._search.advance(self._responses))
+            self._responses = []
 
 
 def search_through(search, answer, seed, room=4):
     queue = Queue(search, seed)
     for response in FakeEngine(answer, reorder_seed=seed, room=room).run(queue):
-        queue.streamed([response])
+        queue.handle(response)
+    search.advance(queue._responses)
     assert search.done
     return queue.asked
 

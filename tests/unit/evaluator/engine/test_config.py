@@ -7,7 +7,7 @@ from evaluator.engine import ENGINES
 from evaluator.engine.base import Cancel, FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig, EngineKind, build_engine
 from tests.support.engines import Waiting
-from tests.support.fake import FakeEngine, FakeLM
+from tests.support.fake import FakeEngine, FakeLM, streamed_tokens
 
 
 def test_an_engine_is_added_by_registering_one_object(tmp_path):
@@ -38,7 +38,7 @@ def test_settings_that_mean_nothing_are_refused(settings, message):
 
 def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
     lm = FakeLM(vocabulary=10, eos_ids=frozenset(), seed=4)
-    request = Generate(request_id="g", prompt_ids=(3,), max_tokens=5, top_logprobs=2, stream=True)
+    request = Generate(request_id="g", prompt_ids=(3,), max_tokens=5, top_logprobs=2, stream=[])
     streamed = []
 
     class Source(Waiting):
@@ -51,10 +51,10 @@ def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
 
     (whole,) = FakeEngine(lm.answer).run(Source([request]))
     assert whole == lm.answer(request)
-    columns = whole.token_ids, whole.top_ids, whole.top_logprobs, whole.logprobs
-    assert streamed == list(zip(["g"] * 5, *columns, strict=True))
+    assert streamed == streamed_tokens(whole) == request.stream
 
     streamed.clear()
+    request.stream.clear()
     source = Source([request])
     source.then = [Cancel(request_id="g"), Generate(request_id="h", prompt_ids=(4,), max_tokens=1)]
     assert [response.request_id for response in FakeEngine(lm.answer).run(source)] == ["h"]

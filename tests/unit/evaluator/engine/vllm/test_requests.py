@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.engine.base import Cancel, FixedSource, Generate, Score
+from evaluator.engine.base import NOT_NUMBERS, Cancel, FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
-from tests.support.engines import needs_vllm
+from tests.support.engines import needs_vllm, opened
 
 pytestmark = needs_vllm
 
@@ -201,21 +201,22 @@ def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine,
 
 def table(counts, width, seed):
     """LogprobsLists of so many rows each, as views of one table. Values are multiples of a half, so that many tie."""
+    from vllm.v1.outputs import LogprobsLists
+
     rng = np.random.default_rng(seed)
     rows = sum(counts)
-    top = -np.sort(rng.integers(0, 6, (rows, width)) / 2, axis=1).astype(np.float32)
+    top = -np.sort(rng.integers(0, 6 if seed % 2 else 2**20, (rows, width)) / 2, axis=1).astype(np.float32)
     logprobs = np.concatenate([rng.normal(size=(rows, 1)).astype(np.float32), top], axis=1)
-    ids = rng.integers(0, 1000, (rows, width + 1))
-    ends = list(itertools.accumulate(counts))
-    owns = [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
-    return [SimpleNamespace(logprob_token_ids=ids[own], logprobs=logprobs[own]) for own in owns]
+    whole = LogprobsLists(rng.integers(0, 1000, (rows, width + 1)), logprobs, np.ones(rows, np.int64))
+    starts = itertools.accumulate(counts, initial=0)
+    return [whole.slice_request(start, count) for start, count in zip(starts, counts, strict=False)]
 
 
-def slowly(name, report, wanted):
+def slowly(report, wanted):
     found = []
     for own, ids in zip(report.logprobs, report.logprob_token_ids, strict=True):
         best = sorted((-float(own[1 + k]), int(ids[1 + k])) for k in range(wanted))
-        found.append((name, int(ids[0]), tuple(t for _, t in best), tuple(-v for v, _ in best), float(own[0])))
+        found.append(((int(ids[0]), *[t for _, t in best]), (float(own[0]), *[-v for v, _ in best])))
     return found
 
 
@@ -229,12 +230,25 @@ def test_rows_are_those_of_the_tables(counts, width, wanted):
         for number, (report, count) in enumerate(zip(reports, counts, strict=True)):
             top = wanted[number % len(wanted)]
             asked = Generate(request_id=str(number), prompt_ids=(1,), max_tokens=9, top_logprobs=top)
-            reporting += [InFlight(asked, [1], top)] * count
-            expected += slowly(str(number), report, top)
-        tokens = [row[1] for row in expected]
-        rows = rows_of(reporting, tokens, reports)
-        # Of a request without any, the likeliest tokens are left out later.
-        assert [
-            row if each.top else (*row[:2], (), (), row[4]) for row, each in zip(rows, reporting, strict=True)
-        ] == expected
-        assert all(type(token) is int for row in rows for token in row[2])
+            reporting += [InFlight(asked, 1, top)] * count
+            expected += slowly(report, top)
+        rows = [opened(row) for row in rows_of(reporting, reports)]
+        assert rows == expected
+        assert all(type(token) is int for ids, _ in rows for token in ids)
+
+
+def test_a_stream_ends_before_a_token_whose_log_probability_is_no_number():
+    from evaluator.engine.vllm.requests import InFlight, rows_of
+
+    streams: list[list[Any]] = [[], []]
+    asked = [Generate(request_id="0", prompt_ids=(1,), max_tokens=9, top_logprobs=2, stream=each) for each in streams]
+    pending = [InFlight(each, 1, 2, rows=each.stream) for each in asked]
+    for step in range(3):
+        reports = table([1, 1], 2, step)
+        if step == 1:
+            reports[1].logprobs[:] = np.nan
+        for each, row in zip(pending, rows_of(pending, reports), strict=True):
+            each.rows.append(row)
+    assert [len(each) for each in streams] == [3, 1]
+    assert pending[0].response().or_error(1000).status == "ok"
+    assert pending[1].response().or_error(1000).error == NOT_NUMBERS

@@ -10,7 +10,7 @@ pytestmark = needs_vllm
 SCORE = Score(request_id="s", prompt_ids=(1, 2, 9), continuation_ids=(3, 4))
 ASKED = {
     "greedy": Generate(request_id="g", prompt_ids=(1,), max_tokens=5),
-    "beam": Generate(request_id="g", prompt_ids=(1,), max_tokens=7, top_logprobs=6, stream=True),
+    "beam": Generate(request_id="g", prompt_ids=(1,), max_tokens=7, top_logprobs=6, stream=[]),
     "sample": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=1.0, top_p=0.9, seed=12),
     "whole": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5, seed=2**62),
     "unseeded": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5),
