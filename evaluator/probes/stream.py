@@ -54,9 +54,7 @@ class _ProbeRun:
     asked: Sequence[Request | Cancel] = ()  # of its last step
     left: int = 0  # of these, the different ones without their response
     answered: dict[str, Response] = field(default_factory=dict)  # the responses, by request id
-    gathered: list[Response] = field(
-        default_factory=list
-    )  # for a probe that gathers: the responses since its last step
+    gathered: list[Response] = field(default_factory=list)  # since its last step, for a probe that gathers
     records: list[Record] | None = None  # when it has ended
 
 

@@ -7,6 +7,7 @@ of the prompt, and the score takes one step (prompt_scores.py).
 - V1 runner (CPUs): a sampler of our own (v1/sampler.py) reads its orders from `SamplingParams.extra_args`.
 - V2 runner (GPUs): vLLM's own trace replay and top-p."""
 
+import copy
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
@@ -56,7 +57,7 @@ class Dialect:
             orders[SCORED_FROM] = len(request.prompt_ids)
         if request.reference is not None:
             orders |= {FORCED: forced, REFERENCE: dataclasses.asdict(request.reference)}
-        made = _template(ignore_eos=True, **settings).__copy__()
+        made = copy.copy(_template(ignore_eos=True, **settings))
         made.max_tokens = len(forced)
         if self.v2:
             made.trace_decode_token_ids = forced
@@ -70,7 +71,7 @@ class Dialect:
         ours = not greedy and not self.v2 and request.top_p < 1
         top_p = 1.0 if greedy or ours else request.top_p
         ends = (*eos_ids, *request.stop_ids)
-        made = _answered(request.temperature, top_p, top if top or greedy else None, ends).__copy__()
+        made = copy.copy(_answered(request.temperature, top_p, top if top or greedy else None, ends))
         made.max_tokens = request.max_tokens
         if not greedy:
             made.seed = request.seed
