@@ -34,6 +34,7 @@ class _Kept(dict[int, int | None]):
 
 
 _WITHOUT_PUNCTUATION = _Kept()
+_LONG = 64  # characters: languages without spaces have words of any length, which do not recur
 
 
 def code_of(language: str) -> str:
@@ -56,13 +57,16 @@ def without_spaces(language: str) -> bool:
 
 def normalise(text: str) -> str:
     """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
-    return " ".join(filter(None, map(_normalised, text.split())))
+    # Each word by itself: nothing combines or changes its case across white space.
+    words = [_known(word) if len(word) <= _LONG else _normalised(word) for word in text.split()]
+    return " ".join(filter(None, words))
 
 
-@lru_cache(maxsize=2**14)  # an item's answers share most of their words
 def _normalised(word: str) -> str:
-    """A word, normalised by itself: nothing combines or changes its case across white space."""
     return unicodedata.normalize("NFC", word).lower().translate(_WITHOUT_PUNCTUATION)
+
+
+_known = lru_cache(maxsize=2**14)(_normalised)  # an item's answers share most of their words
 
 
 def split_tokens(text: str, language: str) -> list[str]:

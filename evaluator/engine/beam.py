@@ -81,12 +81,14 @@ class BeamSearch:
         max_tokens: int,
         eos_ids: frozenset[int],
         first_request_id: str | None = None,
+        first_stream: list[Streamed] | None = None,
     ) -> None:
-        """`first_request_id` names the first request, if a driver shares it; others are `request_prefix`/number."""
+        """The first request's name and stream, if a driver shares it; others are named `request_prefix`/number."""
         if width < 1 or max_tokens < 1:
             raise ValueError(f"width and max_tokens must be at least 1: width={width}, max_tokens={max_tokens}")
         self._request_prefix = request_prefix
         self._first_request_id = first_request_id
+        self._first_rollout = _Rollout() if first_stream is None else _Rollout(first_stream)
         self._prompt_ids = prompt_ids
         self._width = width
         self._max_tokens = max_tokens
@@ -175,7 +177,7 @@ class BeamSearch:
         while heads:
             candidate = heads[0]
             negated, index, k = candidate
-            if negated >= enough:
+            if negated >= enough and enough < inf:
                 return best, negated
             best.append(candidate)
             beam = live[index]
@@ -238,7 +240,7 @@ class BeamSearch:
 
     def _request(self, beam: _Beam) -> Generate:
         """Request the rollout that begins with a live prefix."""
-        beam.rollout, beam.depth = _Rollout(), 0
+        beam.rollout, beam.depth = _Rollout() if self._next_request else self._first_rollout, 0
         first = self._next_request == 0 and self._first_request_id
         request_id = first or f"{self._request_prefix}/{self._next_request}"
         self._next_request += 1

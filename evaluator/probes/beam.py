@@ -42,6 +42,7 @@ class Beam(ItemProbe):
             max_tokens=greedy.max_tokens,
             eos_ids=item.eos_ids,
             first_request_id=greedy.request_id,
+            first_stream=item.stream,
         )
         following: Sequence[Request | Cancel] = search.start()
         while following or not search.done:

@@ -16,7 +16,7 @@ from evaluator.asking.questions import Question, Window
 from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Frozen
 from evaluator.core.records import Format, Record
-from evaluator.engine.base import NOT_NUMBERS, TOO_LONG, Generate, Response, Score
+from evaluator.engine.base import NOT_NUMBERS, TOO_LONG, Generate, Response, Score, Streamed
 from evaluator.engine.distributions import RANKS
 from evaluator.probes.grading import grade
 
@@ -172,6 +172,7 @@ class ItemRun:
         self.base = base
         self.references = references
         self.collapsed = False  # the item's log-probabilities came back so far, and all are NaN
+        self.stream: list[Streamed] = []  # of the greedy request of the open prompt, for every search that shares it
         self._serial = serial
         self._columns = {**columns, "task": self.item.task, "language": self.item.language}
         self._columns |= {"item_id": self.item.item_id, "index": 0, "seed": config.seed, "status": "ok"}

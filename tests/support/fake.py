@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from evaluator.core.errors import EngineError
 from evaluator.engine.base import (
@@ -93,6 +94,7 @@ class FakeEngine:
             for row in streamed_tokens(response):
                 request.stream.append(row)
                 yield None
+            response = replace(response, top_ids=(), top_logprobs=())
         self._generated += len(response.token_ids)
         yield response
 

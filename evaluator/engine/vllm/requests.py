@@ -240,11 +240,15 @@ def rows_of(reporting: Sequence[InFlight], reports: Sequence[Any]) -> list[Strea
     if np.count_nonzero(ordered) < ordered.size or width < 3:  # there are ties, or NaN: of a token, all its row
         order_ties(ids[:, 1:], logprobs[:, 1:], np.array(tops))
         for pending, logprob in zip(reporting, logprobs[:, 0].tolist(), strict=True):
-            if math.isnan(logprob):  # the response will say so, and the stream has no more tokens
-                pending.rows = pending.rows.copy()
+            if math.isnan(logprob) and pending.rows is getattr(pending.request, "stream", None):
+                pending.rows = pending.rows.copy()  # the response will say so, and the stream has no more tokens
     table = [repeat(array(each.dtype.char, each.tobytes())) for each in (ids, logprobs)]
     starts = range(1, 1 + ids.size, width)
-    return list(zip(*table, starts, map(add, starts, tops), strict=False))
+    rows = list(zip(*table, starts, map(add, starts, tops), strict=False))
+    if 0 in tops:  # nobody looks at other tokens than these: a long thought need not keep all tables of its steps
+        alone = [((of[start - 1],), (values[start - 1],), 1, 1) for of, values, start, _ in rows]
+        rows = [row if top else own for row, own, top in zip(rows, alone, tops, strict=True)]
+    return rows
 
 
 def _joined(views: Sequence[Any]) -> Any:

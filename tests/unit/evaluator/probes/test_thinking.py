@@ -61,8 +61,13 @@ class Run:
         stream = Evaluation(
             iter(plans), config=self.config, prompter=self.prompter, columns=STAMP, base=base and base.answer
         )
-        engine = FakeEngine(self.lm.answer, reorder_seed=seed, room=9)
+        self.asked = []
+        engine = FakeEngine(self._answered, reorder_seed=seed, room=9)
         self.records = [record for _, found in stream.run(engine) for record in found]
+
+    def _answered(self, request):
+        self.asked.append(request)
+        return self.lm.answer(request)
 
     def of(self, probe, item_id=None):
         return [each for each in self.records if each.probe == probe and item_id in (None, each.item_id)]
@@ -176,6 +181,13 @@ def test_aligned_probes_come_after_the_thought_of_the_base(template):
         )
         assert best.logprob == pytest.approx(continued)
     assert {each.status for each in own.of("aligned_rank")} <= {"ok", "excluded"}
+
+
+def test_both_searches_of_a_base_follow_the_greedy_answer_to_its_open_prompt():
+    searched = [each for each in Run(QWEN).asked if isinstance(each, Generate) and each.top_logprobs]
+    first = {each.prompt_ids for each in searched if each.request_id.endswith("/greedy/open")}
+    assert len(first) == 12
+    assert sum(each.prompt_ids in first for each in searched) == 12
 
 
 def test_without_thinking_no_record_has_a_thought_and_none_changes():
