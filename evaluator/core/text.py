@@ -57,16 +57,14 @@ def without_spaces(language: str) -> bool:
 
 def normalise(text: str) -> str:
     """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
-    # Each word by itself: nothing combines or changes its case across white space.
-    words = [_known(word) if len(word) <= _LONG else _normalised(word) for word in text.split()]
+    words = [_word(each) if len(each) <= _LONG else _word.__wrapped__(each) for each in text.split()]
     return " ".join(filter(None, words))
 
 
-def _normalised(word: str) -> str:
-    return unicodedata.normalize("NFC", word).lower().translate(_WITHOUT_PUNCTUATION)
-
-
-_known = lru_cache(maxsize=2**14)(_normalised)  # an item's answers share most of their words
+# A word, normalised by itself: nothing combines or changes its case across white space. An item's answers share most.
+_word = lru_cache(maxsize=2**14)(
+    lambda word: unicodedata.normalize("NFC", word).lower().translate(_WITHOUT_PUNCTUATION)
+)
 
 
 def split_tokens(text: str, language: str) -> list[str]:
