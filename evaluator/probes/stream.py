@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
 from evaluator.engine.admission import Refusing
-from evaluator.engine.base import NOT_NUMBERS, Cancel, Engine, Generate, Request, Response, Streamed
+from evaluator.engine.base import NOT_NUMBERS, Cancel, Engine, Generate, Request, Response
 from evaluator.probes.base import ItemProbe, Probe, Steps, blame
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.greedy import Greedy
@@ -43,7 +43,6 @@ class _Active(ItemRun):
         self.runs: list[_ProbeRun] = []  # in the order of the probes
         self.open = 0  # requests without their response
         self.numbers = self.not_numbers = False  # of the log-probabilities of responses: whether any are, or are NaN
-        self.streams: list[list[Streamed]] = []  # of its first requests, whose tokens are numbers
 
 
 @dataclass(slots=True, eq=False)
@@ -204,9 +203,6 @@ class Evaluation:
                 readers = self._readers.setdefault(request.request_id, [])
                 if run not in readers[-1:]:  # two of its texts may be the same tokens
                     readers.append(run)
-        for request in requests.values():
-            if isinstance(request, Generate) and request.stream is not None:
-                active.streams.append(request.stream)
         active.open += len(requests)
         self._waiting.update(requests)
         self._ready.extendleft(reversed(requests.values()))
@@ -217,7 +213,8 @@ class Evaluation:
         item, probe = run.item, run.probe
         view = item.aligned if probe.after_base else item
         if item.not_numbers:
-            item.collapsed = view.collapsed = not item.numbers and not any(item.streams)
+            streamed = item.stream or item.aligned.stream  # numbers, too
+            item.collapsed = view.collapsed = not (item.numbers or streamed)
         run.asked = ()
         try:
             if run.steps is not None:

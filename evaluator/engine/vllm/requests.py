@@ -41,6 +41,11 @@ class InFlight(msgspec.Struct, eq=False):
     report: Any = None  # vLLM's LogprobsTensors
     compared: list[list[float]] | None = None  # of a Score that is read token by token: its table of divergences
 
+    @property
+    def streams(self) -> bool:
+        """Whether its tokens go to the request's own list, as they do until one is NaN."""
+        return isinstance(self.request, Generate) and self.rows is self.request.stream
+
     def response(self) -> Response:
         """Everything that came back: of a Score, what vLLM reports on the prompt, and then what was generated."""
         request = self.request
@@ -50,8 +55,7 @@ class InFlight(msgspec.Struct, eq=False):
             )
         tokens = tuple([ids[start - 1] for ids, _, start, _ in self.rows])
         logprobs = tuple([values[start - 1] for _, values, start, _ in self.rows])
-        kept = isinstance(request, Generate) and request.stream is not None  # in the stream
-        listed = self.rows if self.top and not kept else ()
+        listed = self.rows if self.top and not self.streams else ()
         top_ids = tuple([tuple(ids[start:stop]) for ids, _, start, stop in listed])
         top_logprobs = tuple([tuple(values[start:stop]) for _, values, start, stop in listed])
         ranks = tuple(self.ranks or ())
@@ -240,14 +244,16 @@ def rows_of(reporting: Sequence[InFlight], reports: Sequence[Any]) -> list[Strea
     if np.count_nonzero(ordered) < ordered.size or width < 3:  # there are ties, or NaN: of a token, all its row
         order_ties(ids[:, 1:], logprobs[:, 1:], np.array(tops))
         for pending, logprob in zip(reporting, logprobs[:, 0].tolist(), strict=True):
-            if math.isnan(logprob) and pending.rows is getattr(pending.request, "stream", None):
+            if math.isnan(logprob) and pending.streams:
                 pending.rows = pending.rows.copy()  # the response will say so, and the stream has no more tokens
     table = [repeat(array(each.dtype.char, each.tobytes())) for each in (ids, logprobs)]
     starts = range(1, 1 + ids.size, width)
     rows = list(zip(*table, starts, map(add, starts, tops), strict=False))
     if 0 in tops:  # nobody looks at other tokens than these: a long thought need not keep all tables of its steps
-        alone = [((of[start - 1],), (values[start - 1],), 1, 1) for of, values, start, _ in rows]
-        rows = [row if top else own for row, own, top in zip(rows, alone, tops, strict=True)]
+        return [
+            (of, values, start, stop) if stop > start else ((of[start - 1],), (values[start - 1],), 1, 1)
+            for of, values, start, stop in rows
+        ]
     return rows
 
 
