@@ -17,7 +17,6 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -214,17 +213,18 @@ class PacedExecutor(Executor):  # type: ignore[misc]
         """Nothing to compile."""
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
-        """Take a step, which `sample_tokens` submits; a step without tokens is over at once."""
-        future: Future[Any] = Future()
+        """Take a step. `sample_tokens` submits it, unless it has no tokens."""
         self._submitted = scheduler_output
-        if not scheduler_output.total_num_scheduled_tokens:
-            self._forget(scheduler_output)
-            future.set_result(EMPTY_MODEL_RUNNER_OUTPUT)
-        return future
+        return SimpleNamespace(result=partial(self._without_tokens, scheduler_output))
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """A step that was submitted: vLLM waits for its `result`."""
         return SimpleNamespace(result=partial(self._result, self._submitted, self.device.submit()))
+
+    def _without_tokens(self, step: Any) -> ModelRunnerOutput:
+        """Forget what a step ends. vLLM asks for results in order: the step before may hold rows of that."""
+        self._forget(step)
+        return EMPTY_MODEL_RUNNER_OUTPUT
 
     def _result(self, submitted: Any, ends: float) -> ModelRunnerOutput:
         """Make up the outputs while the device computes, then wait for it."""

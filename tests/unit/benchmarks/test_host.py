@@ -94,6 +94,21 @@ def test_the_floor_repeats_every_step(monkeypatch):
     assert alone.steps == before["steps"]
 
 
+def test_a_step_that_is_under_way_ends_though_its_only_request_was_cancelled(monkeypatch):
+    from benchmarks.device import Device
+
+    engine, _, time, _ = ran(monkeypatch, 0.0)
+    arrived = engine.begin(Device(PACE, time.now))
+    request = max((sent for _, sent in arrived if not isinstance(sent, list)), key=lambda sent: sent.request_id)
+    engine._client.add_request(request)
+    while not engine._client.get_output().outputs:  # the first step's; the second is under way
+        pass
+    assert engine._core.batch_queue
+    engine._client.abort_requests([request.request_id])
+    engine.begin(Device(PACE, time.now))
+    assert not engine._core.batch_queue
+
+
 @pytest.mark.more
 def test_two_engines_share_the_device_and_the_items():
     done = resurface_apart("bench", "host", "--pace", "1", "--rows", "16", "--items", "6", "--engines", "2")
