@@ -113,10 +113,8 @@ class HostEngine(VLLMEngine):
 
         from benchmarks.device import executor
         from evaluator.engine.vllm.arguments import FASTER_DECODE, graph_arguments, of_device
-        from evaluator.engine.vllm.prompt_scores import keep_last_context_token
         from evaluator.engine.vllm.sampling import Dialect
-        from evaluator.engine.vllm.start import Started
-        from evaluator.engine.vllm.v2.partial_blocks import share_partial_blocks
+        from evaluator.engine.vllm.start import Started, patch_engine
 
         config, rows = self._config, self._config.max_num_seqs or _ROWS
         blueprint = self._blueprint = read_blueprint(model)
@@ -131,15 +129,13 @@ class HostEngine(VLLMEngine):
         # The V2 runner's scheduler. The runner itself needs Triton, which a CPU lacks.
         with patch.object(type(vllm_config), "use_v2_model_runner", True):
             client = InprocClient(vllm_config, executor(self._script, self._device), log_stats=False)
-        core = client.engine_core
-        one_step = config.scoring == "forced" and keep_last_context_token(core.scheduler)
-        if one_step:
-            share_partial_blocks(core.scheduler)
+        llm = SimpleNamespace(engine_core=client, collective_rpc=client.collective_rpc)
+        one_step = patch_engine(llm, config, v2=True)
         graphs = graph_arguments(config.cuda_graphs, compile=False, requests=rows, tokens=rows)
         mode = graphs.get("compilation_config", {}).get("cudagraph_mode", "NONE")
         assert mode in (*FASTER_DECODE, "FULL", "NONE")
         self._started = Started(
-            llm=SimpleNamespace(engine_core=client, collective_rpc=client.collective_rpc),
+            llm=llm,
             dialect=Dialect(v2=True, one_step=one_step),
             max_model_len=min(config.max_model_len, positions),
             positions=positions,
@@ -148,7 +144,7 @@ class HostEngine(VLLMEngine):
             scoring=config.scoring,
             graphs=mode,
         )
-        self._core, self._client = core, client
+        self._core, self._client = client.engine_core, client
         self._time()
 
     def _time(self) -> None:

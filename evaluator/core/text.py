@@ -34,7 +34,6 @@ class _Kept(dict[int, int | None]):
 
 
 _WITHOUT_PUNCTUATION = _Kept()
-_LONG = 64  # characters: languages without spaces have words of any length, which do not recur
 
 
 def code_of(language: str) -> str:
@@ -57,14 +56,7 @@ def without_spaces(language: str) -> bool:
 
 def normalise(text: str) -> str:
     """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
-    words = [_word(each) if len(each) <= _LONG else _word.__wrapped__(each) for each in text.split()]
-    return " ".join(filter(None, words))
-
-
-# A word, normalised by itself: nothing combines or changes its case across white space. An item's answers share most.
-_word = lru_cache(maxsize=2**14)(
-    lambda word: unicodedata.normalize("NFC", word).lower().translate(_WITHOUT_PUNCTUATION)
-)
+    return " ".join(unicodedata.normalize("NFC", text).lower().translate(_WITHOUT_PUNCTUATION).split())
 
 
 def split_tokens(text: str, language: str) -> list[str]:

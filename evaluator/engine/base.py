@@ -17,10 +17,21 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-# A token of a streamed request: ids, log-probabilities, start and stop. From start to stop are the likeliest tokens in
-# its place, as in Response; before these comes the token itself. All tokens of a step share one table. An object for
-# each of its numbers would take longer to make than to look at the few that are needed.
-Streamed = tuple[Sequence[int], Sequence[float], int, int]
+
+class TokenTable(msgspec.Struct):
+    """The tokens of a step, of all requests. An object for each number would take longer to make than the few that are
+    looked at take to find.
+
+    Rows of `width` follow one another. A row has a token itself, and then the likeliest tokens in its place, as in
+    Response: as many as its request wants or more, or the whole vocabulary."""
+
+    ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()  # nats
+    width: int = 0
+
+
+# A token of a streamed request: its table, and the place of the likeliest token in its row. Before it is the token.
+Streamed = tuple[TokenTable, int]
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +47,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     # Where the engine appends its tokens as they are computed, if it can, and before it answers. A token whose
     # log-probability is NaN is left out, and so are all that follow it.
     stream: list[Streamed] | None = None
+    stream_only: bool = False  # what its stream has need not be in its response
     stop_ids: tuple[int, ...] = ()  # ids that end it as EOS does
     checked: int = 0  # so many prompt_ids are known to be ids: of a request that was answered, and of its answer
 

@@ -32,7 +32,7 @@ from math import inf
 
 import msgspec
 
-from evaluator.engine.base import Cancel, Generate, Response, Streamed
+from evaluator.engine.base import Cancel, Generate, Response, Streamed, TokenTable
 
 
 class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class _Beam(msgspec.Struct, eq=False):
     row: Streamed | None = None  # its expansion, and its rollout's next token; None: unknown as yet
 
 
-# (negated sum, index of the live beam, index in its expansion's table): compared as tuples, in C.
+# (negated sum, index of the live beam, place in its expansion's table): compared as tuples, in C.
 _Candidate = tuple[float, int, int]
 
 
@@ -93,6 +93,7 @@ class BeamSearch:
         self._width = width
         self._max_tokens = max_tokens
         self._eos_ids = eos_ids
+        self._expansion = width + len(eos_ids)  # tokens of each prefix, or the whole vocabulary
         self._live = [_Beam(0.0, (), _NO_ROLLOUT)]  # best first
         self._finished: list[Hypothesis] = []  # best first, at most `width`
         self._in_flight: dict[str, _Rollout] = {}
@@ -123,6 +124,8 @@ class BeamSearch:
             return []
         for beam in self._unknown:
             beam.row = beam.rollout.row(beam.depth)
+        if not self._step and best.row is not None:
+            self._expansion = min(self._expansion, best.row[0].width - 1)
         before = self._step
         while True:
             unknown = [beam for beam in self._live if beam.row is None]
@@ -153,7 +156,7 @@ class BeamSearch:
             self.error = answer.error or answer.status
         columns = answer.token_ids, answer.top_ids, answer.logprobs, answer.top_logprobs
         for token, ids, own, logprobs in islice(zip(*columns, strict=False), len(rollout.rows), None):
-            rollout.rows.append(((token, *ids), (own, *logprobs), 1, 1 + len(ids)))
+            rollout.rows.append((TokenTable((token, *ids), (own, *logprobs), 1 + len(ids)), 1))
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
         """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
@@ -165,10 +168,10 @@ class BeamSearch:
         one is selected. Ties go to the better beam, then to the earlier token. Also the negated sum of that last one,
         infinite if there are fewer: a prefix that is strictly worse contributes neither a live beam nor a finished one.
         The ranking stops early at a sum of `enough`."""
-        live, eos_ids, width = self._live, self._eos_ids, self._width
+        live, eos_ids, width, expansion = self._live, self._eos_ids, self._width, self._expansion
         # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.
         heads = [
-            (beam.negated - row[1][row[2]], index, row[2])
+            (beam.negated - row[0].logprobs[row[1]], index, row[1])
             for index, beam in enumerate(live)
             if (row := beam.row) is not None
         ]
@@ -176,19 +179,19 @@ class BeamSearch:
         best: list[_Candidate] = []
         while heads:
             candidate = heads[0]
-            negated, index, k = candidate
+            negated, index, place = candidate
             if negated >= enough and enough < inf:
                 return best, negated
             best.append(candidate)
             beam = live[index]
-            ids, logprobs, _, stop = beam.row  # type: ignore[misc]
-            if ids[k] not in eos_ids:
+            table, start = beam.row  # type: ignore[misc]
+            if table.ids[place] not in eos_ids:
                 width -= 1
                 if not width:
                     return best, negated
-            k += 1
-            if k < stop:
-                heapreplace(heads, (beam.negated - logprobs[k], index, k))
+            place += 1
+            if place < start + expansion:
+                heapreplace(heads, (beam.negated - table.logprobs[place], index, place))
             else:
                 heappop(heads)
         return best, inf
@@ -199,13 +202,13 @@ class BeamSearch:
         at_end = self._step == self._max_tokens
         live: list[_Beam] = []
         finished = len(self._finished)
-        for position, (negated, index, k) in enumerate(candidates):
+        for position, (negated, index, place) in enumerate(candidates):
             beam = self._live[index]
-            ids, _, start, _ = beam.row  # type: ignore[misc]
-            token = ids[k]
+            table, start = beam.row  # type: ignore[misc]
+            token = table.ids[place]
             if not at_end and token not in eos_ids:
                 rollout, depth = beam.rollout, beam.depth + 1
-                if token != ids[start - 1]:
+                if token != table.ids[start - 1]:
                     rollout, depth = _NO_ROLLOUT, 0
                 live.append(_Beam(negated, (*beam.token_ids, token), rollout, depth, rollout.row(depth)))
             elif position < width:
@@ -250,7 +253,8 @@ class BeamSearch:
             request_id=request_id,
             prompt_ids=prompt_ids,
             max_tokens=self._max_tokens - self._step,
-            top_logprobs=self._width + len(self._eos_ids),
+            top_logprobs=self._expansion,
             stream=beam.rollout.rows,
+            stream_only=not first,  # nobody else reads it
             checked=len(prompt_ids) if self._step else 0,
         )

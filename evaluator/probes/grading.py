@@ -8,6 +8,7 @@ not part of an answer. They are removed here, so callers pass the decoded text u
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -37,30 +38,29 @@ def loops(thought: str, language: str) -> bool:
     return len(tokens) >= 2 * LOOP and 2 * len(set(grams)) <= len(grams)
 
 
-@lru_cache(maxsize=1024)  # an item's answers are compared with every beam and sample
-def gradable(answers: tuple[str, ...]) -> tuple[str, ...]:
+def gradable(answers: Iterable[str]) -> tuple[str, ...]:
     """Gold answers, normalised; without those that normalise to nothing, since every text contains the empty one."""
     return tuple(answer for answer in map(normalise, answers) if answer)
 
 
-@lru_cache(maxsize=1024)
-def _counted(answer: str, language: str) -> Counter[str]:
-    return Counter(split_tokens(answer, language))
-
-
-def token_f1(produced: list[str], wanted: Counter[str]) -> float:
-    """F1 in [0, 1] over two multisets of tokens, as in SQuAD (Rajpurkar et al., 2016)."""
-    shared = sum([min(produced.count(token), count) for token, count in wanted.items()])
-    # 2PR / (P + R) with P = shared / produced and R = shared / wanted. This form needs no special case for P = R = 0.
-    return 2 * shared / (len(produced) + wanted.total()) if shared else 0.0
+@lru_cache(maxsize=1024)  # an item's answers are compared with every beam and sample
+def _wanted(answers: tuple[str, ...], language: str) -> list[tuple[str, list[tuple[str, int]], int]]:
+    """Each gold answer, how often it has each of its tokens, and how many these are."""
+    tokens = [(answer, split_tokens(answer, language)) for answer in gradable(answers)]
+    return [(answer, list(Counter(found).items()), len(found)) for answer, found in tokens]
 
 
 def grade(text: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
-    """The columns of a record that grade a decoded text against those of the answers that are `gradable`."""
-    produced = normalise(strip_thinking(text))
-    wanted, tokens = gradable(answers), split_tokens(produced, language)
-    return {
-        "contains": any(answer in produced for answer in wanted),
-        "exact_match": produced in wanted,
-        "token_f1": max([token_f1(tokens, _counted(answer, language)) for answer in wanted], default=0.0),
-    }
+    """The columns of a record that grade a decoded text against those of the answers that are `gradable`.
+
+    Token F1 is that of two multisets of tokens, in [0, 1], as in SQuAD (Rajpurkar et al., 2016)."""
+    text = normalise(strip_thinking(text))
+    produced = split_tokens(text, language)
+    contains, exact_match, token_f1 = False, False, 0.0
+    for answer, counts, total in _wanted(answers, language):
+        contains = contains or answer in text
+        exact_match = exact_match or answer == text
+        if shared := sum([min(produced.count(token), count) for token, count in counts]):
+            # 2PR / (P + R) with P = shared / produced and R = shared / wanted. It needs no special case for P = R = 0.
+            token_f1 = max(token_f1, 2 * shared / (len(produced) + total))
+    return {"contains": contains, "exact_match": exact_match, "token_f1": token_f1}

@@ -14,12 +14,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import astuple
 
 from evaluator.core.errors import InputError, ResurfaceError, one_line
 from evaluator.core.records import Item, Record
@@ -33,8 +33,8 @@ _KEPT = 4  # bases' answers to a task that are kept in memory
 
 def to_table(records: Sequence[Record]) -> pa.Table:
     """Records as one Arrow table with the schema `RECORDS`, one row each."""
-    columns = {name: list(map(attrgetter(name), records)) for name in RECORDS.names}
-    return pa.table(columns, schema=RECORDS)
+    columns = list(zip(*map(astuple, records), strict=True)) or [()] * len(RECORDS)
+    return pa.table(dict(zip(RECORDS.names, columns, strict=True)), schema=RECORDS)
 
 
 def failed_throughout(table: pa.Table) -> str | None:

@@ -93,10 +93,11 @@ class Waiting:
         """What a subclass makes of an answer to a request with this name."""
 
 
-def opened(token: Streamed) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """A token and the likeliest ones in its place, with their log-probabilities; its own come first."""
-    ids, logprobs, start, stop = token
-    return tuple(ids[start - 1 : stop]), tuple(logprobs[start - 1 : stop])
+def opened(token: Streamed, top: int | None = None) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """A token and the likeliest `top` ones in its place (None: all), with log-probabilities; its own come first."""
+    table, start = token
+    stop = start + (table.width - 1 if top is None else top)
+    return tuple(table.ids[start - 1 : stop]), tuple(table.logprobs[start - 1 : stop])
 
 
 def answers(engine: Engine, requests: Sequence[Request] | RequestSource) -> dict[str, Response]:

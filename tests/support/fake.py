@@ -28,6 +28,7 @@ from evaluator.engine.base import (
     Response,
     Score,
     Streamed,
+    TokenTable,
 )
 from evaluator.engine.distributions import referred, unusable
 
@@ -115,7 +116,8 @@ def streamed_tokens(response: Response) -> list[Streamed]:
     """The tokens of a response as an engine streams them."""
     columns = response.token_ids, response.top_ids, response.logprobs, response.top_logprobs
     return [
-        ((token, *ids), (own, *logprobs), 1, 1 + len(ids)) for token, ids, own, logprobs in zip(*columns, strict=True)
+        (TokenTable((token, *ids), (own, *logprobs), 1 + len(ids)), 1)
+        for token, ids, own, logprobs in zip(*columns, strict=True)
     ]
 
 

@@ -6,24 +6,21 @@ Validation is not needed, as admission.py has checked each request."""
 
 import math
 import time
-from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import repeat
-from operator import add
 from typing import Any
 
 import msgspec
-import numpy as np
 from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
 from evaluator.engine.base import Cancel, Divergence, Generate, Request, Response, Score, Streamed
-from evaluator.engine.distributions import WIDTH, divergences_of
+from evaluator.engine.distributions import divergences_of
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.sampling import prompt_score
 from evaluator.engine.vllm.start import Started
+from evaluator.engine.vllm.step_logprobs import StepTable, streamed
 
 
 class InFlight(msgspec.Struct, eq=False):
@@ -46,18 +43,30 @@ class InFlight(msgspec.Struct, eq=False):
         """Whether its tokens go to the request's own list, as they do until one is NaN."""
         return isinstance(self.request, Generate) and self.rows is self.request.stream
 
+    def append(self, table: StepTable, start: int) -> None:
+        """Take a token with log-probabilities."""
+        if self.streams and math.isnan(table.logprobs[start - 1]):
+            self.rows = self.rows.copy()  # the response will say so, and the stream has no more tokens
+        # Of a thought, nobody looks at other tokens: it need not keep all tables of its steps.
+        self.rows.append((table, start) if self.top else table.alone(start))
+        if self.ranks is not None:
+            self.ranks.append(table.rank(start))
+        if self.compared is not None:
+            self.compared.append(table.divergences(start))
+
     def response(self) -> Response:
         """Everything that came back: of a Score, what vLLM reports on the prompt, and then what was generated."""
         request = self.request
-        if not self.rows and self.report_from is None:
+        told = isinstance(request, Generate) and request.stream_only and self.streams
+        if told or (not self.rows and self.report_from is None):
             return Response(
                 request_id=request.request_id, token_ids=tuple(self.tokens), cached_tokens=self.cached_tokens
             )
-        tokens = tuple([ids[start - 1] for ids, _, start, _ in self.rows])
-        logprobs = tuple([values[start - 1] for _, values, start, _ in self.rows])
+        tokens = tuple([table.ids[start - 1] for table, start in self.rows])
+        logprobs = tuple([table.logprobs[start - 1] for table, start in self.rows])
         listed = self.rows if self.top and not self.streams else ()
-        top_ids = tuple([tuple(ids[start:stop]) for ids, _, start, stop in listed])
-        top_logprobs = tuple([tuple(values[start:stop]) for _, values, start, stop in listed])
+        top_ids = tuple([tuple(table.ids[start : start + self.top]) for table, start in listed])
+        top_logprobs = tuple([tuple(table.logprobs[start : start + self.top]) for table, start in listed])
         ranks = tuple(self.ranks or ())
         divergences: tuple[Divergence, ...] = divergences_of(self.compared or ())
         if self.report_from is not None:
@@ -137,8 +146,7 @@ class Batch:
     def receive(self, outputs: Sequence[Any]) -> None:
         """Take the EngineCoreOutputs of one step."""
         in_flight = self.in_flight
-        reporting: list[InFlight] = []  # one for each new token with log-probabilities
-        reports: list[Any] = []
+        table: StepTable | None = None
         ended: list[tuple[str, InFlight]] = []
         for output in outputs:
             pending = in_flight.get(output.request_id)
@@ -148,20 +156,21 @@ class Batch:
                 stats = output.prefill_stats
                 pending.cached_tokens = 0 if stats is None else stats.num_cached_tokens
                 pending.report = output.new_prompt_logprobs_tensors
-            new, report = output.new_token_ids, output.new_logprobs
-            if report is None:
-                pending.tokens.extend(new)
-            else:
-                reporting += [pending] * len(new)
-                reports.append(report)
-                if pending.ranks is not None:
-                    pending.ranks += report.sampled_token_ranks.tolist()
-                if pending.compared is not None:
-                    pending.compared += report.logprobs[:, -WIDTH:].tolist()
+            if output.new_logprobs is None:
+                pending.tokens.extend(output.new_token_ids)
+            elif output.new_token_ids:
+                token = streamed(output.new_logprobs)
+                if token[0] is not table:
+                    table = token[0]
+                    any_nan = table.read()
+                if any_nan or not pending.top or pending.ranks is not None:
+                    pending.append(*token)
+                else:
+                    pending.rows.append(token)
             if output.finish_reason is not None:
                 ended.append((output.request_id, pending))
-        for pending, row in zip(reporting, rows_of(reporting, reports), strict=True):
-            pending.rows.append(row)
+        if table is not None:
+            table.lists = None
         for core_id, pending in ended:
             del in_flight[core_id], self._core_ids[pending.request.request_id]
             self._count(pending)
@@ -225,48 +234,3 @@ class Batch:
     def _count(self, ended: InFlight) -> None:
         generated = ended.rows or ended.tokens
         self._counters.end_request(ended.prompt_tokens, ended.cached_tokens or 0, len(generated))
-
-
-def rows_of(reporting: Sequence[InFlight], reports: Sequence[Any]) -> list[Streamed]:
-    """The new tokens of requests that are `reporting`, in the order of the rows of vLLM's LogprobsLists.
-
-    vLLM gives each request its rows as views of one table. To turn a view into Python numbers takes microseconds,
-    however small it is. So the views of a step are put together again and turned at once. The table is as wide as the
-    step's most demanding request needs. Its first column is the token itself."""
-    if not reports:
-        return []
-    views = list(zip(*reports, strict=True))  # by field: ids, log-probabilities, ...
-    ids = _joined(views[0])
-    width = ids.shape[1]
-    logprobs = _joined(views[1])[:, :width]  # without divergences
-    tops = [pending.top for pending in reporting]
-    ordered = logprobs[:, 2:] < logprobs[:, 1:-1]
-    if np.count_nonzero(ordered) < ordered.size or width < 3:  # there are ties, or NaN: of a token, all its row
-        order_ties(ids[:, 1:], logprobs[:, 1:], np.array(tops))
-        for pending, logprob in zip(reporting, logprobs[:, 0].tolist(), strict=True):
-            if math.isnan(logprob) and pending.streams:
-                pending.rows = pending.rows.copy()  # the response will say so, and the stream has no more tokens
-    table = [repeat(array(each.dtype.char, each.tobytes())) for each in (ids, logprobs)]
-    starts = range(1, 1 + ids.size, width)
-    rows = list(zip(*table, starts, map(add, starts, tops), strict=False))
-    if 0 in tops:  # nobody looks at other tokens than these: a long thought need not keep all tables of its steps
-        return [
-            (of, values, start, stop) if stop > start else ((of[start - 1],), (values[start - 1],), 1, 1)
-            for of, values, start, stop in rows
-        ]
-    return rows
-
-
-def _joined(views: Sequence[Any]) -> Any:
-    """Rows of a table as one writable array. numpy's concatenate takes three times as long."""
-    return np.frombuffer(bytearray().join(views), views[0].dtype).reshape(-1, views[0].shape[1])
-
-
-def order_ties(ids: Any, logprobs: Any, tops: Any) -> None:
-    """Put tied tokens in the order of their ids, in place: torch.topk leaves it open. Which of several tied tokens are
-    among a row's first `tops` stays open."""
-    for top in set(tops.tolist()) - {0, 1}:
-        rows = np.flatnonzero(tops == top)
-        order = np.lexsort((ids[rows, :top], -logprobs[rows, :top]))
-        for each in (ids, logprobs):
-            each[rows, :top] = np.take_along_axis(each[rows, :top], order, axis=1)

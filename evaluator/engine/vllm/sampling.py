@@ -57,7 +57,7 @@ class Dialect:
             orders[SCORED_FROM] = len(request.prompt_ids)
         if request.reference is not None:
             orders |= {FORCED: forced, REFERENCE: dataclasses.asdict(request.reference)}
-        made = copy.copy(_template(ignore_eos=True, **settings))
+        made = copy.copy(_template(**settings))
         made.max_tokens = len(forced)
         if self.v2:
             made.trace_decode_token_ids = forced
@@ -65,16 +65,19 @@ class Dialect:
         return made
 
     def generate(self, request: Generate, eos_ids: list[int], vocabulary: int) -> SamplingParams:
-        """Parameters of a greedy or sampled answer that ends with any of `eos_ids` or its stop ids, the id included."""
+        """Parameters of a greedy or sampled answer that ends with any of `eos_ids` or its stop ids, the id included.
+
+        Greedy answers of one length share them."""
         top = min(request.top_logprobs, vocabulary)
         greedy = request.temperature == 0
         ours = not greedy and not self.v2 and request.top_p < 1
         top_p = 1.0 if greedy or ours else request.top_p
         ends = (*eos_ids, *request.stop_ids)
-        made = copy.copy(_answered(request.temperature, top_p, top if top or greedy else None, ends))
-        made.max_tokens = request.max_tokens
-        if not greedy:
-            made.seed = request.seed
+        made = _answered(request.temperature, top_p, top if top or greedy else None, ends, request.max_tokens)
+        if greedy:
+            return made
+        made = copy.copy(made)
+        made.seed = request.seed
         if ours:
             made.extra_args = {NUCLEUS: request.top_p}
         return made
@@ -89,13 +92,16 @@ def prompt_score(*, whole: bool = False) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=wanted, ignore_eos=True, **_ALWAYS)
 
 
-@lru_cache(maxsize=64)  # without names, which would take longer to look up than to copy what is found
-def _answered(temperature: float, top_p: float, logprobs: int | None, ends: tuple[int, ...]) -> SamplingParams:
-    return _template(temperature=temperature, top_p=top_p, logprobs=logprobs, stop_token_ids=ends)
+@lru_cache(maxsize=1024)  # without names, which would take longer to look up than to copy what is found
+def _answered(
+    temperature: float, top_p: float, logprobs: int | None, ends: tuple[int, ...], most: int
+) -> SamplingParams:
+    settings = {"temperature": temperature, "top_p": top_p, "logprobs": logprobs, "max_tokens": most}
+    return SamplingParams(stop_token_ids=list(ends), **settings, **_ALWAYS)
 
 
 @lru_cache(maxsize=64)
-def _template(*, temperature: float = 0.0, stop_token_ids: tuple[int, ...] = (), **settings: Any) -> SamplingParams:
-    """Parameters without each request's own fields. vLLM checks them once; then they are copied, as vLLM itself does
-    where `skip_clone` allows it."""
-    return SamplingParams(temperature=temperature, stop_token_ids=list(stop_token_ids), **settings, **_ALWAYS)
+def _template(**settings: Any) -> SamplingParams:
+    """Parameters of a score, without each request's own fields. vLLM checks them once; then they are copied, as vLLM
+    itself does where `skip_clone` allows it."""
+    return SamplingParams(temperature=0.0, ignore_eos=True, **settings, **_ALWAYS)

@@ -179,7 +179,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
             wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
         with own_memory() if config.shared_gpu and not on_cpu else nullcontext():
             llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
-        one_step = _patch(llm, config, v2=v2)
+        one_step = patch_engine(llm, config, v2=v2)
     except InputError:
         raise
     except Exception as error:  # whatever vLLM raises while it starts
@@ -202,16 +202,20 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     )
 
 
-def _patch(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
+def patch_engine(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
     """Patch the workers and the scheduler of a new engine; returns whether it scores in one step. For that, the
     scheduler must compute the rows that scores need. It also shares parts of cache blocks."""
     from evaluator.engine.vllm.prompt_scores import keep_last_context_token
+    from evaluator.engine.vllm.step_logprobs import hand_out_places
 
     if config.tensor_parallel > 1:
         on_workers(llm, "end_with_parent")
     on_workers(llm, "prepare_v2" if v2 else "prepare_v1")
     core = getattr(llm.engine_core, "engine_core", None)  # None: the core runs in another process
-    if config.scoring != "forced" or core is None or not keep_last_context_token(core.scheduler):
+    if core is None:
+        return False
+    hand_out_places(core.scheduler)
+    if config.scoring != "forced" or not keep_last_context_token(core.scheduler):
         return False
     if v2:
         from evaluator.engine.vllm.v2.partial_blocks import share_partial_blocks

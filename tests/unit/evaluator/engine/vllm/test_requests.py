@@ -199,56 +199,66 @@ def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine,
     assert answer.top_logprobs == ((-1.0, -2.0, -3.0)[:columns],) * 2
 
 
-def table(counts, width, seed):
-    """LogprobsLists of so many rows each, as views of one table. Values are multiples of a half, so that many tie."""
+def table(rows, width, seed):
+    """vLLM's LogprobsLists. Values are multiples of a half, so that many tie."""
     from vllm.v1.outputs import LogprobsLists
 
     rng = np.random.default_rng(seed)
-    rows = sum(counts)
     top = -np.sort(rng.integers(0, 6 if seed % 2 else 2**20, (rows, width)) / 2, axis=1).astype(np.float32)
     logprobs = np.concatenate([rng.normal(size=(rows, 1)).astype(np.float32), top], axis=1)
-    whole = LogprobsLists(rng.integers(0, 1000, (rows, width + 1)), logprobs, np.ones(rows, np.int64))
-    starts = itertools.accumulate(counts, initial=0)
-    return [whole.slice_request(start, count) for start, count in zip(starts, counts, strict=False)]
+    return LogprobsLists(rng.integers(0, 1000, (rows, width + 1)), logprobs, np.arange(1, rows + 1))
 
 
-def slowly(report, wanted):
-    found = []
-    for own, ids in zip(report.logprobs, report.logprob_token_ids, strict=True):
-        best = sorted((-float(own[1 + k]), int(ids[1 + k])) for k in range(wanted))
-        found.append(((int(ids[0]), *[t for _, t in best]), (float(own[0]), *[-v for v, _ in best])))
+def outputs(lists, *, apart):
+    """vLLM's outputs of a step. An engine core in another process (`apart`) sends tables of one row."""
+    from evaluator.engine.vllm.step_logprobs import StepTable
+
+    table = lists if apart else StepTable.of(lists)
+    found = [LateCore._output(str(row), 0, last=False) for row in range(len(lists.logprobs))]
+    for row, output in enumerate(found):
+        output.new_logprobs = table.slice_request(row, 1)
     return found
 
 
-@pytest.mark.parametrize("counts", [[1, 1, 1], [], [2, 1, 0, 3]])
+def slowly(lists, row, wanted):
+    own, ids = lists.logprobs[row].tolist(), lists.logprob_token_ids[row].tolist()
+    best = sorted((-logprob, token) for logprob, token in zip(own[1:], ids[1:], strict=True))[:wanted]
+    return (ids[0], *[token for _, token in best]), (own[0], *[-negated for negated, _ in best])
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("rows", [0, 3, 7])
 @pytest.mark.parametrize(("width", "wanted"), [(6, [6]), (6, [1, 6]), (6, [4]), (1, [1]), (0, [0]), (6, [0, 6])])
-def test_rows_are_those_of_the_tables(counts, width, wanted):
-    from evaluator.engine.vllm.requests import InFlight, rows_of
+def test_rows_are_those_of_the_tables(engine, apart, rows, width, wanted):
+    from evaluator.engine.vllm.requests import InFlight
 
     for seed in range(8):
-        reports, expected, reporting = table(counts, width, seed), [], []
-        for number, (report, count) in enumerate(zip(reports, counts, strict=True)):
-            top = wanted[number % len(wanted)]
-            asked = Generate(request_id=str(number), prompt_ids=(1,), max_tokens=9, top_logprobs=top)
-            reporting += [InFlight(asked, 1, top)] * count
-            expected += slowly(report, top)
-        rows = [opened(row) for row in rows_of(reporting, reports)]
-        assert rows == expected
-        assert all(type(token) is int for ids, _ in rows for token in ids)
+        batch, lists = batch_of(engine), table(rows, width, seed)
+        tops = [wanted[row % len(wanted)] for row in range(rows)]
+        for row, top in enumerate(tops):
+            asked = Generate(request_id=str(row), prompt_ids=(1,), max_tokens=9, top_logprobs=top)
+            batch.in_flight[str(row)] = InFlight(asked, 1, top, rows=[], ranks=[[], None][row % 2])
+        batch.receive(outputs(lists, apart=apart))
+        for row, (each, top) in enumerate(zip(batch.in_flight.values(), tops, strict=True)):
+            assert [opened(found, top) for found in each.rows] == [slowly(lists, row, top)]
+            assert type(each.rows[0][0].ids[0]) is int
+            assert each.ranks == [[row + 1], None][row % 2]
 
 
-def test_a_stream_ends_before_a_token_whose_log_probability_is_no_number():
-    from evaluator.engine.vllm.requests import InFlight, rows_of
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_stream_ends_before_a_token_whose_log_probability_is_no_number(engine, apart):
+    from evaluator.engine.vllm.requests import InFlight
 
-    streams: list[list[Any]] = [[], []]
-    asked = [Generate(request_id="0", prompt_ids=(1,), max_tokens=9, top_logprobs=2, stream=each) for each in streams]
-    pending = [InFlight(each, 1, 2, rows=each.stream) for each in asked]
+    batch, streams = batch_of(engine), [[], []]
+    for row, stream in enumerate(streams):
+        asked = Generate(request_id=str(row), prompt_ids=(1,), max_tokens=9, top_logprobs=2, stream=stream)
+        batch.in_flight[str(row)] = InFlight(asked, 1, 2, rows=stream)
     for step in range(3):
-        reports = table([1, 1], 2, step)
+        lists = table(2, 2, step)
         if step == 1:
-            reports[1].logprobs[:] = np.nan
-        for each, row in zip(pending, rows_of(pending, reports), strict=True):
-            each.rows.append(row)
+            lists.logprobs[1] = np.nan
+        batch.receive(outputs(lists, apart=apart))
     assert [len(each) for each in streams] == [3, 1]
-    assert pending[0].response().or_error(1000).status == "ok"
-    assert pending[1].response().or_error(1000).error == NOT_NUMBERS
+    whole, broken = batch.in_flight.values()
+    assert whole.response().or_error(1000).status == "ok"
+    assert broken.response().or_error(1000).error == NOT_NUMBERS
