@@ -207,10 +207,12 @@ class BeamSearch:
             table, start = beam.row  # type: ignore[misc]
             token = table.ids[place]
             if not at_end and token not in eos_ids:
-                rollout, depth = beam.rollout, beam.depth + 1
-                if token != table.ids[start - 1]:
-                    rollout, depth = _NO_ROLLOUT, 0
-                live.append(_Beam(negated, (*beam.token_ids, token), rollout, depth, rollout.row(depth)))
+                token_ids = (*beam.token_ids, token)
+                if token == table.ids[start - 1]:
+                    rollout, depth = beam.rollout, beam.depth + 1
+                    live.append(_Beam(negated, token_ids, rollout, depth, rollout.row(depth)))
+                else:
+                    live.append(_Beam(negated, token_ids, _NO_ROLLOUT))
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)

@@ -71,7 +71,8 @@ class InFlight(msgspec.Struct, eq=False):
         divergences: tuple[Divergence, ...] = divergences_of(self.compared or ())
         if self.report_from is not None:
             assert isinstance(request, Score)
-            ids, tables, reported = (part[self.report_from :].tolist() for part in self.report[:3])
+            first = self.report_from
+            ids, tables, reported = ((part[first:] if first else part).tolist() for part in self.report[:3])
             width = self.report.logprob_token_ids.shape[1]  # own and likeliest tokens; beyond these, divergences
             tokens = request.continuation_ids
             logprobs = (*[row[0] for row in tables], *logprobs)
