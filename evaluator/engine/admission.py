@@ -1,11 +1,9 @@
 """An engine decides here, before it computes: how many requests it takes, which it refuses, and which share work."""
 
-from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 from msgspec.structs import replace
 
 from evaluator.engine.base import TOO_LONG, Cancel, Generate, Request, RequestSource, Response, Score
@@ -52,12 +50,8 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
 
 @lru_cache(maxsize=64)  # many requests of an item have its prompt
 def _are_below(vocabulary: int, ids: tuple[int, ...]) -> bool:
-    """Whether all tokens are ids of a vocabulary. `min` and `max` of a prompt would take three times as long."""
-    try:
-        unsigned = array("I", ids)
-    except OverflowError:  # below 0, or far too large
-        return False
-    return bool(np.frombuffer(unsigned, dtype=np.uintc).max() < vocabulary)
+    """Whether all tokens are ids of a vocabulary."""
+    return min(ids) >= 0 and max(ids) < vocabulary
 
 
 def refuse(request: Request, reason: str) -> Response:

@@ -126,9 +126,9 @@ class BeamSearch:
             beam.row = beam.rollout.row(beam.depth)
         if not self._step and best.row is not None:
             self._expansion = min(self._expansion, best.row[0].width - 1)
+        unknown = [beam for beam in self._unknown if beam.row is None]
         before = self._step
         while True:
-            unknown = [beam for beam in self._live if beam.row is None]
             if unknown:
                 to_request = [beam for beam in unknown if not beam.rollout.is_open]
                 # Beams are sorted. A bar above both of these decides everything: the step waits, and all are requested.
@@ -138,7 +138,7 @@ class BeamSearch:
                     break
             else:
                 candidates, _ = self._best_candidates(inf)
-            self._take_step(candidates)
+            unknown = self._take_step(candidates)
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
         self._unknown = unknown
@@ -196,11 +196,13 @@ class BeamSearch:
                 heappop(heads)
         return best, inf
 
-    def _take_step(self, candidates: list[_Candidate]) -> None:
+    def _take_step(self, candidates: list[_Candidate]) -> list[_Beam]:
+        """Returns the new live prefixes whose expansions are unknown, best first."""
         width, eos_ids = self._width, self._eos_ids
         self._step += 1
         at_end = self._step == self._max_tokens
         live: list[_Beam] = []
+        unknown: list[_Beam] = []
         finished = len(self._finished)
         for position, (negated, index, place) in enumerate(candidates):
             beam = self._live[index]
@@ -210,9 +212,12 @@ class BeamSearch:
                 token_ids = (*beam.token_ids, token)
                 if token == table.ids[start - 1]:
                     rollout, depth = beam.rollout, beam.depth + 1
-                    live.append(_Beam(negated, token_ids, rollout, depth, rollout.row(depth)))
+                    following = _Beam(negated, token_ids, rollout, depth, rollout.row(depth))
                 else:
-                    live.append(_Beam(negated, token_ids, _NO_ROLLOUT))
+                    following = _Beam(negated, token_ids, _NO_ROLLOUT)
+                live.append(following)
+                if following.row is None:
+                    unknown.append(following)
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)
@@ -221,6 +226,7 @@ class BeamSearch:
             self._finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals the earlier stays first
             del self._finished[width:]
         self._live = live
+        return unknown
 
     def _cannot_improve(self) -> bool:
         """transformers' `_check_early_stop_heuristic` for early_stopping = False and length_penalty = 1."""

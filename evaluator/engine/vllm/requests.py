@@ -20,7 +20,7 @@ from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.sampling import prompt_score
 from evaluator.engine.vllm.start import Started
-from evaluator.engine.vllm.step_logprobs import StepTable, streamed
+from evaluator.engine.vllm.step_logprobs import StepTable
 
 
 class InFlight(msgspec.Struct, eq=False):
@@ -160,7 +160,9 @@ class Batch:
             if output.new_logprobs is None:
                 pending.tokens.extend(output.new_token_ids)
             elif output.new_token_ids:
-                token = streamed(output.new_logprobs)
+                token = output.new_logprobs
+                if type(token) is not tuple:  # the engine core is in another process
+                    token = StepTable.of(token).slice_request(0, 1)
                 if token[0] is not table:
                     table = token[0]
                     any_nan = table.read()

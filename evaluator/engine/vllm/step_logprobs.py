@@ -13,7 +13,6 @@ from array import array
 from typing import Any
 
 import numpy as np
-from vllm.v1.outputs import LogprobsLists
 
 from evaluator.engine.base import Streamed, TokenTable
 from evaluator.engine.distributions import WIDTH
@@ -65,11 +64,6 @@ class StepTable(TokenTable):
         """A token without the others of its step."""
         own = slice(start - 1, start)
         return TokenTable(self.ids[own], self.logprobs[own], 1), 1
-
-
-def streamed(report: Any) -> tuple[StepTable, int]:
-    """A token of an output of vLLM. An engine core in another process sends a table of one row."""
-    return (StepTable.of(report), 1) if isinstance(report, LogprobsLists) else report
 
 
 def hand_out_places(scheduler: Any) -> None:
