@@ -8,7 +8,7 @@ A language that is not in the table keeps its spelling, in lower case."""
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 
 # English name -> ISO 639-1 code.
 _CODES = {
@@ -29,11 +29,12 @@ class _Kept(dict[int, int | None]):
     """The table of `str.translate`: it deletes punctuation. Each character is looked up once."""
 
     def __missing__(self, code: int) -> int | None:
-        kept = self[code] = None if unicodedata.category(chr(code)).startswith("P") else code
+        kept = self[code] = None if _is_punctuation(chr(code)) else code
         return kept
 
 
 _WITHOUT_PUNCTUATION = _Kept()
+_LARGE = re.compile("[\U00010000-\U0010ffff]")  # characters of more than 16 bits
 
 
 def code_of(language: str) -> str:
@@ -54,9 +55,21 @@ def without_spaces(language: str) -> bool:
     return re.split(r"[-_]", language.strip().lower())[0] in _WITHOUT_SPACES
 
 
+def _is_punctuation(char: str) -> bool:
+    return unicodedata.category(char).startswith("P")
+
+
+@cache
+def _punctuation() -> re.Pattern[str]:
+    """Of 16 bits: `re` finds it by a table, in a third of the time of `str.translate`; other sets it looks through."""
+    return re.compile(f"[{re.escape(''.join(filter(_is_punctuation, map(chr, range(2**16)))))}]+")
+
+
 def normalise(text: str) -> str:
     """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
-    return " ".join(unicodedata.normalize("NFC", text).lower().translate(_WITHOUT_PUNCTUATION).split())
+    text = unicodedata.normalize("NFC", text).lower()
+    kept = text.translate(_WITHOUT_PUNCTUATION) if _LARGE.search(text) else _punctuation().sub("", text)
+    return " ".join(kept.split())
 
 
 def split_tokens(text: str, language: str) -> list[str]:

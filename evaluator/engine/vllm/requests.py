@@ -141,7 +141,8 @@ class Batch:
         # A score by prompt log-probabilities is there to check the others: it shares nothing.
         admitted = accepted if self._by_prompt else self._shared.admit(accepted)
         # All are made first: vLLM's code and ours in turn would push each other out of the processor's caches.
-        for made in [self._made(request) for request in admitted]:
+        now = time.time()
+        for made in [self._made(request, now) for request in admitted]:
             self._core.add_request(made)
 
     def receive(self, outputs: Sequence[Any]) -> None:
@@ -197,7 +198,7 @@ class Batch:
             self.ready.append(refuse(request, reason))
         return reason is None
 
-    def _made(self, request: Request) -> EngineCoreRequest:
+    def _made(self, request: Request, now: float) -> EngineCoreRequest:
         """A request as vLLM's engine core gets it; from now on it is in flight."""
         dialect = self._started.dialect
         if isinstance(request, Generate):
@@ -228,7 +229,7 @@ class Batch:
             mm_features=None,
             sampling_params=parameters,
             pooling_params=None,
-            arrival_time=time.time(),
+            arrival_time=now,
             lora_request=None,
             cache_salt=None,
             data_parallel_rank=None,

@@ -69,14 +69,12 @@ class Dialect:
 
         Greedy answers of one length share them."""
         top = min(request.top_logprobs, vocabulary)
-        greedy = request.temperature == 0
-        ours = not greedy and not self.v2 and request.top_p < 1
-        top_p = 1.0 if greedy or ours else request.top_p
         ends = (*eos_ids, *request.stop_ids)
-        made = _answered(request.temperature, top_p, top if top or greedy else None, ends, request.max_tokens)
-        if greedy:
-            return made
-        made = copy.copy(made)
+        if request.temperature == 0:
+            return _answered(0.0, 1.0, top, ends, request.max_tokens)
+        ours = not self.v2 and request.top_p < 1
+        top_p = 1.0 if ours else request.top_p
+        made = copy.copy(_answered(request.temperature, top_p, top or None, ends, request.max_tokens))
         made.seed = request.seed
         if ours:
             made.extra_args = {NUCLEUS: request.top_p}
