@@ -47,10 +47,6 @@ class _Rollout(msgspec.Struct, eq=False):
     rows: list[Streamed] = []  # its tokens, each with the expansion that it was the best of; the engine appends them
     is_open: bool = True  # more is to come
 
-    def row(self, depth: int) -> Streamed | None:
-        """The token after so many; None: unknown as yet."""
-        return self.rows[depth] if depth < len(self.rows) else None
-
 
 _NO_ROLLOUT = _Rollout(is_open=False)
 
@@ -122,13 +118,17 @@ class BeamSearch:
         best = self._unknown[0]
         if best.rollout.is_open and best.depth == len(best.rollout.rows):
             return []
-        for beam in self._unknown:
-            beam.row = beam.rollout.row(beam.depth)
-        if not self._step and best.row is not None:
-            self._expansion = min(self._expansion, best.row[0].width - 1)
-        unknown = [beam for beam in self._unknown if beam.row is None]
-        before = self._step
+        before, waiting = self._step, self._unknown
         while True:
+            unknown = []
+            for beam in waiting:
+                rows = beam.rollout.rows
+                if beam.depth < len(rows):
+                    beam.row = rows[beam.depth]
+                else:
+                    unknown.append(beam)
+            if not self._step and not unknown:
+                self._expansion = min(self._expansion, rows[0][0].width - 1)
             if unknown:
                 to_request = [beam for beam in unknown if not beam.rollout.is_open]
                 # Beams are sorted. A bar above both of these decides everything: the step waits, and all are requested.
@@ -138,7 +138,8 @@ class BeamSearch:
                     break
             else:
                 candidates, _ = self._best_candidates(inf)
-            unknown = self._take_step(candidates)
+            self._take_step(candidates)
+            waiting = self._live
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
         self._unknown = unknown
@@ -196,28 +197,21 @@ class BeamSearch:
                 heappop(heads)
         return best, inf
 
-    def _take_step(self, candidates: list[_Candidate]) -> list[_Beam]:
-        """Returns the new live prefixes whose expansions are unknown, best first."""
+    def _take_step(self, candidates: list[_Candidate]) -> None:
         width, eos_ids = self._width, self._eos_ids
         self._step += 1
         at_end = self._step == self._max_tokens
         live: list[_Beam] = []
-        unknown: list[_Beam] = []
         finished = len(self._finished)
         for position, (negated, index, place) in enumerate(candidates):
             beam = self._live[index]
             table, start = beam.row  # type: ignore[misc]
             token = table.ids[place]
             if not at_end and token not in eos_ids:
-                token_ids = (*beam.token_ids, token)
+                following = _Beam(negated, (*beam.token_ids, token), _NO_ROLLOUT)
                 if token == table.ids[start - 1]:
-                    rollout, depth = beam.rollout, beam.depth + 1
-                    following = _Beam(negated, token_ids, rollout, depth, rollout.row(depth))
-                else:
-                    following = _Beam(negated, token_ids, _NO_ROLLOUT)
+                    following.rollout, following.depth = beam.rollout, beam.depth + 1
                 live.append(following)
-                if following.row is None:
-                    unknown.append(following)
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)
@@ -226,7 +220,6 @@ class BeamSearch:
             self._finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals the earlier stays first
             del self._finished[width:]
         self._live = live
-        return unknown
 
     def _cannot_improve(self) -> bool:
         """transformers' `_check_early_stop_heuristic` for early_stopping = False and length_penalty = 1."""
