@@ -51,18 +51,20 @@ class _Rollout(msgspec.Struct, eq=False):
 _NO_ROLLOUT = _Rollout(is_open=False)
 
 
+# (negated sum, place of the live beam, place in its expansion's table): compared as tuples, in C.
+_Candidate = tuple[float, int, int]
+
+
 class _Beam(msgspec.Struct, eq=False):
     """A live prefix. It is on at most one rollout, `depth` tokens after the rollout's start."""
 
     negated: float  # its log-probability, summed and negated, nats
     token_ids: tuple[int, ...]
+    place: int  # among the live ones
     rollout: _Rollout
     depth: int = 0
     row: Streamed | None = None  # its expansion, and its rollout's next token; None: unknown as yet
-
-
-# (negated sum, index of the live beam, place in its expansion's table): compared as tuples, in C.
-_Candidate = tuple[float, int, int]
+    best: _Candidate | None = None  # of its expansion
 
 
 class BeamSearch:
@@ -90,7 +92,7 @@ class BeamSearch:
         self._max_tokens = max_tokens
         self._eos_ids = eos_ids
         self._expansion = width + len(eos_ids)  # tokens of each prefix, or the whole vocabulary
-        self._live = [_Beam(0.0, (), _NO_ROLLOUT)]  # best first
+        self._live = [_Beam(0.0, (), 0, _NO_ROLLOUT)]  # best first
         self._finished: list[Hypothesis] = []  # best first, at most `width`
         self._in_flight: dict[str, _Rollout] = {}
         self._unknown = self._live  # the live prefixes whose expansions are unknown, best first
@@ -124,11 +126,12 @@ class BeamSearch:
             for beam in waiting:
                 rows = beam.rollout.rows
                 if beam.depth < len(rows):
-                    beam.row = rows[beam.depth]
+                    beam.row = table, start = rows[beam.depth]
+                    beam.best = beam.negated - table.logprobs[start], beam.place, start
                 else:
                     unknown.append(beam)
             if not self._step and not unknown:
-                self._expansion = min(self._expansion, rows[0][0].width - 1)
+                self._expansion = min(self._expansion, table.width - 1)
             if unknown:
                 to_request = [beam for beam in unknown if not beam.rollout.is_open]
                 # Beams are sorted. A bar above both of these decides everything: the step waits, and all are requested.
@@ -171,11 +174,7 @@ class BeamSearch:
         The ranking stops early at a sum of `enough`."""
         live, eos_ids, width, expansion = self._live, self._eos_ids, self._width, self._expansion
         # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.
-        heads = [
-            (beam.negated - row[0].logprobs[row[1]], index, row[1])
-            for index, beam in enumerate(live)
-            if (row := beam.row) is not None
-        ]
+        heads = [beam.best for beam in live if beam.best is not None]
         heapify(heads)
         best: list[_Candidate] = []
         while heads:
@@ -208,7 +207,7 @@ class BeamSearch:
             table, start = beam.row  # type: ignore[misc]
             token = table.ids[place]
             if not at_end and token not in eos_ids:
-                following = _Beam(negated, (*beam.token_ids, token), _NO_ROLLOUT)
+                following = _Beam(negated, (*beam.token_ids, token), len(live), _NO_ROLLOUT)
                 if token == table.ids[start - 1]:
                     following.rollout, following.depth = beam.rollout, beam.depth + 1
                 live.append(following)
