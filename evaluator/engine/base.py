@@ -47,7 +47,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     # Where the engine appends its tokens as they are computed, if it can, and before it answers. A token whose
     # log-probability is NaN is left out, and so are all that follow it.
     stream: list[Streamed] | None = None
-    stream_only: bool = False  # what its stream has need not be in its response
+    stream_only: bool = False  # its response need not repeat the stream: no tokens, no log-probabilities
     stop_ids: tuple[int, ...] = ()  # ids that end it as EOS does
     checked: int = 0  # so many prompt_ids are known to be ids: of a request that was answered, and of its answer
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from evaluator.engine.vllm.prompt_scores import FORCED
-from tests.support.engines import needs_vllm
+from tests.support.engines import needs_vllm, opened
 
 pytestmark = needs_vllm
 
@@ -85,8 +85,11 @@ def sampled(ours, top_p=0.9, temperature=1.0):
 
 @pytest.mark.parametrize("vocabulary", [300, 5000, 20_011])  # all at once; in blocks; with a last block to fill up
 def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softmax(ours, vocabulary):
+    from evaluator.engine.vllm.step_logprobs import StepTable
+
     logits = random_logits(9, vocabulary)
     logits[3] += 1e4  # large logits lose no digit
+    logits[[4, 6]] -= 100.0  # places beyond what a row lists are not among its likeliest
     orders = [greedy(ours), score(ours, 5), sampled(ours), greedy(ours, 7), score(ours, vocabulary - 1)]
     orders += [greedy(ours, 12), greedy(ours, 1), sampled(ours), score(ours, int(logits[8].argmax()))]
     before = logits.clone()
@@ -94,6 +97,8 @@ def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softma
     assert torch.equal(logits, before)
     expected = logits.double().log_softmax(1)
     assert tables.logprobs.shape == (9, 13)
+    table = StepTable.of(tables.tolists())
+    assert not table.read()
     for line, order in enumerate(orders):
         if order.temperature:
             continue
@@ -105,6 +110,7 @@ def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softma
             assert int(tables.selected_token_ranks[line]) == 1 + int((logits[line] > logits[line, own]).sum())
         best = expected[line].topk(order.top)
         assert tables.logprob_token_ids[line, 1 : order.top + 1].tolist() == best.indices.tolist()
+        assert opened(table.slice_request(line, 1), order.top)[0] == (own, *best.indices.tolist())
         assert torch.allclose(tables.logprobs[line, 1 : order.top + 1].double(), best.values, atol=2e-6, rtol=2e-7)
 
 

@@ -95,7 +95,10 @@ class FakeEngine:
             for row in streamed_tokens(response):
                 request.stream.append(row)
                 yield None
-            response = replace(response, top_ids=(), top_logprobs=())
+            self._generated += len(response.token_ids)
+            told = {"token_ids": (), "logprobs": ()} if request.stream_only and response.status == "ok" else {}
+            yield replace(response, top_ids=(), top_logprobs=(), **told)
+            return
         self._generated += len(response.token_ids)
         yield response
 

@@ -41,7 +41,7 @@ class StepTable(TokenTable):
         logprobs = self.lists.logprobs[:, :width]  # without divergences
         ordered = logprobs[:, 2:] < logprobs[:, 1:-1]
         odd = np.count_nonzero(ordered) < ordered.size or width < 3  # ties, or NaN: of a token, all its row
-        if odd:
+        if odd and width > 2:
             order = np.lexsort((ids[:, 1:], -logprobs[:, 1:]))
             ids, logprobs = (
                 np.concatenate((each[:, :1], np.take_along_axis(each[:, 1:], order, axis=1)), axis=1)

@@ -152,10 +152,11 @@ def _listed(
     best_R: torch.Tensor,
     argmax_R: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids and logits of each row's generated token and likeliest tokens; places that no order requests are zero."""
+    """The ids and logits of each row's generated token and likeliest tokens. Places that no order requests come last in
+    every order: StepTable orders whole rows."""
     rows, width = len(orders), 1 + max(order.top for order in orders)
-    ids_RK = torch.zeros(rows, width, dtype=torch.int64, device=logits_RV.device)
-    logits_RK = torch.zeros(rows, width, device=logits_RV.device)
+    ids_RK = torch.full((rows, width), torch.iinfo(torch.int32).max, device=logits_RV.device)
+    logits_RK = torch.full((rows, width), -torch.inf, device=logits_RV.device)
     ids_RK[:, 0] = tokens_R
     logits_RK[:, 0] = logits_RV.gather(1, tokens_R[:, None])[:, 0]
     if width > 1:
