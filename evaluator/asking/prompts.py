@@ -344,30 +344,22 @@ def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
     return partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-class _ByteLevel:
-    """The text of tokens, none of special and unknown ones. Each token's bytes are looked up once."""
+class _ByteLevel(dict[int, bytes]):
+    """The bytes of tokens, none of special and unknown ones. Each is looked up once."""
 
     def __init__(self, backend: Any) -> None:
         from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-        self._backend, self._byte = backend, {char: byte for byte, char in bytes_to_unicode().items()}
-        self._special = {token for token, added in backend.get_added_tokens_decoder().items() if added.special}
-        self._bytes: list[Any] = []  # by token id; None: not looked up
+        self._backend, self._bytes = backend, {char: byte for byte, char in bytes_to_unicode().items()}
+        self |= {token: b"" for token, added in backend.get_added_tokens_decoder().items() if added.special}
+
+    def __missing__(self, token: int) -> bytes:
+        name: str = self._backend.id_to_token(token) or ""
+        spelt = all(char in self._bytes for char in name)  # an added token may have other characters
+        return self.setdefault(token, bytes([self._bytes[char] for char in name]) if spelt else name.encode())
 
     def text(self, token_ids: Sequence[int]) -> str:
-        try:
-            return b"".join(map(self._bytes.__getitem__, token_ids)).decode(errors="replace")
-        except (IndexError, TypeError):
-            self._bytes += [None] * (1 + max(token_ids) - len(self._bytes))
-            for token in token_ids:
-                if self._bytes[token] is None:
-                    self._bytes[token] = self._look_up(token)
-            return self.text(token_ids)
-
-    def _look_up(self, token: int) -> bytes:
-        name: str = "" if token in self._special else self._backend.id_to_token(token) or ""
-        spelt = all(char in self._byte for char in name)  # an added token may have other characters
-        return bytes([self._byte[char] for char in name]) if spelt else name.encode()
+        return b"".join(map(self.__getitem__, token_ids)).decode(errors="replace")
 
 
 def _special_tail(tokenizer: Any) -> int:

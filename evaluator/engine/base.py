@@ -19,11 +19,10 @@ import msgspec
 
 
 class TokenTable(msgspec.Struct):
-    """The tokens of a step, of all requests. An object for each number would take longer to make than the few that are
-    looked at take to find.
+    """The tokens of a step, of all requests. Readers look at few of the numbers, so none has an object of its own.
 
-    Rows of `width` follow one another. A row has a token itself, and then the likeliest tokens in its place, as in
-    Response: as many as its request wants or more, or the whole vocabulary."""
+    Rows of `width` follow one another. A row has the token itself first. Then come the likeliest tokens in its place,
+    as in Response: at least as many as its request wants, or the whole vocabulary."""
 
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()  # nats

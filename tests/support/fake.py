@@ -89,17 +89,17 @@ class FakeEngine:
     def _answer(self, request: Request) -> Iterator[Response | None]:
         """The response; before it None for every token that is streamed."""
         response = self._script(request)
+        generated = len(response.token_ids)
         self._requests += 1
         self._prompt_tokens += len(request.prompt_ids)
         if isinstance(request, Generate) and request.stream is not None:
             for row in streamed_tokens(response):
                 request.stream.append(row)
                 yield None
-            self._generated += len(response.token_ids)
-            told = {"token_ids": (), "logprobs": ()} if request.stream_only and response.status == "ok" else {}
-            yield replace(response, top_ids=(), top_logprobs=(), **told)
-            return
-        self._generated += len(response.token_ids)
+            response = replace(response, top_ids=(), top_logprobs=())
+            if request.stream_only:
+                response = replace(response, token_ids=(), logprobs=())
+        self._generated += generated
         yield response
 
     def stats(self) -> EngineStats:

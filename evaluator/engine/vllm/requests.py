@@ -57,8 +57,8 @@ class InFlight(msgspec.Struct, eq=False):
     def response(self) -> Response:
         """Everything that came back: of a Score, what vLLM reports on the prompt, and then what was generated."""
         request = self.request
-        told = isinstance(request, Generate) and request.stream_only and self.streams
-        if told or (not self.rows and self.report_from is None):
+        streamed = isinstance(request, Generate) and request.stream_only and self.streams
+        if streamed or (not self.rows and self.report_from is None):
             return Response(
                 request_id=request.request_id, token_ids=tuple(self.tokens), cached_tokens=self.cached_tokens
             )
