@@ -23,7 +23,7 @@ def test_the_pages_are_short_and_the_prose_is_plain():
     assert text.count("\n") <= 110
     assert len(text.split()) <= 900
     pages = [README, *DOCS, ROOT / "CHANGELOG.md"]
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_000
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_700
     # A smoke detector: long sentences are hard to read.
     found = [sentence for page in PROSE for sentence in sentences(page)]
     lengths = [len(sentence.split()) for sentence in found]
