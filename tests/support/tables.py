@@ -1,12 +1,13 @@
 """From records written by hand to the report's tables, and one row of one of them."""
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from tests.support.records import Seen, records
+from tests.support.records import Seen, judged, records
 
 
 class Tables(Mapping[str, pd.DataFrame]):
@@ -45,3 +46,35 @@ def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
         frame = frame[frame[name] == value]
     assert len(frame) == 1
     return frame.iloc[0]
+
+
+def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:
+    """The inputs of every table, from what checkpoints did with the same items. The first is the base of the others."""
+    parts, verdicts = [], []
+    for name, found in seen.items():
+        base = None if name == next(iter(seen)) else next(iter(seen))
+        how: dict[str, Any] = {"base": base, "calibration": base and "c4"}
+        for form, seed in product(("open", "shown", "distractors_only", "unrelated", "one_shot"), (0, 1)):
+            parts.append(records(name, found, form=form, seed=seed, **how))
+        parts.append(records(name, found, task="t+terse", **how))
+        for length in (500, 2000):
+            long = records(name, found, task=f"t@{length}", **how)
+            depths = [0.1, 0.5, 0.9] * (len(long) // 3) + [0.1] * (len(long) % 3)
+            parts.append(long.assign(context_tokens=length, context_depth=depths))
+        windows = {f"text/{i}": Seen(window=(-20.0 - i - bool(base) * i / 2, 10)) for i in range(4)}
+        parts.append(records(name, windows, task="text-wiki", **how))
+        for matcher, period in (("a", 2), ("b", 3)):
+            verdicts.append(judged(matcher, name, {key: i % period == 0 for i, key in enumerate(found)}))
+    pairs = [
+        {"item_id": str(i), "control": ("same", "other")[i % 2], "verdict": (i % 2 == 0) == (i % 5 > 0)}
+        for i in range(30)
+    ]
+    controls = pd.DataFrame(pairs).assign(task="t", matcher="a", language="english", response="x", status="ok")
+    spent = {"device": "<H100>", "generated_tokens": 9, "busy_seconds": 1.0, "waiting_seconds": 0.5}
+    run: dict[str, Any] = {"checkpoints": [{"name": name, "bytes": 9} for name in seen]}
+    run |= {"engine_stats": [{"checkpoint": name, **spent} for name in seen]}
+    told = pd.concat(parts, ignore_index=True)
+    thoughts = told.index[told["probe"] == "greedy"]
+    told.loc[thoughts, ["thought", "thought_state"]] = "hm", "closed"
+    told.loc[thoughts, "thought_tokens"] = [3 + number % 5 for number in range(len(thoughts))]
+    return Inputs(reduce_records(told), verdicts=pd.concat(verdicts), run=run, controls=controls)

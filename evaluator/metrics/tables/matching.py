@@ -65,7 +65,8 @@ def scott_pi(agreed: Floats, first: Floats, second: Floats, count: Floats | floa
     yes = (first / count + second / count) / 2
     chance = yes**2 + (1 - yes) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(chance < 1, (agreed / count - chance) / (1 - chance), np.nan))
+        pi = np.where(chance < 1, (agreed / count - chance) / (1 - chance), np.nan)
+    return np.clip(pi, -1.0, 1.0)  # as kappa in table `overlap`
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:

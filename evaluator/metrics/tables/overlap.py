@@ -60,7 +60,9 @@ def beyond_chance(observed: Floats, first: Floats, second: Floats, other_options
     """Kappa of two checkpoints with these accuracies; NaN if chance alone explains full agreement."""
     expected = expected_agreement(first, second, other_options)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(expected < 1, (observed - expected) / (1 - expected), np.nan))
+        kappa = np.where(expected < 1, (observed - expected) / (1 - expected), np.nan)
+    # Weighted means in single precision are rounded differently on different processors.
+    return np.clip(kappa, -1.0, 1.0)
 
 
 def expected_agreement(first: Floats, second: Floats, other_options: Floats) -> Floats:

@@ -1,7 +1,6 @@
 """Figures: valid SVG, the same for the same numbers, coloured by the page."""
 
 import re
-from itertools import product
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -12,48 +11,25 @@ from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.report import theme
 from evaluator.report.figures import draw
 from evaluator.report.theme import COLOURS, in_two_lines, spread
-from tests.support.records import Seen, judged, records
+from tests.support.records import Seen, records
+from tests.support.tables import whole_inputs
 
 ITEMS = [f"english/{i}" for i in range(20)] + [f"korean/{i}" for i in range(20)]
 
 
 @pytest.fixture(scope="module")
 def inputs():
-    parts, verdicts = [], []
-    for base, name in ((None, "dense"), ("dense", "<p> & q")):
-        how = {"base": base, "calibration": base and "c4"}
-        seen = {
+    seen = {
+        base: {
             key: Seen(
                 i % (2 if base else 4) != 0, True, [True, False], [i % 3 == 0], 1 + i, -0.5 * i,
                 hard=i != 3, aligned=1 + i // 2, fidelity=(0.1 * i * bool(base), 0.01),
             )
             for i, key in enumerate(ITEMS)
-        }  # fmt: skip
-        for form, seed in product(("open", "shown", "distractors_only", "unrelated", "one_shot"), (0, 1)):
-            parts.append(records(name, seen, form=form, seed=seed, **how))
-        parts.append(records(name, seen, task="t+terse", **how))
-        for length in (500, 2000):
-            long = records(name, seen, task=f"t@{length}", **how)
-            parts.append(
-                long.assign(
-                    context_tokens=length, context_depth=[0.1, 0.5, 0.9] * (len(long) // 3) + [0.1] * (len(long) % 3)
-                )
-            )
-        windows = {f"text/{i}": Seen(window=(-20.0 - i - bool(base), 10)) for i in range(4)}
-        parts.append(records(name, windows, task="text-wiki", **how))
-        for matcher, period in (("a", 2), ("b", 3)):
-            verdicts.append(judged(matcher, name, {key: i % period == 0 for i, key in enumerate(ITEMS)}))
-    pairs = [{"item_id": str(i), "control": ("same", "other")[i % 2], "verdict": i % 3 == 0} for i in range(30)]
-    controls = pd.DataFrame(pairs).assign(task="t", matcher="a", language="english", response="x", status="ok")
-    spent = {"device": "<H100>", "generated_tokens": 9, "busy_seconds": 1.0, "waiting_seconds": 0.5}
-    names = ("dense", "<p> & q")
-    run = {"checkpoints": [{"name": name, "bytes": 9} for name in names]}
-    run |= {"engine_stats": [{"checkpoint": name, **spent} for name in names]}
-    told = pd.concat(parts, ignore_index=True)
-    thoughts = told.index[told["probe"] == "greedy"]
-    told.loc[thoughts, ["thought", "thought_state"]] = "hm", "closed"
-    told.loc[thoughts, "thought_tokens"] = [3 + number % 5 for number in range(len(thoughts))]
-    return Inputs(reduce_records(told), verdicts=pd.concat(verdicts), run=run, controls=controls)
+        }
+        for base in (False, True)
+    }  # fmt: skip
+    return whole_inputs({"dense": seen[False], "<p> & q": seen[True]})
 
 
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.figure])
