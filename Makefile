@@ -35,9 +35,14 @@ test-floors: install  ## the tests without engines on the lowest versions that p
 	$(PIP) --upgrade --target build/floors -r requirements/lowest.lock
 	PYTHONPATH=build/floors $(BIN)/python -m pytest -m "not slow" tests/unit
 
-test-more: install  ## what must hold besides: the GPU's model runner, and rehearsals that take minutes
+# The arithmetic of a processor without AVX-512, and torch's without any vector instructions.
+NUMPY = import numpy._core._multiarray_umath as m; print(*(n for n in m.__cpu_dispatch__ if "512" in n and m.__cpu_features__[n]))
+OTHER = OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="$$($(BIN)/python -c '$(NUMPY)')"
+test-more: install  ## what must hold besides: the GPU's model runner, other arithmetic, and rehearsals that take minutes
 	$(PYTEST) -m more
 	$(PYTEST) --runner V2 tests/integration tests/unit/evaluator/engine
+	$(OTHER) ATEN_CPU_CAPABILITY=avx2 $(PYTEST) -m "not slow" tests/golden tests/unit
+	ATEN_CPU_CAPABILITY=default $(PYTEST) -m "not slow" tests/unit/pruning tests/unit/quantising tests/unit/evaluator/engine
 
 test-long: install  ## minutes for one more case of what `make test` covers
 	$(PYTEST) -m long
