@@ -27,6 +27,40 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+_OF_A_DENSE_MODEL = 0.001  # of its weights, at most, are zero
+
+
+def _keep_zeros() -> None:
+    """Make GPTQ keep pruned weights at zero. What its corrections add to them counts as an error of theirs, which the
+    columns that are left correct in their turn, as SparseGPT does. Other steps scale or round, which keeps zeros."""
+    from llmcompressor.modifiers.gptq import gptq_quantize as gptq
+
+    order, update, pruned = gptq.apply_activation_ordering, gptq.gptq_block_update, list[Any]()
+
+    def ordered(weight_BOI: Any, *rest: Any) -> Any:
+        made = order(weight_BOI, *rest)
+        zero_BOI = made[0] == 0  # before any correction
+        pruned[:] = [zero_BOI] if zero_BOI.float().mean() > _OF_A_DENSE_MODEL else []
+        return made
+
+    def updated(weight_BOI: Any, inverse_BII: Any, *made: Any, i1: int, **settings: Any) -> None:
+        if not pruned:
+            update(weight_BOI, inverse_BII, *made, i1=i1, **settings)
+            return
+        rounded_BOI, error_BOI, loss_BOI = made
+        for column in range(weight_BOI.shape[-1]):
+            own, rest = slice(column, column + 1), slice(column + 1, None)
+            before_BO1, diagonal_B11 = weight_BOI[:, :, own].clone(), inverse_BII[:, own, own]
+            parts = (weight_BOI[:, :, own], diagonal_B11, *(each[:, :, own] for each in made))
+            update.__wrapped__(*parts, i1=i1 + column, **settings)  # without Triton
+            rounded_BOI[:, :, own] *= ~pruned[0][:, :, i1 + column, None]
+            error_BO1 = error_BOI[:, :, own] = (before_BO1 - rounded_BOI[:, :, own]) / diagonal_B11
+            loss_BOI[:, :, own] = error_BO1.square()
+            weight_BOI[:, :, rest] -= error_BO1 * inverse_BII[:, own, rest]
+
+    gptq.apply_activation_ordering, gptq.gptq_block_update = ordered, updated
+
+
 def _quantise(request: dict[str, Any]) -> None:
     import torch
     from datasets import Dataset
@@ -51,6 +85,7 @@ def _quantise(request: dict[str, Any]) -> None:
             "num_calibration_samples": len(rows),
             "shuffle_calibration_samples": False,
         }
+    _keep_zeros()
     oneshot(model=model, tokenizer=tokenizer, recipe=request["recipe"], **text)
     model.save_pretrained(request["out"], save_compressed=True)
 
