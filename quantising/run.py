@@ -7,7 +7,7 @@ from typing import Any
 
 from evaluator.checkpoints.info import MANIFEST as PRUNE_MANIFEST
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
-from evaluator.checkpoints.sparsity import Sparsity, measure
+from evaluator.checkpoints.sparsity import measure
 from evaluator.checkpoints.tensors import read_tensors
 from evaluator.core.errors import JobError
 from pruning.calibration import Sources
@@ -69,15 +69,15 @@ def quantise(
         others = [file.name for file in sorted(target.partial.rglob("*")) if file.suffix in _WEIGHTS]
         if others or not any(target.partial.glob("*.safetensors")):
             raise JobError(f"weights were written as {others[0] if others else 'nothing'}, not as safetensors")
-        sparsity = _sparsity(config.source, target.partial)
+        share, pattern = _sparsity(config.source, target.partial) or (None, None)
 
         return target.finish(
             QUANTISE_MANIFEST,
             lambda **files: QuantiseManifest(
                 method=config.method,
                 scheme=config.scheme,
-                pattern=None if sparsity is None else sparsity.pattern,
-                measured_sparsity=None if sparsity is None else sparsity.share,
+                pattern=pattern,
+                measured_sparsity=share,
                 config=config.model_dump(mode="json"),
                 calibration=None if calibration is None else calibration.manifest,
                 versions=versions,
@@ -89,11 +89,11 @@ def quantise(
         )
 
 
-def _sparsity(source: Path, folder: Path) -> Sparsity | None:
+def _sparsity(source: Path, folder: Path) -> tuple[float, str] | None:
     """Of the matrices that were pruned in `source`, as they are in `folder`; None: none were, or it cannot be said."""
     pruned = read_prune_manifest(source)
     if pruned is None:
         return None
     if pruned.removed is not None:  # the parts stay gone
-        return Sparsity(pruned.measured_sparsity, pruned.pattern)
+        return pruned.measured_sparsity, pruned.pattern
     return measure(read_tensors(folder), [matrix.name for matrix in pruned.matrices], pruned.pattern)

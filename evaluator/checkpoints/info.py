@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.files import FileStates, changed_file, check_files, check_no_code, file_states, is_inside
-from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST, Quantisation, online_scheme, read_quantisation
+from evaluator.checkpoints.quantisation import (
+    COMPRESSED_TENSORS,
+    QUANTISE_MANIFEST,
+    Quantisation,
+    online_scheme,
+    read_quantisation,
+)
 from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
 from evaluator.checkpoints.tensors import Tensor, count_weights, identity, read_tensors
 from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes
@@ -107,8 +113,8 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
                 digest.update(chunk)
         weights_digest = digest.hexdigest()
     notes: tuple[str, ...] = ()
-    if states != files or quantisation is not None:  # the rest was measured when this run wrote it
-        notes = _measure(path, pruning, quantisation, tensors)
+    if pruning.get("matrices") is not None and (states != files or quantisation is not None):
+        notes = _measure(pruning, quantisation, tensors)  # the rest was measured when this run wrote it
     if (changed := changed_file(files, file_states(path))) is not None:
         raise InputError(f"{path / changed}: was written while it was read; try again when it is whole")
     # Loading transforms quantised weights and experts, and a running engine cannot repeat that. So each such checkpoint
@@ -215,22 +221,22 @@ def _read_pruning(path: Path, *, quantised: bool) -> dict[str, Any]:
     calibration = field(manifest, "config", dict, place).get("calibration")
     repair = None if manifest.get("repair") is None else field(manifest, "repair", str, place)
     source = None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration")
-    pruning = {
+    later = path / QUANTISE_MANIFEST
+    stated = of_kind(parse(read_bytes(later), str(later)), dict, str(later)) if quantised and later.exists() else {}
+    if stated.get("measured_sparsity") is None:  # it was quantised elsewhere, or not at all
+        stated, later = manifest, file
+    return {
         "method": _joined(field(manifest, "method", str, place), repair),
-        "pattern": field(manifest, "pattern", str, place),
-        "sparsity": _number(manifest, "measured_sparsity", place),
+        "pattern": field(stated, "pattern", str, str(later)),
+        "sparsity": _number(stated, "measured_sparsity", str(later)),
         "requested_sparsity": _number(manifest, "sparsity", place),
         "calibration": source,
-        "file": file,
-        "parts": manifest.get("removed") is not None,
-        "matrices": [field(each, "name", str, place) for each in of_kind(manifest.get("matrices", []), list, place)],
+        "file": later,
+        # None: parts are gone, from the sizes too
+        "matrices": None
+        if manifest.get("removed")
+        else [field(each, "name", str, place) for each in of_kind(manifest.get("matrices", []), list, place)],
     }
-    own = path / QUANTISE_MANIFEST
-    later = of_kind(parse(read_bytes(own), str(own)), dict, str(own)) if quantised and own.exists() else {}
-    if later.get("measured_sparsity") is not None:  # what quantising left of it
-        pruning |= {"file": own, "sparsity": _number(later, "measured_sparsity", str(own))}
-        pruning["pattern"] = field(later, "pattern", str, str(own))
-    return pruning
 
 
 def _number(manifest: dict[str, Any], name: str, place: str) -> float:
@@ -240,20 +246,18 @@ def _number(manifest: dict[str, Any], name: str, place: str) -> float:
     return float(value)
 
 
-def _measure(
-    path: Path, pruning: dict[str, Any], quantisation: Quantisation | None, tensors: Sequence[Tensor]
-) -> tuple[str, ...]:
-    """Put what the tensors hold in the place of what a manifest states; a line where the two differ."""
-    if not pruning or pruning["parts"]:  # parts are gone from the sizes, which were compared with config.json
-        return ()
+def _measure(pruning: dict[str, Any], quantisation: Quantisation | None, tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    """Put what the weights hold in the place of what a manifest states; a line where the two differ."""
     from evaluator.checkpoints.sparsity import measure  # torch
 
-    stated = f"{pruning['file']}: states sparsity {pruning['sparsity']:.6g}, {pruning['pattern']};"
-    one_offset = quantisation is None or quantisation.symmetric or not quantisation.library.startswith(("gptq", "auto"))
-    measured = measure(tensors, pruning["matrices"], pruning["pattern"]) if one_offset else None
-    if measured is None:
-        return (f"{stated} this could not be measured in the weights, and the tables repeat it",)
-    if (measured.share, measured.pattern) == (pruning["sparsity"], pruning["pattern"]):
+    stated = pruning["sparsity"], pruning["pattern"]
+    measured = None
+    if quantisation is None or quantisation.symmetric or quantisation.library in (COMPRESSED_TENSORS, "awq"):
+        measured = measure(tensors, pruning["matrices"], pruning["pattern"])
+    if measured == stated:
         return ()
-    pruning |= {"sparsity": measured.share, "pattern": measured.pattern}
-    return (f"{stated} the weights have {measured.share:.6g}, {measured.pattern}, and so do the tables",)
+    line = f"{pruning['file']}: states sparsity {stated[0]:.6g}, {stated[1]};"
+    if measured is None:
+        return (f"{line} this could not be measured in the weights, and the tables repeat it",)
+    pruning["sparsity"], pruning["pattern"] = measured
+    return (f"{line} the weights have {measured[0]:.6g}, {measured[1]}, and so do the tables",)

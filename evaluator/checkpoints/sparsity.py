@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+import numpy as np
 import torch
 from safetensors import safe_open
 
@@ -12,19 +12,12 @@ from evaluator.checkpoints.matrices import Matrix
 from evaluator.checkpoints.tensors import Tensor
 from evaluator.core.liveness import HEARTBEAT
 
-UNSTRUCTURED = "unstructured"
-_AT_ONCE = 1 << 22  # weights that are held as float32
+_AT_ONCE = 1 << 15  # weights that are dequantised: as many as torch leaves to one thread
 
 
-@dataclass(frozen=True, slots=True)
-class Sparsity:
-    share: float  # zeros / weights, over all the matrices
-    pattern: str  # "2:4" where every group of every matrix has as many zeros
-
-
-def measure(tensors: Sequence[Tensor], names: Sequence[str], pattern: str) -> Sparsity | None:
-    """The sparsity of the matrices `names` ("....weight"), dequantised. An N:M `pattern` that does not hold becomes
-    "unstructured". None where nothing can be said: no matrix, one is missing, or its layout is not known."""
+def measure(tensors: Sequence[Tensor], names: Sequence[str], pattern: str) -> tuple[float, str] | None:
+    """Zeros / weights over the matrices `names` ("....weight"), dequantised, and their pattern: an N:M `pattern` that
+    does not hold becomes "unstructured". None where there is no matrix, one is missing, or its layout is not known."""
     grouped = re.fullmatch(r"(\d+):([1-9]\d*)", pattern)
     zeros = weights = 0
     with ExitStack() as stack:
@@ -33,13 +26,13 @@ def measure(tensors: Sequence[Tensor], names: Sequence[str], pattern: str) -> Sp
         try:
             for name in names:
                 for zero_RI in _zeros(Matrix(slices, name.removesuffix(".weight"))):
-                    zeros += int(zero_RI.sum())
+                    zeros += int(np.count_nonzero(zero_RI.numpy()))
                     weights += zero_RI.numel()
                     if grouped and not groups_hold(zero_RI, int(grouped[1]), int(grouped[2])):
-                        pattern = UNSTRUCTURED
+                        pattern = "unstructured"
         except (ArithmeticError, LookupError, RuntimeError, ValueError):  # missing, or its parts do not fit
             return None
-    return Sparsity(zeros / weights, pattern) if weights else None
+    return (zeros / weights, pattern) if weights else None
 
 
 def _zeros(matrix: Matrix) -> Iterator[torch.Tensor]:

@@ -31,34 +31,27 @@ _OF_A_DENSE_MODEL = 0.001  # of its weights, at most, are zero
 
 
 def _keep_zeros() -> None:
-    """Make GPTQ keep pruned weights at zero. What its corrections add to them counts as an error of theirs, which the
-    columns that are left correct in their turn, as SparseGPT does. Other steps scale or round, which keeps zeros."""
+    """Make GPTQ round pruned weights to zero. What its corrections have added to them counts as their error, which the
+    columns that are left correct in turn, as in SparseGPT. Other steps scale or round, which keeps zeros."""
     from llmcompressor.modifiers.gptq import gptq_quantize as gptq
 
-    order, update, pruned = gptq.apply_activation_ordering, gptq.gptq_block_update, list[Any]()
+    order, update, rounded = gptq.apply_activation_ordering, gptq.gptq_block_update, gptq.fake_quantize
+    columns: list[Any] = []  # an iterator over those to come: which of their weights are pruned
 
     def ordered(weight_BOI: Any, *rest: Any) -> Any:
         made = order(weight_BOI, *rest)
-        zero_BOI = made[0] == 0  # before any correction
-        pruned[:] = [zero_BOI] if zero_BOI.float().mean() > _OF_A_DENSE_MODEL else []
+        zero_BOI = made[0] == 0
+        columns[:] = [iter(zero_BOI.permute(2, 1, 0))] if zero_BOI.float().mean() > _OF_A_DENSE_MODEL else []
         return made
 
-    def updated(weight_BOI: Any, inverse_BII: Any, *made: Any, i1: int, **settings: Any) -> None:
-        if not pruned:
-            update(weight_BOI, inverse_BII, *made, i1=i1, **settings)
-            return
-        rounded_BOI, error_BOI, loss_BOI = made
-        for column in range(weight_BOI.shape[-1]):
-            own, rest = slice(column, column + 1), slice(column + 1, None)
-            before_BO1, diagonal_B11 = weight_BOI[:, :, own].clone(), inverse_BII[:, own, own]
-            parts = (weight_BOI[:, :, own], diagonal_B11, *(each[:, :, own] for each in made))
-            update.__wrapped__(*parts, i1=i1 + column, **settings)  # without Triton
-            rounded_BOI[:, :, own] *= ~pruned[0][:, :, i1 + column, None]
-            error_BO1 = error_BOI[:, :, own] = (before_BO1 - rounded_BOI[:, :, own]) / diagonal_B11
-            loss_BOI[:, :, own] = error_BO1.square()
-            weight_BOI[:, :, rest] -= error_BO1 * inverse_BII[:, own, rest]
+    def masked(weight_OB: Any, *rest: Any) -> Any:
+        made = rounded(weight_OB, *rest)
+        return made.masked_fill(next(columns[0]), 0) if columns else made
 
-    gptq.apply_activation_ordering, gptq.gptq_block_update = ordered, updated
+    def updated(*made: Any, **settings: Any) -> None:  # Triton's kernel rounds by itself
+        (update.__wrapped__ if columns else update)(*made, **settings)
+
+    gptq.apply_activation_ordering, gptq.gptq_block_update, gptq.fake_quantize = ordered, updated, masked
 
 
 def _quantise(request: dict[str, Any]) -> None:
