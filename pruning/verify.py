@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from evaluator.checkpoints.files import digest_of_file
+from evaluator.checkpoints.sparsity import groups_hold
 from evaluator.core.errors import InputError
-from pruning.methods.masks import count_zeros, groups_hold
+from pruning.methods.masks import count_zeros
 from pruning.methods.patterns import NofM, parse, read_numbers
 from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.model.decoder import Decoder

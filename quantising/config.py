@@ -65,6 +65,9 @@ class QuantiseManifest(JobManifest):
     """A quantised checkpoint's provenance."""
 
     scheme: str
+    # Of the matrices that were pruned before, as they were written; None: there were none, or the layout is not known.
+    pattern: str | None = None
+    measured_sparsity: float | None = None  # zeros / weights
 
 
 def read_manifest(directory: Path) -> QuantiseManifest | None:

@@ -7,10 +7,13 @@ from typing import Any
 
 from evaluator.checkpoints.info import MANIFEST as PRUNE_MANIFEST
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
+from evaluator.checkpoints.sparsity import measure
+from evaluator.checkpoints.tensors import read_tensors
 from evaluator.core.errors import JobError
 from pruning.calibration import Sources
 from pruning.output import export
 from pruning.output.job import NOTHING, Job, check_made
+from pruning.output.manifest import read_manifest as read_prune_manifest
 from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
 from quantising.methods import METHODS
 
@@ -66,12 +69,15 @@ def quantise(
         others = [file.name for file in sorted(target.partial.rglob("*")) if file.suffix in _WEIGHTS]
         if others or not any(target.partial.glob("*.safetensors")):
             raise JobError(f"weights were written as {others[0] if others else 'nothing'}, not as safetensors")
+        share, pattern = _sparsity(config.source, target.partial) or (None, None)
 
         return target.finish(
             QUANTISE_MANIFEST,
             lambda **files: QuantiseManifest(
                 method=config.method,
                 scheme=config.scheme,
+                pattern=pattern,
+                measured_sparsity=share,
                 config=config.model_dump(mode="json"),
                 calibration=None if calibration is None else calibration.manifest,
                 versions=versions,
@@ -81,3 +87,13 @@ def quantise(
             ),
             more=[PRUNE_MANIFEST],
         )
+
+
+def _sparsity(source: Path, folder: Path) -> tuple[float, str] | None:
+    """Of the matrices that were pruned in `source`, as they are in `folder`; None: none were, or it cannot be said."""
+    pruned = read_prune_manifest(source)
+    if pruned is None:
+        return None
+    if pruned.removed is not None:  # the parts stay gone
+        return pruned.measured_sparsity, pruned.pattern
+    return measure(read_tensors(folder), [matrix.name for matrix in pruned.matrices], pruned.pattern)

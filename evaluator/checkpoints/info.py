@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.files import FileStates, changed_file, check_files, check_no_code, file_states, is_inside
-from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
+from evaluator.checkpoints.quantisation import (
+    COMPRESSED_TENSORS,
+    QUANTISE_MANIFEST,
+    Quantisation,
+    online_scheme,
+    read_quantisation,
+)
 from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
 from evaluator.checkpoints.tensors import Tensor, count_weights, identity, read_tensors
 from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes
@@ -42,7 +48,7 @@ class CheckpointInfo:
     dtype: str  # "bfloat16": the configuration's, or else that of most weights
     method: str | None  # of pruning, of repair and of quantising, in their order ("wanda + least_squares + gptq")
     pattern: str | None  # "2:4", "W4A16 (gptq, group 128)", or both
-    sparsity: float | None  # achieved
+    sparsity: float | None  # measured
     calibration: str | None
     requested_sparsity: float | None = None
     quantisation: Quantisation | None = None
@@ -50,6 +56,7 @@ class CheckpointInfo:
     kv_cache: str = "auto"  # of the engine that serves it (EngineConfig.kv_cache)
     parameters: int | None = None  # weights, unpacked; a tied output head counts once, as it is stored
     files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
+    notes: tuple[str, ...] = ()  # where its weights are not what its manifest states, a line each
 
     @property
     def engine_keys(self) -> tuple[str, str]:
@@ -105,6 +112,9 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
             for chunk in tensor.chunks():
                 digest.update(chunk)
         weights_digest = digest.hexdigest()
+    notes: tuple[str, ...] = ()
+    if pruning.get("matrices") is not None and (states != files or quantisation is not None):
+        notes = _measure(pruning, quantisation, tensors)  # the rest was measured when this run wrote it
     if (changed := changed_file(files, file_states(path))) is not None:
         raise InputError(f"{path / changed}: was written while it was read; try again when it is whole")
     # Loading transforms quantised weights and experts, and a running engine cannot repeat that. So each such checkpoint
@@ -127,6 +137,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         disk_bytes=sum(files[name][0] for name in {tensor.file.name for tensor in tensors}),
         parameters=count_weights(tensors, None if quantisation is None else quantisation.scheme),
         files=files,
+        notes=notes,
     )
 
 
@@ -208,15 +219,45 @@ def _read_pruning(path: Path, *, quantised: bool) -> dict[str, Any]:
     if absent and not quantised:
         raise InputError(f"checkpoint {path}: half-written or damaged: {MANIFEST} lists {absent[0]}, which is missing")
     calibration = field(manifest, "config", dict, place).get("calibration")
-    for name in ("measured_sparsity", "sparsity"):
-        if not isinstance(manifest.get(name), int | float):
-            raise InputError(f"{place}: field {name!r} must be a number, not {manifest.get(name)!r}")
     repair = None if manifest.get("repair") is None else field(manifest, "repair", str, place)
     source = None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration")
+    later = path / QUANTISE_MANIFEST
+    stated = of_kind(parse(read_bytes(later), str(later)), dict, str(later)) if quantised and later.exists() else {}
+    if stated.get("measured_sparsity") is None:  # it was quantised elsewhere, or not at all
+        stated, later = manifest, file
     return {
         "method": _joined(field(manifest, "method", str, place), repair),
-        "pattern": field(manifest, "pattern", str, place),
-        "sparsity": float(manifest["measured_sparsity"]),
-        "requested_sparsity": float(manifest["sparsity"]),
+        "pattern": field(stated, "pattern", str, str(later)),
+        "sparsity": _number(stated, "measured_sparsity", str(later)),
+        "requested_sparsity": _number(manifest, "sparsity", place),
         "calibration": source,
+        "file": later,
+        # None: parts are gone, from the sizes too
+        "matrices": None
+        if manifest.get("removed")
+        else [field(each, "name", str, place) for each in of_kind(manifest.get("matrices", []), list, place)],
     }
+
+
+def _number(manifest: dict[str, Any], name: str, place: str) -> float:
+    value = manifest.get(name)
+    if not isinstance(value, int | float):
+        raise InputError(f"{place}: field {name!r} must be a number, not {value!r}")
+    return float(value)
+
+
+def _measure(pruning: dict[str, Any], quantisation: Quantisation | None, tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    """Put what the weights hold in the place of what a manifest states; a line where the two differ."""
+    from evaluator.checkpoints.sparsity import measure  # torch
+
+    stated = pruning["sparsity"], pruning["pattern"]
+    measured = None
+    if quantisation is None or quantisation.symmetric or quantisation.library in (COMPRESSED_TENSORS, "awq"):
+        measured = measure(tensors, pruning["matrices"], pruning["pattern"])
+    if measured == stated:
+        return ()
+    line = f"{pruning['file']}: states sparsity {stated[0]:.6g}, {stated[1]};"
+    if measured is None:
+        return (f"{line} this could not be measured in the weights, and the tables repeat it",)
+    pruning["sparsity"], pruning["pattern"] = measured
+    return (f"{line} the weights have {measured[0]:.6g}, {measured[1]}, and so do the tables",)

@@ -180,7 +180,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         engine=config.engine.model_copy(update={"max_model_len": min(longest, positions)}),
         identity=_identity(config, jobs, dense, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, config.engine.dtype),
-        served=(*notes, *served),
+        served=(*notes, *served, *(note for info in dense.values() for note in info.notes)),
         unusable=unusable,
         other_tokenizer=frozenset(
             job.name

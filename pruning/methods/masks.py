@@ -80,12 +80,6 @@ def select(score_OI: Tensor, pattern: Pattern, group: Group) -> Tensor:
     return lowest_of_rows(score_OI.reshape(1, -1), pattern.count(score_OI.numel())).view(score_OI.shape)
 
 
-def groups_hold(zero_OI: Tensor, n: int, m: int) -> bool:
-    """Whether every `m` consecutive columns of every row have at least `n` zeros."""
-    rows, columns = zero_OI.shape
-    return columns % m == 0 and bool((zero_OI.view(rows, columns // m, m).sum(dim=2) >= n).all())
-
-
 def count_zeros(weight_OI: Tensor) -> int:
     """Weights that are zero, of either sign. A matrix on the CPU."""
     # By bits: numpy counts integers at the speed of memory, torch takes forty times as long for bfloat16.

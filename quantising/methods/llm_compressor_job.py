@@ -27,6 +27,33 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+_OF_A_DENSE_MODEL = 0.001  # of its weights, at most, are zero
+
+
+def _keep_zeros() -> None:
+    """Make GPTQ round pruned weights to zero. What its corrections have added to them counts as their error, which the
+    columns that are left correct in turn, as in SparseGPT. Other steps scale or round, which keeps zeros."""
+    from llmcompressor.modifiers.gptq import gptq_quantize as gptq
+
+    order, update, rounded = gptq.apply_activation_ordering, gptq.gptq_block_update, gptq.fake_quantize
+    columns: list[Any] = []  # an iterator over those to come: which of their weights are pruned
+
+    def ordered(weight_BOI: Any, *rest: Any) -> Any:
+        made = order(weight_BOI, *rest)
+        zero_BOI = made[0] == 0
+        columns[:] = [iter(zero_BOI.permute(2, 1, 0))] if zero_BOI.float().mean() > _OF_A_DENSE_MODEL else []
+        return made
+
+    def masked(weight_OB: Any, *rest: Any) -> Any:
+        made = rounded(weight_OB, *rest)
+        return made.masked_fill(next(columns[0]), 0) if columns else made
+
+    def updated(*made: Any, **settings: Any) -> None:  # Triton's kernel rounds by itself
+        (update.__wrapped__ if columns else update)(*made, **settings)
+
+    gptq.apply_activation_ordering, gptq.gptq_block_update, gptq.fake_quantize = ordered, updated, masked
+
+
 def _quantise(request: dict[str, Any]) -> None:
     import torch
     from datasets import Dataset
@@ -51,6 +78,7 @@ def _quantise(request: dict[str, Any]) -> None:
             "num_calibration_samples": len(rows),
             "shuffle_calibration_samples": False,
         }
+    _keep_zeros()
     oneshot(model=model, tokenizer=tokenizer, recipe=request["recipe"], **text)
     model.save_pretrained(request["out"], save_compressed=True)
 

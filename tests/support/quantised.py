@@ -35,6 +35,17 @@ class Layout:
     store: Callable[[Any], Quantised]
 
 
+class Slice:
+    """A tensor as `Matrix` takes it from a file."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+        self.get_shape = lambda: list(tensor.shape)
+
+    def __getitem__(self, where: Any) -> Any:
+        return self._tensor[where]
+
+
 def quantise(
     source: Path, directory: Path, layout: str, *, twin: Path | None = None, config: Mapping[str, Any] | None = None
 ) -> Path:

@@ -270,7 +270,10 @@ class _Run:
         """Put a checkpoint's remaining work on the board, or set an unusable made one aside. Raises InputError."""
         info = self._prepared.dense.get(job.name)
         try:
-            info = info or inspected.result(job.name)
+            if info is None:  # preflight has told of the others
+                info = inspected.result(job.name)
+                for note in info.notes:
+                    self._report(Event(kind="noted", text=note))
             left = self._left(job, info)
             for each in self._prepared.jobs:
                 if each.is_variant and each.after == job.name:

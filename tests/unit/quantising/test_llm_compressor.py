@@ -8,6 +8,8 @@ import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import JobError
+from pruning.config import PruneConfig
+from pruning.run import prune
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.methods import llm_compressor as process
@@ -67,6 +69,25 @@ def test_it_is_given_token_ids_and_a_recipe_and_told_to_stay_offline(source, tmp
     assert (info.method, info.pattern, info.calibration) == ("gptq", "W4A16 (gptq, group 128)", "mine")
     assert not (out / "oneshot.log").exists()
     assert (out / "tokenizer.json").exists()
+
+
+def test_lost_zeros_are_not_called_a_pattern(source, tmp_path, job):
+    """Whatever a recipe does to pruned weights: the manifest and the records state what was written."""
+    job(
+        "from safetensors.torch import load_file, save_file\n"
+        "weights = load_file(source / 'model.safetensors')\n"
+        "for name in weights: weights[name][:1] += 1\n"
+        "save_file(weights, out / 'model.safetensors')"
+    )
+    pruned, out = tmp_path / "pruned", tmp_path / "out"
+    before = prune(PruneConfig(source=source, method="magnitude", pattern="2:4"), pruned)
+    manifest = quantise(gptq(pruned), out, sources=TEXTS)
+    revived = sum(each.columns // 2 for each in before.matrices)
+    weights = sum(each.rows * each.columns for each in before.matrices)
+    assert (manifest.pattern, manifest.measured_sparsity) == ("unstructured", 0.5 - revived / weights)
+    info = inspect_checkpoint(out)
+    assert (info.method, info.pattern) == ("magnitude + gptq", "unstructured + W4A16 (gptq, group 128)")
+    assert (info.sparsity, info.notes) == (manifest.measured_sparsity, ())
 
 
 @pytest.mark.parametrize(

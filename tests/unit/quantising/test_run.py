@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from safetensors.torch import load_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.matrices import Matrix
 from evaluator.core.errors import InputError
 from pruning.config import PruneConfig
 from pruning.run import prune
 from quantising.config import QuantiseConfig, read_manifest
 from quantising.methods import rounding
 from quantising.run import check, quantise
+from tests.support.quantised import Slice
 
 
 def config(source: Path, **changes) -> QuantiseConfig:
@@ -59,6 +62,33 @@ def test_pruned_then_quantised_keeps_both(source, tmp_path):
     online = tmp_path / "online"
     quantise(config(pruned, method="online", scheme="fp8_per_channel"), online)
     assert inspect_checkpoint(online).method == "wanda + online"
+
+
+@pytest.mark.parametrize("scheme", ["W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK"])
+def test_manifest_states_what_was_written(source, tmp_path, scheme):
+    """Rounding makes more zeros, and keeps those of the pattern."""
+    pruned, out = tmp_path / "pruned", tmp_path / "out"
+    before = prune(PruneConfig(source=source, method="magnitude", pattern="2:4"), pruned)
+    manifest = quantise(config(pruned, scheme=scheme, group_size=16 if "16" in scheme else None), out)
+    made = {name: Slice(tensor) for name, tensor in load_file(out / "model.safetensors").items()}
+    zeros = weights = 0
+    for each in before.matrices:
+        values = Matrix(made, each.name.removesuffix(".weight")).rows(0, each.rows)
+        zeros, weights = zeros + int((values == 0).sum()), weights + values.numel()
+    assert (manifest.pattern, manifest.measured_sparsity) == ("2:4", zeros / weights)
+    info = inspect_checkpoint(out)
+    assert (info.sparsity, info.requested_sparsity, info.notes) == (zeros / weights, 0.5, ())
+
+
+def test_removed_layers_stay_removed(source, tmp_path):
+    pruned, out = tmp_path / "pruned", tmp_path / "out"
+    before = prune(PruneConfig(source=source, method="drop", pattern="1"), pruned)
+    manifest = quantise(config(pruned), out)
+    assert (manifest.pattern, manifest.measured_sparsity) == (before.pattern, before.measured_sparsity)
+    info = inspect_checkpoint(out)
+    assert (info.sparsity, info.notes) == (before.measured_sparsity, ())
+    dense = quantise(config(source), tmp_path / "dense")
+    assert (dense.pattern, dense.measured_sparsity) == (None, None)
 
 
 def test_online_is_a_directory_of_links_with_a_digest_of_its_own(source, tmp_path):

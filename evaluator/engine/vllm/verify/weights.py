@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from evaluator.checkpoints.matrices import Tensors
 from evaluator.core.memory import peak_resident
-from evaluator.engine.vllm.verify.dequantised import Tensors, computes_with, computes_with_experts, quantised_sources
+from evaluator.engine.vllm.verify.dequantised import computes_with, computes_with_experts, quantised_sources
 from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
 
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order

@@ -70,6 +70,18 @@ def test_checkpoints_that_are_asked_alike_share_their_questions(models, tmp_path
     assert all(question.options is not None for question in items)  # from whoever needs them
 
 
+def test_manifest_that_lies_is_told(models, tmp_path):
+    """A pruned checkpoint was trained again: the run says that its weights are dense."""
+    pruned = tmp_path / "pruned"
+    prune(PruneConfig(source=models / "a", method="magnitude", pattern="2:4"), pruned)
+    shutil.copy(models / "a" / "model.safetensors", pruned)
+    document = {"models": {"a": str(models / "a"), "tuned": str(pruned)}, "tasks": [{"task": "gazetteer", "items": 2}]}
+    found = prepared(tmp_path, **document, engine={"kind": "torch"})
+    assert (found.dense["tuned"].pattern, found.dense["tuned"].sparsity) == ("unstructured", 0.0)
+    (note,) = found.served
+    assert note.endswith("states sparsity 0.5, 2:4; the weights have 0, unstructured, and so do the tables")
+
+
 def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, tmp_path):
     task = {"task": book(tmp_path), "probes": ["perplexity"], "window": 4096}
     plan = prepared(

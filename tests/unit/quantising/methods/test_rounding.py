@@ -7,11 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.engine.vllm.verify.dequantised import Matrix
+from evaluator.checkpoints.matrices import Matrix
 from quantising.config import QuantiseConfig
 from quantising.methods.rounding import ignored
 from quantising.run import quantise
 from tests.support.models import load_model
+from tests.support.quantised import Slice
 from tests.support.sweeps import refused
 
 GROUP = 16
@@ -23,17 +24,6 @@ SCHEMES = {  # scheme -> (group size that divides the tiny model's rows, how rec
     "W4A16": (GROUP, "W4A16 (rtn, group 16)"),
     "W4A16_ASYM": (GROUP, "W4A16 (rtn, group 16, asymmetric)"),
 }
-
-
-class Slice:
-    """A tensor as `Matrix` takes it from a file."""
-
-    def __init__(self, tensor):
-        self._tensor = tensor
-        self.get_shape = lambda: list(tensor.shape)
-
-    def __getitem__(self, where):
-        return self._tensor[where]
 
 
 def allowed(exact, scheme):

@@ -9,7 +9,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
-from evaluator.engine.vllm.verify.dequantised import Matrix, computes_with, quantised_sources
+from evaluator.checkpoints.matrices import Matrix
+from evaluator.engine.vllm.verify.dequantised import computes_with, quantised_sources
 from evaluator.engine.vllm.verify.weights import WorkerExtension
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, WEIGHTS, quantise
