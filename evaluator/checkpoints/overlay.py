@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.info import read_config
-from evaluator.checkpoints.quantisation import COMPRESSED_TENSORS, online_scheme
+from evaluator.checkpoints.quantisation import COMPRESSED_TENSORS, STATED_IN, online_scheme
 
 CONFIG = "config.json"
 
@@ -44,10 +44,14 @@ def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
       every such field that names layers.
     - `actorder: static` with one scale for a row: the order of a tool's visits to columns. Some versions of
       compressed-tensors refuse it without groups.
-    - `quant_method: online`: the weights are plain. The engine gets the scheme separately."""
+    - `quant_method: online`: the weights are plain. The engine gets the scheme separately.
+
+    A quantisation that another file describes is in it, as engines look for it there."""
     if online_scheme(config) is not None:
         return {name: value for name, value in config.items() if name != "quantization_config"}
     key = next((key for key in ("quantization_config", "compression_config") if config.get(key)), None)
+    if key is not None and STATED_IN in config[key]:
+        return {**config, key: {name: value for name, value in config[key].items() if name != STATED_IN}}
     if key is None or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS:
         return config
     said = copy.deepcopy(dict(config[key]))
