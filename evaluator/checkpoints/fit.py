@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.quantisation import ONLINE, Quantisation
 from evaluator.checkpoints.tensors import BESIDE, Tensor
 from evaluator.core.errors import InputError, one_line
 
@@ -62,13 +63,18 @@ def build_config(file: Path, config: Mapping[str, Any]) -> Any:
         raise InputError(f"{file}: not a {kind} configuration: {one_line(error)}") from error
 
 
-def check_fit(checkpoint: Path, config: Mapping[str, Any], tensors: Sequence[Tensor], *, quantised: bool) -> Fit:
+def check_fit(
+    checkpoint: Path, config: Mapping[str, Any], tensors: Sequence[Tensor], quantisation: Quantisation | None
+) -> Fit:
     """Raises InputError for tensors that the model of config.json lacks or has besides; it names the first.
 
     Architectures that transformers cannot generate text with are not compared."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
     file = checkpoint / "config.json"
+    quantised = quantisation is not None and quantisation.library != ONLINE
+    if quantisation is not None and quantised and all(tensor.dtype in _PLAIN for tensor in tensors):
+        raise InputError(f"{checkpoint}: {quantisation.label} is described, but no tensor is quantised")
     if config["model_type"] not in CONFIG_MAPPING:
         return Fit()
     built = build_config(file, config)

@@ -14,7 +14,7 @@ from typing import Any
 
 from evaluator.checkpoints.files import FileStates, changed_file, check_files, check_no_code, file_states, is_inside
 from evaluator.checkpoints.fit import check_fit
-from evaluator.checkpoints.quantisation import ONLINE, Quantisation, described, online_scheme, read_quantisation
+from evaluator.checkpoints.quantisation import Quantisation, described, online_scheme, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
 from evaluator.checkpoints.tensors import Tensor, count_weights, identity, read_tensors
 from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes
@@ -97,8 +97,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     pruning = _read_pruning(path, quantised=quantisation is not None)
     tensors = read_tensors(path)
     check_shapes(path, config, tensors)
-    plain = quantisation is None or quantisation.library == ONLINE
-    fit = check_fit(path, config, tensors, quantised=not plain)
+    fit = check_fit(path, config, tensors, quantisation)
     dtype = stored_dtype(config, tensors)
     states, weights_digest = WRITTEN.get(path.absolute(), (None, ""))
     if states != files:
