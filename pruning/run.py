@@ -60,6 +60,7 @@ def _check(job: Job[PruneConfig]) -> tuple[Decoder, Any]:
                 raise InputError(
                     f"pattern: {pattern.n}:{pattern.m} does not divide the {columns} columns of matrix {name}"
                 )
+    job.check_source()
     export.check_place(job.checkpoint, job.out)
     return decoder, job.tokenizer()
 

@@ -41,6 +41,7 @@ def check(
 def _check(job: Job[QuantiseConfig]) -> Any:
     """The tokenizer if the job has a calibration. Raises InputError; no weights are read."""
     METHODS[job.config.method].check(job.checkpoint, job.config.wanted)
+    job.check_source()
     export.check_place(job.checkpoint, job.out)
     return job.tokenizer()
 

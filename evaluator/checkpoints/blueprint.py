@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.fit import build_config
 from evaluator.checkpoints.info import INCIDENTAL, read_config, stored_dtype
 from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
 from evaluator.checkpoints.shapes import expert_field, text_model
 from evaluator.checkpoints.tensors import read_tensors
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError
 
 # Checkpoints with different or missing class names are compared by their tensors. The driver's key keeps the name: it
 # separates these checkpoints before any engine compares them.
@@ -79,11 +80,7 @@ def _complete(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The configuration with the architecture's defaults: one file may spell out what another leaves out."""
     from transformers import CONFIG_MAPPING
 
-    model_type = config["model_type"]
-    if model_type not in CONFIG_MAPPING:
+    if config["model_type"] not in CONFIG_MAPPING:
         return config
-    try:
-        complete: dict[str, Any] = CONFIG_MAPPING[model_type].from_dict(config).to_dict()
-    except Exception as error:  # each architecture checks its fields in its own way
-        raise InputError(f"{path}: not a {model_type} configuration: {one_line(error)}") from error
+    complete: dict[str, Any] = build_config(path, config).to_dict()
     return complete

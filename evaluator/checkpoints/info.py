@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.files import FileStates, changed_file, check_files, check_no_code, file_states, is_inside
+from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.quantisation import (
     COMPRESSED_TENSORS,
     QUANTISE_MANIFEST,
     Quantisation,
+    described,
     online_scheme,
     read_quantisation,
 )
@@ -56,7 +58,8 @@ class CheckpointInfo:
     kv_cache: str = "auto"  # of the engine that serves it (EngineConfig.kv_cache)
     parameters: int | None = None  # weights, unpacked; a tied output head counts once, as it is stored
     files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
-    notes: tuple[str, ...] = ()  # where its weights are not what its manifest states, a line each
+    # A line each: tensors that no engine uses, and weights that are not what the manifest states.
+    notes: tuple[str, ...] = ()
 
     @property
     def engine_keys(self) -> tuple[str, str]:
@@ -102,6 +105,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     pruning = _read_pruning(path, quantised=quantisation is not None)
     tensors = read_tensors(path)
     check_shapes(path, config, tensors)
+    fit = check_fit(path, config, tensors, quantisation)
     dtype = stored_dtype(config, tensors)
     states, weights_digest = WRITTEN.get(path.absolute(), (None, ""))
     if states != files:
@@ -137,7 +141,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         disk_bytes=sum(files[name][0] for name in {tensor.file.name for tensor in tensors}),
         parameters=count_weights(tensors, None if quantisation is None else quantisation.scheme),
         files=files,
-        notes=notes,
+        notes=(*fit.unused, *notes),
     )
 
 
@@ -163,7 +167,18 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"checkpoint {path}: config.json is missing")
     config: dict[str, Any] = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
     field(config, "model_type", str, str(file))
-    return config
+    return described(path, _with_floats(config))
+
+
+def _with_floats(value: Any) -> Any:
+    """JSON has no infinity: transformers writes {"__float__": "Infinity"}."""
+    if isinstance(value, list):
+        return [_with_floats(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if [*value] == ["__float__"] and value["__float__"] in ("Infinity", "-Infinity", "NaN"):
+        return float(value["__float__"])
+    return {name: _with_floats(each) for name, each in value.items()}
 
 
 def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:

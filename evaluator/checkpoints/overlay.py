@@ -1,6 +1,7 @@
-"""A directory with links to a checkpoint's files and a config.json of its own.
+"""A directory with links to a checkpoint's files, a config.json of its own and, if necessary, one more tensor.
 
-It is served if the installed readers refuse a field that changes nothing. The user's own files stay unchanged."""
+It is served if the installed readers refuse a field that changes nothing, or read a tied matrix under one name only.
+The user's own files stay unchanged."""
 
 import copy
 import json
@@ -10,22 +11,54 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.info import read_config
-from evaluator.checkpoints.quantisation import COMPRESSED_TENSORS, online_scheme
+from evaluator.checkpoints.quantisation import COMPRESSED_TENSORS, STATED_IN, online_scheme, read_quantisation
+from evaluator.checkpoints.shapes import text_model
+from evaluator.checkpoints.tensors import INDEX, read_tensors
 
 CONFIG = "config.json"
+_ADDED = "resurface-tied.safetensors"
 
 
 @contextmanager
 def served_directory(checkpoint: Path) -> Iterator[Path]:
     """The directory that an engine loads for a checkpoint: the checkpoint itself, or an overlay."""
     config = read_config(checkpoint)
-    served = served_config(config)
-    if served is config:
+    served, head_only = served_config(config), _head_only(checkpoint, config)
+    if served is config and not head_only:
         yield checkpoint
         return
     with tempfile.TemporaryDirectory(prefix="resurface-overlay-") as folder:
-        yield overlay(checkpoint, Path(folder), served)
+        directory = overlay(checkpoint, Path(folder), served)
+        if head_only:
+            _add(directory, head_only)
+        yield directory
+
+
+def _head_only(checkpoint: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
+    """`Fit.head_only`. Most checkpoints have a matrix as large as the vocabulary that is not an output head."""
+    tensors, rows = read_tensors(checkpoint), text_model(config).get("vocab_size")
+    tables = [each for each in tensors if len(each.shape) == 2 and each.shape[0] == rows]
+    if len(tables) != 1 or "head" not in tables[0].name:
+        return {}
+    return check_fit(checkpoint, config, tensors, read_quantisation(checkpoint, config)).head_only
+
+
+def _add(directory: Path, copies: Mapping[str, str]) -> None:
+    """Write tensors once more, each under a new name (`copies`: new -> old), beside the files of an overlay."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    homes = {tensor.name: tensor.file for tensor in read_tensors(directory)}
+    weights = {}
+    for new, old in copies.items():
+        with safe_open(homes[old], framework="pt") as opened:
+            weights[new] = opened.get_tensor(old)
+    save_file(weights, directory / _ADDED, metadata={"format": "pt"})
+    places = {name: file.name for name, file in homes.items()} | dict.fromkeys(copies, _ADDED)
+    (directory / INDEX).unlink(missing_ok=True)
+    (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}), encoding="utf-8")
 
 
 def overlay(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Path:
@@ -44,10 +77,14 @@ def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
       every such field that names layers.
     - `actorder: static` with one scale for a row: the order of a tool's visits to columns. Some versions of
       compressed-tensors refuse it without groups.
-    - `quant_method: online`: the weights are plain. The engine gets the scheme separately."""
+    - `quant_method: online`: the weights are plain. The engine gets the scheme separately.
+
+    A quantisation that another file describes is in it, as engines look for it there."""
     if online_scheme(config) is not None:
         return {name: value for name, value in config.items() if name != "quantization_config"}
     key = next((key for key in ("quantization_config", "compression_config") if config.get(key)), None)
+    if key is not None and STATED_IN in config[key]:
+        return {**config, key: {name: value for name, value in config[key].items() if name != STATED_IN}}
     if key is None or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS:
         return config
     said = copy.deepcopy(dict(config[key]))

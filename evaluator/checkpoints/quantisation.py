@@ -9,7 +9,7 @@ llm-compressor leaves it in a `recipe.yaml` beside it. This module does not deci
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ ONLINE_SCHEMES: Mapping[str, tuple[str, str]] = {
     "mxfp4": ("MXFP4", "group 32"),
 }
 _KEYS = ("quantization_config", "compression_config")  # the second one from before compressed-tensors 0.4
+# Files that tools write beside config.json or in place of its field, and the `quant_method` that they leave out.
+_BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+STATED_IN = "resurface_stated_in"  # a field that names that file
 _NO_ACTIVATION_BITS = 16
 _RECIPE = "recipe.yaml"
 QUANTISE_MANIFEST = "quantise_manifest.json"  # of a checkpoint that a sweep has quantised
@@ -47,6 +50,7 @@ class Quantisation:
     activation_order: str | None = None  # "static": the order of visits to columns; "group": groups follow the order
     calibration: str | None = None  # the data for fitting scales or weights, if named
     sparse_format: str | None = None  # of a sparsity_config that names layers: "dense", "sparse-24-bitmask"
+    stated_in: str | None = None  # the file that describes it, if not config.json
 
     @property
     def label(self) -> str:
@@ -58,7 +62,28 @@ class Quantisation:
             details.append("asymmetric")
         if self.activation_order is not None:
             details.append("act order" if self.activation_order == "group" else "static act order")
+        if self.stated_in is not None:
+            details.append(f"by {self.stated_in}")
         return f"{self.scheme} ({', '.join(details)})" if details else self.scheme
+
+
+def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json with the quantisation that another file describes. Raises InputError if both do, and differ."""
+    own = next((config[key] for key in _KEYS if config.get(key) is not None), None)
+    whole = dict(config)
+    for name, method in _BESIDE.items():
+        file = path / name
+        if not file.is_file():
+            continue
+        said = of_kind(parse(read_bytes(file), str(file)), dict, str(file))
+        library = str(said.get("quant_method", method)).lower()
+        if own is None:
+            whole[_KEYS[0]] = said | {"quant_method": library, STATED_IN: name}
+            continue
+        one, other = read_quantisation(path, config), _READERS.get(library, _by_bits)(library, said, str(file))
+        if one is not None and one.scheme != other.scheme:
+            raise InputError(f"{file}: describes {other.scheme}, but config.json {one.scheme}: remove the wrong one")
+    return whole
 
 
 def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | None:
@@ -73,7 +98,8 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
     library = field(said, "quant_method", str, place).lower() if named else COMPRESSED_TENSORS
     if library == COMPRESSED_TENSORS:
         return _compressed_tensors(path, said, place)
-    return _READERS.get(library, _by_bits)(library, said, place)
+    found = _READERS.get(library, _by_bits)(library, said, place)
+    return replace(found, stated_in=said.get(STATED_IN))
 
 
 def online_scheme(config: Mapping[str, Any]) -> str | None:

@@ -173,7 +173,7 @@ def _tensor(file: Path, name: str, entry: Any, data_start: int) -> Tensor:
 
 
 # What quantised matrices have beside their values: scales, zero points, orders, shapes.
-_BESIDE = re.compile(r"(scales?|_scale_inv|_scale_2|zero_point|qzeros|g_idx|_shape|\.SCB|_format|\.weight\.\w.*)$")
+BESIDE = re.compile(r"(scales?|_scale_inv|_scale_2|zero_point|qzeros|g_idx|_shape|\.SCB|_format|\.weight\.\w.*)$")
 
 
 def count_weights(tensors: Iterable[Tensor], scheme: str | None) -> int:
@@ -186,7 +186,7 @@ def count_weights(tensors: Iterable[Tensor], scheme: str | None) -> int:
     found = 0
     for name, tensor in by_name.items():
         stated = by_name.get(f"{name.removesuffix('_packed')}_shape")
-        if _BESIDE.search(name):
+        if BESIDE.search(name):
             continue
         if stated is not None:
             kind = f"<i{stated.size // math.prod(stated.shape)}"

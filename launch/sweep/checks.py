@@ -127,6 +127,24 @@ def served_here(
             raise InputError(message) from error
 
 
+def remarks(engine: EngineConfig, infos: Iterable[CheckpointInfo], max_model_len: int) -> Iterator[str]:
+    """Notes on tensors that no engine uses, and on what an engine computes in another way than transformers."""
+    for info in infos:
+        yield from (f"{info.name}: {note}" for note in info.notes)
+        model = text_model(read_config(info.path))
+        scaling = model.get("rope_parameters") or model.get("rope_scaling") or {}
+        kind = scaling.get("rope_type", scaling.get("type"))
+        if engine.kind != "vllm" or kind not in ("longrope", "su"):
+            continue
+        short = model.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
+        if isinstance(short, int):
+            factors = "long" if max_model_len + 1 > short else "short"
+            yield (
+                f"{info.name}: LongRoPE: vLLM computes every prompt with the {factors} factors, as requests have up to "
+                f"{max_model_len} tokens; transformers uses the long ones for more than {short} only"
+            )
+
+
 def _stand_ins(
     jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], folder: Path
 ) -> Iterator[CheckpointInfo]:

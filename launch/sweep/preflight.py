@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
-from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
+from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer, tokenise_alike
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.engine.config import EngineConfig
@@ -143,6 +143,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
             try:
                 info = inspections.result(job.name)
                 tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
+                eos_ids_of(tokenizers[job.name])
                 dense[job.name] = info
             except InputError as error:
                 refused[job.name] = str(error)
@@ -180,7 +181,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         engine=config.engine.model_copy(update={"max_model_len": min(longest, positions)}),
         identity=_identity(config, jobs, dense, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, config.engine.dtype),
-        served=(*notes, *served, *(note for info in dense.values() for note in info.notes)),
+        served=(*notes, *served, *checks.remarks(config.engine, dense.values(), min(longest, positions))),
         unusable=unusable,
         other_tokenizer=frozenset(
             job.name

@@ -8,6 +8,9 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from evaluator.checkpoints.files import digest_once
+from evaluator.checkpoints.fit import check_fit
+from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.quantisation import read_quantisation
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
 from pruning.calibration import Calibration, Sources, check_disjoint, digests_of, iterate, load, take_passages
@@ -44,6 +47,15 @@ class Job(Generic[ConfigT]):
         if manifest is not None:
             check_made(manifest, self.config, self.out, self.held_out, self.checkpoint)
         return manifest
+
+    def check_source(self) -> None:
+        """Raises InputError for tensors that are not those of the model, or that are tied the other way round."""
+        directory = self.checkpoint.directory
+        config = read_config(directory)
+        tensors = [*self.checkpoint.entries.values()]
+        fit = check_fit(directory, config, tensors, read_quantisation(directory, config))
+        for table, head in fit.head_only.items():
+            raise InputError(f"{directory}: tensor {table!r} is stored as {head!r} alone: rename it")
 
     def tokenizer(self) -> Any:
         """A calibration's tokenizer, or None. Raises InputError for a bad source; reads one passage of a remote one."""

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
+from evaluator.checkpoints.overlay import served_directory
 from evaluator.checkpoints.shapes import text_model
+from evaluator.checkpoints.tensors import read_tensors
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.garbage import rare_collections
@@ -63,21 +65,22 @@ class VLLMEngine:
         began = time.monotonic()
         blueprint = read_blueprint(checkpoint)
         eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
-        files = [str(file) for file in blueprint.files]
         # What vLLM makes of quantised weights and of experts while it loads them, it cannot make again in place.
         alone = blueprint.quantisation is not None or blueprint.mixture or not self._config.swap
         if self._started is not None and alone:
             self.close()
         swapped = self._started is not None
-        if self._started is None:
-            self._started = start(self._config, checkpoint, blueprint)
-            self.dtype = self._started.dtype
-        else:
-            assert self._blueprint is not None
-            if (why := self._blueprint.difference(blueprint)) is not None:
-                raise InputError(f"{checkpoint}: cannot be swapped into an engine built for {self._first}: {why}")
-            self._swap(self._started, checkpoint, files)
-        notes = self._verify(self._started, checkpoint, files)
+        with served_directory(checkpoint) as served:
+            files = sorted({str(tensor.file) for tensor in read_tensors(served)})
+            if self._started is None:
+                self._started = start(self._config, checkpoint, blueprint, served)
+                self.dtype = self._started.dtype
+            else:
+                assert self._blueprint is not None
+                if (why := self._blueprint.difference(blueprint)) is not None:
+                    raise InputError(f"{checkpoint}: cannot be swapped into an engine built for {self._first}: {why}")
+                self._swap(self._started, checkpoint, files)
+            notes = self._verify(self._started, checkpoint, files)
         self._blueprint, self._eos_ids = blueprint, eos_ids
         self._first = self._first or checkpoint
         if not swapped:

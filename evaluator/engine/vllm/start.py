@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.checkpoints.overlay import served_directory
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import check_fields, check_runner, check_version, check_vllm
@@ -103,13 +102,12 @@ def check_here(config: EngineConfig) -> None:
             raise _refused("this Triton has no backend named cpu")
 
 
-def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Started:
-    """Build the engine and load the checkpoint into it. Raises EngineError if vLLM cannot."""
+def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path) -> Started:
+    """Build the engine and load the checkpoint, from the directory `served`. Raises EngineError if vLLM cannot."""
     _prepare_environment(config)
     with warnings.catch_warnings():  # those of vLLM's own imports are nothing that a user can mend
         warnings.simplefilter("ignore")
-        with served_directory(checkpoint) as served:
-            return _start(config, checkpoint, blueprint, served)
+        return _start(config, checkpoint, blueprint, served)
 
 
 def on_workers(llm: Any, method: str, *arguments: Any) -> list[Any]:

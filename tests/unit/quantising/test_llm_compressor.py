@@ -60,6 +60,7 @@ def gptq(source):
     return QuantiseConfig(source=source, method="gptq", scheme="W4A16", calibration=CALIBRATION)
 
 
+@pytest.mark.usefixtures("any_tensors")
 def test_it_is_given_token_ids_and_a_recipe_and_told_to_stay_offline(source, tmp_path, job):
     job(COPY)
     out = tmp_path / "run" / "out"

@@ -13,6 +13,8 @@ from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, w
 from tests.support.quantised import LAYOUTS, compressed_tensors, floats, with_quantisation
 from tests.support.sweeps import refused
 
+pytestmark = pytest.mark.usefixtures("any_tensors")
+
 PRUNED = {
     "method": "wanda",
     "pattern": "unstructured",

@@ -20,6 +20,8 @@ from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS
 from tests.support.sweeps import refused
 
+pytestmark = pytest.mark.usefixtures("any_tensors")
+
 
 @pytest.fixture
 def checkpoint(tmp_path):

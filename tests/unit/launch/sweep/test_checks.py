@@ -18,6 +18,8 @@ from tests.support import pruning as tiny
 from tests.support.checkpoint_files import CONFIG, tensors, write
 from tests.support.sweeps import refused
 
+pytestmark = pytest.mark.usefixtures("any_tensors")
+
 
 @pytest.fixture(autouse=True)
 def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

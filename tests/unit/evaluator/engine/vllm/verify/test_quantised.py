@@ -15,6 +15,8 @@ from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from tests.support.checkpoint_files import tensors, write
 from tests.support.quantised import LAYOUTS, compressed_tensors, integers, with_quantisation
 
+pytestmark = pytest.mark.usefixtures("any_tensors")
+
 AVX2, AVX512 = ("avx2", "fma"), ("avx2", "avx512f", "avx512_vnni")
 AMX = (*AVX512, "amx_tile", "amx_int8")
 Rehearsed = Callable[[Mapping[str, Rehearsal], bool], list[str]]
