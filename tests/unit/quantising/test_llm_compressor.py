@@ -72,6 +72,7 @@ def test_it_is_given_token_ids_and_a_recipe_and_told_to_stay_offline(source, tmp
     assert (out / "tokenizer.json").exists()
 
 
+@pytest.mark.usefixtures("any_tensors")
 def test_lost_zeros_are_not_called_a_pattern(source, tmp_path, job):
     """Whatever a recipe does to pruned weights: the manifest and the records state what was written."""
     job(
