@@ -226,10 +226,15 @@ def test_removed_failed_or_missing_items_that_could_undo_a_verdict_are_none():
 
 
 def test_divergence_blocks_by_its_interval_and_leaves_words():
-    close = Reported(value=0.05, low=0.04, high=0.06, n=90, contexts=90)
+    close = Reported(value=0.05, low=0.03, high=0.06, n=90, contexts=90)
     assert close.upper(0.05) == pytest.approx(0.05 + 0.01 * 1.6449 / 1.96, abs=1e-5)
+    assert close.lower(0.05) == pytest.approx(0.05 - 0.02 * 1.6449 / 1.96, abs=1e-5)
     assert close.p_at_least(0.06) == pytest.approx(0.025, abs=1e-6)
-    assert close.p_at_most(0.04) == pytest.approx(0.025, abs=1e-6)
+    assert close.p_at_most(0.03) == pytest.approx(0.025, abs=1e-6)
+    half = close.times(4)
+    assert (half.low, half.high) == pytest.approx((0.05 - 0.02 / 2, 0.05 + 0.01 / 2))
+    exact = replace(close, low=0.05, high=0.05)
+    assert [exact.p_at_least(margin) for margin in (0.04, 0.05, 0.06)] == [1, 1, 0]
     kinds = [replace(RIGHT, fidelity=each) for each in ((0.3, 0.4), (0.2, 0.5), (0.3, 0.5), (0.2, 0.4))]
     seen = _kinds(200, *kinds)
     found = judged(seen, seen, Thresholds(max_kld=0.1))

@@ -1,6 +1,7 @@
 """Verdicts come from two log-likelihoods alone, and control pairs are right about whether they match."""
 
 import math
+from zlib import crc32
 
 import pytest
 
@@ -149,6 +150,7 @@ ITEMS = [
     posed(6, "!?"),
     posed(7),
     posed(8, "칼로 강", language="korean"),
+    posed(9, "!?", "Nova"),
 ]
 
 
@@ -180,7 +182,9 @@ def test_pairs_depend_on_the_items_alone_and_every_language_has_its_own():
         "korean": 6,  # no other form
     }
     assert controls_of(items, 0) == []
-    answers = {item.item_id: item.answers[0] for item in items}
-    for each in few:
-        if each.kind == "other":
-            assert each.claim.response in set(answers.values()) - {answers[each.item_id]}
+    # Items come in the order of their ids' checksums, and each has the next one's answer as the other.
+    drawn = sorted(items[:12], key=lambda item: crc32(item.item_id.encode()))
+    pairs = [(each.item_id, each.claim.response) for each in few if (each.kind, each.language) == ("other", "english")]
+    assert pairs == [(drawn[place].item_id, drawn[place + 1].answers[0]) for place in range(3)]
+    last = [each.claim.response for each in controls_of(items, 12) if each.item_id == drawn[-1].item_id]
+    assert last[-1] == drawn[0].answers[0]
