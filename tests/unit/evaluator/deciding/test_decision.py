@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 from scipy.special import betaincinv
 
-from evaluator.deciding.criteria import Paired, Reported
+from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Verdict, decide
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.deciding.verdicts import judge
 from evaluator.deciding.words import document, paragraph, summary, usable, why
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
+from evaluator.metrics.looks import PASS_LEVEL, nominal
 from evaluator.store.run_json import Failure
 from tests.support.records import Seen, records
 
@@ -262,6 +263,28 @@ def test_each_check_has_the_level_of_its_own_looks_and_stays_passed_unless_it_is
     assert decide(_paired(60, 0), strict, sizes=looks).outcome == "WARN"
     (open_drop, _) = decide(_paired(400, 0), strict, sizes=looks).checks
     assert open_drop.high == pytest.approx(1 - 0.05 ** (1 / 400), abs=1e-9)
+    # Of 60 items in 30 contexts the p-value is at best .9^30 = .042, over the level of two looks: one look is left.
+    shared = replace(_paired(400, 0), contexts=np.arange(400) // 2)
+    assert {check.levels[0] for check in decide(shared, loose, sizes=looks).checks} == {PASS_LEVEL}
+    # Nobody knows the best p-value of a gain, of a ratio or of a table: both looks have a level.
+    unknown = Thresholds(max_drop=0, languages=False, max_mc_only=None, max_lost=None, min_recovery=1, max_kld=0.01)
+    report = Reported(value=0.05, low=0.04, high=0.06, n=400, contexts=400)
+    checks = decide(_paired(400, 0), unknown, sizes=looks, reports={("kld", ALL): report}).checks
+    assert [check.levels[0] for check in checks] == [nominal(PASS_LEVEL, looks)] * 5
+    assert checks[-1].missing == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("open_drop", (3 / 9, 5 / 11, 1 / 11)), ("open_recovery", (6 / 9, 6 / 11, 8 / 11))]
+)
+def test_missing_items_as_losses_and_gains(name, values):
+    """Of 11 due items 3 are lost; the base lacks one and the checkpoint another. Two more items are not due."""
+    paired = _paired(13, 3)
+    paired.base_said[9], paired.said[10:12], paired.said[12], paired.open[11:] = np.nan, np.nan, 0, False
+    measure = next(criterion.measure for criterion in CRITERIA if criterion.name == name)
+    found = [measure(paired, absent) for absent in ("left out", *EXTREMES)]
+    assert [each.evidence.value for each in found] == pytest.approx(values)
+    assert {(each.due, each.missing) for each in found} == {(11, 2)}
 
 
 def _paired(items: int, lost: int) -> Paired:
