@@ -82,6 +82,8 @@ def test_holms_family_has_no_comparison_of_a_model_with_itself_and_each_other_me
     assert pd.isna(row["holm_p"])
     assert (row["mcnemar_p"], row["verdict"]) == (pytest.approx(2 * 0.5**12), "moved")
     other = run("b", *[WRONG] * 12, *[RIGHT] * 18)
+    few = only(compare(run("a", *[RIGHT] * 30), run("b", *[WRONG] * 6, *[RIGHT] * 24)).frame, measure="open")
+    assert (few["holm_p"], few["verdict"]) == (pytest.approx(2 * 2 * 0.5**6), "noise")  # its own p is .03
     answers = other.answers.copy()
     answers.loc[(answers["measure"] == "exact_match") & (answers["item_id"] == "20"), "value"] = 0.0
     row = only(compare(run("a", *[RIGHT] * 30), replace(other, answers=answers)).frame, measure="open")
@@ -89,8 +91,9 @@ def test_holms_family_has_no_comparison_of_a_model_with_itself_and_each_other_me
 
 
 def test_quantised_activations_have_a_noise_floor_and_equal_values_equal_intervals():
-    found = compare(run("a", RIGHT), run("b", RIGHT, pattern="2:4 + W8A8 (per channel)", base="dense"))
-    assert found.notes == [f"int4: {ROUNDED}"]
+    sides = run("a", RIGHT), run("b", RIGHT, pattern="2:4 + W8A8 (per channel)", base="dense")
+    for found in (compare(*sides), compare(*sides[::-1])):
+        assert found.notes == [f"int4: {ROUNDED}"]
     assert compare(run("a", RIGHT), run("b", RIGHT, pattern="W4A16 (group 32)")).notes == []
     # 30 items are right on the first side alone, 12 on the second alone; open, choice and exact match alike.
     a, b = [RIGHT] * 30 + [BOTH_WRONG] * 12 + [RIGHT] * 58, [BOTH_WRONG] * 30 + [RIGHT] * 70
@@ -104,10 +107,13 @@ def test_quantised_activations_have_a_noise_floor_and_equal_values_equal_interva
 def test_languages_have_rows_of_their_own_and_keep_items_of_one_id_apart():
     def both(name, english, thai):
         seen = {f"{language}/{n}": each for language, each in (("en", english), ("th", thai)) for n in range(20)}
-        return side_of_run(Inputs(reduce_records(records("int4", seen))), name)
+        parts = [reduce_records(records("int4", seen, digest=name).assign(task=task)) for task in "tu"]
+        return side_of_run(Inputs(pd.concat(parts, ignore_index=True)), name)
 
     frame = compare(both("a", RIGHT, RIGHT), both("b", RIGHT, WRONG)).frame
-    opened = frame[frame["measure"] == "open"]
+    opened = frame[(frame["measure"] == "open") & (frame["task"] == "t")]
+    assert only(opened, language="th")["holm_p"] == pytest.approx(2 * 2 * 0.5**20)  # of this task's two languages
+    assert set(opened["alone_a"]) == {0}
     verdicts = dict(zip(opened["language"], opened["verdict"], strict=True))
     assert verdicts == {"all": "moved", "en": "same", "th": "moved"}
     # As XQuAD's: what a run exports is paired by language, and what names no language is not paired at all.
@@ -185,12 +191,21 @@ def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filte
     assert found.differences["one", "arc"] == {"model_args": ("pretrained=one", "pretrained=two")}
     assert found.frame["other_prompt"].tolist() == [11]
     side = logged("m", "contains", *scored(0.0, 1.0, 1.0, 1.0))
-    assert paired(compare(run("a", *[RIGHT] * 4), side)) == ["open", 4, 1, 0, "noise"]
+    found = compare(run("a", *[RIGHT] * 4), side)
+    assert paired(found) == ["open", 4, 1, 0, "noise"]
+    assert found.frame[["other_answer", "other_prompt"]].isna().all(axis=None)  # tokens are no hashes
     same = logged("m", "acc", *[("h", 1.0, {})] * 3)
     assert sorted(same.answers["item_id"]) == ["h", "h#2", "h#3"]
+    plain = logged("m", "acc", *[(name, 1.0, {"id": "x"}) for name in "hgf"])
+    shared = logged("m", "acc", *[(name, 1.0, {"id": "x", "cluster": "c"}) for name in "hgf"])
+    assert sorted(shared.answers["item_id"]) == ["f", "g", "h"]  # the id is not one document's
+    for found in (compare(shared, plain), compare(plain, shared)):
+        assert found.frame["difference_low"].isna().all()  # one context
     mine = run("a", *[RIGHT] * 3)
     single = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["remove_whitespace"])
     assert paired(compare(mine, single))[:2] == ["exact_match", 3]
+    both = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["none", "strict-match"])
+    assert compare(mine, both).frame["n"].tolist() == [3]
     two = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["strict-match", "flexible-extract"])
     assert "of measures of one name (choice, exact_match, open; exact_match,flex" in refused(compare, mine, two)
     assert set(compare(two, two).frame["measure"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}

@@ -1,6 +1,7 @@
 """The gate on records whose answer is known: a copy, a loss, a gain, one language, missing and few items."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,15 +10,17 @@ import pandas as pd
 import pytest
 from scipy.special import betaincinv
 
-from evaluator.deciding.criteria import Paired, Reported
-from evaluator.deciding.decision import Verdict, decide
-from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
+from evaluator.deciding.decision import Check, Verdict, decide
+from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
 from evaluator.deciding.verdicts import judge
 from evaluator.deciding.words import document, paragraph, summary, usable, why
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
+from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.store.run_json import Failure
 from tests.support.records import Seen, records
+from tests.support.sweeps import refused
 
 RIGHT, PICKED, GONE = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True), Seen(greedy=False, choice=False)
 KLD = "KL divergence from the base, nats a token,"
@@ -136,6 +139,8 @@ def test_a_better_checkpoint_passes_and_shared_contexts_count_once():
     assert (much.outcome, usable(much)) == ("ANOMALOUS", "anomalous")
     assert why(much).startswith("open accuracy gained 10.0 pp, at least 8.")
     assert "chat template" in why(much)
+    gone = judged(base, alike(1000, Seen(greedy=True, choice=False)))
+    assert (gone.outcome, gone.anomaly) == ("BLOCK", None)  # a gain hides no loss
 
 
 def test_answers_that_are_only_picked_leave_recognition_and_a_guessing_base_hides_no_loss():
@@ -189,6 +194,8 @@ def test_another_dtype_without_a_base_or_a_text_is_never_decided():
     found = verdict({"english": (400, 0, PICKED)}, dtype="bfloat16")
     assert (found.outcome, usable(found)) == ("BLOCK", "not comparable")
     assert why(found) == "not comparable with the base: dtype float32 against bfloat16"
+    guessed = reduced(alike(150, PICKED), alike(150, PICKED), dtype="bfloat16")
+    assert judge(Inputs(guessed), Thresholds())[0].outcome == "BLOCK"
     assert judge(Inputs(reduce_records(records("dense", {"english/1": RIGHT}))), Thresholds()) == []
     assert document([], Thresholds())["verdict"] == "WARN"
     (found,) = judge(Inputs(reduce_records(records("int4", {"english/1": RIGHT}, base="dense"))), Thresholds())
@@ -214,6 +221,8 @@ def test_removed_failed_or_missing_items_that_could_undo_a_verdict_are_none():
     assert (found.outcome, found.unjudged) == ("WARN", 20)
     loose = Thresholds(max_drop=20, max_drop_language=20, max_mc_only=None, max_lost=None)
     assert judged(alike(210), own, loose).outcome == "PASS"
+    unscored = alike(210) | alike(20, replace(RIGHT, choice_status="engine_error"))
+    assert judged(alike(210), unscored).unjudged == 20
     both = alike(250) | alike(50, replace(RIGHT, status="excluded"))
     found = judged(both, both, planned={"int4": {"t": 250}})
     assert (found.outcome, found.checks[0].n) == ("PASS", 200)
@@ -226,15 +235,23 @@ def test_removed_failed_or_missing_items_that_could_undo_a_verdict_are_none():
 
 
 def test_divergence_blocks_by_its_interval_and_leaves_words():
-    close = Reported(value=0.05, low=0.04, high=0.06, n=90, contexts=90)
+    close = Reported(value=0.05, low=0.03, high=0.06, n=90, contexts=90)
     assert close.upper(0.05) == pytest.approx(0.05 + 0.01 * 1.6449 / 1.96, abs=1e-5)
+    assert close.lower(0.05) == pytest.approx(0.05 - 0.02 * 1.6449 / 1.96, abs=1e-5)
     assert close.p_at_least(0.06) == pytest.approx(0.025, abs=1e-6)
-    assert close.p_at_most(0.04) == pytest.approx(0.025, abs=1e-6)
+    assert close.p_at_most(0.03) == pytest.approx(0.025, abs=1e-6)
+    half = close.times(4)
+    assert (half.low, half.high) == pytest.approx((0.05 - 0.02 / 2, 0.05 + 0.01 / 2))
+    exact = replace(close, low=0.05, high=0.05)
+    assert [exact.p_at_least(margin) for margin in (0.04, 0.05, 0.06)] == [1, 1, 0]
     kinds = [replace(RIGHT, fidelity=each) for each in ((0.3, 0.4), (0.2, 0.5), (0.3, 0.5), (0.2, 0.4))]
     seen = _kinds(200, *kinds)
     found = judged(seen, seen, Thresholds(max_kld=0.1))
     assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities")
     assert why(found).startswith("KL divergence from the base, nats a token, 0.350 (")
+    failed = seen | {"english/0": replace(RIGHT, status="engine_error")}
+    loose = Thresholds(max_kld=1, max_drop=20, max_drop_language=20, max_mc_only=None, max_lost=None)
+    assert judged(seen, failed, loose).outcome == "PASS"
     few = {f"{language}/{n}": kinds[n % 3] for language in ("english", "korean") for n in range(9)}
     found = judged(few, few, Thresholds(max_kld=0.01))
     assert (found.outcome, found.of("kld")[0].contexts) == ("WARN", 9)  # a table's number needs ten contexts too
@@ -257,12 +274,104 @@ def test_each_check_has_the_level_of_its_own_looks_and_stays_passed_unless_it_is
     assert decide(_paired(60, 0), strict, sizes=looks).outcome == "WARN"
     (open_drop, _) = decide(_paired(400, 0), strict, sizes=looks).checks
     assert open_drop.high == pytest.approx(1 - 0.05 ** (1 / 400), abs=1e-9)
+    # Of 60 items in 30 contexts the p-value is at best .9^30 = .042, over the level of two looks: one look is left.
+    shared = replace(_paired(400, 0), contexts=np.arange(400) // 2)
+    assert {check.levels[0] for check in decide(shared, loose, sizes=looks).checks} == {PASS_LEVEL}
+    # Nobody knows the best p-value of a gain, of a ratio or of a table: both looks have a level.
+    unknown = Thresholds(max_drop=0, languages=False, max_mc_only=None, max_lost=None, min_recovery=1, max_kld=0.01)
+    report = Reported(value=0.05, low=0.04, high=0.06, n=400, contexts=400)
+    checks = decide(_paired(400, 0), unknown, sizes=looks, reports={("kld", ALL): report}).checks
+    assert [check.levels[0] for check in checks] == [nominal(PASS_LEVEL, looks)] * 5
+    assert checks[-1].missing == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("open_drop", (3 / 9, 5 / 11, 1 / 11)), ("open_recovery", (6 / 9, 6 / 11, 8 / 11))]
+)
+def test_missing_items_as_losses_and_gains(name, values):
+    """Of 11 due items 3 are lost; the base lacks one and the checkpoint another. Two more items are not due."""
+    paired = _paired(13, 3)
+    paired.base_said[9], paired.said[10:12], paired.said[12], paired.open[11:] = np.nan, np.nan, 0, False
+    measure = next(criterion.measure for criterion in CRITERIA if criterion.name == name)
+    found = [measure(paired, absent) for absent in ("left out", *EXTREMES)]
+    assert [each.evidence.value for each in found] == pytest.approx(values)
+    assert {(each.due, each.missing) for each in found} == {(11, 2)}
 
 
 def _paired(items: int, lost: int) -> Paired:
     where = {"languages": np.full(items, "english", dtype=object), "contexts": np.arange(items)}
     base, own, asked = np.ones(items), (np.arange(items) >= lost).astype(float), np.ones(items, dtype=bool)
     return Paired(**where, base_said=base, said=own, base_picked=base, picked=own, open=asked, choice=asked)
+
+
+def _verdict(outcome: str, told: str) -> Verdict:
+    """Checks, each told by its criterion, value, language and state, and how many items would decide it."""
+    checks = []
+    for name, value, language, state, *enough in map(str.split, told.split("; ")):
+        criterion = next(each for each in CRITERIA if each.name == name)
+        report = Reported(value=float(value), low=float(value), high=float(value), n=200, contexts=200)
+        where = {"language": language, "threshold": 0.02, "state": state, "levels": (0.05, 0.01)}
+        checks.append(Check(criterion=criterion, evidence=report, value=report.value, n=200, contexts=200, **where))
+        vars(checks[-1])["enough"] = int(*enough) or None
+    return Verdict(task="t", checkpoint="c", base="b", outcome=outcome, checks=tuple(checks))
+
+
+SILENT = "open_drop .1 all beyond; open_drop .5 thai beyond; "
+
+
+@pytest.mark.parametrize(
+    ("outcome", "checks", "told"),
+    [
+        ("BLOCK", SILENT + "open_drop .02 greek undecided", "usable for recognition only in Thai "),
+        ("BLOCK", SILENT + "open_drop .02 greek undecided; open_drop .03 dutch undecided", "not usable for open ans"),
+        ("BLOCK", SILENT + "open_drop .1 greek beyond", "not usable for open answers "),
+        ("BLOCK", SILENT + "choice_drop 0 all undecided; choice_drop 0 thai within", "not usable for open answers "),
+        (
+            "BLOCK",
+            "choice_drop .1 l1 beyond; choice_drop .4 l4 beyond; choice_drop .3 l3 beyond; choice_drop .2 l2 beyond",
+            "not usable in l4, l3, l2 and 1 more choice .* l4 .*, choice .* l3 .*, and 2 more$",
+        ),
+        ("BLOCK", "open_drop .1 all beyond; lost .1 all beyond", r"not usable open .*, known .*2.0\)$"),
+        (
+            "WARN",
+            "lost 0 all undecided 9; choice_drop 0 all undecided 621; open_drop 0 thai undecided",
+            "undecided choice .* about 630 items; 2 more checks are undecided",
+        ),
+        ("WARN", "lost 0 all undecided; open_drop 0 all undecided 9", "undecided known .* have; 1 more check is un"),
+        ("PASS", "lost 0 all within; open_drop -.01 thai within", "usable within every"),
+    ],
+)
+def test_words_name_the_worst_checks(outcome, checks, told):
+    found = _verdict(outcome, checks)
+    assert re.match(told, f"{usable(found)} {why(found)}")
+
+
+def test_thresholds_of_options_run_and_defaults():
+    run = {"config": {"gate": {"max_drop": 3, "max_lost": 1}}}
+    found = thresholds_of(run, "run.json", max_drop=6)
+    assert (found.max_drop, found.drop_language, found.max_lost, found.max_mc_only) == (6, 6, 1, 5)
+    assert Thresholds().max_lost == 2
+    for name, most in (("max_drop", 100), ("max_kld", 1e9), ("min_ear", 1)):
+        assert [getattr(thresholds_of({}, "", **{name: value}), name) for value in (0, most)] == [0, most]
+        assert refused(thresholds_of, {}, "run.json", **{name: -0.1}).startswith(f"{name}: -0.1: ")
+    assert refused(thresholds_of, {}, "run.json", min_ear=1.1).startswith("min_ear: 1.1: ")
+    assert Screen(items=10, seed=0).items == 10
+
+
+def test_screened_checkpoints_keep_their_looks():
+    """Of 120 items without a loss, .98^120 = .09 shows nothing: what passed before stays, and 40 are not missing."""
+    row = {"task": "t", "checkpoint": "int4", "base": "dense", "decision": "WARN", "asked": 120, "items": 160}
+    row |= {"looks": (100, 120, 160), "passed": (("open_drop", ALL),)}
+    found = judged(alike(120), alike(120), screening=[row], planned={"int4": {"t": 160}})
+    assert (found.planned, found.unjudged) == (120, 0)
+    assert [check.state for check in found.checks] == ["within", "undecided", "within", "undecided"]
+    assert found.checks[0].levels[1] == nominal(BLOCK_LEVEL / 4, row["looks"])
+    # One loss of 200 has the p-value .975^200 + 200 * .025 * .975^199 = .039: over the level of two looks.
+    row |= {"asked": 200, "items": 240, "looks": (200, 240), "passed": ()}
+    own = alike(200) | {"english/0": replace(RIGHT, status="engine_error")}
+    only = Thresholds(max_drop=2.5, languages=False, max_mc_only=None, max_lost=None)
+    assert judged(alike(200), alike(200), only, screening=[row]).outcome == "PASS"
+    assert judged(alike(200), own, only, screening=[row]).unjudged == 1
 
 
 def test_the_summary_counts_verdicts_and_the_document_names_every_checkpoint():

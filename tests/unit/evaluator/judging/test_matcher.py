@@ -1,6 +1,7 @@
 """Verdicts come from two log-likelihoods alone, and control pairs are right about whether they match."""
 
 import math
+from zlib import crc32
 
 import pytest
 
@@ -129,6 +130,11 @@ def posed(number, *answers, language="english"):
         ("1990", "en", []),  # a year has no groups
         ("1.500", "en", []),
         ("1" * 5000, "en", []),  # more digits than Python reads as a number
+        ("1,500.5", "en", []),
+        ("1,500,000 or 2,5", "en", ["1500000 or 2,5", "1,500,000 OR 2,5"]),
+        ("4500", "en", ["4 500"]),
+        ("500 of 12000", "en", ["500 of 12 000", "500 OF 12000"]),
+        ("Jean Luc Picard", "en", ["JEAN LUC PICARD"]),
         ("NASA", "en", ["nasa"]),
         ("칼로 강", "ko", []),
         ("Straße", "de", []),  # its upper case does not come back
@@ -141,7 +147,7 @@ def test_a_paraphrase_changes_the_form_alone(answer, language, forms):
 
 ITEMS = [
     posed(0, "water"),
-    posed(1, "Lake Nova", "Nova"),
+    posed(1, "Lake Nova"),
     posed(2, "oxygen"),
     posed(3, "Nova"),
     posed(4, "12"),
@@ -149,6 +155,7 @@ ITEMS = [
     posed(6, "!?"),
     posed(7),
     posed(8, "칼로 강", language="korean"),
+    posed(9, "!?", "Nova"),
 ]
 
 
@@ -180,7 +187,9 @@ def test_pairs_depend_on_the_items_alone_and_every_language_has_its_own():
         "korean": 6,  # no other form
     }
     assert controls_of(items, 0) == []
-    answers = {item.item_id: item.answers[0] for item in items}
-    for each in few:
-        if each.kind == "other":
-            assert each.claim.response in set(answers.values()) - {answers[each.item_id]}
+    # Items come in the order of their ids' checksums, and each has the next one's answer as the other.
+    drawn = sorted(items[:12], key=lambda item: crc32(item.item_id.encode()))
+    pairs = [(each.item_id, each.claim.response) for each in few if (each.kind, each.language) == ("other", "english")]
+    assert pairs == [(drawn[place].item_id, drawn[place + 1].answers[0]) for place in range(3)]
+    last = [each.claim.response for each in controls_of(items, 12) if each.item_id == drawn[-1].item_id]
+    assert last[-1] == drawn[0].answers[0]

@@ -28,17 +28,35 @@ def test_a_rate_is_clopper_and_pearsons(count_n):
 
 
 def test_the_p_value_is_that_of_random_weights():
-    """A drop of 3 of 12 items in contexts of 2: 200,000 draws of Dirichlet weights, one more context at the worst."""
-    contexts = np.arange(12) // 2
-    values = np.array([1, 1, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0], dtype=np.float64)
-    sums = np.append(np.bincount(contexts, values), 2.0)  # one context lost both of its items: so may the added one
+    """A drop of 4 of 12 items: 200,000 draws of Dirichlet weights, one more context at the worst.
+
+    Its size is that of an item's own context in the mean: (3 * 1 + 9 * 3) / 12 = 2.5."""
+    contexts = np.repeat(np.arange(6), [1, 1, 1, 3, 3, 3])
+    values = np.array([1, 0, -1, 1, 1, 1, 1, 0, 0, 0, 0, 0], dtype=np.float64)
+    sums = np.append(np.bincount(contexts, values), 2.5)  # one context lost all of its items: so may the added one
     weights = np.random.default_rng(0).standard_exponential((200_000, 7))
-    drawn = (weights @ sums) / (2 * weights.sum(axis=1))
+    drawn = (weights @ sums) / (weights @ [1, 1, 1, 3, 3, 3, 2.5])
     mean = Mean(values, contexts, low=-1)
     for margin in (0.1, 0.3, 0.5):
         assert mean.p_at_least(margin) == pytest.approx((drawn > margin).mean(), abs=0.004)
     assert mean.p_at_least(mean.upper(0.05)) == pytest.approx(0.05, abs=1e-7)
     assert mean.p_at_most(mean.lower(0.025)) == pytest.approx(0.025, abs=1e-7)
+    # Of a ratio, only the upper sum counts in the added context, or only the lower one.
+    over, under = np.tile([1.0, 0, 0], 4), np.tile([1.0, 0, 1], 4)
+    tops, bottoms = (weights[:, :6] @ np.bincount(contexts, flags) for flags in (over, under))
+    added, ratio = 2.5 * weights[:, 6], Ratio(over, under, contexts)
+    for margin in (0.4, 0.6, 0.9):
+        assert ratio.p_at_least(margin) == pytest.approx(((tops + added) / bottoms > margin).mean(), abs=0.004)
+        assert ratio.p_at_most(margin) == pytest.approx((tops / (bottoms + added) < margin).mean(), abs=0.004)
+
+
+@pytest.mark.parametrize(("low", "start"), [(-1, 0), (0, 2), (0, -5)])
+def test_intervals_scale_with_their_values(low, start):
+    """Values that are three times as large from another start have bounds three times as large from there."""
+    values, contexts = np.array([1, low, 0, 1, 1, 0, 1, low, 0, 0, 1, 0], dtype=np.float64), np.arange(12) // 2
+    bounds = np.array(Mean(values, contexts, low=low).interval())
+    scaled = Mean(3 * values + start, contexts, low=3 * low + start, high=3 + start)
+    assert scaled.interval() == pytest.approx(3 * bounds + start)
 
 
 @pytest.mark.parametrize("n", [5, 50, 500])

@@ -105,10 +105,14 @@ def test_equals_the_plain_algorithm(pattern):
 def test_dead_columns_become_zero_the_ladder_is_climbed_and_stacks_are_as_alone():
     weight, hessian = problem()
     hessian[5], hessian[:, 5] = 0, 0
+    weight[:, 5] = 1e3  # so large that no mask removes it
     factor = solver.factorise(hessian, "w")
     ((solved, _),) = solver.solve([weight], factor, Unstructured(0.5), block=BLOCK)
     assert factor.dead_I.sum() == 1
     assert (solved[:, 5] == 0).all()
+    # A dead column's 0 counts as 1, and 1 % of the mean, 2.5, is added.
+    upper = solver.factorise(torch.diag(torch.tensor([4.0, 0.0])), "w").upper_II
+    torch.testing.assert_close(upper, torch.diag(torch.tensor([4.025, 1.025]) ** -0.5))
     hessian = torch.eye(4)
     hessian[0, 0] = -0.03  # a negative direction that only ten times the usual damping outweighs
     factor = solver.factorise(hessian, "w")

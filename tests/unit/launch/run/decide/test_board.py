@@ -2,8 +2,10 @@
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -83,6 +85,18 @@ def test_an_engine_that_has_long_had_nothing_to_do_ends_or_gives_way_to_the_prun
     assert _names(board.take(1, None, None)) == ["wanda-0"]
 
 
+def test_idle_engine_ends_after_a_minute(monkeypatch) -> None:
+    """An engine without work looks each second, and ends when it has waited for more than 60."""
+    clock = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    board = Board()
+    board.add([make_assignment("dense", 1)])
+    assert _names(board.take(0, None, None)) == ["dense-0"]
+    board._changed.wait = lambda timeout: clock.append(clock[-1] + timeout)
+    assert board.take(1, None, None) is None
+    assert clock == list(range(62))
+
+
 def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_begun() -> None:
     board = Board()
     board.add([make_assignment("small", 2), make_assignment("large", 8)])
@@ -115,6 +129,7 @@ def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_tha
     for _ in range(3):
         assert board._relieve(1) is None
     assert asked == [2]
+    assert board._busy[0].ask_after - time.monotonic() <= 1.0
     board._busy[0].ask_after = 0.0
     assert board._relieve(1) is None
     assert asked == [2, 2]

@@ -69,11 +69,12 @@ def test_an_engine_leaves_what_it_failed_with_to_another_until_that_is_gone_or_s
     assert [ledger.may_take(engine, "a") for engine in (0, 1)] == [True, True]
     # One that fails with a checkpoint again and again is spared it while others can.
     ledger = _ledger(2)
+    takes = []
     for _ in range(3):
         ledger.failed(0, "a", LOAD)
         ledger.went_well(1, "a")
-    assert not ledger.may_take(0, "a")
-    assert ledger.may_take(1, "a")
+        takes.append((ledger.may_take(0, "a"), ledger.may_take(1, "a")))
+    assert takes == [(True, True), (True, True), (False, True)]
 
 
 def test_an_engine_that_fails_with_different_checkpoints_has_to_load_a_known_one() -> None:
@@ -105,6 +106,27 @@ def test_one_checkpoint_alone_never_retires_an_engine_but_a_process_that_does_no
     assert ledger.not_started(1) == "go on"
     ledger.loaded(1, make_assignment("good", 1).checkpoint)
     assert [ledger.not_started(1) for _ in range(3)] == ["go on", "go on", "retire"]
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3, 5])
+def test_suspects_after_all_deaths_but_one(attempts: int) -> None:
+    """All shards in flight are suspects after attempts - 1 deaths. One alone is halved then, and an item has one more.
+
+    A guilty half is halved at its first death. An item is guilty after `attempts` deaths, those of its half included.
+    """
+    part, patience = ("a", "task"), max(1, attempts - 1)
+    ledger, shards = _ledger(1, attempts), tuple(shard_of((start, start + 1)) for start in (0, 2, 4))
+    deaths = [ledger.examine(part, shards, 2) for _ in range(patience)]
+    assert deaths == [("unknown", ())] * (patience - 1) + [("unknown", shards[:2])]
+    ledger = _ledger(1, attempts)
+    whole = shard_of((0, 1, 2, 3))
+    deaths = [ledger.examine(part, (whole,), 2) for _ in range(patience)]
+    assert deaths == [("unknown", ())] * (patience - 1) + [("a shard", (shards[0], shards[1]))]
+    item = shard_of((0,))
+    assert ledger.examine(part, shards[:1], 2) == ("a shard", (item, shard_of((1,))))
+    more = attempts - patience  # deaths that an item has more than its half
+    deaths = [ledger.examine(part, (item,), 2) for _ in range(1 + more)]
+    assert deaths == [("unknown", (item,))] * more + [("an item", (item,))]
 
 
 # ---- the board

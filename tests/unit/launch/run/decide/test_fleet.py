@@ -76,6 +76,7 @@ def _waits(fleet: Any, message: str, **more: bool) -> None:
 def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
     fleet, _ = _fleet(a=0, b=0)
     assert _stand(fleet) == "0a1b"
+    assert [worker.place.threads for worker in fleet.workers] == [4 - 1, 4]  # the driver keeps a core
     assert _look(fleet, a=0) == "0a"
     assert fleet.workers[1].lost
     assert [node.name for node in fleet.follow(_nodes(a=0, c=0))] == ["c"]
@@ -92,6 +93,7 @@ def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
 def test_engines_that_ended_for_lack_of_work_come_back_with_work() -> None:
     fleet, board = _fleet(work=False, a=2)
     fleet.workers[1].alive = False
+    assert fleet.working  # the other one
     fleet.follow(_nodes(a=2))
     fleet.follow(_nodes(a=2))
     fleet.start()

@@ -4,7 +4,16 @@ from collections import Counter
 
 import pytest
 
-from launch.run.decide.nodes import GPU_SHARE, FreeGpus, Node, missing_places, part_of_gpu, place_engines, prune_options
+from launch.run.decide.nodes import (
+    GPU_SHARE,
+    FreeGpus,
+    Node,
+    Place,
+    missing_places,
+    part_of_gpu,
+    place_engines,
+    prune_options,
+)
 from tests.support.sweeps import refused
 
 
@@ -61,6 +70,10 @@ def test_without_gpus_engines_share_the_cores_and_a_run_stays_on_cpus_or_gpus() 
     head, other = Node(node_id="a", name="a", cpus=0, gpus=0, driver=True), _nodes(0, 0)[1]
     assert [place.node_id for place in place_engines([head, other], 1, 2, spare=1)] == ["b", "b"]
     assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
+    # Four engines to a core, and to a node without one.
+    for node, cores in ((head, "0 cores"), (_nodes(0, cpus=1)[0], "1 core")):
+        assert len(place_engines([node], 1, 4, spare=1)) == 4
+        assert refused(place_engines, [node], 1, 5, spare=1).endswith(f"for each core, and there are {cores}")
     (on_cpu,) = place_engines(_nodes(0), 1, None, spare=1)
     found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None, spare=1)
     assert [(each.node_id, each.gpus, each.threads) for each in found] == [("b", 0, 8)]
@@ -90,6 +103,8 @@ def test_engines_and_prune_tasks_share_gpus() -> None:
     places = place_engines(nodes, 1, None, spare=1)
     assert "".join(place.node_id for place in places) == "acacacaaa"
     assert {(place.gpus, place.needs) for place in places} == {(1, "a free 1/3 of a GPU")}
+    assert Place(node_id="a", gpus=1, threads=None, sharing=2).needs == "a free 1/2 of a GPU"
+    assert Place(node_id="a", gpus=2, threads=None).needs == "2 free GPUs on one node"
     found = missing_places(nodes, Counter("aaaac"), Counter("c"), places[0], None, spare=1)
     assert sorted(each.node_id for each in found) == ["a", "a", "c"]
     assert {each.sharing for each in found} == {3}

@@ -1,5 +1,6 @@
 """A task's shards: what is left is cut, what comes back is put together, and what the base answered is found."""
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +9,24 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator.asking.thoughts import Thought
 from evaluator.core.records import Format, Item, Record
 from evaluator.probes.item import BaseAnswer
 from evaluator.store.records import RecordStore, to_table
-from launch.run.decide.assignments import NO_BASE, BaseAnswers, BaseSource, Shard, ShardCollector, key_of, shards_of
+from launch.run.decide.assignments import (
+    NO_BASE,
+    BaseAnswers,
+    BaseSource,
+    Shard,
+    ShardCollector,
+    begun,
+    distance,
+    key_of,
+    origin_of,
+    shard_of,
+    shards_of,
+)
+from tests.support.board import make_assignment
 from tests.support.letters import letter_items
 from tests.support.stamps import stamped
 
@@ -36,6 +51,27 @@ def test_shards_hold_what_is_not_finished_once_and_in_order(count: int, finished
 def test_shards_of_long_answers_hold_fewer_items():
     sizes = {thought: len(shards_of(_task(40, thought), (), 20)[0].questions) for thought in (0, 32, 288, 1000)}
     assert sizes == {0: 20, 32: 10, 288: 2, 1000: 1}
+    task = _task(40)
+    task.config.max_new_tokens = 8  # shorter than a short answer: no more of them
+    assert [shard.name for shard in shards_of(task, (), 20)] == ["000000-20", "000020-20"]
+
+
+def test_shards_that_may_have_begun():
+    """The first has one item left, the items behind it fill the flight: of shards of 2, 4 are items 1 to 4."""
+    for items, size, count in ((4, 2, 3), (5, 3, 3)):
+        shards = [shard_of(tuple(range(start, start + size))) for start in range(0, 5 * size, size)]
+        large = shard_of(tuple(range(100, 140)))
+        assert begun([*shards, large], items) == tuple(shards[:count])
+
+
+def test_distance_and_base_of_an_assignment():
+    dense = make_assignment("dense", 1)
+    held = dense.checkpoint.engine_keys
+    keys = (held, ("other", "qwen3"), ("other", None), (None, None), ("other", "mistral"))
+    assert [distance(dense.checkpoint, *each) for each in keys] == [0, 1, 1, 1, 2]
+    assert make_assignment("int4", 1, base="dense").after == dense.part
+    assert replace(dense, base=BaseSource(missing=NO_BASE)).after is None
+    assert origin_of(dense.checkpoint.with_cache("fp8", "fp8"), "dense").kv_cache == "fp8"
 
 
 @given(count=st.integers(1, 60), sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4), data=st.data())
@@ -80,21 +116,25 @@ def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
 def test_what_the_base_did_not_answer_is_missing_with_a_reason(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     assert store.greedy_answers("dense", "toy").num_rows == 0
-    first, second, third = letter_items(3)
+    first, second, third, fourth = letter_items(4)
 
     def record(item: Item, probe: str = "greedy", format: Format = "open", **columns: Any) -> Record:
         return stamped(item, probe, format, checkpoint="dense", **columns)
 
     records = [
-        record(first, token_ids=(5, 1, 0)),
+        record(first, token_ids=(5, 1, 0), thought_ids=(4, 4), thought_state="closed"),
         record(first, "beam", token_ids=(7, 7)),
         record(first, format="one_shot", token_ids=(8, 8)),
         record(second, status="engine_error", text="lost"),
         record(third, format="one_shot", token_ids=(9, 9)),
+        record(fourth, status="excluded"),
     ]
-    store.append("dense", "toy", "000000-3", to_table(records))
+    store.append("dense", "toy", "000000-4", to_table(records))
     answers = BaseAnswers(BaseSource(name="dense"), store.greedy_answers("dense", "toy"))
-    assert answers.of(first) == BaseAnswer(token_ids=(5, 1, 0))
+    assert answers.of(first) == BaseAnswer(
+        token_ids=(5, 1, 0), thought=Thought(state="closed", token_ids=(4, 4), text="")
+    )
     assert answers.of(second).missing == "the engine failed on its base's greedy answer"
-    assert answers.of(third).missing == "its base has no greedy answer to the open prompt in this run"
+    for item in (third, fourth):
+        assert answers.of(item).missing == "its base has no greedy answer to the open prompt in this run"
     assert BaseAnswers(BaseSource(missing=NO_BASE), None).of(first).missing == NO_BASE
