@@ -361,13 +361,13 @@ def test_thresholds_of_options_run_and_defaults():
 def test_screened_checkpoints_keep_their_looks():
     """Of 120 items without a loss, .98^120 = .09 shows nothing: what passed before stays, and 40 are not missing."""
     row = {"task": "t", "checkpoint": "int4", "base": "dense", "decision": "WARN", "asked": 120, "items": 160}
-    row |= {"looks": (100, 120, 160), "passed": (("open_drop", ALL),)}
+    row = row | {"looks": (100, 120, 160), "passed": (("open_drop", ALL),)}
     found = judged(alike(120), alike(120), screening=[row], planned={"int4": {"t": 160}})
     assert (found.planned, found.unjudged) == (120, 0)
     assert [check.state for check in found.checks] == ["within", "undecided", "within", "undecided"]
     assert found.checks[0].levels[1] == nominal(BLOCK_LEVEL / 4, row["looks"])
     # One loss of 200 has the p-value .975^200 + 200 * .025 * .975^199 = .039: over the level of two looks.
-    row |= {"asked": 200, "items": 240, "looks": (200, 240), "passed": ()}
+    row = row | {"asked": 200, "items": 240, "looks": (200, 240), "passed": ()}
     own = alike(200) | {"english/0": replace(RIGHT, status="engine_error")}
     only = Thresholds(max_drop=2.5, languages=False, max_mc_only=None, max_lost=None)
     assert judged(alike(200), alike(200), only, screening=[row]).outcome == "PASS"
