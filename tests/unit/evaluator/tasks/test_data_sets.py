@@ -52,6 +52,7 @@ def test_columns_named_as_the_fields_need_no_mapping_and_a_directory_has_splits(
     assert {language: len(pool) for language, pool in data.every_pool.items()} == {"hindi": 1, "thai": 1}
     assert data.pools["hindi"][0].context == "c"
     assert list(load_task(f"hf:{file}", None, said=Source(language="lao")).pools) == ["lao"]
+    file.unlink()
     for split in ("train", "validation", "test"):
         lines(tmp_path / f"{split}.jsonl", {"n": split, "q": "q", "a": "x"})
     usual = load_task(f"hf:{tmp_path}", None, said=MINE)
@@ -119,7 +120,7 @@ def test_a_mapping_in_a_file_and_files_that_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said", "parts"),
     [
-        ('{"n": 1, "q": "q", "a": "x"}\n{"n": [1,}\n', MINE, ["rows.jsonl: cannot be loaded"]),
+        ('{"n": 1, "q": "q", "a": "x"}\n{"n": [1,}\n', MINE, ["rows.jsonl: line 2: not JSON"]),
         ('{"n": 1, "a": "x"}\n', MINE, ["rows.jsonl: field 'question': column 'q'", "(known: a, n)"]),
         ('{"n": 1, "q": "q", "a": "x"}\n' * 2, MINE, ["rows.jsonl: language 'english': field 'id' repeats '1'"]),
         ('{"n": 1, "q": "q", "a": ""}\n', MINE, ["none of its 1 rows has a right answer", "name another with split"]),
