@@ -187,7 +187,7 @@ def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filte
     side = logged("m", "contains", *scored(0.0, 1.0, 1.0, 1.0))
     assert paired(compare(run("a", *[RIGHT] * 4), side)) == ["open", 4, 1, 0, "noise"]
     same = logged("m", "acc", *[("h", 1.0, {})] * 3)
-    assert sorted(same.answers["item_id"]) == ["h", "h#2", "h#3"]
+    assert sorted(same.answers["item_id"]) == ["doc 0", "doc 1", "doc 2"]
     mine = run("a", *[RIGHT] * 3)
     single = logged("m", "exact_match", *scored(1.0, 1.0, 1.0), filters=["remove_whitespace"])
     assert paired(compare(mine, single))[:2] == ["exact_match", 3]
