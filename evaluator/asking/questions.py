@@ -17,7 +17,10 @@ LISTING_FORMATS: tuple[Format, ...] = ("shown", "distractors_only", "unrelated")
 NO_GOLD = "no gold answer that could be found in an output"
 NO_DISTRACTOR = "no other answer of the language differs from its gold answers"
 NO_UNRELATED = "no answer of another language to list"
-NO_EXEMPLAR = "no item of the language is left as the example: all are evaluated; use fewer items"
+NO_EXEMPLAR = (
+    "no item of the language is left as the example: all are evaluated, or share its question or context; use fewer "
+    "items"
+)
 TOO_LONG_CONTEXT = "the prompt with context_tokens is longer than its cap or the model"
 TOO_LONG = "the prompt is over its token cap even without the context"
 NOTHING_PREDICTED = "a window of a single token: nothing in it is predicted"
@@ -32,7 +35,7 @@ class Question:
     options: Options | None = None  # gold answer and drawn distractors; None: nothing needs them, or there are none
     hard_options: Options | None = None  # gold answer and the distractors most like it; None as above
     candidates: Mapping[Format, tuple[str, ...]]  # the list in a format's prompt, in order
-    exemplar: Item | None = None  # the one-shot exemplar of the item's language; None: every item is evaluated
+    exemplar: Item | None = None  # the one-shot exemplar; None: no item of the language can be
     lists_options: bool = False  # its template lists options in every format
     others: tuple[str, ...] = ()  # passages of its language that may lengthen its context; all items share them
     unfit: str = ""  # why a prompt with others is lacking, if nothing else is

@@ -153,7 +153,7 @@ def rows_at(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 def of_kind(value: Any, kind: type, place: str) -> Any:
     """`value` itself if it is of `kind`, and if a string then one that can be written as UTF-8. Raises InputError."""
     if not isinstance(value, kind):
-        shown = json.dumps(value, ensure_ascii=True)
+        shown = json.dumps(value, ensure_ascii=True, default=str)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         raise InputError(f"{place} must be {_KINDS[kind]}, not {shown}")
     if isinstance(value, str) and not value.isascii():

@@ -58,6 +58,9 @@ class Item:
         tuple[str, ...],
         _Unreported("the options of `choice` in order, with the gold answer (in memory: the task's own wrong options)"),
     ] = ()
+    digest: Annotated[
+        str | None, _Later("SHA-256 over context, question, gold answers and the task's own options: what was asked")
+    ] = None
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a record in a fifth of a dataclass's time

@@ -4,6 +4,9 @@ A side has a row for each scored answer, and the settings behind it. It comes fr
 logs. Both use the same names of measures. `open`: the greedy answer contains a gold answer. `choice`: the gold option
 scored highest. `exact_match` has one name everywhere.
 
+Items pair by what was asked: by id where its digest is equal, else by the digest. An item with another digest than its
+namesake never pairs. Items pair by id alone where a side has no digests, or those of another program.
+
 A score moved if its paired test is significant after Holm's correction: McNemar's exact test for scores of 0 or 1, for
 other numbers a paired t-test that is robust to shared contexts. `same`: no item differs. `noise`: some items differ,
 but no more than by chance.
@@ -16,8 +19,9 @@ task, checkpoint and measure. A family contains only comparisons that can differ
   `open`, if each answer with a gold answer equals that gold answer."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import product
 from typing import Any
 from zlib import crc32
@@ -34,7 +38,7 @@ from evaluator.metrics.intervals import mcnemar_p
 from evaluator.metrics.measures import WHY, Unbounded, as_floats, bounds, correct_for_many, difference
 from evaluator.store.lm_eval import UNFILTERED, Logged, Sample
 
-ANSWERS = ("checkpoint", "task", "measure", "language", "item_id", "value", "said", "prompt", "cluster")
+ANSWERS = ("checkpoint", "task", "measure", "language", "item_id", "value", "said", "prompt", "cluster", "digest")
 _NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics -> our measures
 # Measure -> the outcome column of its value, the column that identifies the answer (or None), and the probe.
 _MEASURES = {
@@ -45,6 +49,8 @@ _MEASURES = {
     "in any beam": ("beam_hit", None, "beam"),
     "in any sample": ("sample_hit", None, "sample"),
 }
+_HASH = "doc_hash "  # before a digest that lm-eval made
+_NAMED = 5  # items in a note
 _NOT_SETTINGS = ("probes", "formats", "name", "languages", "items")
 
 
@@ -76,6 +82,8 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
             part["said"] = np.nan if said is None else done[said]
             part["prompt"] = done["greedy_prompt_tokens"].map(lambda tokens: "" if pd.isna(tokens) else f"{tokens:g}")
             part["cluster"] = inputs.contexts_of(subject.task, done)
+            digests = inputs.digests.get(subject.task, {})
+            part["digest"] = [digests.get(key, "") for key in zip(part["language"], part["item_id"], strict=True)]
             parts.append(part)
     answers = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(ANSWERS))
     rounded = frozenset(each.checkpoint for each in inputs.checkpoints if rounded_activations(each.pattern))
@@ -101,7 +109,9 @@ def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame
 
 
 def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
-    """The answers in lm-eval's logs. A document with an `id`, like those that a run exports, keeps it as its item."""
+    """The answers in lm-eval's logs. A document with an `id`, like those that a run exports, keeps it as its item.
+
+    Raises InputError if no metric is a number."""
     rows: list[dict[str, Any]] = []
     settings: dict[tuple[str, str], Mapping[str, str]] = {}
     for model in logged:
@@ -110,20 +120,23 @@ def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
             rows += found
             for own_task in dict.fromkeys(row["task"] for row in found):
                 settings[model.model, own_task] = _lm_eval_settings(model.results, task)
+    if not rows:
+        raise InputError(f"{name}: no sample has a metric that is a number")
     return Side(name, pd.DataFrame(rows, columns=list(ANSWERS)), settings, "prompt_hash")
 
 
 def _scored_rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
+    samples = sorted(samples, key=lambda sample: sample.doc_id)
     both = list(zip(samples, [str(each.doc.get("language") or "") for each in samples], strict=True))
     names = Counter((each.filter, language, str(each.doc.get("id"))) for each, language in both)
     unique = max(names.values(), default=1) == 1
     seen: Counter[tuple[str, str, str]] = Counter()
     for sample, language in both:
         doc = sample.doc
-        item_id = str(doc["id"]) if unique and "id" in doc else sample.doc_hash
+        item_id = str(doc["id"]) if unique and "id" in doc else f"doc {sample.doc_id}"
         place = (sample.filter, language, item_id)
         seen[place] += 1
-        if seen[place] > 1:  # equal documents are numbered in their order
+        if seen[place] > 1:  # of two engines that each count from 0
             item_id += f"#{seen[place]}"
         for metric, value in sample.scores.items():
             yield {
@@ -136,6 +149,7 @@ def _scored_rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, An
                 "said": float(crc32(sample.answer.encode())),
                 "prompt": sample.prompt_hash,
                 "cluster": str(doc.get("cluster") or item_id),
+                "digest": str(doc.get("digest") or f"{_HASH}{sample.doc_hash}"),
             }
 
 
@@ -194,10 +208,16 @@ def compare(
     names = _paired(a, b, "checkpoint", pairs, "--pair")
     tasks = _paired(a, b, "task", task_pairs, "--pair-task")
     rows: list[Row] = []
+    notes: dict[str, None] = {}  # each once
     differences = {}
     for (name, other), (task, other_task) in product(names.items(), tasks.items()):
         left = a.answers[(a.answers["checkpoint"] == name) & (a.answers["task"] == task)]
         right = b.answers[(b.answers["checkpoint"] == other) & (b.answers["task"] == other_task)]
+        left, right = _with_languages(left, right)
+        right, data, unpaired = _by_content(left, right)
+        for what, ids in unpaired.items():
+            more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+            notes[f"{task}: {what.format(a=a.name, b=b.name)} ({len(ids)}): {', '.join(ids[:_NAMED])}{more}"] = None
         found = list(_rows(left, right, alike=a.prompts == b.prompts))
         if found:
             # A setting that a side does not state is left out.
@@ -205,13 +225,14 @@ def compare(
             both = sorted(ours.keys() & theirs.keys())
             differences[name, task] = {each: (ours[each], theirs[each]) for each in both if ours[each] != theirs[each]}
             one_model = "weights" in both and not differences[name, task]
+            differences[name, task] |= data
             subject = {"task": task, "checkpoint": name, "checkpoint_b": other, "one_model": one_model}
             rows += [subject | row for row in found]
     if not rows:
         measures = "; ".join(", ".join(sorted(side.answers["measure"].unique())) for side in (a, b))
         raise InputError(
-            f"{a.name} and {b.name}: no item in common: items pair by language and id, of measures of one name "
-            f"({measures})"
+            f"{a.name} and {b.name}: no item in common: items pair by language and by content or id, of measures of "
+            f"one name ({measures}){''.join(f'; {note}' for note in notes)}"
         )
     _correct(rows)
     for row in rows:
@@ -221,7 +242,7 @@ def compare(
         for name in _INNER:
             del row[name]
     rounded = [f"{name}: {ROUNDED}" for name, other in names.items() if name in a.rounded or other in b.rounded]
-    return Compared(typed_frame(COLUMNS, rows), differences, rounded)
+    return Compared(typed_frame(COLUMNS, rows), differences, [*notes, *rounded])
 
 
 def _correct(rows: Sequence[Row]) -> None:
@@ -256,13 +277,6 @@ def _paired(a: Side, b: Side, what: str, pairs: Mapping[str, str] | None, option
 
 def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[Row]:
     """The rows of one checkpoint and task. `alike`: both sides have the same kind of prompts and answers."""
-    if (left["language"] == "").all() != (right["language"] == "").all():  # one side does not know languages
-        left, right = left.assign(language=""), right.assign(language="")
-        if any(side.duplicated(_KEY).any() for side in (left, right)):
-            raise InputError(
-                "items of several languages have one id, and one side does not name languages: compare a run of one "
-                "language"
-            )
     left, right = _with_plain_names(left, right), _with_plain_names(right, left)
     both = left.merge(right, on=_KEY, suffixes=("_a", "_b"))
     tests: dict[str, pd.DataFrame] = {}
@@ -281,6 +295,63 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
                 own = every.loc[every["measure"] == measure, "language"]
                 row[f"alone_{side}"] = (len(own) if language == ALL else int((own == language).sum())) - len(part)
             yield row | _moved(part, alike=alike)
+
+
+def _with_languages(left: pd.DataFrame, right: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both sides, without languages if one of them does not know any. Raises InputError if ids repeat then."""
+    if (left["language"] == "").all() != (right["language"] == "").all():  # one side does not know languages
+        left, right = left.assign(language=""), right.assign(language="")
+        if any(side.duplicated(_KEY).any() for side in (left, right)):
+            raise InputError(
+                "items of several languages have one id, and one side does not name languages: compare a run of one "
+                "language"
+            )
+    return left, right
+
+
+def _by_content(
+    left: pd.DataFrame, right: pd.DataFrame
+) -> tuple[pd.DataFrame, dict[str, tuple[str, str]], dict[str, list[str]]]:
+    """`right` with the ids of `left`; both digests of the data if they differ; the ids of items that do not pair."""
+    ours, theirs = _digests(left), _digests(right)
+    digests = [*ours.values(), *theirs.values()]
+    if not all(digests) or len({digest.startswith(_HASH) for digest in digests}) > 1:
+        return right, {}, {}
+    waiting: dict[tuple[str, str], list[str]] = {}  # (language, digest) -> ids of `left` that are not yet paired
+    for key, digest in ours.items():
+        if theirs.get(key) != digest:
+            waiting.setdefault((key[0], digest), []).append(key[1])
+    names: dict[tuple[str, str], str] = {}  # the new ids of `right`
+    alone = []
+    for key, digest in theirs.items():
+        if ours.get(key) != digest:
+            same = waiting.get((key[0], digest))
+            if same:
+                names[key] = same.pop(0)
+            else:
+                names[key] = f"{key[1]} of B"
+                alone.append(key)
+    left_alone = [(language, name) for (language, _), items in waiting.items() for name in items]
+    changed = [key for key in alone if key in {*left_alone}]
+    groups = {
+        "not paired, as question, context, gold answers or options changed": changed,
+        "only in {a}": [key for key in left_alone if key not in changed],
+        "only in {b}": [key for key in alone if key not in changed],
+    }
+    data = {"data": (_together(ours.values()), _together(theirs.values()))} if names or left_alone else {}
+    unpaired = {what: [name for _, name in keys] for what, keys in groups.items() if keys}
+    places = zip(right["language"], right["item_id"], strict=True)
+    return right.assign(item_id=[names.get(key, key[1]) for key in places]), data, unpaired
+
+
+def _digests(side: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """What each item asked, by language and id."""
+    keys = zip(side["language"], side["item_id"], strict=True)
+    return dict(zip(keys, side["digest"], strict=True))
+
+
+def _together(digests: Iterable[str]) -> str:
+    return sha256("".join(sorted(digests)).encode()).hexdigest()[:12]
 
 
 def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:

@@ -94,13 +94,17 @@ class Inputs:
         # Each item's number within its task, and the number of its context by the item's number.
         self._numbers: dict[str, dict[tuple[str, str], int]] = {}
         self._contexts: dict[str, ItemNumbers] = {}
+        self.digests: dict[str, dict[tuple[str, str], str]] = {}  # by task: what each item asked, where it is known
         for task, asked in self._asked.items():
             keys = list(zip(asked["language"], asked["item_id"], strict=True))
             self._numbers[task] = dict(zip(keys, asked["item"], strict=True))
             cluster: dict[tuple[str, str], object] = {}
             if items is not None and not items.empty:
                 own = items[items["task"] == task]
-                cluster = dict(zip(zip(own["language"], own["item_id"], strict=True), own["cluster"], strict=True))
+                named = list(zip(own["language"], own["item_id"], strict=True))
+                cluster = dict(zip(named, own["cluster"], strict=True))
+                if "digest" in own:
+                    self.digests[task] = {key: each for key, each in zip(named, own["digest"], strict=True) if each}
             # An item that is not in `items` is its own cluster.
             names = [f"cluster {cluster[key]}" if key in cluster else f"item {key[1]}" for key in keys]
             self._contexts[task] = pd.factorize(np.array(names))[0]

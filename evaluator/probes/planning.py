@@ -19,7 +19,7 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
 from evaluator.probes.lengthening import in_order, lengthened
 from evaluator.tasks.distractors import Options, by_kind, choose_hard_options, choose_options, unrelated_candidates
-from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, select
+from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, normalised, select
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt, Prompter
@@ -27,10 +27,19 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
-    """The one-shot exemplar of a language: its first item, in file order, that is neither evaluated nor excluded."""
+def exemplars_of(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
+    """The items of a language that may be examples, in file order: neither evaluated nor excluded."""
     evaluated = {item.item_id for item in subset}
-    return next((item for item in pool if item.item_id not in evaluated and not is_excluded(item)), None)
+    return [item for item in pool if item.item_id not in evaluated and not is_excluded(item)]
+
+
+def exemplar_for(item: Item, exemplars: Sequence[Item]) -> Item | None:
+    """The first that shares neither question nor context with the item: either would show it the answer."""
+    question, context = normalised(item.question), normalised(item.context)
+    for each in exemplars:
+        if normalised(each.question) != question and (not context or normalised(each.context) != context):
+            return each
+    return None
 
 
 def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> list[Question]:
@@ -49,7 +58,7 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
 
     for pool in data.pools.values():
         subset = select(pool, config.items)
-        exemplar = exemplar_of(pool, subset)
+        exemplars = exemplars_of(pool, subset) if "one_shot" in config.formats else []
         others = in_order(pool, config.context_tokens[0]) if config.context_tokens[0] else ()
         kinds = by_kind(pool) if config.draws_options and config.options != "any" else None
         for position, item in enumerate(subset):
@@ -69,7 +78,7 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
                     options=options,
                     hard_options=hard,
                     candidates=_candidates(options, unrelated, config),
-                    exemplar=exemplar,
+                    exemplar=exemplar_for(item, exemplars),
                     lists_options=config.lists_options,
                     others=others,
                 )

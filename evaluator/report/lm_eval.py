@@ -120,6 +120,7 @@ def _sample(
         "resurface_task": item["task"],
         **{name: item[name] for name in ("language", "context", "question", "cluster")},
         "answers": [str(each) for each in item["answers"]],
+        "digest": item["digest"],
     }
     return {
         "doc": doc,

@@ -4,7 +4,7 @@
     DIR/<model>/samples_<task>_<time>.jsonl        a line for each document and filter
 
 A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`, `metrics` (names), `doc_hash`,
-`prompt_hash`, `target_hash`, and each metric's value under its name."""
+`prompt_hash`, `target_hash`, and each metric's value under its name. Before 0.4.7, it has no `filter` and `metrics`."""
 
 import hashlib
 import json
@@ -77,14 +77,25 @@ def _time(file: Path) -> str:
 
 
 def _samples(file: Path, task: str) -> Iterator[Sample]:
+    unnamed: set[int] = set()  # documents under a filter without a name
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _sample(parse(line, f"{file}:{number}"), task, f"{file}:{number}")
+                row, place = parse(line, f"{file}:{number}"), f"{file}:{number}"
+                sample = _sample(row, task, place)
+                if "filter" not in row and sample.doc_id in unnamed:
+                    raise InputError(
+                        f"{place}: doc_id {sample.doc_id} again, and no field 'filter': lm-eval before 0.4.7 does not "
+                        "name its filters; log the samples with a newer one"
+                    )
+                unnamed |= set() if "filter" in row else {sample.doc_id}
+                yield sample
 
 
 def _sample(row: Any, task: str, place: str) -> Sample:
-    names = of_kind(of_kind(row, dict, place).get("metrics", []), list, f"{place}: field 'metrics'")
+    # Before 0.4.7, lm-eval did not list the metrics: they are the other fields that are numbers.
+    others = [name for name in of_kind(row, dict, place) if name != "doc_id"]
+    names = of_kind(row.get("metrics", others), list, f"{place}: field 'metrics'")
     if not isinstance(row.get("doc_id"), int):
         raise InputError(f"{place}: field 'doc_id' must be a whole number, not {json.dumps(row.get('doc_id'))[:60]}")
     doc = row.get("doc")

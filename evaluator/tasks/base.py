@@ -51,6 +51,9 @@ class DataReader(Protocol):
     def usual(self, path: Path | None) -> Source | None:
         """The description of a data set on the hub; None for files."""
 
+    def described(self, path: Path | None, said: Source) -> Source:
+        """The description of any data set, with what the user says."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -70,6 +73,7 @@ class Task:
     sizes: Mapping[str, int] = field(default_factory=dict)
     open: str = ""  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
+    translations: bool = False  # items of several languages with one cluster have translations of one context
     sample: Callable[[], Item] | None = None  # an item to show; it takes no network
 
     def __post_init__(self) -> None:

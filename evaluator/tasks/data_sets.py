@@ -71,6 +71,9 @@ class _Reader:
         _, described, local = _named(path)
         return None if local else described
 
+    def described(self, path: Path | None, said: Source) -> Source:
+        return said.over(self._preset or _named(path)[1])
+
 
 def _named(path: Path | None) -> tuple[str, Source, bool]:
     """The data set that a path names, its description, and whether it is files."""

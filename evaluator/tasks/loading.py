@@ -58,21 +58,41 @@ def load_task(
     else:
         assert task.read_items is not None
         read = task.read_items(parsed.path)
-    items = [item if item.task == name else replace(item, task=name) for item in read]
+    items = list(read)
     if not items:
         raise InputError(f"task {spec!r}: holds no items")
     by_language: dict[str, list[Item]] = {}
     for item in items:
         by_language.setdefault(item.language, []).append(item)
-    every_pool = {language: tuple(pool) for language, pool in sorted(by_language.items())}
     digest_of_items = hashlib.sha256()
-    for item in (item for pool in every_pool.values() for item in pool):
+    for item in (item for _, pool in sorted(by_language.items()) for item in pool):
         # Without the task's name: a file that is renamed holds the same data.
         fields = (item.language, item.item_id, item.context, item.question, item.answers, item.cluster, item.options)
         digest_of_items.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
+    languages_of: dict[str, set[str]] = {}  # of each cluster
+    for item in items:
+        languages_of.setdefault(item.cluster, set()).add(item.language)
+    apart = set() if _translated(parsed, said) else {name for name, spoken in languages_of.items() if len(spoken) > 1}
+    every_pool = {
+        language: tuple(_named(item, name, apart) for item in pool) for language, pool in sorted(by_language.items())
+    }
     wanted = every_pool if languages is None else dict.fromkeys(spelled(name, languages, every_pool))
     pools = {language: every_pool[language] for language in wanted}
     return TaskData(name=name, digest=digest_of_items.hexdigest(), pools=pools, every_pool=every_pool)
+
+
+def _translated(parsed: TaskSpec, said: Source | None) -> bool:
+    """Whether contexts of several languages are declared to be translations."""
+    data = parsed.task.data
+    stated = None if data is None else data.described(parsed.path, said or Source()).translations
+    return parsed.task.translations if stated is None else stated
+
+
+def _named(item: Item, name: str, apart: Collection[str]) -> Item:
+    """An item of the task `name`, with its digest. Languages do not share the clusters `apart`."""
+    asked = json.dumps([item.context, item.question, item.answers, item.options])
+    cluster = f"{item.language}: {item.cluster}" if item.cluster in apart else item.cluster
+    return replace(item, task=name, cluster=cluster, digest=hashlib.sha256(asked.encode()).hexdigest())
 
 
 def items_by_language(spec: str, languages: Sequence[str] | None, said: Source | None = None) -> Mapping[str, int]:
@@ -104,8 +124,8 @@ def task_name(spec: str, name: str | None = None) -> str:
         return task.name
     # The hub's ORG/NAME@REVISION gives NAME, which may contain dots.
     stem = parsed.path.stem if parsed.path.exists() else str(parsed.path).partition("@")[0].rpartition("/")[2]
-    # Without anything that could upset a file system or a shell.
-    return re.sub(r"[^\w.-]+", "-", stem).strip("-.") or task.name
+    # Without anything that could upset a file system or a shell; readers of Parquet skip names that begin with . or _.
+    return re.sub(r"[^\w.-]+", "-", stem).lstrip("-._").rstrip("-.") or task.name
 
 
 def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tuple[str, ...]:

@@ -4,15 +4,16 @@
     mapping.columns(known)                       # the columns to read; a missing one is an error
     mapping.item(row, "test-000017", "row 17")   # the names are for a row without an id, and for errors
 
-Every text is trimmed. A row without a right answer (an empty list, null, a hidden label) is excluded and counted. Any
-other malformed row is an error that names data set, row and field."""
+`values.py` decides what a value means as text. Every text is trimmed. A row without a right answer (an empty list,
+null, a hidden label) is excluded and counted. Any other malformed row is an error that names data, row and field."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from evaluator.core.errors import InputError, of_kind, one_line, unknown
+from evaluator.core.errors import InputError, one_line, unknown
 from evaluator.core.records import Item
 from evaluator.tasks.source import CONSTANT, Fields
+from evaluator.tasks.values import ClassLabel, Texts
 
 MOST_OPTIONS = 10
 _HIDDEN = ("", "-1")  # how test splits without labels spell the answer that they do not have
@@ -21,7 +22,9 @@ _HIDDEN = ("", "-1")  # how test splits without labels spell the answer that the
 class RowMapping:
     """Makes the items of one language of one data set, row by row."""
 
-    def __init__(self, fields: Fields, *, task: str, language: str | None, where: str) -> None:
+    def __init__(
+        self, fields: Fields, *, task: str, language: str | None, where: str, texts: Texts | None = None
+    ) -> None:
         """`language`: every row's, or None; `where` names the data. Raises InputError for fields that make no item."""
         problem = fields.problem()
         if problem is None and (language is None) == (fields.language is None):
@@ -36,6 +39,7 @@ class RowMapping:
         self._task = task
         self._language = language
         self._where = where
+        self._texts = texts or Texts()
         self._clusters: dict[tuple[str, str], str] = {}  # (language, context) -> the first item with this context
 
     def columns(self, known: Collection[str]) -> list[str]:
@@ -53,7 +57,7 @@ class RowMapping:
 
     def item(self, row: Mapping[str, Any], name: str, place: str) -> Item:
         """The item of a row, which is called `name` where no column has an id. Raises InputError."""
-        reader = _Reader(row, self._fields, f"{self._where}: {place}")
+        reader = _Reader(row, self._fields, f"{self._where}: {place}", self._texts)
         item_id = "-".join(reader.needed("id")) if self._fields.id is not None else name
         language = self._language or "-".join(reader.needed("language"))
         context = "\n".join(reader.texts("context"))
@@ -77,10 +81,11 @@ class RowMapping:
 class _Reader:
     """One row, by the names of an item's fields."""
 
-    def __init__(self, row: Mapping[str, Any], fields: Fields, place: str) -> None:
+    def __init__(self, row: Mapping[str, Any], fields: Fields, place: str, texts: Texts) -> None:
         self._row = row
         self._fields = fields
         self._place = place
+        self._texts = texts
 
     def needed(self, name: str) -> list[str]:
         """The texts of a field: at least one."""
@@ -91,11 +96,11 @@ class _Reader:
 
     def texts(self, name: str) -> list[str]:
         """The texts of a field that are not empty, in order."""
-        return [text for text in self._all(name) if text]
+        return [text for text in self._values(name) if text]
 
     def answers_and_options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The gold answers, the right options first, and every option. An empty option is none."""
-        listed = self._all("options")
+        listed = [text or "" for text in self._values("options")]
         right = [self._option(value, listed) for value in self._values("answer")]
         answers = tuple(dict.fromkeys([text for text in (*right, *self.texts("answers")) if text]))
         options = tuple(text for text in listed if text)
@@ -105,13 +110,14 @@ class _Reader:
                 raise InputError(f"{self._at('options')} gives a choice among {count}, not among 2 to {MOST_OPTIONS}")
         return answers, options
 
-    def _option(self, value: Any, options: Sequence[str]) -> str | None:
+    def _option(self, answer: str | None, options: Sequence[str]) -> str | None:
         """The option that `answer` names by its number from 0, its letter or its label; None where it is hidden."""
-        answer = "" if value is None else self._text(value, "answer")
-        if answer in _HIDDEN:
+        labels = [text or "" for text in self._values("labels")]
+        if answer is None or (answer in _HIDDEN and answer not in labels):
             return None
+        if isinstance(answer, ClassLabel) and answer not in labels and not (len(answer) == 1 and answer.isalpha()):
+            answer = str(answer.number)
         if self._fields.labels is not None:
-            labels = self._all("labels")
             if len(labels) != len(options):
                 raise InputError(f"{self._at('labels')} has {len(labels)} entries, and 'options' {len(options)}")
             number = labels.index(answer) if answer in labels else -1
@@ -128,45 +134,37 @@ class _Reader:
             raise InputError(f"{self._at('answer')}: {answer!r} is none of the {len(options)} options")
         return options[number]
 
-    def _all(self, name: str) -> list[str]:
-        """Every text of a field, in order; empty where there is none."""
-        return ["" if value is None else self._text(value, name) for value in self._values(name)]
-
-    def _values(self, name: str) -> Iterator[Any]:
-        """The values of a field, in order; None where a row lacks one."""
+    def _values(self, name: str) -> Iterator[str | None]:
+        """The texts of a field, in order; None where a row lacks one."""
         for path in getattr(self._fields, name) or ():
             if path.startswith(CONSTANT):
-                yield path.removeprefix(CONSTANT)
-            elif path in self._row:
-                yield from self._walk(self._row[path], (), path, name)
-            else:
-                first, *rest = path.split(".")
-                yield from self._walk(self._row.get(first), rest, path, name)
+                yield path.removeprefix(CONSTANT).strip()
+                continue
+            first, *rest = [path] if path in self._row else path.split(".")
+            for value, alone in self._walk(self._row.get(first), rest, path, name):
+                prose = name in ("context", "question")
+                yield self._texts.read(value, path, self._at(name), alone=alone, prose=prose)
 
-    def _walk(self, value: Any, parts: Sequence[str], path: str, name: str) -> Iterator[Any]:
+    def _walk(
+        self, value: Any, parts: Sequence[str], path: str, name: str, alone: bool = True
+    ) -> Iterator[tuple[Any, bool]]:
+        """The values at the end of a path, and whether each is alone, or an entry of a list."""
         if isinstance(value, list | tuple):
             if parts and parts[0].isdecimal():
                 number = int(parts[0])
-                yield from self._walk(value[number] if number < len(value) else None, parts[1:], path, name)
+                yield from self._walk(value[number] if number < len(value) else None, parts[1:], path, name, False)
             else:
                 for each in value:
-                    yield from self._walk(each, parts, path, name)
+                    yield from self._walk(each, parts, path, name, False)
         elif not parts or value is None:
-            yield value
-        elif isinstance(value, dict) and parts[0] in value:
-            yield from self._walk(value[parts[0]], parts[1:], path, name)
+            yield value, alone
+        elif isinstance(value, dict):
+            entry = self._texts.entry(value, parts[0], path, f"{self._place}: field {name!r} ({path})")
+            yield from self._walk(entry, parts[1:], path, name, alone)
         else:
             raise InputError(
                 f"{self._place}: field {name!r} ({path}): there is no {parts[0]!r} in {one_line(repr(value), 60)}"
             )
-
-    def _text(self, value: Any, name: str) -> str:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return str(value)
-        if not isinstance(value, str):
-            raise InputError(f"{self._at(name)} must be text or a number, not {one_line(repr(value), 60)}")
-        of_kind(value, str, self._at(name))  # no lone surrogates
-        return value.strip()
 
     def _at(self, name: str) -> str:
         return f"{self._place}: field {name!r} ({', '.join(getattr(self._fields, name) or ())})"

@@ -1,26 +1,34 @@
 """The rows of any data set that `datasets` reads: Parquet, JSON, CSV, folders of `save_to_disk`, never code.
 
-`datasets` has not run loading scripts since version 4. Other formats are refused, because some are pickles."""
+`datasets` has not run loading scripts since version 4. Other formats are refused, because some are pickles. It finds
+the files; those of JSON are parsed here, because it takes texts that look like dates for timestamps, and large integers
+beside fractions for floats."""
 
+import itertools
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, need_regular, one_line
+from evaluator.core.errors import InputError, need_regular, of_kind, one_line, parse, read_bytes
 from evaluator.core.records import Item
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_splits
 from evaluator.core.text import code_of
 from evaluator.tasks.mapping import RowMapping
 from evaluator.tasks.source import Fields, Source
+from evaluator.tasks.values import Texts, decoded
 
 # Suffix of a file -> the loader of `datasets` that reads it.
 _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 SUFFIXES = tuple(_LOADERS)
 _PACKAGED = "datasets.packaged_modules."
+# Suffixes of files that hold data, so that none is left out in silence.
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z")
+_DATA = {*_LOADERS, *_PACKED, ".tsv", ".arrow", ".feather", ".orc", ".xls", ".xlsx"}
+_NO_DATA = ("dataset_infos.json", "dataset_info.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,23 +88,87 @@ def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
             raise InputError(f"{place.data}: a file ending in {', '.join(_LOADERS)} is needed")
         asked, options["data_files"] = (loader,), place.data
     try:
-        builder = type(datasets.load_dataset_builder(*asked, **options))
-        # The kind of files; the module's name where it is not one of those that ship with `datasets`.
-        modules = [kind.__module__ for kind in builder.__mro__ if kind.__module__.startswith(_PACKAGED)]
-        format = modules[0].removeprefix(_PACKAGED).partition(".")[0] if modules else builder.__module__
-        if format not in _LOADERS.values():
-            raise InputError(f"{place}: its files are {format!r}; only Parquet, JSON and CSV are read")
-        found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
-        if format == "csv":  # whose values are guessed otherwise: 007 would be a number, and NA nothing
-            columns = next(iter(found.values())).column_names
-            features = datasets.Features({column: datasets.Value("string") for column in columns})
-            found = datasets.load_dataset(*asked, **options, features=features, keep_default_na=False)
+        return _splits(place, asked, options)
     except InputError:
         raise
     # Offline, a missing data set, a gated one, a broken file: each raises another library's exceptions.
     except Exception as error:
         raise InputError(f"task {place.task!r}: {place}: cannot be loaded: {_reason(error, place)}") from error
+
+
+def _splits(place: Place, asked: tuple[str, ...], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Split -> its rows: the data set of `asked` and `options`. Raises InputError, and what `datasets` raises."""
+    import datasets
+
+    builder, path = datasets.load_dataset_builder(*asked, **options), Path(place.data)
+    # The kind of files; the module's name where it is not one of those that ship with `datasets`.
+    modules = [kind.__module__ for kind in type(builder).__mro__ if kind.__module__.startswith(_PACKAGED)]
+    format = modules[0].removeprefix(_PACKAGED).partition(".")[0] if modules else type(builder).__module__
+    if format not in _LOADERS.values():
+        raise InputError(f"{place}: its files are {format!r}; only Parquet, JSON and CSV are read")
+    if place.local and path.is_dir() and not _lists_configs(path):
+        _need_every_file(path, itertools.chain(*builder.config.data_files.values()), str(place))
+    if format == "json":
+        manager = datasets.DownloadManager(
+            download_config=datasets.DownloadConfig(cache_dir=options.get("cache_dir"), use_etag=False)
+        )
+        files = manager.download_and_extract(dict(builder.config.data_files))
+        return {str(split): _json_rows(manager.iter_files(its)) for split, its in files.items()}
+    found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
+    if format == "csv":  # whose values are guessed otherwise: 007 would be a number, and NA nothing
+        columns = next(iter(found.values())).column_names
+        features = datasets.Features({column: datasets.Value("string") for column in columns})
+        found = datasets.load_dataset(*asked, **options, features=features, keep_default_na=False)
     return found
+
+
+class JsonRows(list[dict[str, Any]]):
+    """Rows as JSON has them: a column may have values of several types."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self for name in row))
+
+    def select_columns(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        return ({name: row.get(name) for name in names} for row in self)
+
+
+def _json_rows(files: Iterable[str]) -> JsonRows:
+    """The objects in files of JSON Lines, or of one list each. Raises InputError that names file and line."""
+    rows = JsonRows()
+    for file in files:
+        content = read_bytes(Path(file))
+        if content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+            values = [(f"{file}: entry {number}", row) for number, row in enumerate(parse(content, file, unique=True))]
+        else:
+            lines = [(f"{file}: line {number}", line) for number, line in enumerate(content.split(b"\n"), start=1)]
+            values = [(at, parse(line, at, unique=True)) for at, line in lines if line.strip()]
+        rows += [of_kind(row, dict, at) for at, row in values]
+    return rows
+
+
+def _need_every_file(folder: Path, read: Iterable[str], where: str) -> None:
+    """Raises InputError if files below a folder hold data and are not read."""
+    known = {Path(file).resolve() for file in read}
+    left = []
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder)
+        hidden = any(part.startswith(".") for part in name.parts[:-1]) or file.name.startswith("._")
+        holds_data = _DATA.intersection(file.suffixes) and file.name not in _NO_DATA and file.is_file()
+        if holds_data and not hidden and file.resolve() not in known:
+            left.append(str(name))
+    if left:
+        more = f" and {len(left) - 10} more" if len(left) > 10 else ""
+        raise InputError(
+            f"{where}: would leave out {', '.join(left[:10])}{more}: name one file, or give the folder files of one "
+            "format, of which all or none are named after a split (train, validation, test)"
+        )
+
+
+def _lists_configs(folder: Path) -> bool:
+    """Whether a folder has the card of a repository of the hub, and the card lists configurations and their files."""
+    card = folder / "README.md"
+    return card.is_file() and "configs:" in card.read_text(encoding="utf-8", errors="replace")
 
 
 def _reason(error: Exception, place: Place) -> str:
@@ -134,11 +206,14 @@ def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: b
                 if language is not None:
                     same.pop("language", None)
                 fields = Fields.model_validate(same)
-            mapping = RowMapping(fields, task=task, language=language, where=str(place))
+            types = getattr(rows, "features", {})
+            texts = Texts(csv=getattr(getattr(rows, "info", None), "builder_name", None) == "csv")
+            mapping = RowMapping(fields, task=task, language=language, where=str(place), texts=texts)
             for number, row in enumerate(rows.select_columns(mapping.columns(rows.column_names))):
-                item = mapping.item(row, f"{split}-{number:06d}", f"row {number}")
+                item = mapping.item(decoded(row, types), f"{split}-{number:06d}", f"row {number}")
                 if items.setdefault((item.language, item.item_id), item) is not item:
                     raise InputError(f"{place}: language {item.language!r}: field 'id' repeats {item.item_id!r}")
+            texts.finish()
     found = list(items.values())
     where = data if local else f"data set {data!r}"
     if not found:
@@ -160,9 +235,7 @@ def _places(task: str, data: str, source: Source, said: Source, *, local: bool) 
             yield language, Place(task=task, data=data, local=False, **hub)
         return
     # A configuration that is no directory and no file is the affair of the data set's card, or of whoever names it.
-    card = path / "README.md"  # of a repository of the hub, which may list its configurations
-    listed = card.is_file() and "configs:" in card.read_text(encoding="utf-8", errors="replace")
-    asked = path.is_dir() and (said.config is not None or listed)
+    asked = path.is_dir() and (said.config is not None or _lists_configs(path))
     found = 0
     for language, config in source.configs.items():
         inner = _inside(path, language, config)

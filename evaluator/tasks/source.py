@@ -4,6 +4,7 @@
     split: test
     revision: 1a2b3c            # on the hub: a branch, a tag or a commit
     language: english           # for every row, without a language column
+    translations: true          # items of several languages with one cluster have translations of one context
     fields: {question: question_stem, options: choices.text, labels: choices.label, answer: answerKey}
 
 All keys are optional for a preset. Each given key replaces the preset's."""
@@ -69,6 +70,7 @@ class Source(Frozen):
     split: str | None = Field(default=None, min_length=1)
     revision: str | None = Field(default=None, min_length=1)
     language: str | None = Field(default=None, min_length=1)
+    translations: bool | None = None  # None: no
     fields: Fields | None = None
 
     @model_validator(mode="after")

@@ -167,6 +167,7 @@ XQUAD = Task(
     argument=Argument("DIR"),
     read_items=read_xquad,
     sizes=dict.fromkeys(sorted(_XQUAD_LANGUAGES), 1190),
+    translations=True,
     open="The answer is a span of the passage.",
     sample=lambda: Item(
         task="xquad", language="en", item_id="sample", question="How high is the lighthouse?", answers=("41 metres",),

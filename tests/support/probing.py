@@ -1,6 +1,7 @@
 """Every probe of a few questions on a scripted engine, with a real tokenizer's prompts."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evaluator.asking.prompts import Prompter
@@ -28,6 +29,8 @@ def config(**changes: Any) -> EvalConfig:
 
 def questions(settings: EvalConfig, answers: Sequence[str] | None = None, **changes: Any) -> list[Question]:
     english = [make_item(n, answers=answers, **changes) for n in range(8)]
+    if "context" in changes:  # an example may not share it
+        english = [replace(item, context=f"{item.context} {n}") for n, item in enumerate(english)]
     finnish = [make_item(n, language="finnish", answers=[f"vastaus {n}"]) for n in range(8)]
     every = {"english": tuple(english), "finnish": tuple(finnish)}
     return questions_of(TaskData(name="t", digest="d", pools={"english": every["english"]}, every_pool=every), settings)

@@ -29,5 +29,5 @@ def make_item(
 ) -> Item:
     said = (f"answer {number}",) if answers is None else tuple(answers)
     named = {"task": "t", "language": "english", "item_id": f"i{number}", "cluster": f"i{number}"}
-    asked = {"context": "The Nile is a river.", "question": "What is the Nile?"}
+    asked = {"context": f"The Nile is river {number}.", "question": f"Where is River {number}?"}
     return Item(**{**named, **asked, **changes}, answers=said, options=tuple(options))

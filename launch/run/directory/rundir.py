@@ -163,7 +163,8 @@ def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
         for key in sorted(stored.keys() | wanted.keys()):
             if stored.get(key) != wanted.get(key):
                 return _first_difference(stored.get(key), wanted.get(key), f"{field}.{key}" if field else str(key))
-    return f"{field} is {json.dumps(stored)[:60]} there, {json.dumps(wanted)[:60]} here"
+    what = ", its questions," if field.startswith("tasks.") else ""  # its settings, compared before, are equal
+    return f"{field}{what} is {json.dumps(stored)[:60]} there, {json.dumps(wanted)[:60]} here"
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from evaluator.asking.prompts import Prompt, Prompter, prompt_text
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.probes.planning import exemplar_of
+from evaluator.probes.planning import exemplars_of
 from tests.support.models import save_tiny_model
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
@@ -133,11 +133,11 @@ def test_a_prompt_that_does_not_fit_without_its_context_names_the_item():
         assert message in refused(prompter(byte_tokenizer(), cap=64).build, long, "open")
 
 
-def test_the_exemplar_is_the_first_item_that_is_neither_evaluated_nor_excluded():
+def test_exemplars_are_neither_evaluated_nor_excluded():
     pool = [make_item(0), make_item(1, answers=["?"]), make_item(2), make_item(3)]
-    assert exemplar_of(pool, [pool[0]]) == pool[2]
-    assert exemplar_of(pool, pool[1:]) == pool[0]
-    assert exemplar_of(pool, [pool[0], pool[2], pool[3]]) is None
+    assert exemplars_of(pool, [pool[0]]) == pool[2:]
+    assert exemplars_of(pool, pool[1:]) == [pool[0]]
+    assert exemplars_of(pool, [pool[0], pool[2], pool[3]]) == []
 
 
 def test_the_tokenizer_adds_its_bos_but_never_closes_the_prompt():

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED, TOO_LONG
+from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, NO_UNRELATED, TOO_LONG
 from evaluator.core.text import code_of, normalise
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemRun, Plan
-from evaluator.probes.planning import questions_of
+from evaluator.probes.planning import exemplar_for, questions_of
 from evaluator.tasks import TaskData
 from evaluator.tasks.answer_types import WORDS, answer_type
 from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors, similar_length, unrelated_candidates
@@ -37,7 +37,7 @@ def pool(count, language="english", answer="answer {}"):
 
 def test_the_subset_its_first_hundred_and_the_exemplar():
     english = pool(230)
-    questions = questions_of(data(english=english), config(items=200))
+    questions = questions_of(data(english=english), config(items=200, formats=("one_shot",)))
     subset = select(english, 200)
     assert [question.item for question in questions] == subset
     assert [question.deep for question in questions] == [True] * 100 + [False] * 100
@@ -46,6 +46,28 @@ def test_the_subset_its_first_hundred_and_the_exemplar():
     other = questions_of(data(english=english), config(items=200, seed=1))
     assert [question.item for question in other] == subset  # the run's seed moves the distractors alone
     assert [question.options for question in other] != [question.options for question in questions]
+
+
+@pytest.mark.parametrize(
+    ("question", "context", "shared"),
+    [("own", "own", False), ("Who  is item's?", "", True), ("own", "THE context.", True), ("own", "", False)],
+)
+def test_example_shares_nothing_with_item(question, context, shared):
+    """Neither question nor context, whatever their case, spaces and punctuation; the next item takes its place."""
+    item = make_item(0, question="who is items", context="the context")
+    like = make_item(1, question=question, context=context)
+    assert exemplar_for(item, [like]) == (None if shared else like)
+    other = make_item(2, question="other", context="another")
+    assert exemplar_for(item, [like, other]) == (other if shared else like)
+    bare = make_item(0, question="bare", context="")
+    assert exemplar_for(bare, [make_item(3, question="other", context="")]) is not None
+
+
+def test_no_example_excludes_item_with_reason():
+    twins = [make_item(number, question="Who?", context="") for number in range(3)]
+    asked = questions_of(data(english=twins), config(items=2, formats=("one_shot",), probes=("greedy",)), refuse=False)
+    assert [each.why_not("one_shot") for each in asked] == [NO_EXEMPLAR] * 2
+    assert not any(each.can_pose("one_shot") for each in asked)
 
 
 def test_candidates_of_each_format():

@@ -195,10 +195,10 @@ def test_lm_eval_pairs_by_document_and_a_run_by_the_items_ids_and_a_single_filte
     assert paired(found) == ["open", 4, 1, 0, "noise"]
     assert found.frame[["other_answer", "other_prompt"]].isna().all(axis=None)  # tokens are no hashes
     same = logged("m", "acc", *[("h", 1.0, {})] * 3)
-    assert sorted(same.answers["item_id"]) == ["h", "h#2", "h#3"]
+    assert sorted(same.answers["item_id"]) == ["doc 0", "doc 1", "doc 2"]
     plain = logged("m", "acc", *[(name, 1.0, {"id": "x"}) for name in "hgf"])
     shared = logged("m", "acc", *[(name, 1.0, {"id": "x", "cluster": "c"}) for name in "hgf"])
-    assert sorted(shared.answers["item_id"]) == ["f", "g", "h"]  # the id is not one document's
+    assert sorted(shared.answers["item_id"]) == ["doc 0", "doc 1", "doc 2"]  # the id is not one document's
     for found in (compare(shared, plain), compare(plain, shared)):
         assert found.frame["difference_low"].isna().all()  # one context
     mine = run("a", *[RIGHT] * 3)
@@ -230,3 +230,74 @@ def test_scores_that_are_no_zero_or_one_are_compared_by_a_paired_t_test_over_con
     assert Unbounded.ratio(contexts["change"].to_numpy(), np.ones(12), numbers).p == pytest.approx(expected)
     assert expected == pytest.approx(ttest_1samp(changes, 0).pvalue)
     assert Unbounded.ratio(np.array([0.1, 0.2]), np.ones(2), np.zeros(2, dtype=np.intp)).p is None
+
+
+def posed(name, digests, *seen):
+    """A run whose items, by id, asked what their digests say."""
+    outcomes = reduce_records(
+        records("int4", {f"english/{item}": each for item, each in zip(digests, seen, strict=True)})
+    )
+    rows = [("t", "english", item, item, digest) for item, digest in digests.items()]
+    items = pd.DataFrame(rows, columns=["task", "language", "item_id", "cluster", "digest"])
+    return side_of_run(Inputs(outcomes, items), name)
+
+
+def test_moved_items_pair_by_content():
+    a = posed("a", {"0": "x", "1": "y", "2": "z"}, RIGHT, WRONG, RIGHT)
+    b = posed("b", {"0": "new", "1": "x", "2": "y", "3": "z"}, WRONG, RIGHT, WRONG, RIGHT)
+    found = compare(a, b)
+    row = only(found.frame, measure="open")
+    assert row[["n", "alone_a", "alone_b", "differing", "verdict"]].tolist() == [3, 0, 1, 0, "same"]
+    assert found.notes == ["t: only in b (1): 0"]
+    assert set(found.differences["int4", "t"]) == {"data"}
+    again = compare(a, posed("c", {"0": "x", "1": "y", "2": "z"}, RIGHT, WRONG, RIGHT))
+    assert (again.notes, again.differences["int4", "t"]) == ([], {})
+
+
+def test_changed_items_do_not_pair():
+    ids = [str(number) for number in range(9)]
+    a = posed("a", {item: f"asked {item}" for item in ids}, *[RIGHT] * 9)
+    changed = {item: f"asked {item}" if int(item) < 2 else "changed" for item in ids}
+    found = compare(a, posed("b", changed, *[RIGHT] * 2, *[WRONG] * 7))
+    row = only(found.frame, measure="open")
+    assert row[["n", "alone_a", "alone_b", "differing"]].tolist() == [2, 7, 7, 0]
+    told = "t: not paired, as question, context, gold answers or options changed (7): 2, 3, 4, 5, 6 and 2 more"
+    assert found.notes == [told]
+    message = refused(compare, a, posed("b", dict.fromkeys(ids, "changed"), *[RIGHT] * 9))
+    assert "no item in common" in message
+    assert "changed (9): 0, 1, 2, 3, 4 and 4 more" in message
+
+
+def test_equal_questions_pair_by_id_then_order():
+    a = posed("a", {"0": "x", "1": "x", "2": "x"}, RIGHT, WRONG, RIGHT)
+    b = posed("b", {"1": "x", "2": "x", "3": "x"}, WRONG, RIGHT, RIGHT)
+    row = only(compare(a, b).frame, measure="open")
+    assert row[["n", "differing"]].tolist() == [3, 0]
+
+
+def test_sides_without_digests_pair_by_id():
+    a = posed("a", {"0": "x", "1": "y"}, RIGHT, RIGHT)
+    for b in (run("b", RIGHT, RIGHT), logged("m", "contains", *scored(1.0, 1.0))):
+        found = compare(a, b)
+        assert (only(found.frame, measure="open")["n"], found.notes) == (2, [])
+    exported = logged("m", "contains", ("h", 1.0, {"id": "9", "digest": "x"}), ("g", 1.0, {"id": "1", "digest": "new"}))
+    found = compare(a, exported)
+    assert only(found.frame, measure="open")["n"] == 1
+    assert "options changed (1): 1" in found.notes[0]
+
+
+def test_lm_eval_duplicates_pair_by_doc_id():
+    """Two engines log every second document each; equal documents keep their scores."""
+    hashes, scores = ["h", "g", "h", "h"], [1.0, 0.0, 0.0, 1.0]
+
+    def side(name, order):
+        samples = [
+            Sample(task="arc", doc_id=n, doc={}, filter="none", answer=str(scores[n]), prompt_hash="p",
+                   doc_hash=hashes[n], scores={"acc": scores[n]})
+            for n in order
+        ]  # fmt: skip
+        return side_of_logged([Logged(model="m", samples={"arc": tuple(samples)}, results={})], name)
+
+    found = compare(side("one", (0, 1, 2, 3)), side("two", (3, 1, 2, 0)))
+    assert only(found.frame, language="all")[["n", "differing"]].tolist() == [4, 0]
+    assert "no sample has a metric that is a number" in refused(side_of_logged, [], "empty")

@@ -70,3 +70,13 @@ def test_the_winning_option_is_the_answer_and_a_model_of_two_folders_is_refused(
         logged(tmp_path / folder / "org__model", LINE)
     with pytest.raises(InputError, match=r"model 'org__model' was logged in .*first.* and in .*second.*: name one"):
         read_logged(tmp_path)
+
+
+def test_logs_before_0_4_7(tmp_path):
+    """They list no metrics and name no filter: one filter is read, several are refused."""
+    old = LINE | {"acc": 0.5, "f1": [0, 1]}
+    del old["filter"], old["metrics"]
+    (sample, _) = read_logged(logged(tmp_path / "m", old, old | {"doc_id": 1}))[0].samples["gsm8k_cot"]
+    assert (sample.filter, sample.scores) == ("none", {"exact_match": 1.0, "acc": 0.5})
+    message = refused(read_logged, logged(tmp_path / "n", old, old))
+    assert "jsonl:2: doc_id 0 again, and no field 'filter': lm-eval before 0.4.7" in message

@@ -1,5 +1,6 @@
 """Any data set: files through `datasets`, the hub through a stand-in for it."""
 
+import gzip
 import json
 import sys
 
@@ -52,6 +53,7 @@ def test_columns_named_as_the_fields_need_no_mapping_and_a_directory_has_splits(
     assert {language: len(pool) for language, pool in data.every_pool.items()} == {"hindi": 1, "thai": 1}
     assert data.pools["hindi"][0].context == "c"
     assert list(load_task(f"hf:{file}", None, said=Source(language="lao")).pools) == ["lao"]
+    file.unlink()
     for split in ("train", "validation", "test"):
         lines(tmp_path / f"{split}.jsonl", {"n": split, "q": "q", "a": "x"})
     usual = load_task(f"hf:{tmp_path}", None, said=MINE)
@@ -119,7 +121,7 @@ def test_a_mapping_in_a_file_and_files_that_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said", "parts"),
     [
-        ('{"n": 1, "q": "q", "a": "x"}\n{"n": [1,}\n', MINE, ["rows.jsonl: cannot be loaded"]),
+        ('{"n": 1, "q": "q", "a": "x"}\n{"n": [1,}\n', MINE, ["rows.jsonl: line 2: not JSON"]),
         ('{"n": 1, "a": "x"}\n', MINE, ["rows.jsonl: field 'question': column 'q'", "(known: a, n)"]),
         ('{"n": 1, "q": "q", "a": "x"}\n' * 2, MINE, ["rows.jsonl: language 'english': field 'id' repeats '1'"]),
         ('{"n": 1, "q": "q", "a": ""}\n', MINE, ["none of its 1 rows has a right answer", "name another with split"]),
@@ -196,3 +198,34 @@ def test_specs_and_names_and_sizes_that_take_no_network(tmp_path):
     column = Source.model_validate({"fields": {"language": "l"}})
     assert items_by_language("hf:org/x", ["hi"], column) == {"hi": 10_000}
     assert items_by_language("belebele", None, Source(config={"amharic": "amh_Ethi"})) == {"amharic": 10_000}
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        (["a.jsonl", "exam-test.jsonl", "b.jsonl"], "a.jsonl, b.jsonl"),
+        (["a.jsonl", "sub/b.csv"], "sub/b.csv"),
+        (["a.jsonl", "b.jsonl", "c.tsv"], "c.tsv"),
+        (["a.jsonl", ".b.jsonl"], ".b.jsonl"),
+        (["a.jsonl", "b.xlsx"], "b.xlsx"),
+        (["a.jsonl", "sub/b.jsonl", "_c.ndjson", "notes.txt", ".cache/d.jsonl", "._a.jsonl"], ""),
+        (["train.jsonl", "test.jsonl"], ""),
+    ],
+)
+def test_folder_is_read_or_refused(tmp_path, files, left):
+    for name in files:
+        lines(tmp_path / name, {"n": name, "q": "q", "a": "x"})
+    (tmp_path / "dataset_infos.json").write_text("{}")
+    if left:
+        assert f"would leave out {left}: name one file" in only_error(f"hf:{tmp_path}", MINE)
+    else:
+        found = {item.item_id for item in load_task(f"hf:{tmp_path}", None, said=MINE).pools["english"]}
+        assert found == {"test.jsonl"} or found == {"a.jsonl", "sub/b.jsonl", "_c.ndjson"}
+
+
+def test_compressed_files_are_read(tmp_path):
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"n": 1, "q": "q", "a": "2024-05-06"}))
+    lines(tmp_path / "b.jsonl", {"n": 2, "q": "q", "a": "y"})
+    items = load_task(f"hf:{tmp_path}", None, said=MINE).pools["english"]
+    assert sorted(item.answers for item in items) == [("2024-05-06",), ("y",)]

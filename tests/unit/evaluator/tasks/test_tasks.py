@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.tasks import TASKS, Argument, Task, TaskSpec, items_by_language, load_task, task_name
+from evaluator.tasks import TASKS, Argument, Source, Task, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.squad import read_tydiqa, read_xquad
 from evaluator.tasks.user_files import read_jsonl
 from tests.support.stamps import make_item
@@ -252,3 +252,41 @@ def test_items_of_the_hub(hub):
     found = {language: [item.answers for item in pool] for language, pool in pools.items()}
     assert found == {"arabic": [("x", "y")], "telugu": [("x",)]}
     assert pools["telugu"][0].cluster == "telugu-1"
+
+
+@pytest.mark.parametrize("name", ["_q", ".q", "__q", "._-q", "-q"])
+def test_names_are_visible_to_pyarrow(tmp_path, name):
+    (tmp_path / f"{name}.jsonl").write_text("{}")
+    assert task_name(f"jsonl:{tmp_path / name}.jsonl") == "q"
+
+
+def test_clusters_of_translations_only(tmp_path):
+    """Equal ids in two languages are one cluster where translations are declared."""
+    rows = [
+        {"id": "1", "language": language, "context": f"{language} c", "question": "?", "answers": ["x"]}
+        for language in ("thai", "lao")
+    ]
+    file = tmp_path / "q.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+
+    def clusters(spec, said=None):
+        return [pool[0].cluster for pool in load_task(spec, None, said=said).pools.values()]
+
+    for task in ("jsonl", "hf"):
+        assert clusters(f"{task}:{file}") == ["lao: 1", "thai: 1"]
+    assert clusters(f"hf:{file}", Source(translations=True)) == ["1", "1"]
+    assert [TASKS[name].data.described(None, Source()).translations for name in ("belebele", "squad")] == [True, None]
+
+
+def test_digest_tells_what_was_asked(tmp_path):
+    file = tmp_path / "q.jsonl"
+    row = {"id": "1", "language": "thai", "context": "c", "question": "?", "answers": ["x"]}
+
+    def digest(**changes):
+        file.write_text(json.dumps(row | changes))
+        return load_task(f"jsonl:{file}", None).every_pool.popitem()[1][0].digest
+
+    same = digest()
+    assert digest(id="2", language="lao") == same
+    changes = ({"context": "d"}, {"question": "!"}, {"answers": ["x", "y"]}, {"options": ["y"]})
+    assert len({same, *(digest(**each) for each in changes)}) == 5

@@ -102,6 +102,7 @@ def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> N
             "checkpoints.0.prune.sparsity is 0.5 there, 0.6 here",
         ),
         (_changed(checkpoints=[]), "checkpoints is ["),
+        (_changed(tasks={"gazetteer": "k2"}), 'tasks.gazetteer, its questions, is "k1" there, "k2" here'),
     ],
 )
 def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identity: Any, difference: str) -> None:

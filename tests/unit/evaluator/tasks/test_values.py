@@ -1,0 +1,200 @@
+"""What a value means as text, and that a table gives the same items whatever format it is saved in."""
+
+import datetime
+import json
+from decimal import Decimal
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.core.errors import InputError
+from evaluator.tasks import Source, load_task
+from evaluator.tasks.values import Texts, decoded
+from tests.support.sweeps import refused
+
+MINE = Source.model_validate({"language": "english", "fields": {"id": "i", "question": "q", "answers": "a"}})
+# datasets 4.0 leaves a file of CSV open.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+
+
+def text(*values, csv=False, alone=True):
+    texts = Texts(csv=csv)
+    found = [texts.read(value, "a", f"row {row}: a", alone=alone, prose=False) for row, value in enumerate(values)]
+    texts.finish()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([1701.0, float("nan"), -3.0, 0.0], ["1701", None, "-3", "0"]),
+        ([np.float32(1871.0), np.float16(12.0)], ["1871", "12"]),
+        ([2.5, 1e-7, 1.25e20 + 0.5], None),
+        ([2.5, 1e-7, -0.1], ["2.5", "0.0000001", "-0.1"]),
+        ([np.float32(0.1), np.float32(3.7)], ["0.1", "3.7"]),
+        ([2**63 - 1, 2**64 - 1, -1], [str(2**63 - 1), str(2**64 - 1), "-1"]),
+        ([Decimal("1701.000"), Decimal("12")], ["1701", "12"]),
+        ([Decimal("3.140"), Decimal("0.5")], ["3.14", "0.5"]),
+        ([Decimal(2**70)], [str(2**70)]),
+        ([datetime.date(1871, 2, 3), None], ["1871-02-03", None]),
+        (["29.0", " 1871-02-03 ", "1e3", "True", "None", "NA", "[sic]"],
+         ["29.0", "1871-02-03", "1e3", "True", "None", "NA", "[sic]"]),
+    ],
+)  # fmt: skip
+def test_meaning_of_values(values, texts):
+    if texts is None:
+        refused(text, *values)
+    else:
+        assert text(*values) == texts
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ([1.5, 2.0], ["row 1: a is 2.0, in a column with fractions (row 0: a is 1.5)", "as texts"]),
+        ([Decimal("2.0"), 1.5], ["row 0: a is 2.0, in a column with fractions"]),
+        ([2.0**53], ["row 0: a is 9007199254740992.0, a float without its last digits"]),
+        ([np.float32(2**24)], ["16777216.0, a float without its last digits"]),
+        ([float("inf")], ["a is inf"]),
+        ([True], ["must be text or a number, not True: write it as the text that is meant"]),
+        ([datetime.datetime(1871, 2, 3)], ["not datetime.datetime(1871, 2, 3, 0, 0): write it as the text"]),
+        ([datetime.time(1, 2)], ["not datetime.time(1, 2)"]),
+        ([b"x"], ["not b'x'"]),
+        *(([hole], [f"is the text {hole!r}", "leave it empty"]) for hole in ("nan", "NaT", "<NA>", "NaN")),
+        *(
+            ([listed], ["is a list as text", "use JSON or Parquet"])
+            for listed in ("['a', 'b']", '["a"]', "['a' 'b']", "('a', 'b')", "[['a'], ['b']]", "array(['a'])",
+                           "{'text': array(['a'], dtype=object)}", '{"text": ["a"]}')
+        ),
+    ],
+)  # fmt: skip
+def test_ambiguous_values_are_refused(values, parts):
+    message = refused(text, *values)
+    assert all(part in message for part in parts), message
+
+
+def test_lists_hold_any_text():
+    """In a list, a text is meant as it is."""
+    assert text("nan", "['a']", alone=False) == ["nan", "['a']"]
+
+
+@pytest.mark.parametrize("value", ["[1486 1487]", "[a, b]", "[]", "{a}"])
+def test_csv_refuses_brackets(value):
+    assert "row 0: a is a list as text" in refused(text, value, csv=True)
+    assert text(value) == [value]
+    assert Texts(csv=True).read(value, "c", "c", alone=True, prose=True) == value
+
+
+def test_csv_refuses_whole_numbers_with_point():
+    assert "row 1: a is 1701.0, and every value of this column ends in .0" in refused(text, "", "1701.0", csv=True)
+    for values in (["1701.0", "x"], ["1701.0", "1.5"], ["1701"]):
+        assert text(*values, csv=True) == values
+
+
+def test_class_labels_are_names():
+    label = datasets.ClassLabel(names=["bad", "good"])
+    features = datasets.Features({"a": label, "b": datasets.List(label), "c": [{"d": label}], "e": {"f": label}})
+    row = {"a": 1, "b": [0, 1, -1], "c": [{"d": 0}], "e": {"f": 1}}
+    assert decoded(row, features) == {"a": "good", "b": ["bad", "good", None], "c": [{"d": "bad"}], "e": {"f": "good"}}
+    assert decoded({"a": -1, "b": None, "c": None, "e": None}, features)["a"] is None
+
+
+@pytest.mark.parametrize(
+    ("names", "fields", "golds"),
+    [
+        (["bad", "good"], {"options": ["=no", "=yes"]}, ["no", "yes"]),
+        (["bad", "good"], {"options": ["=no", "=yes"], "labels": ["=good", "=bad"]}, ["yes", "no"]),
+        (["bad", "good"], {"options": ["=no", "=yes"], "labels": ["=1", "=0"]}, ["yes", "no"]),
+        (["A", "B"], {"options": ["=no", "=yes"]}, ["no", "yes"]),
+    ],
+)
+def test_class_label_picks_option(tmp_path, names, fields, golds):
+    features = datasets.Features({"q": datasets.Value("string"), "a": datasets.ClassLabel(names=names)})
+    datasets.Dataset.from_dict({"q": ["x", "y"], "a": [0, 1]}, features=features).to_parquet(tmp_path / "f.parquet")
+    said = Source.model_validate({"language": "english", "fields": {"question": "q", "answer": "a", **fields}})
+    items = load_task(f"hf:{tmp_path / 'f.parquet'}", None, said=said).pools["english"]
+    assert [item.answers for item in items] == [(gold,) for gold in golds]
+
+
+VALUES = {
+    "years": st.integers(1000, 2100),
+    "large": st.integers(2**53, 2**63 - 1),
+    "small": st.floats(1e-9, 1e-3),
+    "fractions": st.floats(0.001, 1e6).filter(lambda value: value != int(value)),
+    "whole floats": st.integers(-(10**6), 10**6).map(float),
+    "texts": st.sampled_from(["1871-02-03", "1871-02-03T04:05:06", "007", "NA", "29.0", "True", "a,b", 'say "x"', "ß"]),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_formats_agree(tmp_path_factory, kind, data):
+    """Written as Parquet, JSON Lines and CSV, and by pandas with a hole: the same gold answers, or a refusal."""
+    values = data.draw(st.lists(VALUES[kind], min_size=1, max_size=4))
+    folder = tmp_path_factory.mktemp("formats")
+    plain = {"i": [f"r{n}" for n in range(len(values))], "q": ["?"] * len(values), "a": values}
+    pq.write_table(pa.table(plain), folder / "arrow.parquet")
+    rows = [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
+    (folder / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "list.json").write_text(json.dumps(rows, indent=1))
+    frame = pd.DataFrame({**plain, "a": pd.Series(values)})
+    frame.to_csv(folder / "pandas.csv", index=False)
+    holed = pd.DataFrame({"i": [*plain["i"], "hole"], "q": [*plain["q"], "?"], "a": pd.Series([*values, None])})
+    holed.to_parquet(folder / "holed.parquet")
+    holed.to_csv(folder / "holed.csv", index=False)
+    holed.to_json(folder / "holed.jsonl", orient="records", lines=True, double_precision=15)
+    found = {}
+    for file in sorted(folder.iterdir()):
+        try:
+            pool = load_task(f"hf:{file}", None, said=MINE).pools["english"]
+        except InputError:
+            continue
+        found[file.name] = [item.answers for item in pool if item.item_id != "hole"]
+    assert "arrow.parquet" in found
+    first = found["arrow.parquet"]
+    if kind == "large":
+        first = [(str(value),) for value in values]
+    if kind in ("fractions", "small"):  # pandas' JSON has 15 decimals
+        found.pop("holed.jsonl", None)
+    assert all(answers == first for answers in found.values()), found
+
+
+def test_indexes_ids_and_languages_of_floats(tmp_path):
+    said = {"fields": {"id": "i", "language": "l", "question": "q", "options": "o", "answer": "a"}}
+    table = {"i": [1.0, 2.0], "l": ["thai", "thai"], "q": ["?", "?"], "o": [["x", "y"]] * 2, "a": [1.0, None]}
+    pd.DataFrame(table).to_parquet(tmp_path / "f.parquet")
+    items = load_task(f"hf:{tmp_path / 'f.parquet'}", None, said=Source.model_validate(said)).pools["thai"]
+    assert [(item.item_id, item.answers) for item in items] == [("1", ("y",)), ("2", ())]
+    pd.DataFrame(table | {"l": ["thai", "nan"]}).to_parquet(tmp_path / "f.parquet")
+    message = refused(load_task, f"hf:{tmp_path / 'f.parquet'}", None, said=Source.model_validate(said))
+    assert "f.parquet: row 1: field 'language' (l) is the text 'nan'" in message
+
+
+def test_listed_hidden_label_is_a_value(tmp_path):
+    file = tmp_path / "f.jsonl"
+    rows = [{"q": "?", "o": ["no", "maybe", "yes"], "l": [-1, 0, 1], "a": answer} for answer in (-1, 1, None)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    fields = {"question": "q", "options": "o", "labels": "l", "answer": "a"}
+    said = Source.model_validate({"language": "english", "fields": fields})
+    items = load_task(f"hf:{file}", None, said=said).pools["english"]
+    assert [item.answers for item in items] == [("no",), ("yes",), ()]
+
+
+def test_json_keys_may_lack_in_some_rows(tmp_path):
+    file = tmp_path / "f.jsonl"
+    file.write_text('{"q": "?", "a": {"x": "1"}}\n{"q": "?", "a": {}}\n{"q": "?", "a": {"x": 2}}')
+    said = {"language": "english", "fields": {"question": "q", "answers": "a.x"}}
+    items = load_task(f"hf:{file}", None, said=Source.model_validate(said)).pools["english"]
+    assert [item.answers for item in items] == [("1",), (), ("2",)]
+    said["fields"]["answers"] = "a.y"
+    message = refused(load_task, f"hf:{file}", None, said=Source.model_validate(said))
+    assert "row 0: field 'answers' (a.y): there is no 'y' in {'x': '1'}" in message
+    file.write_text('{"q": "?", "q": "!", "a": "x"}')
+    assert "line 1: key 'q' occurs twice" in refused(load_task, f"hf:{file}", None, said=MINE)
