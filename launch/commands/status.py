@@ -16,6 +16,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from launch.commands.terminal import console, empty_table
+from launch.process import lost_output
 
 if TYPE_CHECKING:
     from launch.status import RunStatus
@@ -47,7 +48,7 @@ def status(
                 shown.update(_page(found), refresh=True)
             else:
                 console.print(_page(found))
-            if not watch or found.state != "running":
+            if not watch or found.state != "running" or lost_output():
                 return
             try:
                 time.sleep(_LOOK_SECONDS)

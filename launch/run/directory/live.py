@@ -48,7 +48,7 @@ class LiveState:
     def __init__(self, run_dir: Path, plan: Plan, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._run_dir = run_dir
         self.plan = plan
-        self._counts: Counter[str] = Counter()  # of events, by kind
+        self._counts = Counter(started=1)  # of events, by kind; this call started before it had a LiveState
         self._earlier = read_history(run_dir)
         self.earlier_stats: Sequence[Mapping[str, Any]] = ()  # the rows of earlier calls' engines
         self._began: dict[str, float] = {}  # by checkpoint: its first load
