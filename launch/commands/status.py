@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,6 +14,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from evaluator.core.errors import json_text
 from launch.commands.terminal import console, empty_table
 from launch.process import lost_output
 
@@ -43,7 +43,7 @@ def status(
     with Live(console=console, auto_refresh=False) if live else nullcontext() as shown:
         while True:
             if as_json:
-                print(json.dumps(asdict(found), indent=None if watch else 2), flush=True)
+                print(json_text(asdict(found), indent=None if watch else 2), flush=True)
             elif shown is not None:
                 shown.update(_page(found), refresh=True)
             else:
