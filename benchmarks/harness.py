@@ -29,7 +29,7 @@ from typing import Any, NoReturn, Self
 from rich.console import Console
 from rich.table import Table
 
-from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError, json_text
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -247,7 +247,7 @@ def compare(
         console.print(f"{sides[peer_key].name}: {than}; results: {beside.how}")
     for key, value in more.items():
         console.print(f"{key}: {value}", highlight=False)
-    print(json.dumps({"benchmark": name, **figures, "rounds": rounds, "agreement": agreement.how, **more}))
+    print(json_text({"benchmark": name, **figures, "rounds": rounds, "agreement": agreement.how, **more}))
 
 
 def _held(name: str, agreement: Agreement) -> Agreement:

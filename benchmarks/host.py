@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
 import time
@@ -35,7 +34,7 @@ from unittest.mock import patch
 from benchmarks.harness import Options, count, print_table, run_main
 from benchmarks.serving import workload
 from evaluator.checkpoints.blueprint import read_blueprint
-from evaluator.core.errors import EngineError, InputError
+from evaluator.core.errors import EngineError, InputError, json_text
 from evaluator.core.garbage import collect_rarely
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
@@ -309,7 +308,7 @@ def main() -> None:
     options.model = str(workload.model_directory(options.model))
     if workload.read_questions(options.task, Path(options.model), options.items).questions[options.engines - 1 :] == []:
         raise InputError(f"--engines {options.engines}: {options.task} has fewer questions")
-    print(json.dumps(_report(options, *_run(options))))
+    print(json_text(_report(options, *_run(options))))
 
 
 def _run(options: argparse.Namespace) -> tuple[list[dict[str, Any]], Device, Device]:

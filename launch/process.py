@@ -6,9 +6,12 @@
 - A SystemExit that is raised while Ray starts or waits may get lost, or become another one with code 1. So this module
   records the signal.
 - After the last step, a library's thread could still abort the process while the interpreter ends. So the process ends
-  itself with the signal, without a handler."""
+  itself with the signal, without a handler.
+
+Output never ends a command either (`any_output`)."""
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -17,11 +20,77 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
 _received: list[int] = []
+_lost: list[OSError] = []  # the first error of writing to stdout
+# Their reader wants no more: a pipe's end, a terminal that hung up, a descriptor that is closed for writing.
+_UNREAD = (errno.EPIPE, errno.EIO, errno.EBADF)
+
+
+class _Output(io.FileIO):
+    """A descriptor that loses what its device does not take, instead of raising an error."""
+
+    def write(self, data: Any, /) -> int | None:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if self.name != 2:  # an error of stderr has no place where it could be told
+                _lost[:] = _lost or [error]
+            return len(data)
+
+
+def use_utf8() -> None:
+    """Start the program again with file names in UTF-8 if the locale has another encoding (ISO 8859-1, or ASCII).
+
+    Only the terminal keeps the locale's. Otherwise a checkpoint's folder would have other names elsewhere."""
+    if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1":
+        return
+    encoding = sys.stdout.encoding if sys.stdout else "utf-8"
+    os.environ.update(PYTHONUTF8="1", PYTHONIOENCODING=f"{encoding}:replace")
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (our own command, without a shell)
+
+
+@contextlib.contextmanager
+def any_output() -> Iterator[None]:
+    """Within the block stdout and stderr take every text, so that an exit code tells of the work alone.
+
+    A question mark replaces a character that the encoding lacks, also in child processes. What cannot be written is
+    lost; see `lost_output`."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed by the shell (`>&-`): the next file would become the standard output
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    _lost.clear()
+    with contextlib.ExitStack() as stack:
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            given = getattr(sys, name) or open(descriptor, "w", closefd=False)  # noqa: SIM115 (not ours to close)
+            with contextlib.suppress(io.UnsupportedOperation):  # not backed by a file, as in a notebook or a test
+                stack.callback(setattr, sys, name, given)
+                setattr(sys, name, _open_output(given, given.fileno(), closefd=False))
+                stack.callback(getattr(sys, name).flush)
+        os.environ["PYTHONIOENCODING"] = f"{sys.stdout.encoding}:replace"
+        yield
+
+
+def lost_output() -> OSError | None:
+    """Why a text of stdout was lost; None if all was written."""
+    return _lost[0] if _lost else None
+
+
+def output_failed() -> OSError | None:
+    """The same, without the errors that mean that nobody reads."""
+    return _lost[0] if _lost and _lost[0].errno not in _UNREAD else None
+
+
+def _open_output(like: TextIO, descriptor: int, *, closefd: bool) -> TextIO:
+    like.flush()
+    sink = io.BufferedWriter(_Output(descriptor, "w", closefd=closefd))
+    lines = getattr(like, "line_buffering", False) or getattr(like, "write_through", False)  # `python -u`
+    return io.TextIOWrapper(sink, encoding=like.encoding, errors="replace", line_buffering=lines)
 
 
 def stop_in_order() -> None:
@@ -111,12 +180,6 @@ def _kept(stream: TextIO, stack: contextlib.ExitStack) -> TextIO:
         descriptor = os.dup(stream.fileno())
     except (OSError, io.UnsupportedOperation):  # not backed by a file, as in a notebook or a test
         return stream
-    kept = open(descriptor, "w", encoding=stream.encoding, errors=stream.errors)  # noqa: SIM115 (`_close`)
-    stack.callback(_close, kept)
+    kept = _open_output(stream, descriptor, closefd=True)
+    stack.callback(kept.close)
     return kept
-
-
-def _close(stream: TextIO) -> None:
-    """Close a stream. If its reader is gone, the unwritten rest is lost."""
-    with contextlib.suppress(BrokenPipeError):
-        stream.close()

@@ -8,7 +8,6 @@ Each part prints a table. The JSON line has a key a part. A part is one function
 and returns what the JSON line says of it. The exit code is 1 where a rate is surely above its bound."""
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -18,7 +17,7 @@ from benchmarks.gate import coverage, errors, sequential
 from benchmarks.gate.errors import Rate, rate
 from benchmarks.gate.statistics import STATISTICS
 from benchmarks.harness import Options, count, print_table, run_main
-from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
 
 Part = Callable[[argparse.Namespace], dict[str, Any]]
@@ -27,7 +26,7 @@ Part = Callable[[argparse.Namespace], dict[str, Any]]
 def main() -> None:
     options = _options()
     found = {name: PARTS[name](options) for name in options.only}
-    print(json.dumps({"benchmark": "gate", "runs": options.runs, "again": options.again, **found}))
+    print(json_text({"benchmark": "gate", "runs": options.runs, "again": options.again, **found}))
     above = [name for name, each in found.items() if each.get("above_bound")]
     if above:
         raise ResurfaceError(f"above the bound: {', '.join(above)}")

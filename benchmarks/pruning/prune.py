@@ -25,7 +25,7 @@ from benchmarks import roofline
 from benchmarks.harness import Options, answer_of, count, module_command, print_table, run_main
 from benchmarks.pruning.llm_compressor_job import measured
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, json_text
 from launch.sweep.models import BUNDLED_MODEL
 from quantising.methods import llm_compressor
 
@@ -208,7 +208,7 @@ def main() -> None:
     floor = f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best"
     print(f"{floor}; at most: the other side's time over that")
     ratios = [row["ours_times_faster"] for row in rows if row["who"] == "recipe" and "ours_times_faster" in row]
-    print(json.dumps({"benchmark": "prune", "ratio": min(ratios, default=None), "gflops": rate / 1e9, "rows": rows}))
+    print(json_text({"benchmark": "prune", "ratio": min(ratios, default=None), "gflops": rate / 1e9, "rows": rows}))
 
 
 if __name__ == "__main__":

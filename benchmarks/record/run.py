@@ -6,7 +6,6 @@
 The division fixes items, prompts, probes, limits, seeds and dtype. Any model may run it."""
 
 import argparse
-import json
 import os
 import secrets
 import subprocess
@@ -24,7 +23,7 @@ import typer
 from benchmarks import roofline
 from benchmarks.harness import Options, count, run_main, settings
 from benchmarks.record.card import DIVISIONS, SMALLER, Refused, Submission, card_of, division_of
-from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.store.files import write_atomically
 from launch.commands.running import run_and_report
 from launch.provenance import count_gpus
@@ -96,8 +95,8 @@ def record(options: argparse.Namespace) -> None:
     card = card_of(found, division, model, measured)
     for peer in (None, options.peer)[: 1 + bool(options.peer)]:  # the card is there before the peer begins
         card["peer"] = None if peer is None else _peer(options, found)
-        write_atomically(out / "card.json", (json.dumps(card, indent=2) + "\n").encode())
-    print(json.dumps(card))
+        write_atomically(out / "card.json", (json_text(card, indent=2) + "\n").encode())
+    print(json_text(card))
 
 
 def _peer(options: argparse.Namespace, found: Submission) -> dict[str, Any]:

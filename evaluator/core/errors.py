@@ -116,6 +116,17 @@ def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
         raise InputError(f"{place}: not JSON that can be read ({error})") from error
 
 
+def json_text(value: object, **options: Any) -> str:
+    """A value as JSON, which has no infinite numbers: they become "Infinity" and "-Infinity", and NaN becomes null.
+
+    So does Protocol Buffers' JSON; `float` and JavaScript's `Number` read the words. `options`: those of json.dumps."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        plain = json.loads(json.dumps(value, **options), parse_constant=lambda name: None if name == "NaN" else name)
+        return json.dumps(plain, allow_nan=False, **options)
+
+
 def field(record: Any, name: str, kind: type, place: str) -> Any:
     """`record[name]`, which must be there and of `kind` (str, list or dict). Raises InputError."""
     checked = of_kind(record, dict, place)

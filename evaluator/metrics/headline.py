@@ -54,7 +54,7 @@ COLUMNS = (
     Column(
         "mc_only_median_aligned_rank", col.RANK, "median aligned rank of mc_only", short="aligned", meaning=_ALIGNED
     ),
-    Column("delta_pr", col.RATIO, "Δ PR"),
+    Column("delta_pr", col.RATIO, "Delta_PR"),
 )
 
 SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap", "hard_distractors")

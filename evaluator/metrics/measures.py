@@ -109,7 +109,8 @@ class Unbounded:
     @classmethod
     def ratio(cls, over: Floats, under: Floats, contexts: ItemNumbers) -> "Unbounded":
         value = float(over.sum() / under.sum())
-        return cls(value, (over - value * under) / under.sum(), contexts)
+        with np.errstate(invalid="ignore"):  # an infinite value has no interval
+            return cls(value, (over - value * under) / under.sum(), contexts)
 
     @classmethod
     def mean(cls, parts: "Sequence[Unbounded]") -> "Unbounded":
@@ -129,7 +130,7 @@ class Unbounded:
     def p(self) -> float | None:
         """The two-sided p-value of "the value is 0"; null for a single context."""
         error, freedom = self.spread
-        if freedom == 0:
+        if freedom == 0 or not math.isfinite(self.value):
             return None
         return float(2 * stdtr(freedom, -abs(self.value / error))) if error else float(self.value == 0)
 
@@ -137,14 +138,22 @@ class Unbounded:
         """The 95 % interval. `scale`: `log` for non-negative values with occasional large ones; `exp` for the
         exponential of the value."""
         error, freedom = self.spread
+        if not math.isfinite(self.value):
+            return "a text of probability 0: infinite, without an interval"
         if freedom + 1 < FEWEST:
             return too_few(freedom + 1)
         far = -error * float(stdtrit(freedom, ALPHA / 2))
         if scale == "log":
             far = far / self.value if self.value > 0 else 0.0
-            return self.value * math.exp(-far), self.value * math.exp(far)
+            return self.value * math.exp(-far), self.value * exp(far)
         low, high = self.value - far, self.value + far
-        return (math.exp(low), math.exp(high)) if scale == "exp" else (low, high)
+        return (exp(low), exp(high)) if scale == "exp" else (low, high)
+
+
+def exp(value: float) -> float:
+    """The exponential; infinite where it exceeds a number's range."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(value))
 
 
 def paired_difference(name: str, outcomes: tuple[Floats, Floats], contexts: ItemNumbers, p: str = "mcnemar_p") -> Row:

@@ -20,7 +20,6 @@ The index names the probes in this order; those without a view are left out."""
 
 import base64
 import gzip
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -29,6 +28,7 @@ from typing import Any
 
 import pandas as pd
 
+from evaluator.core.errors import json_text
 from evaluator.core.records import FORMATS
 from evaluator.metrics.drops import item_fates
 from evaluator.metrics.inputs import Inputs
@@ -46,12 +46,12 @@ AskedKey = tuple[str, str, str]  # task, language, item id
 
 def safe_json(value: object) -> str:
     """JSON that is safe inside a <script> element, whatever its strings."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
+    return json_text(value, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
 
 
 def packed(value: object) -> str:
     """JSON, gzip, base64; the same bytes for the same value."""
-    data = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    data = json_text(value, ensure_ascii=False, separators=(",", ":")).encode()
     return base64.b64encode(gzip.compress(data, compresslevel=9, mtime=0)).decode("ascii")
 
 

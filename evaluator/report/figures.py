@@ -1,5 +1,6 @@
 """Draws the figures that tables describe (`evaluator.metrics.table`), as inline SVG or as matplotlib's axes."""
 
+import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -122,7 +123,12 @@ class _Rows:
 
 def _dots(axes: Axes, panel: Dots, rows: _Rows, told: Collection[str]) -> None:
     """`told`: the labels of the legend, those of every series with a value in any panel."""
-    drawn = [(each, rows.values(each.column, each.where)) for each in panel.series_of(rows.frame) if each.label in told]
+    drawn = []
+    for each in panel.series_of(rows.frame):
+        if each.label in told:
+            values = rows.values(each.column, each.where)
+            drawn.append((each, [None if value is None or math.isinf(value) else value for value in values]))
+            theme.mark_infinite(axes, values, each.colour)
     if panel.linked:
         theme.link(axes, *(values for _, values in drawn))
     for each, values in drawn:
@@ -134,7 +140,8 @@ def _dots(axes: Axes, panel: Dots, rows: _Rows, told: Collection[str]) -> None:
     if panel.line is not None:
         axes.axvline(panel.line, color=theme.COLOURS["muted"], linewidth=1)
     known = [value for _, values in drawn for value in values if value is not None]
-    theme.set_axis(axes, panel.axis, known if panel.line is None else [panel.line, *known])
+    if known:  # an axis of infinite values alone has no range
+        theme.set_axis(axes, panel.axis, known if panel.line is None else [panel.line, *known])
     if panel.text is not None:
         theme.label_values(axes, *(values for each, values in drawn if not each.hollow), text=panel.text)
     if panel.note is not None:
@@ -169,7 +176,8 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows, place: theme.Place) -> lis
     """A panel for each scatter, or for each checkpoint and task of one scatter."""
     frame = rows.frame
     parts = [
-        (panel, _written(panel.title, frame), frame[frame[[panel.x, panel.y]].notna().all(axis=1)]) for panel in panels
+        (panel, _written(panel.title, frame), frame[np.isfinite(frame[[panel.x, panel.y]].astype(float)).all(axis=1)])
+        for panel in panels
     ]
     if panels[0].each:
         parts = [

@@ -4,7 +4,6 @@ Each checkpoint becomes a model's folder. Each task becomes two: `<task>_open` (
 `<task>_choice` (log-likelihoods of the options). A run does not store its prompts, so `arguments` and `prompt_hash`
 use context and question. Items without a measurement have no sample, but `n-samples` counts them."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.core.errors import InputError, mapping_at
+from evaluator.core.errors import InputError, json_text, mapping_at
 from evaluator.metrics.columns import rows_of
 from evaluator.probes.reducing import MEASURED
 from evaluator.store.files import part_of_path, write_atomically
@@ -62,7 +61,7 @@ def export(run_dir: Path, out: Path, *, now: datetime | None = None) -> list[Pat
         if tasks:
             written.append(folder / f"results_{time}.json")
             results = _results(tasks, origins[checkpoint], run)
-            write_atomically(written[-1], json.dumps(results, indent=2, ensure_ascii=False).encode())
+            write_atomically(written[-1], json_text(results, indent=2, ensure_ascii=False).encode())
     return written
 
 

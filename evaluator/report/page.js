@@ -28,10 +28,13 @@
   const placeOf = (number) => [index.tasks[index.task[number]], index.languages[index.language[number]]];
   const fateOf = (checkpoint, number) => (checkpoint.fates ? FATES[checkpoint.fates[number]] : undefined);
 
+  // JSON has no infinite numbers: they come as words.
+  const numbers = (value) => (Array.isArray(value) ? value.map(numbers) : typeof value === "string" ? Number(value) : value);
   async function unpack(name) {
     const bytes = Uint8Array.from(atob($(name).textContent), (char) => char.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     const content = JSON.parse(await new Response(stream).text());
+    content.r = numbers(content.r || []);
     content.at = new Map(content.n.map((number, row) => [number, row]));
     return content;
   }
@@ -57,8 +60,9 @@
       const scored = list.map(([at, gold, logprob, tokens]) => ({ text: text(at), gold: gold === 1, logprob, tokens }));
       const known = scored.filter((option) => option.logprob !== null);
       const best = Math.max(...known.map((option) => option.logprob));
-      const total = known.reduce((sum, option) => sum + Math.exp(option.logprob - best), 0);
-      for (const option of known) option.share = Math.exp(option.logprob - best) / total;
+      const weight = ({ logprob }) => (logprob === best ? 1 : Math.exp(logprob - best)); // infinite ones too
+      const total = known.reduce((sum, option) => sum + weight(option), 0);
+      for (const option of known) option.share = weight(option) / total;
       return scored;
     };
     const choices = viewed("options").map((probe) => ({ title: probe.title, options: scoredOf(probe.entries) }));
@@ -173,6 +177,7 @@
     const centre = matches.indexOf(current) - WINDOW / 2;
     from = Math.max(0, Math.min(start === undefined ? centre : start, matches.length - WINDOW));
     const to = Math.min(matches.length, from + WINDOW);
+    const held = $("list").contains(document.activeElement);
     const more = (count, at, where) => (count > 0 ? h("li", { class: "more" }, h("button", {
       type: "button", onclick: () => showList(at),
     }, `${count.toLocaleString("en")} ${where}`)) : null);
@@ -182,6 +187,7 @@
     }, h("span", { class: "q", dir: "auto" }, index.question[number] || index.id[number]), strip(number))));
     const [before, after] = [more(from, from - WINDOW, "earlier"), more(matches.length - to, to, "later")];
     $("list").replaceChildren(...[before, ...shown, after].filter(Boolean));
+    if (held) $("list").querySelector("[data-item]")?.focus();
     if (start === undefined) point();
     else $("list").scrollTop = 0;
   }
@@ -251,11 +257,11 @@
     const led = rows.some(({ answers }) => answers && answers.aligned);
     const asked = several.filter((title) => rows.some(({ answers }) => answers && severalOf(answers, title).length));
     const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", ...(led ? ["aligned rank"] : []), ...asked];
-    return h("div", { class: "scroll" }, h("table", { class: rows.length > 8 ? "answers many" : "answers" },
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Answers by checkpoint" }, h("table", { class: rows.length > 8 ? "answers many" : "answers" },
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map(({ checkpoint, answers, fate }) => {
         const select = () => { controls.checkpoint.value = checkpoint.name; countFates(); filter(); show(current); };
-        const name = h("td", { class: "name" }, h("button", { type: "button", onclick: select }, checkpoint.name), h("br"), fate ? badge(fate) : null);
+        const name = h("td", { class: "name" }, h("button", { type: "button", "data-keep": checkpoint.name, onclick: select }, checkpoint.name), h("br"), fate ? badge(fate) : null);
         const line = h("tr", { onclick: select, class: checkpoint.name === controls.checkpoint.value ? "selected" : "" }, name);
         if (!answers) line.append(h("td", { class: "none", colspan: heads.length - 1 }, "not asked"));
         else line.append(h("td", { class: "output" }, output(open(answers), golds)), choiceCell(answers), rankCell(answers),
@@ -328,8 +334,9 @@
     const at = matches.indexOf(number);
     const passage = context && context.at.has(number) ? context.s[context.at.get(number)] : "";
     const turnButton = (label, by, able) => h("button", {
-      type: "button", onclick: () => step(by), disabled: able ? null : "",
+      type: "button", "data-keep": `turn ${label}`, onclick: () => step(by), disabled: able ? null : "",
     }, label);
+    const kept = $("item").contains(document.activeElement) && document.activeElement.dataset.keep;
     $("item").replaceChildren(
       h("div", { class: "bar" }, h("code", {}, index.id[number]), h("span", {}, placeOf(number).reverse().join(", ")), h("span", { class: "grow" }),
         h("span", {}, at < 0 ? "" : `${at + 1} of ${matches.length}`),
@@ -341,8 +348,19 @@
       chosen && chosen.answers ? whereabouts(chosen) : "",
       overview(rows, golds),
       h("div", { class: "columns" }, ...[base, chosen].filter(Boolean).map((row) => column(row, golds))));
+    if (kept) { // the keyboard stays where it was: on the new button of the same name, or on its neighbour
+      const buttons = [...$("item").querySelectorAll("[data-keep]:enabled")];
+      (buttons.find((button) => button.dataset.keep === kept) || buttons[0])?.focus({ preventScroll: true });
+    }
+    $("shown").textContent = `Item ${index.id[number]}${at < 0 ? "" : `, ${at + 1} of ${matches.length}`}`;
     point();
     remember();
+  }
+  function showNone() {
+    showing += 1; // an item that is still being unpacked
+    current = -1;
+    $("item").replaceChildren(h("p", { class: "hint" }, "No item passes the filters."));
+    $("shown").textContent = "No item passes the filters.";
   }
 
   // The run's language that a browser calls "de-AT": by its code or its English name.
@@ -386,7 +404,7 @@
     const number = wanted === null ? -1 : index.order.find((n) => keyOf(n) === wanted || index.id[n] === wanted) ?? -1;
     const start = number >= 0 ? number : matches[0];
     const hash = location.hash;
-    if (start === undefined) $("item").replaceChildren(h("p", { class: "hint" }, "No item passes the filters."));
+    if (start === undefined) showNone();
     else await show(start);
     if (linked) $("items").scrollIntoView();
     else history.replaceState(null, "", hash || location.pathname + location.search);
@@ -394,8 +412,8 @@
   async function changed() {
     countFates();
     await filter();
-    if (matches.length && !matches.includes(current)) show(matches[0]);
-    else if (current >= 0) show(current);
+    if (!matches.length) showNone();
+    else show(matches.includes(current) ? current : matches[0]);
   }
 
   options(controls.checkpoint, index.checkpoints.map((checkpoint) => checkpoint.name));
@@ -413,7 +431,8 @@
   window.addEventListener("hashchange", () => { if (location.hash.includes("=")) restore(); });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && event.target === controls.q) { controls.q.blur(); return; }
-    if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    // A table that has the focus scrolls with the arrow keys.
+    if (!$("keys").checked || event.target.closest("input, select, textarea, .scroll, .plot, nav") || event.ctrlKey || event.metaKey || event.altKey) return;
     const box = $("items").getBoundingClientRect();
     if (box.top > innerHeight || box.bottom < 0) return;
     if (event.key === "ArrowLeft") step(-1);
@@ -425,6 +444,7 @@
   $("filter-more").addEventListener("input", ({ target }) => {
     const wanted = target.value.trim().toLowerCase();
     for (const each of analyses) each.hidden = !each.textContent.toLowerCase().includes(wanted);
+    $("none").textContent = analyses.every((each) => each.hidden) ? "No analysis has these words." : "";
   });
   // A link to a folded section opens it.
   function unfold() {

@@ -5,6 +5,7 @@ light and on dark backgrounds, and a fate or probe has the same colour in figure
 text. The same numbers give the same SVG: no date, salted ids."""
 
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -20,7 +21,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from evaluator.metrics.columns import rounded
+from evaluator.metrics.columns import MINUS, rounded
 from evaluator.metrics.table import Axis, amount
 
 Axes = Any  # matplotlib is untyped here
@@ -236,6 +237,15 @@ def dots(
     panel.scatter(xs, ys, s=30, facecolor=face, edgecolor=paint, linewidth=1.3, label=label, zorder=3)
 
 
+def mark_infinite(panel: Axes, values: Sequence[float | None], colour: str) -> None:
+    """Write an infinity sign at the end of the axis in each row whose value has no place on it."""
+    for y, value in enumerate(values):
+        if value is not None and math.isinf(value):
+            text, x, side = ("\u221e", 0.99, "right") if value > 0 else (f"{MINUS}\u221e", 0.01, "left")
+            across = panel.get_yaxis_transform()
+            panel.text(x, y, text, ha=side, va="center", color=COLOURS[colour], transform=across)
+
+
 def link(panel: Axes, *series: Sequence[float | None]) -> None:
     """Draw a line through each row's values, from the smallest to the largest."""
     for y, row in enumerate(zip(*series, strict=True)):
@@ -272,7 +282,7 @@ def heat(panel: Axes, columns: Sequence[str], cells: Mapping[tuple[int, str], tu
     panel.set_xticks(range(len(columns)), [_short(name) for name in columns])
     for (row, column), (text, strength, colour) in cells.items():
         x = list(columns).index(column)
-        alpha = 0.08 + 0.62 * min(max(strength, 0.0), 1.0)
+        alpha = 0.08 + 0.4 * min(max(strength, 0.0), 1.0)  # the text on it keeps a contrast of 4.5 in both themes
         panel.add_patch(Rectangle((x - 0.46, row - 0.42), 0.92, 0.84, color=COLOURS[colour], alpha=alpha, linewidth=0))
         panel.text(x, row, text, ha="center", va="center", fontsize=7.8)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, of_kind, parse, text_field
+from evaluator.core.errors import InputError, json_text, of_kind, parse, text_field
 
 UNFILTERED = "none"
 
@@ -127,7 +127,7 @@ def _is_likelihood(response: Any) -> bool:
     if not isinstance(response, list) or len(response) != 2 or str(response[1]) not in ("True", "False", "None"):
         return False
     try:
-        return math.isfinite(float(response[0]))
+        return not math.isnan(float(response[0]))
     except (TypeError, ValueError):
         return False
 
@@ -143,4 +143,4 @@ def doc_hash(doc: Mapping[str, Any]) -> str:
 
 def lines(samples: Iterable[Mapping[str, Any]]) -> bytes:
     """Samples as the content of a JSON Lines file."""
-    return "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples).encode()
+    return "".join(json_text(sample, ensure_ascii=False) + "\n" for sample in samples).encode()

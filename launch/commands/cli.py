@@ -27,7 +27,7 @@ from launch.commands.running import demo, evaluate, sweep
 from launch.commands.status import status
 from launch.commands.tasks import methods, probes, show_prompt, tasks
 from launch.commands.terminal import errors
-from launch.process import end_by_sigterm, is_stop
+from launch.process import any_output, end_by_sigterm, is_stop, output_failed, use_utf8
 from launch.sweep.models import BUNDLED, BUNDLED_MODEL
 from launch.sweep.plugins import load_plugins
 
@@ -97,36 +97,42 @@ for name, (command, example) in COMMANDS.items():
 
 
 def main() -> None:
-    """The console command. Exit codes: 2 for bad input, with one line; 1 for a failed run; 3 if a part failed."""
+    """The console command. Exit codes: 2 for bad input, with one line; 1 for a failed run; 3 if a part failed.
+
+    Output that cannot be written turns 0 into 1, and changes no other code. A pipe that closed early changes none."""
+    use_utf8()
+    with any_output():
+        code = _run()
+        if code == 130:
+            errors.print("interrupted; the same command resumes")
+        sys.stdout.flush()
+        if failed := output_failed():
+            errors.print(f"[red]error:[/red] the output is incomplete: {escape(one_line(failed))}", highlight=False)
+            code = code or 1
+    if any(each.name == "tracking" for each in threading.enumerate()):  # W&B would wait for its server at exit again
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command that was typed. Returns the exit code."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     collect_rarely()
-    code = 0
     try:
         load_plugins()
         if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS)
-        code = app(args=arguments, standalone_mode=False) or 0  # 130: typer has seen Ctrl-C
-        sys.stdout.flush()
+        return app(args=arguments, standalone_mode=False) or 0  # 130: typer has seen Ctrl-C
     except KeyboardInterrupt:
-        code = 130
+        return 130
     except BaseException as error:
         if is_stop(error):
             errors.print("stopped; the same command resumes")
             end_by_sigterm()
-        cause = error.__context__ if isinstance(error, SystemExit) else error  # typer ends with SystemExit
-        if isinstance(cause, BrokenPipeError):  # the reader of a pipe has ended (`| head`), which is no error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the remaining output is lost
-        elif debug or isinstance(error, SystemExit):  # the end of a shell's completion
+        if debug or isinstance(error, SystemExit):  # the end of a shell's completion
             raise
-        else:
-            code = _explain(error)
-    if code == 130:
-        errors.print("interrupted; the same command resumes")
-    sys.stdout.flush()
-    if any(each.name == "tracking" for each in threading.enumerate()):  # W&B would wait for its server at exit again
-        os._exit(code)
-    sys.exit(code)
+        return _explain(error)
 
 
 def _explain(error: BaseException) -> int:

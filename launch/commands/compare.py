@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, json_text
 from launch.commands.terminal import console, empty_table, print_plain
 
 if TYPE_CHECKING:
@@ -57,8 +56,9 @@ def compare(
         write_atomically(csv, csv_bytes(found.frame))
     if as_json:
         document = {"schema_version": 1, "moved": len(found.moved), "differences": found.stated}
-        rows = json.loads(found.frame.to_json(orient="records"))
-        print(json.dumps(document | {"notes": list(found.notes), "rows": rows}))
+        # The frame's own `to_json` drops infinite numbers.
+        rows = found.frame.astype(object).where(found.frame.notna(), None).to_dict("records")
+        print(json_text(document | {"notes": list(found.notes), "rows": rows}))
         return
     _print(found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, json_text
 from evaluator.engine.config import ENGINES, EngineConfig
 from launch.commands.options import DTYPES, each_known
 from launch.commands.terminal import console, errors
@@ -57,7 +56,7 @@ def doctor(
         if out is not None:  # after every run, because a later run may be cut off
             write_atomically(out, doctor_report.markdown(report).encode())
     if as_json:
-        print(json.dumps(doctor_report.document(report)))
+        print(json_text(doctor_report.document(report)))
     else:
         console.print(doctor_report.table(report))
         console.print(doctor_report.verdict(report), highlight=False)

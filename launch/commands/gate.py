@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ import typer
 from pydantic import BaseModel
 from rich.markup import escape
 
-from evaluator.core.errors import InputError, mapping_at
+from evaluator.core.errors import InputError, json_text, mapping_at
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
 from evaluator.store.run_json import need_run
 from launch.commands.options import as_option, grouped
@@ -73,7 +72,7 @@ def gate(
     from evaluator.store.files import write_atomically
 
     verdicts, told = OpenRun(run).judged(thresholds)
-    write_atomically(run / "gate.json", json.dumps(told, indent=2).encode())
+    write_atomically(run / "gate.json", json_text(told, indent=2).encode())
     console.print(_table(verdicts))
     lines = [_LEGEND, f"\n{told['summary']}", told["words"]]
     for each in told["not_judged"]:
@@ -159,7 +158,7 @@ def screen(
     if not rows:
         raise InputError(f"{run}: nothing to screen: no task has a base and a compressed checkpoint with all its items")
     if as_json:
-        print(json.dumps({"schema_version": 2, "screen": rule.model_dump(), "repeats": repeats, "checkpoints": rows}))
+        print(json_text({"schema_version": 2, "screen": rule.model_dump(), "repeats": repeats, "checkpoints": rows}))
         return
     columns = ("checkpoint", "gate", "items", "median", "PASS %", "BLOCK %", "undecided %")
     table = empty_table(columns, {"checkpoint"}, between=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,7 +14,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from evaluator.core.errors import json_text
 from launch.commands.terminal import console, empty_table
+from launch.process import lost_output
 
 if TYPE_CHECKING:
     from launch.status import RunStatus
@@ -42,12 +43,12 @@ def status(
     with Live(console=console, auto_refresh=False) if live else nullcontext() as shown:
         while True:
             if as_json:
-                print(json.dumps(asdict(found), indent=None if watch else 2), flush=True)
+                print(json_text(asdict(found), indent=None if watch else 2), flush=True)
             elif shown is not None:
                 shown.update(_page(found), refresh=True)
             else:
                 console.print(_page(found))
-            if not watch or found.state != "running":
+            if not watch or found.state != "running" or lost_output():
                 return
             try:
                 time.sleep(_LOOK_SECONDS)

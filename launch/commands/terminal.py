@@ -30,10 +30,6 @@ class SafeConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
-    def on_broken_pipe(self) -> None:
-        """Continue in silence without a reader (`| head`); rich would raise SystemExit in the printing thread."""
-        self.quiet = True
-
 
 def shown(text: str) -> str:
     """A text that is safe for a terminal."""

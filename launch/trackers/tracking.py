@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evaluator.core.errors import InputError, mapping_at, one_line, unknown
+from evaluator.core.errors import InputError, json_text, mapping_at, one_line, unknown
 from evaluator.store.files import write_atomically
 from evaluator.store.run_json import screened_of
 from launch.status import finished_items, read_mapping
@@ -265,7 +265,7 @@ class Tracking:
     def _remember(self, run: str) -> None:
         document = read_mapping(self._run_dir / NAME)
         document[self._tracker.name] = {"run": run, "checkpoints": self._sent}
-        write_atomically(self._run_dir / NAME, json.dumps(document, indent=2).encode())
+        write_atomically(self._run_dir / NAME, json_text(document, indent=2).encode())
 
 
 def tracked(prepared: Prepared) -> list[Tracked]:

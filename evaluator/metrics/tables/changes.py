@@ -139,7 +139,7 @@ def _flips_rows(inputs: Inputs) -> Iterator[Row]:
                 margins = np.abs(as_floats(here["choice_margin_dense"]))
             else:
                 margins = as_floats(here["answer_logprob_dense"]) / as_floats(here["answer_tokens_dense"])
-            known, margins = here[np.isfinite(margins)], margins[np.isfinite(margins)]
+            known, margins = here[~np.isnan(margins)], margins[~np.isnan(margins)]
             thirds = np.array_split(np.argsort(margins, kind="stable"), len(THIRDS))
             for at, name in enumerate(THIRDS if len(known) >= len(THIRDS) else ()):
                 some = np.sort(thirds[at])

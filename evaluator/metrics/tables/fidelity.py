@@ -22,7 +22,7 @@ from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.drops import FATES, item_fates
 from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject, settings_of, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean
-from evaluator.metrics.measures import Unbounded, as_floats, bounds, of_mean
+from evaluator.metrics.measures import Unbounded, as_floats, bounds, exp, of_mean
 from evaluator.metrics.table import Dots, Lack, Scatter, Series, Table, amount
 from evaluator.probes.reducing import BANDS, unpack
 
@@ -122,9 +122,13 @@ def _means(contexts: ItemNumbers, counts: Floats, sums: Mapping[str, Floats]) ->
     return row
 
 
+_HUGE = 1e300  # nats, for an infinite divergence
+
+
 def percentiles(kld: Floats) -> Row:
     """The percentiles over single positions; the last one is the maximum."""
-    return dict(zip(PERCENTILES, map(float, np.percentile(kld, [*PERCENTILES.values()])), strict=True))
+    found = np.percentile(np.minimum(kld, _HUGE), [*PERCENTILES.values()])  # beside an infinite one it is NaN
+    return dict(zip(PERCENTILES, np.where(found > _HUGE / 1e9, np.inf, found).tolist(), strict=True))
 
 
 def _answered(inputs: Inputs, subject: Subject) -> Row:
@@ -239,7 +243,7 @@ def _readings(inputs: Inputs) -> Iterator[_Reading]:
             yield _Reading(row | {"reason": joined_reasons("no window was measured", why)})
             continue
         logs = _log_perplexity(inputs, subject.task, done)
-        row |= {"tokens": int(done["predicted_tokens"].sum()), "perplexity": float(np.exp(logs.value)), "reason": why}
+        row |= {"tokens": int(done["predicted_tokens"].sum()), "perplexity": exp(logs.value), "reason": why}
         row |= bounds("perplexity", logs.interval("exp"))
         if subject.base is None:
             yield _Reading(row, logs)
@@ -251,8 +255,9 @@ def _readings(inputs: Inputs) -> Iterator[_Reading]:
             yield _Reading(row | {"reason": joined_reasons(missing, why)}, logs)
             continue
         own, dense = (_log_perplexity(inputs, subject.task, both, side) for side in ("", "_dense"))
-        ratio = Unbounded(own.value - dense.value, own.moves - dense.moves, own.contexts)
-        row |= {"perplexity_dense": float(np.exp(dense.value)), "perplexity_ratio": float(np.exp(ratio.value))}
+        with np.errstate(invalid="ignore"):  # of two infinite ones
+            ratio = Unbounded(own.value - dense.value, own.moves - dense.moves, own.contexts)
+        row |= {"perplexity_dense": exp(dense.value), "perplexity_ratio": exp(ratio.value)}
         yield _Reading(row | bounds("perplexity_ratio", ratio.interval("exp")), logs, ratio)
 
 
@@ -266,7 +271,7 @@ def _mean(readings: Sequence[_Reading]) -> Row:
         defined = [each for each in readings if each.row.get(name) is not None]
         if not defined:
             continue
-        row[name] = float(np.exp(np.mean([np.log(each.row[name]) for each in defined])))
+        row[name] = exp(float(np.mean([np.log(each.row[name]) for each in defined])))
         if len(defined) < len(readings):
             reasons.append(f"{name} of {len(defined)} of {len(readings)} texts")
         if name == "perplexity_dense":

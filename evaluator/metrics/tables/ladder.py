@@ -235,7 +235,7 @@ PR_GAP = Table(
         *col.PERCENTAGE("choice_dense", "choice_pruned"),
         Column("choice_floor", col.SHARE),
         Column("d_choice", col.RATIO),
-        Column("delta_pr", col.RATIO, "Δ PR", interval=True),
+        Column("delta_pr", col.RATIO, "Delta_PR", interval=True),
     ),
     compute=_pr_gap_rows,
     figure=(

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from evaluator.core.errors import mapping_at
+from evaluator.core.errors import json_text, mapping_at
 
 if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
@@ -45,7 +45,7 @@ class EventLog:
         with self._lock:
             self._call += event.kind == "started"
             line = {"time": now, "event": known.pop("kind"), "call": self._call}
-            self._waiting.append(json.dumps(line | known) + "\n")
+            self._waiting.append(json_text(line | known) + "\n")
             if (self.accepted or event.kind == "refused") and self._run.exists():
                 with contextlib.suppress(OSError):
                     self._path.parent.mkdir(exist_ok=True)

@@ -5,7 +5,6 @@ every few seconds, from the same events as the terminal's output. Status counts 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections import Counter, deque
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from jinja2 import Environment, FileSystemLoader
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, json_text, one_line
 from evaluator.store.files import write_atomically
 from launch.run.directory.events import State, read_history
 
@@ -48,7 +47,7 @@ class LiveState:
     def __init__(self, run_dir: Path, plan: Plan, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._run_dir = run_dir
         self.plan = plan
-        self._counts: Counter[str] = Counter()  # of events, by kind
+        self._counts = Counter(started=1)  # of events, by kind; this call started before it had a LiveState
         self._earlier = read_history(run_dir)
         self.earlier_stats: Sequence[Mapping[str, Any]] = ()  # the rows of earlier calls' engines
         self._began: dict[str, float] = {}  # by checkpoint: its first load
@@ -106,7 +105,7 @@ class LiveState:
             return
         self._written, rows = self._clock(), list(stats())
         with contextlib.suppress(InputError, OSError):
-            write_atomically(self._run_dir / NAME, json.dumps(self.document(rows)).encode())
+            write_atomically(self._run_dir / NAME, json_text(self.document(rows)).encode())
         self.write_metrics("running", rows)
 
     def write_metrics(self, state: State, stats: Collection[Mapping[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from evaluator.core.errors import InputError, mapping_at, redacted, rows_at
+from evaluator.core.errors import InputError, json_text, mapping_at, redacted, rows_at
 from evaluator.probes.item import References
 from evaluator.store.files import move_into, need_unfenced, write_atomically
 from evaluator.store.reading import damage_of
@@ -99,7 +99,7 @@ class RunDirectory:
         told = {name: redacted(value) if isinstance(value, str) else value for name, value in more.items()}
         self._stats = self._stats if engine_stats is None else engine_stats
         self._document |= {"state": state, "engine_stats": [*self.earlier_stats, *self._stats]} | told
-        write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=plain).encode())
+        write_atomically(self.path / "run.json", json_text(self._document, indent=2, default=plain).encode())
 
     def check(self) -> None:
         """Raises LeaseLost once this process knows that another driver has taken over the directory. Cheap."""
