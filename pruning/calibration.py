@@ -35,6 +35,7 @@ Sources = Mapping[str, PassageSource]  # by name
 
 KINDS = ("c4", "c4:windows", "wikipedia:LANG,...", "balanced:LANG,...", "text:FILE,...", "jsonl:FILE,...")
 C4_ORIGIN = "c4:train:00000"
+FEW_TOKENS = 2048  # one sequence of the usual length; methods are published with 128 of them
 _TRAIN = "train"  # the split that calibrates, where there are several
 _C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
 _WIKIPEDIA = "wikimedia/wikipedia"

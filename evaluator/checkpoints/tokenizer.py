@@ -65,12 +65,11 @@ def _is_alike(tokenizer: Any, stated: Any) -> bool:
     """Whether a tokenizer has the rules of `stated`, and makes the same of a text in many scripts."""
     if not tokenizer.is_fast:
         return False
-    flags = {"add_bos_token", "add_eos_token"} & tokenizer.init_kwargs.keys()  # in place of tokenizer.json's
     sides = []
     for one in (tokenizer.backend_tokenizer, stated):
         parts = [part and part.__getstate__() for part in (one.normalizer, one.pre_tokenizer, one.decoder)]
         try:
-            ids = one.encode(_PROBE, add_special_tokens=not flags).ids
+            ids = one.encode(_PROBE).ids
             sides.append((parts, ids, one.decode(ids, skip_special_tokens=False)))
         except Exception:  # a bare one, of a text without an unknown token
             sides.append((parts, [], ""))

@@ -12,10 +12,10 @@ from rich.markup import escape
 
 from evaluator.core.errors import InputError
 from launch.commands.options import grouped, output, prune_request
-from launch.commands.terminal import console, errors, print_plain
+from launch.commands.terminal import console, errors, print_plain, warn
 from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
-from pruning.calibration import check_named
+from pruning.calibration import FEW_TOKENS, check_named
 from pruning.config import Allocation, Repair
 from pruning.methods import METHODS
 from pruning.methods.patterns import Group
@@ -123,6 +123,11 @@ def run_prune(
     ]
     if manifest.removed is not None and manifest.removed.unit == "layers":
         lines.append(f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}")
+    if manifest.calibration is not None:
+        tokens = manifest.calibration.tokens
+        lines.append(f"calibration: {tokens:,} tokens")
+        if tokens < FEW_TOKENS:
+            warn(f"calibration: {tokens:,} tokens are few: give longer texts, or more --samples")
     for line in (*lines, f"checkpoint: {out}"):
         print_plain(line)
 

@@ -181,7 +181,12 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         engine=config.engine.model_copy(update={"max_model_len": min(longest, positions)}),
         identity=_identity(config, jobs, dense, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, config.engine.dtype),
-        served=(*notes, *served, *checks.remarks(config.engine, dense.values(), min(longest, positions))),
+        served=(
+            *notes,
+            *preparation.notes,
+            *served,
+            *checks.remarks(config.engine, dense.values(), min(longest, positions)),
+        ),
         unusable=unusable,
         other_tokenizer=frozenset(
             job.name

@@ -8,6 +8,7 @@ from typing import Any
 
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
 from evaluator.asking.questions import Posed, Question, Window
+from evaluator.asking.thoughts import FORMATS
 from evaluator.asking.trial import try_prompts, try_template
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
@@ -63,6 +64,7 @@ class TaskPreparation:
     _tokenizers: Mapping[str, Any]  # by the name of the dense model
     _data: dict[tuple[object, ...], TaskData] = field(default_factory=dict)
     _tasks: dict[tuple[str, str | None], PreparedTask] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)  # in their order, each once
 
     def tasks_of(self, job: CheckpointJob) -> tuple[PreparedTask, ...]:
         """The tasks of one checkpoint. Raises InputError for data and settings that do not fit."""
@@ -75,7 +77,10 @@ class TaskPreparation:
                 chat = Prompter(
                     tokenizer, chat=True, prompt_tokens=cap, one_shot_prompt_tokens=cap, thinking=config.thinks
                 )
-                chat.build(_SHORT, "open")
+                shown = chat.build(_SHORT, "open").text.rstrip()
+                if not config.thinks and shown.endswith(tuple(each.start for each in FORMATS)):
+                    note = f"{job.model}: the chat template opens a thought: --thinking lets the model end it"
+                    self.notes[note] = None
                 if chat.thoughts is not None:
                     config = config.model_copy(update={"thought_format": chat.thoughts.format.name})
             data = self._load(config, name)

@@ -1,0 +1,165 @@
+"""A checkpoint's tensors are those of its model: neither more nor fewer, under its names, as its files describe."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.info import inspect_checkpoint, read_config
+from evaluator.checkpoints.overlay import served_directory
+from evaluator.checkpoints.quantisation import read_quantisation
+from evaluator.checkpoints.tensors import SINGLE, read_tensors
+from tests.support.checkpoint_files import only_error
+from tests.support.models import save_tiny_model
+
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "eos_token_id": 1, "head_dim": 8,
+    "num_experts": 4, "num_local_experts": 4, "moe_intermediate_size": 16, "num_experts_per_tok": 2,
+}  # fmt: skip
+KINDS = ("gemma2", "granite", "llama", "mamba", "mixtral", "olmo2", "opt", "phi3", "qwen2", "qwen3_moe", "gpt_neox")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The same model, with an output head of its own and without: tied."""
+    root = tmp_path_factory.mktemp("tiny")
+    return {kind: save_tiny_model(root / kind, kind) for kind in ("qwen3", "qwen3_untied")}
+
+
+def change(directory, out, weights=None, **fields):
+    """A copy with other tensors (None: without it) and fields of config.json."""
+    copy = shutil.copytree(directory, out)
+    held = load_file(copy / SINGLE) | (weights or {})
+    save_file({name: tensor for name, tensor in held.items() if tensor is not None}, copy / SINGLE)
+    config = json.loads((copy / "config.json").read_text()) | fields
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_architecture_passes_and_misfits_are_named(tmp_path, kind):
+    """What transformers writes fits. One tensor more or less is refused by its name in the files."""
+    with torch.device("cpu"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES))
+    model.save_pretrained(tmp_path / "good")
+    assert inspect_checkpoint(tmp_path / "good").unused == ()
+    name = next(each.name for each in read_tensors(tmp_path / "good") if ".1." in each.name)
+    assert f"'{name}'" in only_error(change(tmp_path / "good", tmp_path / "less", {name: None}))
+    layer = {name.replace(".1.", ".7."): torch.ones(1)}
+    message = only_error(change(tmp_path / "good", tmp_path / "layer", layer))
+    assert f"'{next(iter(layer))}'" in message or "field 'num_hidden_layers' is 2" in message
+    lora = {name.replace("weight", "lora_A.weight"): torch.ones(2, 2)}
+    assert f"'{next(iter(lora))}'" in only_error(change(tmp_path / "good", tmp_path / "more", lora))
+
+
+@pytest.mark.parametrize(
+    ("weights", "part"),
+    [
+        ({"model.layers.0.self_attn.q_proj.bias": torch.ones(64)}, "no tensor 'model.layers.0.self_attn.q_proj.bias'"),
+        ({"model.layers.0.q.lora_B.weight": torch.ones(2, 2)}, "merge the adapter"),
+        ({"model.norm.weight_scale": torch.ones(1)}, "no file describes a quantisation"),
+        ({"model.norm.weight": torch.ones(64).to(torch.float8_e4m3fn)}, "is F8_E4M3, and no file describes"),
+        ({"model.norm.weight": torch.ones(64, dtype=torch.int8)}, "is I8, and no file describes"),
+        ({"model.norm.weight": torch.ones(65)}, "'model.norm.weight' of shape [64], but the files have [65]"),
+        ({"lm_head.weight": torch.ones(384, 64)}, "but they differ: set tie_word_embeddings to false"),
+    ],
+)
+def test_misfits_of_one_tensor(tmp_path, tiny, weights, part):
+    assert part in only_error(change(tiny["qwen3"], tmp_path / "bad", weights))
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "base_model.model.", "module."])
+def test_wrapped_models_are_refused_by_prefix(tmp_path, tiny, prefix):
+    held = load_file(tiny["qwen3"] / SINGLE)
+    wrapped = {f"{prefix}{name}": tensor for name, tensor in held.items()}
+    assert f"the prefix '{prefix}'" in only_error(
+        change(tiny["qwen3"], tmp_path / "w", wrapped | dict.fromkeys(held, None))
+    )
+
+
+def test_models_without_prefix_are_refused(tmp_path, tiny):
+    held = load_file(tiny["qwen3"] / SINGLE)
+    bare = {name.removeprefix("model."): tensor for name, tensor in held.items()}
+    copy = change(tiny["qwen3"], tmp_path / "bare", bare | dict.fromkeys(held, None))
+    assert "lacks the prefix 'model.'" in only_error(copy)
+
+
+def test_spare_parts_are_notes(tmp_path, tiny):
+    """Heads for more tokens, a vision tower, old buffers and biases of zeros cannot matter to text."""
+    parts = {
+        "mtp.fc.weight": torch.ones(2, 2),
+        "visual.patch_embed.weight": torch.ones(2, 2),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+        "model.layers.0.self_attn.q_proj.bias": torch.zeros(64),
+    }
+    info = inspect_checkpoint(change(tiny["qwen3_untied"], tmp_path / "spare", parts))
+    assert info.unused == ("not used for text: tensor 'model.layers.0.self_attn.q_proj.bias' and 3 more",)
+
+
+def test_layer_for_one_token_more_is_spare(tmp_path):
+    """DeepSeek's kind: the layer after the last one; a layer without such a part is refused."""
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("granite", **SIZES)).save_pretrained(tmp_path / "good")
+    layer = {"model.layers.2.eh_proj.weight": torch.ones(2, 2), "model.layers.2.mlp.weight": torch.ones(2, 2)}
+    info = inspect_checkpoint(change(tmp_path / "good", tmp_path / "next", layer))
+    assert info.unused == ("not used for text: tensor 'model.layers.2.eh_proj.weight' and 1 more",)
+    del layer["model.layers.2.eh_proj.weight"]
+    assert "no tensor 'model.layers.2.mlp.weight'" in only_error(change(tmp_path / "good", tmp_path / "bad", layer))
+
+
+def test_head_only_is_served_under_both_names(tmp_path, tiny):
+    """vLLM reads a tied matrix under the embedding's name."""
+    table = load_file(tiny["qwen3"] / SINGLE)["model.embed_tokens.weight"]
+    weights = {"lm_head.weight": table.clone(), "model.embed_tokens.weight": None}
+    copy = change(tiny["qwen3"], tmp_path / "head", weights)
+    assert inspect_checkpoint(copy).unused == ()
+    with served_directory(copy) as served:
+        homes = {each.name: each.file for each in read_tensors(served)}
+        added = load_file(homes["model.embed_tokens.weight"])
+        assert torch.equal(added["model.embed_tokens.weight"], table)
+    with served_directory(tiny["qwen3"]) as served:
+        assert served == tiny["qwen3"]
+
+
+SIDES = {
+    "hf_quant_config.json": ({"quantization": {"quant_algo": "FP8"}}, "FP8 (by hf_quant_config.json)"),
+    "quantize_config.json": (
+        {"bits": 4, "group_size": 128, "desc_act": False},
+        "W4A16 (gptq, group 128, by quantize_config.json)",
+    ),
+    "quant_config.json": (
+        {"w_bit": 4, "q_group_size": 64, "zero_point": True},
+        "W4A16 (awq, group 64, asymmetric, by quant_config.json)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_quantisations_beside_config_json_count(tmp_path, tiny, name):
+    copy = shutil.copytree(tiny["qwen3"], tmp_path / "copy")
+    said, label = SIDES[name]
+    (copy / name).write_text(json.dumps(said))
+    found = read_quantisation(copy, read_config(copy))
+    assert found is not None
+    assert found.label == label
+    assert f"{label} is described, but no tensor is quantised" in only_error(copy)
+    with served_directory(copy) as served:  # where engines look for it
+        assert json.loads((served / "config.json").read_text())["quantization_config"].items() >= said.items()
+    (copy / "config.json").write_text(
+        json.dumps(
+            json.loads((copy / "config.json").read_text())
+            | {"quantization_config": {"quant_method": "gptq", "bits": 8}}
+        )
+    )
+    assert f"{copy / name}: describes" in only_error(copy)
+
+
+def test_infinity_in_config_json_loads(tmp_path):
+    config = AutoConfig.for_model("mamba2", **SIZES, num_heads=8, expand=2, state_size=8, n_groups=1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    assert "__float__" in (tmp_path / "config.json").read_text()
+    assert read_blueprint(tmp_path).config["time_step_limit"][1] == float("inf")
