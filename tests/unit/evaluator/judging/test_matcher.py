@@ -173,6 +173,10 @@ def test_what_must_match_and_what_must_not():
     assert {by_item["i0"]["other"], by_item["i2"]["other"]} == {"oxygen", "water"}
     assert set(by_item["i4"]) == {"same"}  # the only number, without another form
     assert set(by_item["i8"]) == {"same"}
+    # Neither part of the other nor another right answer.
+    assert {each.kind for each in controls_of([ITEMS[1], ITEMS[3]], 2)} == {"same", "paraphrase"}
+    several = controls_of([posed(1, "Lake Nova", "Tura City"), ITEMS[5]], 2)
+    assert [each.item_id for each in several if each.kind == "other"] == ["i5"]
     for name, each in by_item.items():
         assert normalise(each.get("other", "?")) not in map(normalise, ITEMS[int(name[1:])].answers)
 
