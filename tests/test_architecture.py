@@ -42,7 +42,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
     """In tokens: a limit on lines rewards dense lines."""
     text = path.read_text(encoding="utf-8")
     lines = _token_lines(text)
-    assert len(lines) <= (1_100 if path.name == "cli.py" else 4_200)
+    assert len(lines) <= (1_100 if path.name == "cli.py" else 4_500)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = sum(node.lineno <= line <= (node.end_lineno or 0) for line in lines)

@@ -6,8 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from evaluator.core.records import Format
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from tests.support.records import Seen, judged, records
+
+FORMS: tuple[Format, ...] = ("open", "shown", "distractors_only", "unrelated", "one_shot")
 
 
 class Tables(Mapping[str, pd.DataFrame]):
@@ -54,7 +57,7 @@ def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:
     for name, found in seen.items():
         base = None if name == next(iter(seen)) else next(iter(seen))
         how: dict[str, Any] = {"base": base, "calibration": base and "c4"}
-        for form, seed in product(("open", "shown", "distractors_only", "unrelated", "one_shot"), (0, 1)):
+        for form, seed in product(FORMS, (0, 1)):
             parts.append(records(name, found, form=form, seed=seed, **how))
         parts.append(records(name, found, task="t+terse", **how))
         for length in (500, 2000):
