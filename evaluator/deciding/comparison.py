@@ -4,8 +4,7 @@ A side has a row for each scored answer, and the settings behind it. It comes fr
 logs. Both use the same names of measures. `open`: the greedy answer contains a gold answer. `choice`: the gold option
 scored highest. `exact_match` has one name everywhere.
 
-Items pair by what was asked: by id where its digest is equal, else by the digest. An item with another digest than its
-namesake never pairs. Items pair by id alone where a side has no digests, or those of another program.
+Items pair by what was asked (`pairing.py`).
 
 A score moved if its paired test is significant after Holm's correction: McNemar's exact test for scores of 0 or 1, for
 other numbers a paired t-test that is robust to shared contexts. `same`: no item differs. `noise`: some items differ,
@@ -19,9 +18,8 @@ task, checkpoint and measure. A family contains only comparisons that can differ
   `open`, if each answer with a gold answer equals that gold answer."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import product
 from typing import Any
 from zlib import crc32
@@ -32,6 +30,7 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.core.errors import InputError, mapping_at
 from evaluator.core.records import SERVING
+from evaluator.deciding.pairing import HASH, by_content
 from evaluator.metrics.columns import Column, Row, typed_frame
 from evaluator.metrics.inputs import ALL, ROUNDED, Inputs, rounded_activations, scoring_of, settings_of, slices
 from evaluator.metrics.intervals import mcnemar_p
@@ -49,8 +48,6 @@ _MEASURES = {
     "in any beam": ("beam_hit", None, "beam"),
     "in any sample": ("sample_hit", None, "sample"),
 }
-_HASH = "doc_hash "  # before a digest that lm-eval made
-_NAMED = 5  # items in a note
 _NOT_SETTINGS = ("probes", "formats", "name", "languages", "items")
 
 
@@ -149,7 +146,7 @@ def _scored_rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, An
                 "said": float(crc32(sample.answer.encode())),
                 "prompt": sample.prompt_hash,
                 "cluster": str(doc.get("cluster") or item_id),
-                "digest": str(doc.get("digest") or f"{_HASH}{sample.doc_hash}"),
+                "digest": str(doc.get("digest") or f"{HASH}{sample.doc_hash}"),
             }
 
 
@@ -214,10 +211,8 @@ def compare(
         left = a.answers[(a.answers["checkpoint"] == name) & (a.answers["task"] == task)]
         right = b.answers[(b.answers["checkpoint"] == other) & (b.answers["task"] == other_task)]
         left, right = _with_languages(left, right)
-        right, data, unpaired = _by_content(left, right)
-        for what, ids in unpaired.items():
-            more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
-            notes[f"{task}: {what.format(a=a.name, b=b.name)} ({len(ids)}): {', '.join(ids[:_NAMED])}{more}"] = None
+        right, data, unpaired = by_content(left, right, a.name, b.name)
+        notes |= {f"{task}: {each}": None for each in unpaired}
         found = list(_rows(left, right, alike=a.prompts == b.prompts))
         if found:
             # A setting that a side does not state is left out.
@@ -307,51 +302,6 @@ def _with_languages(left: pd.DataFrame, right: pd.DataFrame) -> tuple[pd.DataFra
                 "language"
             )
     return left, right
-
-
-def _by_content(
-    left: pd.DataFrame, right: pd.DataFrame
-) -> tuple[pd.DataFrame, dict[str, tuple[str, str]], dict[str, list[str]]]:
-    """`right` with the ids of `left`; both digests of the data if they differ; the ids of items that do not pair."""
-    ours, theirs = _digests(left), _digests(right)
-    digests = [*ours.values(), *theirs.values()]
-    if not all(digests) or len({digest.startswith(_HASH) for digest in digests}) > 1:
-        return right, {}, {}
-    waiting: dict[tuple[str, str], list[str]] = {}  # (language, digest) -> ids of `left` that are not yet paired
-    for key, digest in ours.items():
-        if theirs.get(key) != digest:
-            waiting.setdefault((key[0], digest), []).append(key[1])
-    names: dict[tuple[str, str], str] = {}  # the new ids of `right`
-    alone = []
-    for key, digest in theirs.items():
-        if ours.get(key) != digest:
-            same = waiting.get((key[0], digest))
-            if same:
-                names[key] = same.pop(0)
-            else:
-                names[key] = f"{key[1]} of B"
-                alone.append(key)
-    left_alone = [(language, name) for (language, _), items in waiting.items() for name in items]
-    changed = [key for key in alone if key in {*left_alone}]
-    groups = {
-        "not paired, as question, context, gold answers or options changed": changed,
-        "only in {a}": [key for key in left_alone if key not in changed],
-        "only in {b}": [key for key in alone if key not in changed],
-    }
-    data = {"data": (_together(ours.values()), _together(theirs.values()))} if names or left_alone else {}
-    unpaired = {what: [name for _, name in keys] for what, keys in groups.items() if keys}
-    places = zip(right["language"], right["item_id"], strict=True)
-    return right.assign(item_id=[names.get(key, key[1]) for key in places]), data, unpaired
-
-
-def _digests(side: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """What each item asked, by language and id."""
-    keys = zip(side["language"], side["item_id"], strict=True)
-    return dict(zip(keys, side["digest"], strict=True))
-
-
-def _together(digests: Iterable[str]) -> str:
-    return sha256("".join(sorted(digests)).encode()).hexdigest()[:12]
 
 
 def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
