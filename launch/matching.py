@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import date
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from evaluator.engine.config import EngineConfig, build_engine, check_served
 from evaluator.judging.controls import Control, controls_of
 from evaluator.judging.matcher import Claim, Matcher, Verdict
 from evaluator.store import verdicts as stored
+from evaluator.store.reading import day_of
 from evaluator.store.records import RecordStore
 from launch.run.decide.assignments import EngineSetup
 from launch.run.decide.nodes import place_engines
@@ -46,12 +48,14 @@ class MatchActor:
         self._config = setup.config
         self._engine: Engine | None = None
 
-    def verdicts(self, checkpoint: Path, claims: Sequence[Claim], prompt_tokens: int) -> list[Verdict]:
+    def verdicts(
+        self, checkpoint: Path, claims: Sequence[Claim], prompt_tokens: int, day: date | None
+    ) -> list[Verdict]:
         if self._engine is None:
             self._engine = build_engine(self._config)
             self._engine.load(checkpoint)
         tokenizer = load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code)
-        return Matcher(tokenizer, prompt_tokens=prompt_tokens).verdicts(self._engine, claims)
+        return Matcher(tokenizer, prompt_tokens=prompt_tokens, date=day).verdicts(self._engine, claims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +119,7 @@ def match_run(
 
         for info in infos:
             with ExitStack() as over:
-                ask = _judge(info, engine, machines, logs, tell, over)
+                ask = _judge(info, engine, machines, run_dir, tell, over)
                 told = partial(lambda name, what: tell(f"{name}: {what}"), info.name)
                 found.append(_match(run_dir, info, ask, answered, controls, told))
         return found
@@ -168,13 +172,18 @@ def match_parts(
 
 
 def _judge(
-    info: CheckpointInfo, config: EngineConfig, machines: Callable[[], Cluster], logs: Path, tell: Tell, over: ExitStack
+    info: CheckpointInfo,
+    config: EngineConfig,
+    machines: Callable[[], Cluster],
+    run_dir: Path,
+    tell: Tell,
+    over: ExitStack,
 ) -> Ask:
     """Judges with the engine of one matcher: it starts for the first response without a verdict, and ends with `over`.
 
     Raises ResurfaceError if the engine or Ray fails."""
-    room, path = _prompt_tokens(info), info.path.absolute()
-    log = (logs / f"matcher-{info.name}.log").absolute()
+    room, path, day = _prompt_tokens(info), info.path.absolute(), day_of(run_dir)
+    log = (run_dir / "logs" / f"matcher-{info.name}.log").absolute()
 
     @cache
     def actor() -> Any:
@@ -188,7 +197,7 @@ def _judge(
 
     def verdicts(claims: Sequence[Claim]) -> list[Verdict]:
         try:
-            found: list[Verdict] = ray.get(actor().verdicts.remote(path, claims, room))
+            found: list[Verdict] = ray.get(actor().verdicts.remote(path, claims, room, day))
         except RayError as error:
             machines().check()
             cause = error.cause if isinstance(error, RayTaskError) else error

@@ -92,7 +92,8 @@ def test_only_the_engine_folder_imports_vllm_and_only_the_work_of_a_run_ray() ->
 
 def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
     """Who writes a run, what hangs and what is due follow from counts and the monotonic clock. Exceptions: `status`
-    answers at once where a sign of life looks new, vLLM wants the time of arrival, cards, files and events tell it."""
+    answers at once where a sign of life looks new, vLLM wants the time of arrival, cards, files and events tell it. A
+    run's first call fixes the date in its prompts."""
     settable = {f"time.{name}" for name in ("time", "time_ns", "localtime", "gmtime", "ctime", "strftime")}
     settable |= {f"{kind}.{name}" for kind in ("datetime", "date") for name in ("now", "utcnow", "today")}
     users = set()
@@ -107,6 +108,7 @@ def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
         "launch/run/directory/events.py",
         "launch/doctor/report.py",
         "launch/status.py",
+        "launch/sweep/tasks.py",
     }
 
 

@@ -10,8 +10,11 @@ A prompt over its token cap loses the end of its context, never its question: se
 prompt begins with the question.
 """
 
+import hashlib
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -27,8 +30,9 @@ CAPPED_CONTEXT_CHARS = 500  # of the item in `one_shot`, and in `open_capped`, t
 EXEMPLAR_CONTEXT_CHARS = 300
 CAPPED_FORMATS: tuple[Format, ...] = ("one_shot", "open_capped")
 
-# Some templates (Llama 3) give the model today's date; a prompt must not change at midnight. This is their default.
-_DATE = "26 Jul 2024"
+# Some templates (Llama 3, gpt-oss) give the model today's date; a prompt must not change at midnight. So a run has one
+# date. This is the default of Llama 3's templates, for prompts without a run.
+DATE = date(2024, 7, 26)
 _INSTRUCTION = "Answer in a few words:"
 # How many longer prefixes are tried past one that fits: a merge can make a longer text shorter in tokens.
 _LOOKAHEAD = 8
@@ -44,6 +48,11 @@ class Prompt:
     truncated: bool  # the token cap (not a cap in characters) cut the context
     thought: Thought | None = None  # what the model thought before the answer that is to follow
 
+    @property
+    def digest(self) -> str:
+        """Of the token ids; 16 hexadecimal digits."""
+        return hashlib.blake2b(array("I", self.token_ids).tobytes(), digest_size=8).hexdigest()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
@@ -58,6 +67,7 @@ class Prompter:
 
     `chat`: prompts are user turns of its chat template. `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's
     length. `template` words the prompts; None: the paper. `thinking`: models think before they answer (`thoughts`).
+    `date`: what a chat template takes for today.
     Raises InputError for `chat` without a chat template, and for `thinking` without a template of thoughts.
     """
 
@@ -70,8 +80,10 @@ class Prompter:
         one_shot_prompt_tokens: int,
         template: PromptTemplate | None = None,
         thinking: bool = False,
+        date: date | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._date = date or DATE
         self._chat = chat
         self._prompt_tokens = prompt_tokens
         self._one_shot_prompt_tokens = one_shot_prompt_tokens
@@ -197,7 +209,8 @@ class Prompter:
                 [{"role": "user", "content": turn}],
                 tokenize=False,
                 add_generation_prompt=True,
-                date_string=_DATE,
+                date_string=self._date.strftime("%d %b %Y"),
+                strftime_now=self._date.strftime,
                 **thinking_variables(thinking and self.thoughts is not None),
             )
         except Exception as error:  # a template divides by zero as it likes

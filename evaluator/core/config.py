@@ -8,9 +8,10 @@ A registry is filled where its kind is defined, one line for each object; its or
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from datetime import date
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from evaluator.core.errors import InputError, unknown
 
@@ -19,6 +20,20 @@ class Frozen(BaseModel):
     """Immutable; a key that it does not know is an error, and so is a number that is not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def day(given: Any) -> date:
+    """A date, as YAML reads it or as text. Raises ValueError."""
+    try:
+        found = date.fromisoformat(str(given))
+    except ValueError:
+        found = None
+    if found is None or str(found) != str(given):  # fromisoformat also reads 20260131
+        raise ValueError("write a date as 2026-01-31")
+    return found
+
+
+Day = Annotated[date, BeforeValidator(day)]
 
 
 class Named(Protocol):

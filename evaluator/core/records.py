@@ -211,6 +211,9 @@ class Record(Origin, frozen=True, kw_only=True):
         ),
     ] = None
     thought_ids: Annotated[tuple[int, ...] | None, _Unreported("ids of `thought`", later=True)] = None
+    prompt_digest: Annotated[
+        str | None, _Later("digest of the prompt's token ids; equal prompts have equal ones", later=True)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

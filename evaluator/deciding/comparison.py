@@ -77,7 +77,8 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
                 checkpoint=subject.checkpoint, task=subject.task, measure=measure, value=done[column]
             )
             part["said"] = np.nan if said is None else done[said]
-            part["prompt"] = done["greedy_prompt_tokens"].map(lambda tokens: "" if pd.isna(tokens) else f"{tokens:g}")
+            length = done["greedy_prompt_tokens"].map(lambda tokens: "" if pd.isna(tokens) else f"{tokens:g}:")
+            part["prompt"] = length + done["greedy_prompt_digest"].fillna("")  # older records have the length alone
             part["cluster"] = inputs.contexts_of(subject.task, done)
             digests = inputs.digests.get(subject.task, {})
             part["digest"] = [digests.get(key, "") for key in zip(part["language"], part["item_id"], strict=True)]
@@ -332,5 +333,6 @@ def _moved(items: pd.DataFrame, *, alike: bool) -> Row:
         row |= {"differing": int((a != b).sum()), "t_p": mean.p}
     row.pop(f"difference{WHY}", None)
     if alike:
-        row["other_prompt"] = int((items["prompt_a"] != items["prompt_b"]).sum())
+        pairs = zip(items["prompt_a"], items["prompt_b"], strict=True)
+        row["other_prompt"] = sum(not (one.startswith(other) or other.startswith(one)) for one, other in pairs)
     return row

@@ -1,18 +1,26 @@
 """The oracle: transformers, one request at a time, float32 by default.
 
 Nothing here is fast; everything is plain. Tests compare the other engines with it, and it serves where vLLM is not
-installed (`--engine torch`). torch is imported when an engine is built."""
+installed (`--engine torch`). torch is imported when an engine is built.
+
+Full forward passes define what is right. A cache of keys and values replaces them only for a model that has shown,
+after it was loaded, that both agree. A recurrent state or a convolution's lives elsewhere, and some models have no
+cache. They compute the whole prefix again for each token."""
 
 from __future__ import annotations
 
+import inspect
+import math
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.checkpoints.files import check_files
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.quantisation import Quantisation
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError, one_line
@@ -21,31 +29,41 @@ from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Req
 from evaluator.engine.cache import FLOAT8, new_cache
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.distributions import referred
+from evaluator.engine.self_check import TOLERANCES, precision
 
 if TYPE_CHECKING:
     import torch
 
+# Of a model that gets what it cannot read: plain text, or a cache that is not its own.
+_FAILURES = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+_TOKENS, _STEPS = 24, 6  # of the passes that a model is examined with; the last ones come one by one
+
 
 class TorchEngine:
-    """One transformers model on the GPU if there is one, else on the CPU; batch size 1."""
+    """One transformers model on the GPU if there is one and `gpu` is true, else on the CPU; batch size 1."""
 
     name = "torch"
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, gpu: bool = True) -> None:
         import torch
 
         self.version = version("transformers")
         self.dtype: str = "float32" if config.dtype == "auto" else config.dtype
         self._config = config
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = torch.device("cuda" if gpu and torch.cuda.is_available() else "cpu")
         self._model: Any = None
+        self.cached = False  # whether a cache of keys and values agrees with full passes
+        self._keeps = False  # whether the model can leave out the logits of early tokens
+        self._turn = math.inf  # LongRoPE rotates every token of a longer text in another way
         self._eos_ids: frozenset[int] = frozenset()
         self._vocabulary = 0
         self._max_model_len = config.max_model_len
         self._stats = EngineStats()
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Any architecture that transformers knows. Raises InputError if it cannot read the checkpoint."""
+        """Any causal architecture that transformers knows. Raises InputError for another one, and for a checkpoint that
+        it cannot read."""
+        import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
@@ -61,14 +79,22 @@ class TorchEngine:
                 checkpoint, dtype=self.dtype, output_loading_info=True, **how
             )
         except (OSError, ValueError, RuntimeError) as error:
-            raise InputError(f"{checkpoint}: transformers cannot load it: {one_line(error)}") from error
+            why = f"transformers cannot load it: {one_line(error)}"
+            if "Unrecognized configuration class" in why:
+                kind = blueprint.config["model_type"]
+                why = f"architecture {kind!r}: transformers has no causal language model of it; use another model"
+            raise InputError(f"{checkpoint}: {why}") from error
         for kind in ("missing_keys", "mismatched_keys"):
             if loading[kind]:
                 raise InputError(f"{checkpoint}: {kind.replace('_', ' ')}: {sorted(map(str, loading[kind]))[0]}")
         self._model = model.to(self._device).eval()
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._turn = _turning_point(model)
         self._vocabulary = blueprint.vocabulary
         self._max_model_len = min(self._config.max_model_len, blueprint.longest or self._config.max_model_len)
         self._stats = EngineStats()
+        with torch.inference_mode():
+            self._examine(f"checkpoint {checkpoint}: {type(model).__name__}")
         tensors, seconds = len(blueprint.tensors), time.monotonic() - started
         scales = None if self._config.kv_cache == AUTO_CACHE else "none"
         return LoadReport(checkpoint=checkpoint, swapped=False, tensors=tensors, seconds=seconds, kv_scales=scales)
@@ -113,25 +139,84 @@ class TorchEngine:
 
         return torch.tensor(ids, device=self._device)
 
-    def _next(self, ids: Sequence[int], cache: Any) -> torch.Tensor:
-        """The raw logits [V] after more tokens; the cache then holds these too."""
-        out = self._model(self._tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1)
-        row_V: torch.Tensor = out.logits[0, -1]
-        return row_V
+    def _examine(self, place: str) -> None:
+        """Find out whether a cache serves the model. Raises InputError if its full passes contradict each other.
+
+        Random tokens are read in one pass, once more, in parts, and the last ones one by one. Where one pass gives NaN,
+        the others must too: answers are errors then."""
+        import torch
+
+        draw, length = random.Random(0), int(min(_TOKENS, self._max_model_len, self._turn))
+        ids = [draw.randrange(self._vocabulary) for _ in range(length)]
+        padding = getattr(self._model.config, "pad_token_id", None)
+        if isinstance(padding, int) and 0 <= padding < self._vocabulary:
+            ids[length // 2] = padding  # some models count positions without it
+        known = length - min(_STEPS, length - 1)
+        try:
+            whole_TV = self._logits(ids, length)
+            parts = (whole_TV[:count] for count in (length, 1, known))
+            sound = not any(self._differ(part, self._logits(ids[: len(part)], len(part))) for part in parts)
+        except _FAILURES as error:
+            raise InputError(f"{place} cannot read plain text: {type(error).__name__}: {one_line(error)}") from error
+        if not sound:
+            raise InputError(
+                f"{place} draws at random, or lets a token see those after it: no causal language model; use another "
+                "one, or set is_decoder: true in config.json if it was trained so"
+            )
+        try:
+            kept = {"past_key_values": new_cache(AUTO_CACHE), "use_cache": True}
+            steps = [self._logits(part, 1, **kept)[0] for part in (ids[:known], *([token] for token in ids[known:]))]
+            self.cached = not self._differ(whole_TV[known - 1 :], torch.stack(steps))
+        except _FAILURES:
+            self.cached = False
+        if not self.cached and self._config.kv_cache != AUTO_CACHE:
+            raise InputError(
+                f"{place} does not keep all in a cache of keys and values, so kv_cache {self._config.kv_cache!r} "
+                f"cannot round it; use {AUTO_CACHE}"
+            )
+
+    def _differ(self, one_TV: torch.Tensor, other_TV: torch.Tensor) -> bool:
+        """Whether two computations of the same logits are further apart than rounding explains."""
+        one, other = (each.float().log_softmax(-1).nan_to_num() for each in (one_TV, other_TV))
+        distances = (one - other).abs()
+        most, mean = TOLERANCES[precision(self.dtype, self.dtype, on_gpu=self._device.type == "cuda")]
+        return bool(distances.max() > most or distances.mean() > mean)
+
+    def _logits(self, ids: Sequence[int], count: int, *, use_cache: bool = False, **more: Any) -> torch.Tensor:
+        """The raw logits [count, V] after the last tokens of a pass."""
+        if self._keeps:
+            more["logits_to_keep"] = count
+        rows_TV: torch.Tensor = self._model(self._tensor([ids]), use_cache=use_cache, **more).logits[0, -count:]
+        return rows_TV
+
+    def _reader(self, prompt: int, total: int) -> Callable[[Sequence[int]], torch.Tensor]:
+        """A function of more tokens: the raw logits [V] after all it was given, from `prompt` tokens up to `total`."""
+        cached, ids = self.cached and not self._turns(prompt, total), list[int]()
+        kept = {"past_key_values": new_cache(self._config.kv_cache), "use_cache": True} if cached else {}
+
+        def read(more: Sequence[int]) -> torch.Tensor:
+            ids[:] = more if cached else [*ids, *more]
+            return self._logits(ids, 1, **kept)[0]
+
+        return read
+
+    def _turns(self, prompt: int, total: int) -> bool:
+        """Whether the rotation of the first tokens changes between these lengths."""
+        return prompt <= self._turn < total
 
     def _score(self, request: Score) -> Response:
-        """One forward pass over prompt and continuation; with a rounded cache, one for each token, as an answer is
-        generated. The log-softmax is in float32."""
+        """One forward pass over prompt and continuation; with a rounded cache or at LongRoPE's turn, one for each
+        token, as an answer is generated. The log-softmax is in float32."""
         import torch
 
         continuation = request.continuation_ids
-        if self._config.kv_cache == AUTO_CACHE:
-            ids = self._tensor([request.prompt_ids + continuation[:-1]])
-            raw_TV = self._model(ids, logits_to_keep=len(continuation)).logits[0]
+        ids = request.prompt_ids + continuation[:-1]
+        if self._config.kv_cache == AUTO_CACHE and not self._turns(len(request.prompt_ids), len(ids)):
+            raw_TV = self._logits(ids, len(continuation))
         else:
-            cache = new_cache(self._config.kv_cache)
+            read = self._reader(len(request.prompt_ids), len(ids))
             steps = (request.prompt_ids, *((token,) for token in continuation[:-1]))
-            raw_TV = torch.stack([self._next(step, cache) for step in steps])
+            raw_TV = torch.stack([read(step) for step in steps])
         logits_TV = raw_TV.float()
         logprobs_TV = logits_TV.log_softmax(-1)
         targets_T1 = self._tensor([continuation]).T
@@ -157,12 +242,13 @@ class TorchEngine:
         else:
             draw.seed()
         with_logprobs = request.temperature == 0 or request.top_logprobs > 0
-        cache, ids = new_cache(self._config.kv_cache), request.prompt_ids
+        ids = request.prompt_ids
+        read = self._reader(len(ids), len(ids) + request.max_tokens - 1)
         tokens: list[int] = []
         logprobs: list[float] = []
         top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
         while len(tokens) < request.max_tokens:
-            logits_V = self._next(ids, cache).float()
+            logits_V = read(ids).float()
             token = int(logits_V.argmax()) if request.temperature == 0 else _nucleus(logits_V, request, draw)
             tokens.append(token)
             if with_logprobs:
@@ -202,11 +288,33 @@ def _refuse(config: EngineConfig, place: str, quantisation: Quantisation, here: 
     raise InputError(f"{place}: {quantisation.label}: engine torch serves no quantised checkpoint; use --engine vllm")
 
 
+def _turning_point(model: Any) -> float:
+    """The longest text with LongRoPE's short factors; infinity where no length changes the rotation."""
+    for module in model.modules():
+        if "longrope" in str(getattr(module, "rope_type", "")):  # of all layers, or by their types
+            parameters = module.config.rope_parameters
+            by_type = [each for each in parameters.values() if isinstance(each, dict)] or [parameters]
+            return float(min(each.get("original_max_position_embeddings", math.inf) for each in by_type))
+    return math.inf
+
+
+def _rehearse(config: EngineConfig, checkpoints: Sequence[CheckpointInfo]) -> tuple[str, ...]:
+    """Loads one checkpoint of each architecture. A note on each that has no cache. Raises InputError as a load does."""
+    notes = []
+    for info in {each.engine_keys[1]: each for each in checkpoints}.values():
+        engine = TorchEngine(config.model_copy(update={"kv_cache": info.kv_cache}), gpu=False)
+        engine.load(info.path)
+        if not engine.cached:
+            notes.append(f"{info.name}: engine torch computes each token from the whole text, without a cache")
+    return tuple(notes)
+
+
 TORCH = EngineKind(
     name="torch",
     help="one request at a time",
     build=TorchEngine,
     references=True,
     check_quantisation=_refuse,
+    rehearse=_rehearse,
     cache_dtypes=lambda here: (AUTO_CACHE, *FLOAT8),
 )

@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from evaluator.asking.prompts import Prompter
@@ -58,10 +59,10 @@ class Verdict:
 class Matcher:
     """Makes the prompts and requests of one matcher; through its chat template where the tokenizer has one."""
 
-    def __init__(self, tokenizer: Any, *, prompt_tokens: int) -> None:
+    def __init__(self, tokenizer: Any, *, prompt_tokens: int, date: date | None = None) -> None:
         chat = bool(tokenizer.chat_template)
         self._prompter = Prompter(
-            tokenizer, chat=chat, prompt_tokens=prompt_tokens, one_shot_prompt_tokens=prompt_tokens
+            tokenizer, chat=chat, prompt_tokens=prompt_tokens, one_shot_prompt_tokens=prompt_tokens, date=date
         )
         special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
         longest_first = sorted((token for token in special if len(token.strip()) > 1), key=lambda token: -len(token))

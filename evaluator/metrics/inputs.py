@@ -303,6 +303,7 @@ def slices(frame: pd.DataFrame, languages: Sequence[str]) -> Iterator[tuple[str,
 _ALIKE = {
     **{name: name.replace("_", " ") for name in SERVING},
     "greedy_prompt_tokens": "prompt tokens (another template or tokenizer)",
+    "greedy_prompt_digest": "prompts (another template, date or tokenizer)",
 }
 _ALIKE_DRAWN = {"beams": "beams", "samples": "samples"}
 # These settings select probes, formats and items; they do not change an answer. `_DRAWN`: for drawn answers alone.

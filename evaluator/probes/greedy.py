@@ -36,6 +36,7 @@ class Greedy(ItemProbe):
         "last_token": "Int64",
         "answer_logprob": "Float64",
         "greedy_prompt_tokens": "Int64",
+        "greedy_prompt_digest": "string",
         # A number that equal answers share, as texts are compared.
         "answer_said": "Int64",
         # Without thinking null. The thought's tokens; it has no end; it loops (`grading.loops`); the output contains a
@@ -94,6 +95,7 @@ class Greedy(ItemProbe):
             "last_token": [each[-1] if len(each) else None for each in ids],
             "answer_logprob": asked["logprob"],
             "greedy_prompt_tokens": asked["prompt_tokens"],
+            "greedy_prompt_digest": asked["prompt_digest"],
             "answer_said": [said(text) for text in asked["text"]],
             "thought_tokens": asked["thought_tokens"],
             "thought_cut": asked["thought_state"].eq("cut").where(asked["thought_state"].notna()),

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from evaluator.asking.questions import Question, Window
 from evaluator.asking.thoughts import Thought
-from evaluator.core.config import Frozen
+from evaluator.core.config import Day, Frozen
 from evaluator.core.records import Format, Record
 from evaluator.engine.base import NOT_NUMBERS, TOO_LONG, Generate, Response, Score, Streamed
 from evaluator.engine.distributions import RANKS
@@ -63,6 +63,8 @@ class Settings(Frozen):
     # The longest thought, which a sweep's preparation sets: the budget, or what the model's positions leave.
     thought_limit: int = Field(default=0, ge=0, exclude_if=lambda it: not it)
     thought_format: str = Field(default="", exclude_if=lambda it: not it)  # its name; likewise
+    # What chat templates take for today. A sweep's preparation sets it, and leaves it out where no template reads it.
+    date: Day | None = Field(default=None, exclude_if=lambda it: it is None)
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
     sample_seeds: tuple[Seed, ...] | None = None  # for the sample probe; None: the run seed. They must include it
@@ -223,7 +225,8 @@ class ItemRun:
         prompt = self.prompts.get(format) if prompt is None else prompt
         if prompt is not None:
             posed = prompt if prompt.thought is None else self.plan.prompts[format]
-            filled |= {"prompt_tokens": len(posed.token_ids), "truncated": prompt.truncated}
+            filled |= {"prompt_tokens": len(posed.token_ids), "prompt_digest": posed.digest}
+            filled["truncated"] = prompt.truncated
             if self.config.thinking != "off":
                 ids, state = (prompt.thought.token_ids, prompt.thought.state) if prompt.thought else ((), "none")
                 filled |= {"thought_tokens": len(ids), "thought_state": state}

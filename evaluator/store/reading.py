@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +19,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.core.errors import InputError, one_line, parse
+from evaluator.core.config import day
+from evaluator.core.errors import InputError, mapping_at, one_line, parse
 from evaluator.store import schema
 from evaluator.store.files import write_atomically
 
@@ -70,6 +72,15 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     if not isinstance(run, dict):
         raise InputError(f"{path}: must be a JSON object, is {type(run).__name__}")
     return run
+
+
+def day_of(run_dir: Path) -> date | None:
+    """The date that a run's prompts hold; None where none reads a date. Raises InputError for an unreadable one."""
+    told = mapping_at(read_run(run_dir), "config").get("date")
+    try:
+        return None if told is None else day(told)
+    except ValueError as error:
+        raise InputError(f"{run_dir / 'run.json'}: config.date: {told!r}: {error}") from error
 
 
 def read_part(path: Path, names: Sequence[str], columns: Mapping[str, schema.Stored]) -> pa.Table:

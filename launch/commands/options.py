@@ -30,6 +30,7 @@ Out = Annotated[Path, output("--out", help="the run directory; the same command 
 Track = Annotated[str | None, output("--track", help="send finished checkpoints to mlflow or wandb")]
 Notify = Annotated[str | None, output("--notify", metavar="COMMAND", help="run it at the first failure and the end")]
 Prompts = Annotated[Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again")]
+Date = Annotated[str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")]
 DTYPES: tuple[str, ...] = get_args(DType)
 
 
@@ -63,7 +64,8 @@ def eval_sweep(
             "models": models,
             "base": named,
             "prompts": {} if prompts is None else read_prompts(prompts),
-            "tasks": [{**task, **lists}],
+            "tasks": [{**task, **lists, "date": None}],
+            "date": task.get("date"),
             "seed": task["seed"],
             "engine": engine,
             "resources": resources,

@@ -21,7 +21,19 @@ from evaluator.engine.processor import usable_cores
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import TASKS
-from launch.commands.options import DTYPES, Notify, Out, Prompts, Track, eval_sweep, listed, models, question, running
+from launch.commands.options import (
+    DTYPES,
+    Date,
+    Notify,
+    Out,
+    Prompts,
+    Track,
+    eval_sweep,
+    listed,
+    models,
+    question,
+    running,
+)
 from launch.commands.report import finish
 from launch.commands.terminal import console, empty_table, errors, warn
 from launch.process import stop_in_order
@@ -179,6 +191,7 @@ def evaluate(
     thinking: Annotated[
         str, question(show_default=False, metavar="off|on|N", help="think before answers; default off")
     ] = "off",
+    date: Date = None,
     prompts: Prompts = None,
     base: Annotated[str | None, models(help="the dense checkpoint that the others are compared with")] = None,
     dtype: Annotated[
@@ -211,7 +224,7 @@ def evaluate(
         base=base,
         task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
               "seed": seed, "chat": chat, "thinking": thinking, "options": options,
-              "max_new_tokens": max_new_tokens, "context_tokens": context_tokens},
+              "max_new_tokens": max_new_tokens, "context_tokens": context_tokens, "date": date},
         engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
                 "trust_remote_code": trust_remote_code},
         resources={"engines": engines, "engines_per_gpu": engines_per_gpu, "shard_items": shard_items,

@@ -11,13 +11,14 @@ import typer
 from rich.markup import escape
 
 from evaluator.asking.prompts import prompt_text
+from evaluator.core.config import day
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS, Format, Item
 from evaluator.probes import PROBES
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task
 from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import DrawnOptions, choose_options
-from launch.commands.options import Prompts, each_known, listed, question
+from launch.commands.options import Date, Prompts, each_known, listed, question
 from launch.commands.terminal import console, empty_table, print_plain, printed
 from launch.sweep.compress import KINDS
 from pruning.methods import METHODS
@@ -124,6 +125,7 @@ def show_prompt(
     items: Annotated[int, question(min=0, help="as in eval; decides one_shot's example")] = 200,
     seed: Annotated[int, question(min=0, help="of distractors")] = 0,
     options: Annotated[str, question(help="how distractors are drawn: any, alike")] = "alike",
+    date: Date = None,
     prompts: Prompts = None,
     prompt: Annotated[str | None, question(help="only this one of --prompts")] = None,
 ) -> None:
@@ -140,7 +142,12 @@ def show_prompt(
     from evaluator.probes.config import EvalConfig
     from launch.sweep.models import resolve_model
     from launch.sweep.prompts import misfit
+    from launch.sweep.tasks import today
 
+    try:
+        shown_day = today() if date is None else day(date)
+    except ValueError as error:
+        raise InputError(f"--date: {date!r}: {error}") from error
     tokenizer = load_tokenizer(resolve_model(model))
     caps = {name: EvalConfig.model_fields[name].default for name in ("prompt_tokens", "one_shot_prompt_tokens")}
     config = EvalConfig.model_validate(
@@ -156,7 +163,7 @@ def show_prompt(
         candidates = question.candidates.get(format, ())
         if template is not None:
             try_prompts(template, [(found, candidates)])
-        prompter = Prompter(tokenizer, chat=chat, template=template, **caps)
+        prompter = Prompter(tokenizer, chat=chat, template=template, date=shown_day, **caps)
         shown = prompter.build(found, format, candidates=candidates, exemplar=question.exemplar)
         heading = [] if prompts is None else [f"prompt {PAPER if template is None else template.name}"]
         blocks.append("\n".join([*heading, *_shown(question, shown, format, prompter, tokenizer)]))

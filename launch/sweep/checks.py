@@ -114,12 +114,14 @@ def served_here(
 ) -> tuple[str, ...]:
     """Notes on how the engine serves the checkpoints; stand-ins replace those to be quantised. Raises InputError."""
     to_make = [job for job in jobs if job.quantise is not None]
+    variants = [job for job in jobs if job.is_variant and job.after in dense]
+    served = [*dense.values(), *(dense[str(job.after)].with_cache(job.name, job.kv_cache) for job in variants)]
     if not to_make:
-        return check_served(engine, list(dense.values()), here=here)
+        return check_served(engine, served, here=here)
     with tempfile.TemporaryDirectory(prefix="resurface-stand-ins-") as folder:
         stand_ins = list(_stand_ins(to_make, dense, Path(folder)))
         try:
-            return check_served(engine, [*dense.values(), *stand_ins], here=here)
+            return check_served(engine, [*served, *stand_ins], here=here)
         except InputError as error:
             message = str(error)
             for each in stand_ins:

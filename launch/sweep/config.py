@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from evaluator.core.config import Frozen
+from evaluator.core.config import Day, Frozen
 from evaluator.core.errors import InputError, unknown
 from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
@@ -171,6 +171,8 @@ class SweepConfig(Frozen):
     compress: tuple[CompressSetting, ...] = ()
     # Dtypes of the engines' cache. Left out of the document by default, which keeps older ones equal.
     kv_cache: OneOrMany[str] = Field(default=(AUTO_CACHE,), exclude_if=lambda value: value == (AUTO_CACHE,))
+    # What chat templates take for today; None: the day of the run's first call. The outermost sweep decides.
+    date: Day | None = Field(default=None, exclude_if=lambda value: value is None)
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     prompts: Prompts = Field(default_factory=dict)
     tasks: tuple[EvalConfig, ...] = ()

@@ -17,12 +17,13 @@ from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer, tokenise
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.engine.config import EngineConfig
+from evaluator.store.reading import day_of
 from evaluator.store.run_json import Failure
 from launch.sweep import checks
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import keeps, reference_bytes, vocabulary_of
 from launch.sweep.jobs import CheckpointJob, check_screening, expand
-from launch.sweep.tasks import PreparedTask, TaskPreparation
+from launch.sweep.tasks import PreparedTask, TaskPreparation, today
 from pruning.calibration import text_digest
 
 # A generous measured size of one record in a part, for the estimate of disk space; more for each token of an answer.
@@ -156,9 +157,15 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     lost = {each.checkpoint for each in unusable}
     jobs = tuple(job for job in jobs if job.name not in lost)
     own = [job for job in jobs if not job.is_variant]
-    preparation = TaskPreparation(positions, tokenizers)
+    day = config.date or day_of(run_dir) or today()
+    preparation = TaskPreparation(positions, tokenizers, day)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}
     tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
+    if any(task.config.date for task in tasks):
+        config = config.model_copy(update={"date": day})
+        notes = (*notes, f"date: the chat template takes {day} for today")
+    elif config.date is not None:
+        notes = (*notes, f"date: {day}: no prompt of this run reads it")
     held_out = _contexts(tasks)
     checks.check_compression(own, held_out)
     checks.check_distinct(jobs)

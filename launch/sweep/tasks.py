@@ -4,9 +4,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from typing import Any
 
-from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
+from evaluator.asking.prompts import CAPPED_FORMATS, DATE, Prompter
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.asking.thoughts import FORMATS
 from evaluator.asking.trial import try_prompts, try_template
@@ -24,6 +25,7 @@ from launch.sweep.jobs import CheckpointJob
 
 _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
 _OPTION = 128  # and of a usual one, after a thought
+_OTHER_DAYS = (date(2001, 11, 3), date(2035, 5, 28))  # they share no part of a date
 _SHORT = Item(task="", language="", item_id="", context="x", question="x", answers=("x",), cluster="")
 
 
@@ -56,12 +58,18 @@ def _capped(config: EvalConfig) -> bool:
     return any(form in CAPPED_FORMATS for form in config.formats)
 
 
+def today() -> date:
+    """The day in UTC, so that a machine's time zone changes no prompt."""
+    return datetime.now(UTC).date()
+
+
 @dataclass(eq=False)
 class TaskPreparation:
     """Makes the tasks of checkpoints. Reads data once; equal tasks are one object."""
 
     _positions: int  # the fewest of any model
     _tokenizers: Mapping[str, Any]  # by the name of the dense model
+    _day: date = DATE  # of the run
     _data: dict[tuple[object, ...], TaskData] = field(default_factory=dict)
     _tasks: dict[tuple[str, str | None], PreparedTask] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)  # in their order, each once
@@ -83,6 +91,7 @@ class TaskPreparation:
                     self.notes[note] = None
                 if chat.thoughts is not None:
                     config = config.model_copy(update={"thought_format": chat.thoughts.format.name})
+                config = config.model_copy(update={"date": self._day_read(config, tokenizer)})
             data = self._load(config, name)
             if config.languages is not None:  # the data's spelling, so that "sw" and "swahili" are one task
                 config = config.model_copy(update={"languages": spelled(name, config.languages, data.every_pool)})
@@ -91,6 +100,17 @@ class TaskPreparation:
                 self._tasks[key] = self._prepared(data, config, job.model)
             tasks.append(self._tasks[key])
         return tuple(tasks)
+
+    def _day_read(self, config: EvalConfig, tokenizer: Any) -> date | None:
+        """The date of a task's prompts; None where no other date would change them."""
+        day = config.date or self._day
+        prompts = {
+            Prompter(
+                tokenizer, chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096, thinking=config.thinks, date=each
+            ).build(_SHORT, "open")
+            for each in (day, *_OTHER_DAYS)
+        }
+        return day if len(prompts) > 1 else None
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
         plain = plain_task(name)

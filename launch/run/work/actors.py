@@ -113,6 +113,7 @@ class EngineActor:
             one_shot_prompt_tokens=config.one_shot_prompt_tokens,
             template=config.template,
             thinking=config.thinks,
+            date=config.date,
         )
         with self._lock:
             self._waiting = deque(assignment.shards)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,11 @@ def checkpoint(saved, tmp_path):
     return Path(shutil.copytree(saved, tmp_path / "checkpoint"))
 
 
-def prompter(tokenizer, *, chat=False, cap=512, one_shot_cap=1024):
-    return Prompter(tokenizer, chat=chat, prompt_tokens=cap, one_shot_prompt_tokens=one_shot_cap)
+DAYS = (date(2026, 1, 31), date(2026, 2, 1))
+
+
+def prompter(tokenizer, *, chat=False, cap=512, one_shot_cap=1024, date=None):
+    return Prompter(tokenizer, chat=chat, prompt_tokens=cap, one_shot_prompt_tokens=one_shot_cap, date=date)
 
 
 ITEM = make_item(0, answers=["Nile"], context="C" * 600, question="Which?")
@@ -187,6 +191,20 @@ def test_chat_templates_with_system_turns_and_dates_are_the_same_every_day():
     prompt = prompter(tokenizer, chat=True).build(make_item(0, context="x"), "open")
     assert prompt.text.startswith("Today: 26 Jul 2024\n[INST] Context: x\n")
     assert prompt.text.endswith("few words: [/INST]")
+
+
+@pytest.mark.parametrize("template", ["{{ strftime_now('%d %b %Y') }}", "{{ date_string }}"])
+def test_chat_templates_read_the_runs_date(template):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template + " {{ messages[0].content }}"
+    made = [prompter(tokenizer, chat=True, date=day).build(make_item(0), "open") for day in DAYS]
+    assert [prompt.text[:11] for prompt in made] == ["31 Jan 2026", "01 Feb 2026"]
+    assert len(made[0].token_ids) == len(made[1].token_ids)
+    assert (
+        made[0].digest
+        != made[1].digest
+        == prompter(tokenizer, chat=True, date=DAYS[1]).build(make_item(0), "open").digest
+    )
 
 
 def test_bad_chat_templates_are_refused():

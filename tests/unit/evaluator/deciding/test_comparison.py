@@ -132,6 +132,9 @@ def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted(
     differences = {"dtype": ("float32", "bfloat16"), "engine version": ("0", "1"), "weights": ("a", "f" * 12)}
     assert found.differences["int4", "t"] == differences
     assert only(found.frame, measure="open")["other_prompt"] == 2
+    dated = [run(name, RIGHT, RIGHT, prompt_digest=each) for name, each in (("a", "00"), ("b", "11"), ("c", None))]
+    counts = [only(compare(dated[0], each).frame, measure="open")["other_prompt"] for each in dated]
+    assert counts == [0, 2, 0]  # the last is an older run, which has lengths alone
     outcomes = reduce_records(records("int4", {"english/1": RIGHT}))
     sides = []
     for version, seed in (("0.31", 0), ("0.32", 1)):

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import threading
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,39 @@ def models(tmp_path_factory):
 
 def prepared(tmp_path, **document):
     return prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
+
+
+def dated(tmp_path, **document):
+    """The sweep's date and the tasks', and the notes on dates."""
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
+    plan = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task], **document)
+    settings = plan.identity["task_settings"]["m"]["gazetteer"]
+    return plan.config.date, settings.get("date"), [note for note in plan.served if note.startswith("date:")]
+
+
+def test_date_is_identity_where_templates_read_it(tmp_path, monkeypatch):
+    """Given, or the run's first day; in the identity and run.json only where a template reads it."""
+    template, day = save_tiny_model(tmp_path / "m") / "chat_template.jinja", date(2026, 1, 31)
+    monkeypatch.setattr(preflight, "today", lambda: date(2026, 5, 6))
+    template.write_text("{{ messages[0].content }}", encoding="utf-8")
+    assert dated(tmp_path) == (None, None, [])
+    unread = ["date: 2026-01-31: no prompt of this run reads it"]
+    assert dated(tmp_path, date="2026-01-31") == (day, None, unread)
+    template.write_text("{{ strftime_now('%A') }}: {{ messages[0].content }}", encoding="utf-8")
+    read = "date: the chat template takes {} for today".format
+    assert dated(tmp_path, date="2026-01-31") == (day, "2026-01-31", [read("2026-01-31")])
+    assert dated(tmp_path)[1:] == ("2026-05-06", [read("2026-05-06")])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"config": {"date": "2026-01-31"}}', encoding="utf-8")
+    assert dated(tmp_path)[1] == "2026-01-31"
+    (tmp_path / "run" / "run.json").write_text('{"config": {"date": "31.1."}}', encoding="utf-8")
+    assert "run.json: config.date: '31.1.': write a date as 2026-01-31" in refused(dated, tmp_path)
+
+
+@pytest.mark.parametrize("given", ["2026-02-30", "31.01.2026", "20260131", "", 5])
+def test_bad_dates_are_refused(tmp_path, given):
+    assert "date" in (message := refused(dated, tmp_path, date=given))
+    assert "write a date as 2026-01-31" in message
 
 
 def book(tmp_path, text="The town of Karo lies on the river Belu.\n" * 200):
