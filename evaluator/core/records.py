@@ -21,6 +21,7 @@ import msgspec
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
 ThoughtState = Literal["none", "closed", "cut", "forced"]
+Grading = Literal["strict", "paper"]  # the rule by which an answer is right
 ControlKind = Literal["same", "paraphrase", "other"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.core.records import Format
 from evaluator.engine.base import Generate
 from evaluator.probes.base import Cost, ItemProbe, Steps
-from evaluator.probes.grading import loops
+from evaluator.core.grading import loops
 from evaluator.probes.reducing import KEY, said, where_measured
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from evaluator.core.config import Frozen
 from evaluator.core.records import Format, Record
 from evaluator.engine.base import NOT_NUMBERS, TOO_LONG, Generate, Response, Score, Streamed
 from evaluator.engine.distributions import RANKS
-from evaluator.probes.grading import grade
+from evaluator.core.grading import grade
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt, Prompter

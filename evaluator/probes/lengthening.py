@@ -18,7 +18,7 @@ from itertools import accumulate
 from evaluator.asking.prompts import Prompter
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
-from evaluator.probes.grading import gradable
+from evaluator.core.grading import gradable
 from evaluator.tasks.loading import normalised
 
 GAP = "\n\n"  # between passages

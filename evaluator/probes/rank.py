@@ -31,7 +31,7 @@ from evaluator.asking.questions import Question
 from evaluator.core.text import normalise
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, ItemProbe, Steps
-from evaluator.probes.grading import gradable, thinking_spans
+from evaluator.core.grading import gradable, thinking_spans
 from evaluator.probes.item import failed, scored
 from evaluator.probes.reducing import KEY, where_measured
 from evaluator.tasks.loading import gold_option

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evaluator.core.text import normalise
-from evaluator.probes.grading import strip_thinking
+from evaluator.core.grading import strip_thinking
 
 if TYPE_CHECKING:
     import pandas as pd
