@@ -192,7 +192,9 @@ def _stands(answer: str, text: str, alone: bool) -> bool:
         end = start + len(answer)
         before, after = text[start - 1 : start], text[end : end + 1]
         glued = alone and answer[0].isdecimal() and before.islower()  # `5` in `h5n1`
-        if not (glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, alone and not _HANGUL.match(after))):
+        if not (
+            glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, alone and not _HANGUL.match(after))
+        ):
             return True
         start = text.find(answer, start + 1)
     return False

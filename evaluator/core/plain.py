@@ -12,21 +12,103 @@
 
 import re
 import unicodedata
+from functools import cache
 
-from evaluator.core.text import UNSPACED, is_punctuation, main_code, punctuation
+from evaluator.core.text import LARGE, UNSPACED, is_punctuation, main_code, punctuation
 
 SIGNS = frozenset("⋅−⁄∶^+♯")  # of numbers, and of `C♯`
 _TURKIC = frozenset(("tr", "az"))
 # Languages that write 1.000,5; and those of them that group thousands by a space.
 _COMMA = frozenset(
-    "az be bg bs ca cs da de el es et eu fi fo fr fy gl hr hu hy id is it jv ka kk ky lt lv mk nb nl nn no pl pt ro ru "
-    "rw sk sl sq sr sv tg tr tt uk uz vi".split()
+    [
+        "az",
+        "be",
+        "bg",
+        "bs",
+        "ca",
+        "cs",
+        "da",
+        "de",
+        "el",
+        "es",
+        "et",
+        "eu",
+        "fi",
+        "fo",
+        "fr",
+        "fy",
+        "gl",
+        "hr",
+        "hu",
+        "hy",
+        "id",
+        "is",
+        "it",
+        "jv",
+        "ka",
+        "kk",
+        "ky",
+        "lt",
+        "lv",
+        "mk",
+        "nb",
+        "nl",
+        "nn",
+        "no",
+        "pl",
+        "pt",
+        "ro",
+        "ru",
+        "rw",
+        "sk",
+        "sl",
+        "sq",
+        "sr",
+        "sv",
+        "tg",
+        "tr",
+        "tt",
+        "uk",
+        "uz",
+        "vi",
+    ]
 )
-_SPACE = frozenset("be bg cs es et fi fr hu hy ka kk ky lt lv nb nn no pl pt ru sk sq sv tg tt uk uz".split())
-# Before NFKC, which would make an accent of an apostrophe. Joined thousands and powers lose their look in it, too.
+_SPACE = frozenset(
+    [
+        "be",
+        "bg",
+        "cs",
+        "es",
+        "et",
+        "fi",
+        "fr",
+        "hu",
+        "hy",
+        "ka",
+        "kk",
+        "ky",
+        "lt",
+        "lv",
+        "nb",
+        "nn",
+        "no",
+        "pl",
+        "pt",
+        "ru",
+        "sk",
+        "sq",
+        "sv",
+        "tg",
+        "tt",
+        "uk",
+        "uz",
+    ]
+)
+# Before NFKC, which would make an accent of an apostrophe, and lose how thousands, powers and fractions look.
 _BEFORE = str.maketrans(
-    dict.fromkeys("´`‘’‛ʹʻʼʽˈ′‵＇ꞌ᾽᾿῾՚׳ߴߵ", "'") | {"№": " no ", "⋅": ".", "٫": ".", "٬": "'", "،": ","}
+    dict.fromkeys("´`‘’‛ʹʻʼʽˈ′‵＇ꞌ᾽᾿῾՚׳ߴߵ", "'") | {"№": " no ", "⋅": ".", "٫": ".", "٬": "'", "،": ",", "İ": "i"}
 )
+_ODD = re.compile(f"[{''.join(map(chr, _BEFORE))}\u00a0\u2009\u202f⁻⁰¹²³⁴-⁹¼-¾⅐-⅞]")
 _GROUPED = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _POWER = re.compile(r"(?<=\d)(?=[⁻⁰¹²³⁴-⁹])")
 _MIXED = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")
@@ -38,7 +120,8 @@ _DROPPED = re.compile(
 )
 _STRESS = re.compile("(?<=[\u0400-\u052f])[\u0300\u0301]+")
 _APART = re.compile(f"(?<=[{UNSPACED}])[ ']+(?=[{UNSPACED}])")
-_MARKED = re.compile(r"[-.,/:~'—^+] ?[$€£¥₹₩]?\d")  # a number that is more than its digits
+_DIGIT = re.compile("[0-9]")
+_MARKED = re.compile(r"[-.,/:~'—+][$€£¥₹₩]?\d|\d [-/:] \d|\d \d{3}")  # a number that is more than its digits
 _SPREAD = re.compile(r"(?<=\d) ([-/:]) (?=\d)")
 _WRITTEN = re.compile(r"\d+(?:[.,']\d+)+")
 _WITH_POINT, _WITH_COMMA = (
@@ -59,49 +142,49 @@ _INITIALS = re.compile(r"\b([^\W\d_])\.(?=[^\W\d_]\b)")
 _SHARP = re.compile(r"(?<=[^\W\d_])#(?!\w)")
 
 
-class _Folded(dict[int, str | None]):
-    """The table of `str.translate` after NFKC. Each character is looked up once."""
-
-    def __init__(self, cased: bool) -> None:
-        self._cased = cased
+class _Kept(dict[int, str | None]):
+    """The table of `str.translate` after NFKC: what is kept of a special character. Each is looked up once."""
 
     def __missing__(self, code: int) -> str | None:
-        char = chr(code)
-        kept = self[code] = self._kept(char)
+        kept = self[code] = _kept(chr(code))
         return kept
 
-    def _kept(self, char: str) -> str | None:
-        kind = unicodedata.category(char)
-        if _DROPPED.match(char) or (kind == "Cf" and not "\U000e0020" <= char <= "\U000e007f"):  # flags have tags
-            return None
-        if kind == "Nd":
-            return str(unicodedata.decimal(char))
-        if kind == "Pd" or char in "−˗":
-            return "—" if char in "—―⸺⸻" else "-"
-        if char in "⁄∕∶":
-            return ":" if char == "∶" else "/"
-        if char == "°":
-            return " "
-        if char > "\uffff" and is_punctuation(char):
-            return "."
-        return char if self._cased else "i" if char == "İ" else char.casefold()
+
+def _kept(char: str) -> str | None:
+    kind = unicodedata.category(char)
+    if _DROPPED.match(char) or (kind == "Cf" and not "\U000e0020" <= char <= "\U000e007f"):  # flags have tags
+        return None
+    if kind == "Nd":
+        return str(unicodedata.decimal(char))
+    if kind == "Pd" or char in "−˗":
+        return "—" if char in "—―⸺⸻" else "-"
+    return _OTHERS.get(char, "." if char > "\uffff" and is_punctuation(char) else char)
 
 
-_TABLES = {cased: _Folded(cased) for cased in (False, True)}
+_OTHERS = {"⁄": "/", "∕": "/", "∶": ":", "°": " "}
+_KEPT = _Kept()
+
+
+@cache
+def _special() -> re.Pattern[str]:
+    """The characters of 16 bits that `_kept` changes."""
+    return re.compile(f"[{re.escape(''.join(char for char in map(chr, range(2**16)) if _kept(char) != char))}]")
 
 
 def plain(text: str, language: str, *, cased: bool = False) -> str:
     """The normal form. `cased`: without case folding."""
     code = main_code(language)
     if code in _TURKIC and not cased:
-        text = text.replace("I\u0307", "i").replace("İ", "i").replace("I", "ı")
+        text = text.replace("I\u0307", "i").replace("I", "ı")
     simple = text.isascii()
-    text = text.replace("`", "'") if simple else _characters(text, cased)
-    if simple and not cased:
-        text = text.lower()
-    if code in _SPACE or _MARKED.search(text):
+    if simple:
+        text = (text if cased else text.lower()).replace("`", "'")
+    else:
+        text = _characters(text, cased)
+    if _DIGIT.search(text) and _MARKED.search(text):
         text = _numbers(text, code)
-    text = _INITIALS.sub(r"\1", text)
+    if "." in text[:-1]:
+        text = _INITIALS.sub(r"\1", text)
     if "#" in text:
         text = _SHARP.sub("♯", text)
     text = " ".join(punctuation().sub(_joint, text).split())
@@ -114,9 +197,15 @@ def forms(normal: str) -> tuple[str, ...]:
 
 
 def _characters(text: str, cased: bool) -> str:
-    text = _MIXED.sub("+", _POWER.sub("^", _GROUPED.sub("", text.translate(_BEFORE))))
-    text = unicodedata.normalize("NFKC", text).translate(_TABLES[cased])
-    return _STRESS.sub("", unicodedata.normalize("NFKC", text))
+    text = unicodedata.normalize("NFC", text)
+    if _ODD.search(text):
+        text = _MIXED.sub("+", _POWER.sub("^", _GROUPED.sub("", text.translate(_BEFORE))))
+    text = unicodedata.normalize("NFKC", text)
+    if not cased:
+        text = unicodedata.normalize("NFKC", text.casefold())
+    if _special().search(text) or LARGE.search(text):
+        text = unicodedata.normalize("NFKC", text.translate(_KEPT))
+    return _STRESS.sub("", text) if "\u0300" in text or "\u0301" in text else text
 
 
 def _numbers(text: str, code: str) -> str:

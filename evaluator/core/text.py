@@ -22,13 +22,38 @@ _SPELLINGS: Mapping[str, list[str]] = {
 }
 _NAMES = {code: words[0] for code, words in _SPELLINGS.items()}
 _CODES = {word: code for code, words in _SPELLINGS.items() for word in words} | {code: code for code in _NAMES}
-# Languages whose scripts put no space between words, and these scripts: Thai, Lao, Tibetan, Burmese, Khmer, Tai Le to
+# Languages whose scripts put no space between words, and the 16 bits of these scripts: Thai, Lao, Tibetan, Burmese, Khmer, Tai Le to
 # Tai Tham, kana, Chinese.
-_WITHOUT_SPACES = frozenset("th lo km my bo dz zh yue wuu lzh nan hak gan cdo hsn cjy ja shn khb tdd nod ksw mnw".split())
+_WITHOUT_SPACES = frozenset(
+    [
+        "th",
+        "lo",
+        "km",
+        "my",
+        "bo",
+        "dz",
+        "zh",
+        "yue",
+        "wuu",
+        "lzh",
+        "nan",
+        "hak",
+        "gan",
+        "cdo",
+        "hsn",
+        "cjy",
+        "ja",
+        "shn",
+        "khb",
+        "tdd",
+        "nod",
+        "ksw",
+        "mnw",
+    ]
+)
 UNSPACED = (
     r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u2e80-\u2fdf\u3005-\u3007\u3031-\u3035"
     r"\u303b\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff"
-    r"\U0001b000-\U0001b2ff\U00020000-\U0003ffff"
 )
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # The articles that may begin an answer.
@@ -52,7 +77,7 @@ class _Kept(dict[int, int | None]):
 
 
 _WITHOUT_PUNCTUATION = _Kept()
-_LARGE = re.compile("[\U00010000-\U0010ffff]")  # characters of more than 16 bits
+LARGE = re.compile("[\U00010000-\U0010ffff]")  # characters of more than 16 bits
 
 
 @lru_cache(maxsize=1024)
@@ -98,7 +123,7 @@ def punctuation() -> re.Pattern[str]:
 def normalise(text: str) -> str:
     """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
     text = unicodedata.normalize("NFC", text).lower()
-    kept = text.translate(_WITHOUT_PUNCTUATION) if _LARGE.search(text) else punctuation().sub("", text)
+    kept = text.translate(_WITHOUT_PUNCTUATION) if LARGE.search(text) else punctuation().sub("", text)
     return " ".join(kept.split())
 
 

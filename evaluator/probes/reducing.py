@@ -18,8 +18,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from evaluator.core.text import normalise
 from evaluator.core.grading import strip_thinking
+from evaluator.core.plain import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,9 +70,33 @@ def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     return where_measured(reduced, asked, probe, f"{probe}_hit")
 
 
-def said(text: object) -> int | None:
-    """The same number for answers that are the same once they are normalised, as grading does."""
-    return crc32(normalise(strip_thinking(text)).encode()) if isinstance(text, str) else None
+def by_its_rule(records: pd.DataFrame) -> pd.DataFrame:
+    """The records with `contains` by the run's rule of grading: everything that counts right answers reads this."""
+    paper = records["grading"].eq("paper").fillna(False).astype(bool)
+    return records.assign(contains=records["contains"].where(~paper, records["contains_paper"]))
+
+
+def by_both_rules(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+    """Of an item's graded answers, how many each rule counts, how many the paper's alone does, and the first of these.
+
+    Empty for records of one rule."""
+    done = asked[asked["contains"].notna() & asked["contains_paper"].notna()]
+    if probe == "greedy":
+        done = done[done["index"] == 0]
+    strict, paper = (done[name].astype(bool) for name in ("contains", "contains_paper"))
+    counts = {"graded": 1, "strict": strict, "paper": paper, "only_paper": paper & ~strict}
+    marked = done.assign(**{f"{probe}_{name}": value for name, value in counts.items()})
+    marked[f"{probe}_example"] = done["text"].where(paper & ~strict)
+    columns = {f"{probe}_{name}": "sum" for name in counts} | {f"{probe}_example": "first"}
+    return marked.sort_values("index", kind="stable").groupby(list(KEY)).agg(columns)
+
+
+BOTH_RULES = {"graded": "Int64", "strict": "Int64", "paper": "Int64", "only_paper": "Int64", "example": "string"}
+
+
+def said(text: object, language: str) -> int | None:
+    """The same number for answers that are the same in their normal form."""
+    return crc32(plain(strip_thinking(text), language).encode()) if isinstance(text, str) else None
 
 
 def majority(asked: pd.DataFrame) -> pd.Series:
@@ -82,10 +106,11 @@ def majority(asked: pd.DataFrame) -> pd.Series:
     equal chances: the value is the mean over them, so the order of the samples changes nothing. A
     cut thought votes for no answer."""
     key = list(KEY)
-    votes = asked[key].assign(said=asked["text"].map(said), right=asked["contains"].astype("Float64"))
-    answers = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])
-    most = answers["size"].groupby(key).transform("max")
-    return answers.loc[answers["size"] == most, "mean"].groupby(key).mean().astype("Float64")
+    answers = [said(*answer) for answer in zip(asked["text"], asked["language"], strict=True)]
+    votes = asked[key].assign(said=answers, right=asked["contains"].astype("Float64"))
+    voted = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])
+    most = voted["size"].groupby(key).transform("max")
+    return voted.loc[voted["size"] == most, "mean"].groupby(key).mean().astype("Float64")
 
 
 @dataclass(frozen=True, eq=False)

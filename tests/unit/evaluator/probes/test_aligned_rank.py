@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.core.grading import grade
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.grading import grade
 from evaluator.probes.item import BaseAnswer
 from evaluator.probes.rank import NOT_OPEN, NOT_SAID, align
 from tests.support import letters

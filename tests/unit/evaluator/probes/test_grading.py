@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator.core.grading import grade, strip_thinking
 from evaluator.core.text import code_of, name_of, normalise, split_tokens, without_spaces
-from evaluator.probes.grading import grade, strip_thinking
 
 
 @pytest.mark.parametrize(
