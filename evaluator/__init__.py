@@ -20,7 +20,7 @@ def open_run(path: str | Path) -> "OpenRun":
 
 
 def grade(response: str, answers: Iterable[str], language: str, rule: str = "strict") -> dict[str, Any]:
-    """`contains`, `exact_match` and `token_f1` of a response, by rule `strict` or `paper` (`evaluator.core.grading`)."""
+    """`contains`, `exact_match` and `token_f1` by rule `strict` or `paper` (`evaluator.core.grading`)."""
     from evaluator.core import grading
 
     return grading.grade(response, answers, language, rule)

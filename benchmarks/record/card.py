@@ -121,7 +121,7 @@ def _asked(plan: Plan, config: EvalConfig, prompter: Prompter, greedy: Sequence[
         ids = plan.scored[text]
         found[place] = Asked(prompt=ids.prompt_ids, answer=ids.continuation_ids)
     own = tuple(greedy[:-1] if greedy and greedy[-1] in prompter.eos_ids else greedy)
-    aligned = align(own, question.item.answers, prompter.decode)
+    aligned = align(own, question.item, config.grading, prompter.decode)
     lead_in, answer = aligned or ((), ())
     found["aligned_rank", 0] = Asked(prompt=prompt + lead_in, answer=answer, excluded=aligned is None)
     return found

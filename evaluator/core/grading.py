@@ -138,18 +138,17 @@ def _by_paper(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
 
 def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
     wanted = _by_strict(answers, language)
-    result = {"contains": False, "exact_match": False, "token_f1": 0.0}
+    found, exact, token_f1 = False, False, 0.0
     for text in forms(plain(response, language)):
         bare = _bare(text, language)
-        exact = any(answer.bare == bare for answer in wanted)
-        result["contains"] |= exact or any(answer.is_in(text) for answer in wanted if not answer.letter)
-        result["exact_match"] |= exact
-        result["token_f1"] = max(result["token_f1"], _token_f1(split_tokens(bare, language), wanted))
-    for answer in wanted:
-        if answer.letter and not result["contains"]:
-            cased = forms(plain(response, language, cased=True))
-            result["contains"] = any(_stands(answer.letter, text, True) for text in cased)
-    return result
+        exact = exact or any(answer.bare == bare for answer in wanted)
+        found = found or exact or any(answer.is_in(text) for answer in wanted if not answer.letter)
+        token_f1 = max(token_f1, _token_f1(split_tokens(bare, language), wanted))
+    letters = () if found else tuple(answer.letter for answer in wanted if answer.letter)
+    if letters:
+        cased = forms(plain(response, language, cased=True))
+        found = any(_stands(letter, text, True) for letter in letters for text in cased)
+    return {"contains": found, "exact_match": exact, "token_f1": token_f1}
 
 
 def _loosely(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
@@ -192,9 +191,8 @@ def _stands(answer: str, text: str, alone: bool) -> bool:
         end = start + len(answer)
         before, after = text[start - 1 : start], text[end : end + 1]
         glued = alone and answer[0].isdecimal() and before.islower()  # `5` in `h5n1`
-        if not (
-            glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, alone and not _HANGUL.match(after))
-        ):
+        last = alone and not _HANGUL.match(after)  # particles follow a noun directly
+        if not (glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, last)):
             return True
         start = text.find(answer, start + 1)
     return False

@@ -14,96 +14,10 @@ import re
 import unicodedata
 from functools import cache
 
-from evaluator.core.text import LARGE, UNSPACED, is_punctuation, main_code, punctuation
+from evaluator.core.text import BY_SPACE, LARGE, UNSPACED, WITH_COMMA, is_punctuation, main_code, punctuation
 
 SIGNS = frozenset("⋅−⁄∶^+♯")  # of numbers, and of `C♯`
 _TURKIC = frozenset(("tr", "az"))
-# Languages that write 1.000,5; and those of them that group thousands by a space.
-_COMMA = frozenset(
-    [
-        "az",
-        "be",
-        "bg",
-        "bs",
-        "ca",
-        "cs",
-        "da",
-        "de",
-        "el",
-        "es",
-        "et",
-        "eu",
-        "fi",
-        "fo",
-        "fr",
-        "fy",
-        "gl",
-        "hr",
-        "hu",
-        "hy",
-        "id",
-        "is",
-        "it",
-        "jv",
-        "ka",
-        "kk",
-        "ky",
-        "lt",
-        "lv",
-        "mk",
-        "nb",
-        "nl",
-        "nn",
-        "no",
-        "pl",
-        "pt",
-        "ro",
-        "ru",
-        "rw",
-        "sk",
-        "sl",
-        "sq",
-        "sr",
-        "sv",
-        "tg",
-        "tr",
-        "tt",
-        "uk",
-        "uz",
-        "vi",
-    ]
-)
-_SPACE = frozenset(
-    [
-        "be",
-        "bg",
-        "cs",
-        "es",
-        "et",
-        "fi",
-        "fr",
-        "hu",
-        "hy",
-        "ka",
-        "kk",
-        "ky",
-        "lt",
-        "lv",
-        "nb",
-        "nn",
-        "no",
-        "pl",
-        "pt",
-        "ru",
-        "sk",
-        "sq",
-        "sv",
-        "tg",
-        "tt",
-        "uk",
-        "uz",
-    ]
-)
 # Before NFKC, which would make an accent of an apostrophe, and lose how thousands, powers and fractions look.
 _BEFORE = str.maketrans(
     dict.fromkeys("´`‘’‛ʹʻʼʽˈ′‵＇ꞌ᾽᾿῾՚׳ߴߵ", "'") | {"№": " no ", "⋅": ".", "٫": ".", "٬": "'", "،": ",", "İ": "i"}
@@ -177,10 +91,7 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
     if code in _TURKIC and not cased:
         text = text.replace("I\u0307", "i").replace("I", "ı")
     simple = text.isascii()
-    if simple:
-        text = (text if cased else text.lower()).replace("`", "'")
-    else:
-        text = _characters(text, cased)
+    text = _ascii(text, cased) if simple else _characters(text, cased)
     if _DIGIT.search(text) and _MARKED.search(text):
         text = _numbers(text, code)
     if "." in text[:-1]:
@@ -194,6 +105,10 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
 def forms(normal: str) -> tuple[str, ...]:
     """The texts that a normal form stands for: with each joint closed, and open. `e'mail`: `email`, `e mail`."""
     return (normal.replace("'", ""), normal.replace("'", " ")) if "'" in normal else (normal,)
+
+
+def _ascii(text: str, cased: bool) -> str:
+    return (text if cased else text.lower()).replace("`", "'")
 
 
 def _characters(text: str, cased: bool) -> str:
@@ -210,10 +125,10 @@ def _characters(text: str, cased: bool) -> str:
 
 def _numbers(text: str, code: str) -> str:
     text = _SPREAD.sub(r"\1", text)
-    if code in _SPACE:
+    if code in BY_SPACE:
         text = _BY_SPACE.sub(lambda found: found[0].replace(" ", ""), text)
     text = _YEAR_FIRST.sub(r"\1 \2", _DAY_FIRST.sub(r"\1 \3", text))
-    text = _WRITTEN.sub(_with_comma if code in _COMMA else _with_point, text)
+    text = _WRITTEN.sub(_with_comma if code in WITH_COMMA else _with_point, text)
     text = _BETWEEN.sub(lambda found: _SIGN_OF[found[0]], _LEADING.sub("0.", text))
     return _WHOLE.sub("+", _POSITIVE.sub("", _NEGATIVE.sub(r"\1−", text)))
 

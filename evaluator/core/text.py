@@ -6,8 +6,8 @@
     normalise("The  Nile.") == "the nile"
 
 `languages.json` has a language in each line: its shortest code of ISO 639, its English name, then its other codes and
-the names that data sets use. A standard variety is its language (`cmn`: `zh`); other varieties are languages of their
-own (`yue`). A language that is not in the table keeps its spelling, in lower case."""
+the names that data sets use; also how languages write numbers (CLDR). A standard variety is its language (`cmn`: `zh`);
+others are languages of their own (`yue`). A language that is not in the table keeps its spelling, in lower case."""
 
 import json
 import re
@@ -15,42 +15,16 @@ import unicodedata
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
-_SPELLINGS: Mapping[str, list[str]] = {
-    code: words.split(", ")
-    for code, words in json.loads((Path(__file__).parent / "languages.json").read_text(encoding="utf-8")).items()
-}
+_TABLE: Mapping[str, Any] = json.loads((Path(__file__).parent / "languages.json").read_text(encoding="utf-8"))
+_SPELLINGS: Mapping[str, list[str]] = {code: words.split(", ") for code, words in _TABLE["names"].items()}
 _NAMES = {code: words[0] for code, words in _SPELLINGS.items()}
 _CODES = {word: code for code, words in _SPELLINGS.items() for word in words} | {code: code for code in _NAMES}
-# Languages whose scripts put no space between words, and the 16 bits of these scripts: Thai, Lao, Tibetan, Burmese, Khmer, Tai Le to
-# Tai Tham, kana, Chinese.
-_WITHOUT_SPACES = frozenset(
-    [
-        "th",
-        "lo",
-        "km",
-        "my",
-        "bo",
-        "dz",
-        "zh",
-        "yue",
-        "wuu",
-        "lzh",
-        "nan",
-        "hak",
-        "gan",
-        "cdo",
-        "hsn",
-        "cjy",
-        "ja",
-        "shn",
-        "khb",
-        "tdd",
-        "nod",
-        "ksw",
-        "mnw",
-    ]
+WITH_COMMA, BY_SPACE, _WITHOUT_SPACES = (
+    frozenset(_TABLE[habit].split()) for habit in ("decimal comma", "thousands by space", "no space between words")
 )
+# The scripts that put no space between words, in 16 bits: Thai, Lao, Tibetan, Burmese, Khmer, Tai, kana, Chinese.
 UNSPACED = (
     r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u2e80-\u2fdf\u3005-\u3007\u3031-\u3035"
     r"\u303b\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff"
@@ -116,7 +90,8 @@ def is_punctuation(char: str) -> bool:
 
 @cache
 def punctuation() -> re.Pattern[str]:
-    """Runs of it, of 16 bits: `re` finds it by a table, in a third of the time of `str.translate`; other sets it looks through."""
+    """Runs of it, of 16 bits: `re` finds it by a table, in a third of the time of `str.translate`; other sets it looks
+    through."""
     return re.compile(f"[{re.escape(''.join(filter(is_punctuation, map(chr, range(2**16)))))}]+")
 
 

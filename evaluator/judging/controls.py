@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from evaluator.core.grading import gradable
+from evaluator.core.grading import alike, gradable
 from evaluator.core.records import ControlKind, Item
 from evaluator.core.text import ARTICLES, main_code
 from evaluator.judging.matcher import Claim
@@ -59,22 +59,24 @@ def _of_language(items: Sequence[Item], per_language: int) -> list[Control]:
     found: list[Control] = []
     for at, item in enumerate(items[:per_language]):
         forms = paraphrases(item.answers[0], item.language)
-        alike = types[answer_type(item.answers[0], item.language)]
-        start = alike.index(at)
-        others = (items[other] for other in (*alike[start + 1 :], *alike[:start]))
+        typed = types[answer_type(item.answers[0], item.language)]
+        start = typed.index(at)
+        others = (items[other] for other in (*typed[start + 1 :], *typed[:start]))
         texts = (other.answers[0] for other in others)
         responses: dict[ControlKind, str | None] = {
             "same": item.answers[0],
             "paraphrase": forms[crc32(item.item_id.encode()) % len(forms)] if forms else None,
-            "other": next(
-                (text for text in texts if not any(alike(text, own, item.language) for own in item.answers)), None
-            ),
+            "other": next((text for text in texts if not _is_answer(text, item)), None),
         }
         for kind, response in responses.items():
             if response is not None:
                 claim = Claim(question=item.question, answers=item.answers, response=response)
                 found.append(Control(language=item.language, item_id=item.item_id, kind=kind, claim=claim))
     return found
+
+
+def _is_answer(text: str, item: Item) -> bool:
+    return any(alike(text, own, item.language) for own in item.answers)
 
 
 def _family_name_first(answer: str, language: str) -> str | None:

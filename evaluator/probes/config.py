@@ -114,8 +114,8 @@ class EvalConfig(Settings, Source):
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
-        """The settings that records depend on, as JSON, beside the task's data. Without `options` they are `any`, without
-        `grading` the paper's."""
+        """The settings that records depend on, as JSON, beside the task's data. Without `options` they are `any`, and
+        without `grading` it is `paper`."""
         unsaid = {*Source.model_fields} - self.given().keys() | ({"template"} if self.template is None else set())
         unsaid |= set() if self.length else {"context_tokens"}
         unsaid |= {"options"} if self.is_text or self.options == "any" else set()

@@ -41,10 +41,11 @@ def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
     language = pool[0].language if pool else ""
     answers = {answer for item in asked for answer in gradable(item.answers, language)}
     passages = {text: normalised(text, language) for text in dict.fromkeys(item.context for item in pool)}
-    held = {
-        text: sum(holds(normal, (each,), language) for each in answers) for text, normal in passages.items() if normal
-    }
-    order = sorted(held, key=lambda text: (held[text], _drawn(text)))
+
+    def place(text: str) -> tuple[int, float]:
+        return sum(holds(passages[text], (answer,), language) for answer in answers), _drawn(text)
+
+    order = sorted(filter(passages.get, passages), key=place)
     ends = accumulate(len(text.encode()) for text in order)
     return tuple(text for text, end in zip(order, ends, strict=True) if end <= _BYTES * (tokens + len(text)))
 

@@ -84,11 +84,11 @@ def by_both_rules(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     if probe == "greedy":
         done = done[done["index"] == 0]
     strict, paper = (done[name].astype(bool) for name in ("contains", "contains_paper"))
-    counts = {"graded": 1, "strict": strict, "paper": paper, "only_paper": paper & ~strict}
-    marked = done.assign(**{f"{probe}_{name}": value for name, value in counts.items()})
-    marked[f"{probe}_example"] = done["text"].where(paper & ~strict)
-    columns = {f"{probe}_{name}": "sum" for name in counts} | {f"{probe}_example": "first"}
-    return marked.sort_values("index", kind="stable").groupby(list(KEY)).agg(columns)
+    loose = paper & ~strict
+    values = {"graded": done["contains"].notna(), "strict": strict, "paper": paper, "only_paper": loose}
+    values["example"] = done["text"].where(loose)
+    marked = done[[*KEY, "index"]].assign(**values).sort_values("index", kind="stable").groupby(list(KEY))
+    return marked.agg({name: "first" if name == "example" else "sum" for name in values}).add_prefix(f"{probe}_")
 
 
 BOTH_RULES = {"graded": "Int64", "strict": "Int64", "paper": "Int64", "only_paper": "Int64", "example": "string"}
@@ -105,9 +105,11 @@ def majority(asked: pd.DataFrame) -> pd.Series:
     That is self-consistency (Wang et al., ICLR 2023, arXiv 2203.11171). Answers that tie for the most are drawn with
     equal chances: the value is the mean over them, so the order of the samples changes nothing. A
     cut thought votes for no answer."""
+    import pandas as pd
+
     key = list(KEY)
     answers = [said(*answer) for answer in zip(asked["text"], asked["language"], strict=True)]
-    votes = asked[key].assign(said=answers, right=asked["contains"].astype("Float64"))
+    votes = asked[key].assign(said=pd.Series(answers, asked.index), right=asked["contains"].astype("Float64"))
     voted = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])
     most = voted["size"].groupby(key).transform("max")
     return voted.loc[voted["size"] == most, "mean"].groupby(key).mean().astype("Float64")

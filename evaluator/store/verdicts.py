@@ -29,6 +29,7 @@ from evaluator.store.records import RecordStore
 Key = tuple[str | int, ...]  # the values of KEY or CONTROL_KEY: what names a record or a control pair
 Part = tuple[str, str]  # checkpoint, task
 CONTROL_KEY = ("language", "item_id", "control", "response")
+_GRADES = ("contains", "contains_paper", "grading")
 _PANEL = Path("controls/panel.json")
 
 
@@ -45,9 +46,7 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
     found: dict[Part, list[Answered]] = {}
     asked: dict[str, dict[tuple[str, str], Item]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():
-        table = read_part(
-            path, [*schema.KEY, "status", "text", "contains", "contains_paper", "grading"], schema.RECORD_COLUMNS
-        )
+        table = read_part(path, [*schema.KEY, "status", "text", *_GRADES], schema.RECORD_COLUMNS)
         records = by_its_rule(table.to_pandas())
         asked_of = records["probe"].isin(probes) & records["contains"].notna()
         asked_of &= (records["probe"] != "greedy") | (records["index"] == 0)  # as it is

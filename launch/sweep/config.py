@@ -164,8 +164,8 @@ class Resources(Frozen):
 class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
-    Each included sweep keeps its own models, settings, tasks, seed and grading. The outermost sweep decides engine, resources,
-    gate and screen. Models with one name must be the same model."""
+    Each included sweep keeps its own models, settings, tasks, seed and grading. The outermost sweep decides engine,
+    resources, gate and screen. Models with one name must be the same model."""
 
     models: dict[str, str] = Field(default_factory=dict)
     base: str | None = None  # the model to compare other models with (`resurface eval --base`)
