@@ -89,7 +89,7 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
     """The normal form. `cased`: without case folding."""
     code = main_code(language)
     if code in _TURKIC and not cased:
-        text = text.replace("I\u0307", "i").replace("I", "ı")
+        text = unicodedata.normalize("NFC", text).replace("I", "ı")
     simple = text.isascii()
     text = _ascii(text, cased) if simple else _characters(text, cased)
     if _DIGIT.search(text) and _MARKED.search(text):
@@ -98,7 +98,7 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
         text = _INITIALS.sub(r"\1", text)
     if "#" in text:
         text = _SHARP.sub("♯", text)
-    text = " ".join(punctuation().sub(_joint, text).split())
+    text = _WHOLE.sub("+", " ".join(punctuation().sub(_joint, text).split()))
     return text if simple else _APART.sub("", text)
 
 
@@ -130,7 +130,7 @@ def _numbers(text: str, code: str) -> str:
     text = _YEAR_FIRST.sub(r"\1 \2", _DAY_FIRST.sub(r"\1 \3", text))
     text = _WRITTEN.sub(_with_comma if code in WITH_COMMA else _with_point, text)
     text = _BETWEEN.sub(lambda found: _SIGN_OF[found[0]], _LEADING.sub("0.", text))
-    return _WHOLE.sub("+", _POSITIVE.sub("", _NEGATIVE.sub(r"\1−", text)))
+    return _POSITIVE.sub("", _NEGATIVE.sub(r"\1−", text))
 
 
 def _with_point(found: re.Match[str]) -> str:
