@@ -25,6 +25,7 @@ of thinking. So a thought never counts as the answer, even if k splits a tag or 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from evaluator.asking.questions import Question
@@ -96,7 +97,7 @@ class AlignedRank(ItemProbe):
                 return [item.record(self.name, **failed(greedy.error))]
         said = greedy.token_ids if base is None else base.token_ids
         own = said[:-1] if said[-1:] and said[-1] in item.eos_ids else said
-        aligned = align(own, item.item, item.config.grading, item.decode)
+        aligned = align(own, partial(right, item.item, item.config.grading), item.decode)
         if aligned is None:
             return [item.record(self.name, status="excluded", text=NOT_SAID)]
         lead_in, answer = aligned
@@ -124,10 +125,16 @@ class AlignedRank(ItemProbe):
         return where_measured(named, asked, self.name, "aligned_rank")
 
 
+def right(item: Item, rule: Grading, text: str) -> bool:
+    return contains(text, item.answers, item.language, rule)
+
+
 def align(
-    token_ids: tuple[int, ...], item: Item, rule: Grading, decode: Callable[[Sequence[int]], str]
+    token_ids: tuple[int, ...], is_right: Callable[[str], bool], decode: Callable[[Sequence[int]], str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Cut ids without EOS, by the rule above, into lead-in and aligned answer; None without a gold answer."""
+    """Cut ids without EOS, by the rule above, into lead-in and aligned answer; None without a gold answer.
+
+    `is_right`: whether a text contains one."""
     thoughts = thinking_spans(decode(token_ids))
 
     def says(start: int, end: int) -> bool:
@@ -136,7 +143,7 @@ def align(
             # A slice may decode to fewer characters than its part of the whole (a leading space), or to more (part of
             # a character's bytes). So it takes its end from the whole.
             text = _without(thoughts, text, len(decode(token_ids[:end])) - len(text))
-        return contains(text, item.answers, item.language, rule)
+        return is_right(text)
 
     if not says(0, len(token_ids)):
         return None
