@@ -23,7 +23,7 @@ from evaluator.core.records import CONTEXT, FORMATS, METADATA, PRUNING, SERVING,
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
-from evaluator.store.outcomes import KEY, MEASURED, Outcomes, Recent, outcome_types
+from evaluator.store.outcomes import KEY, MEASURED, Outcomes, Recent, columns_of, outcome_types
 from evaluator.store.run_json import screened_of
 from evaluator.tasks.loading import NO_LANGUAGES
 
@@ -138,7 +138,7 @@ class Inputs:
         for probe in PROBES:
             asked = frame[frame[f"{probe.name}_status"].notna()]
             seed = own if (asked["seed"] == own).any() else asked["seed"].min()
-            columns = [*ITEM, f"{probe.name}_status", f"{probe.name}_why", *probe.columns]
+            columns = [*ITEM, f"{probe.name}_status", f"{probe.name}_why", *columns_of(probe)]
             chosen = chosen.merge(asked.loc[asked["seed"] == seed, columns], on=list(ITEM), how="left")
         return chosen[self._columns].reset_index(drop=True)
 

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from evaluator.core.records import CONTEXT, METADATA, SERVING
 from evaluator.probes import PROBES
+from evaluator.probes.base import Probe
 from evaluator.probes.reducing import BOTH_RULES, KEY, MEASURED, by_both_rules, by_its_rule, why_not
 from evaluator.store.files import write_parquet
 from evaluator.store.schema import PANDAS
@@ -34,13 +35,17 @@ Key = TypeVar("Key")
 Pair = tuple[str, str]  # checkpoint, task
 
 
+def columns_of(probe: Probe) -> dict[str, str]:
+    """A probe's own outcome columns, with their pandas types."""
+    both = BOTH_RULES if probe.name in GRADED else {}
+    return {**probe.columns, **{f"{probe.name}_{name}": kind for name, kind in both.items()}}
+
+
 def outcome_types() -> dict[str, str]:
     """The outcome columns in order, with their pandas types."""
     types = {name: PANDAS[name] for name in (*KEY, *METADATA, *SERVING)}
     for probe in PROBES:
-        types |= {f"{probe.name}_status": "string", **probe.columns}
-        if probe.name in GRADED:
-            types |= {f"{probe.name}_{name}": kind for name, kind in BOTH_RULES.items()}
+        types |= {f"{probe.name}_status": "string", **columns_of(probe)}
     types |= {name: PANDAS[name] for name in CONTEXT}
     return types | {"truncated": "boolean", **{f"{probe.name}_why": "string" for probe in PROBES}}
 

@@ -169,10 +169,8 @@ def evaluate(
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
     formats: Annotated[str, question(help="see `resurface probes`")] = "open",
     probes: Annotated[str | None, question(help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")] = None,
-    options: Annotated[
-        str | None, question(help="how distractors are drawn: alike (default), any (the paper's way)")
-    ] = None,
-    grading: Annotated[str, question(help="when an answer is right: strict (default) or paper")] = "strict",
+    options: Annotated[str | None, question(help="drawn distractors: alike (default) or any")] = None,
+    grading: Annotated[str, question(show_default=False, help="strict (default) or paper")] = "strict",
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
     max_new_tokens: Annotated[int, question(help="tokens of an answer")] = 32,
     context_tokens: Annotated[str, question(metavar="N,...", help="longer contexts")] = "0",

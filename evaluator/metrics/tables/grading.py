@@ -12,6 +12,7 @@ import pandas as pd
 import evaluator.metrics.columns as col
 from evaluator.core.errors import one_line
 from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.table import Table
@@ -29,6 +30,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             if done.empty:
                 continue
             row: Row = {"task": subject.task, "checkpoint": subject.checkpoint, "probe": probe}
+            row |= left_out_of(items[f"{probe}_status"])
             counts = {name: as_floats(done[f"{probe}_{name}"]) for name in ("graded", "strict", "paper", "only_paper")}
             row |= {name: int(values.sum()) for name, values in counts.items() if name != "graded"}
             row |= {"n": int(counts["graded"].sum()), "examples": _examples(done[f"{probe}_example"])}
@@ -57,7 +59,7 @@ TABLE = Table(
     needs="the probe greedy, beam or sample",
     columns=(
         *col.TEXT("task", "checkpoint", "probe"),
-        *col.COUNT("n", "strict", "paper", "only_paper"),
+        *col.COUNT("n", "excluded", "engine_error", "strict", "paper", "only_paper"),
         Column("rate", col.PERCENTAGE, "strict rate", interval=True),
         *col.PERCENTAGE("paper_rate"),
         *col.TEXT("examples"),
