@@ -1,10 +1,12 @@
 """Checkpoint + items -> records -> numbers: the evaluator of compressed language models.
 
 run = open_run("runs/grid")
-run.table("fates")"""
+run.table("fates")
+grade("It was in 1863.", ["1863"], "english")     # {"contains": True, "exact_match": False, "token_f1": 0.4}"""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evaluator.report.opened import OpenRun
@@ -15,3 +17,10 @@ def open_run(path: str | Path) -> "OpenRun":
     from evaluator.report.opened import OpenRun  # late: a process that only imports a part needs no pandas
 
     return OpenRun(Path(path))
+
+
+def grade(response: str, answers: Iterable[str], language: str, rule: str = "strict") -> dict[str, Any]:
+    """`contains`, `exact_match` and `token_f1` by rule `strict` or `paper` (`evaluator.core.grading`)."""
+    from evaluator.core import grading
+
+    return grading.grade(response, answers, language, rule)

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from evaluator.core.errors import InputError, mapping_at, parse, rows_at, unknow
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
 from evaluator.probes.planning import plan_of, questions_of
-from evaluator.probes.rank import align
+from evaluator.probes.rank import align, right
 from evaluator.store.reading import read_part, read_run
 from evaluator.store.schema import KEY, RECORD_COLUMNS, RECORDS
 from evaluator.tasks import load_task
@@ -121,7 +122,7 @@ def _asked(plan: Plan, config: EvalConfig, prompter: Prompter, greedy: Sequence[
         ids = plan.scored[text]
         found[place] = Asked(prompt=ids.prompt_ids, answer=ids.continuation_ids)
     own = tuple(greedy[:-1] if greedy and greedy[-1] in prompter.eos_ids else greedy)
-    aligned = align(own, question.item.answers, prompter.decode)
+    aligned = align(own, partial(right, question.item, config.grading), prompter.decode)
     lead_in, answer = aligned or ((), ())
     found["aligned_rank", 0] = Asked(prompt=prompt + lead_in, answer=answer, excluded=aligned is None)
     return found

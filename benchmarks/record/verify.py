@@ -22,8 +22,8 @@ from benchmarks.record.card import Division, Refused, Row, Submission, card_of, 
 from benchmarks.serving.workload import fewest
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError, field, mapping_at, of_kind, one_line, parse, rows_at
+from evaluator.core.grading import grades
 from evaluator.engine.self_check import TOLERANCES
-from evaluator.probes.grading import grade
 from evaluator.probes.sample import sample_seed
 from evaluator.store.reading import read_run
 from launch.sweep.models import resolve_model
@@ -176,7 +176,7 @@ def _fault(found: Submission, row: Row) -> str | None:
     if len(ids) < most and ids[-1] not in eos:
         return f"its answer is shortened: {len(ids)} tokens without EOS"
     text, item = found.prompter.decode(ids), plan.question.item
-    graded = {"text": text, **grade(text, item.answers, item.language)}
+    graded = {"text": text, "grading": found.config.grading, **grades(text, item.answers, item.language)}
     wrong = [name for name, value in graded.items() if row[name] != value]
     return f"its column {wrong[0]} does not follow from its tokens" if wrong else None
 

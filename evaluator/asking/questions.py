@@ -34,6 +34,7 @@ class Question:
     deep: bool = False  # among the first 100 of its language, which some probes are limited to
     options: Options | None = None  # gold answer and drawn distractors; None: nothing needs them, or there are none
     hard_options: Options | None = None  # gold answer and the distractors most like it; None as above
+    no_options: str = NO_DISTRACTOR  # why there are none, if there are none
     candidates: Mapping[Format, tuple[str, ...]]  # the list in a format's prompt, in order
     exemplar: Item | None = None  # the one-shot exemplar; None: no item of the language can be
     lists_options: bool = False  # its template lists options in every format
@@ -60,7 +61,7 @@ class Question:
         if format == "unrelated" and not self.can_pose(format):
             return NO_UNRELATED
         if (format in ("shown", "distractors_only") or self.lists_options) and self.options is None:
-            return NO_DISTRACTOR
+            return self.no_options
         return self.unfit or TOO_LONG
 
 

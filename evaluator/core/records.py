@@ -21,6 +21,7 @@ import msgspec
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
 ThoughtState = Literal["none", "closed", "cut", "forced"]
+Grading = Literal["strict", "paper"]  # the rule by which an answer is right
 ControlKind = Literal["same", "paraphrase", "other"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -151,8 +152,11 @@ class Record(Origin, frozen=True, kw_only=True):
     ] = None
     is_gold: Annotated[bool | None, Meaning("whether the scored option is the gold answer")] = None
     option_text: Annotated[str | None, Meaning("the scored option; `aligned_rank`: the aligned answer")] = None
-    contains: Annotated[bool | None, Meaning("whether the response contains a gold answer, both normalised")] = None
-    exact_match: Annotated[bool | None, Meaning("whether the response equals a gold answer, both normalised")] = None
+    contains: Annotated[
+        bool | None,
+        Meaning("whether the response contains a gold answer, by the strict rule; without `grading` the paper's"),
+    ] = None
+    exact_match: Annotated[bool | None, Meaning("whether the response equals a gold answer, by the same rule")] = None
     token_f1: Annotated[
         float | None, Meaning("token F1 of response and gold answer, the best over the answers", "0 to 1")
     ] = None
@@ -210,6 +214,8 @@ class Record(Origin, frozen=True, kw_only=True):
             "answer after we ended a cut thought. `greedy` has the last two both"
         ),
     ] = None
+    contains_paper: Annotated[bool | None, _Later("the same as `contains`, by the paper's rule")] = None
+    grading: Annotated[Grading | None, _Later("the rule that the run's tables and gate follow")] = None
     thought_ids: Annotated[tuple[int, ...] | None, _Unreported("ids of `thought`", later=True)] = None
     prompt_digest: Annotated[
         str | None, _Later("digest of the prompt's token ids; equal prompts have equal ones", later=True)

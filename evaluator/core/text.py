@@ -1,42 +1,60 @@
 """Languages, and the form in which texts are compared.
 
-    code_of("Swahili") == code_of("sw") == "sw"       TyDi QA names languages, XQuAD and Wikipedia use codes
+    code_of("Swahili") == code_of("swh") == code_of("sw") == "sw"
     name_of("sw") == "swahili"
+    main_code("zh-Hans") == main_code("zho_Hans") == main_code("Chinese (Simplified)") == "zh"
     normalise("The  Nile.") == "the nile"
 
-A language that is not in the table keeps its spelling, in lower case."""
+`languages.json` has a language in each line: its shortest code of ISO 639, its English name, then its other codes and
+the names that data sets use; also how languages write numbers (CLDR). A standard variety is its language (`cmn`: `zh`);
+others are languages of their own (`yue`). A language that is not in the table keeps its spelling, in lower case."""
 
+import json
 import re
 import unicodedata
+from collections.abc import Mapping
 from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
 
-# English name -> ISO 639-1 code.
-_CODES = {
-    "arabic": "ar", "assamese": "as", "bengali": "bn", "burmese": "my", "chinese": "zh", "czech": "cs", "dutch": "nl",
-    "english": "en", "finnish": "fi", "french": "fr", "german": "de", "greek": "el", "gujarati": "gu", "hausa": "ha",
-    "hindi": "hi", "indonesian": "id", "italian": "it", "japanese": "ja", "kannada": "kn", "korean": "ko",
-    "malayalam": "ml", "marathi": "mr", "odia": "or", "polish": "pl", "portuguese": "pt", "punjabi": "pa",
-    "romanian": "ro", "russian": "ru", "spanish": "es", "swahili": "sw", "tamil": "ta", "telugu": "te", "thai": "th",
-    "turkish": "tr", "urdu": "ur", "vietnamese": "vi",
-}  # fmt: skip
-_NAMES = {code: name for name, code in _CODES.items()}
-# Languages whose scripts put no space between words, under the names and codes that data sets use for them.
-_WITHOUT_SPACES = {"thai", "th", "tha", "chinese", "zh", "zho", "chi", "cmn", "yue", "japanese", "ja", "jpn"}
-_WITHOUT_SPACES |= {"khmer", "km", "khm", "lao", "lo", "burmese", "my", "mya", "bur"}
+_TABLE: Mapping[str, Any] = json.loads((Path(__file__).parent / "languages.json").read_text(encoding="utf-8"))
+_SPELLINGS: Mapping[str, list[str]] = {code: words.split(", ") for code, words in _TABLE["names"].items()}
+_NAMES = {code: words[0] for code, words in _SPELLINGS.items()}
+_CODES = {word: code for code, words in _SPELLINGS.items() for word in words} | {code: code for code in _NAMES}
+WITH_COMMA, BY_SPACE, _WITHOUT_SPACES = (
+    frozenset(_TABLE[habit].split()) for habit in ("decimal comma", "thousands by space", "no space between words")
+)
+# The scripts that put no space between words, in 16 bits: Thai, Lao, Tibetan, Burmese, Khmer, Tai, kana, Chinese.
+UNSPACED = (
+    r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u2e80-\u2fdf\u3005-\u3007\u3031-\u3035"
+    r"\u303b\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff"
+)
+_UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
+# The articles that may begin an answer.
+ARTICLES = {
+    "de": ("der ", "die ", "das ", "den ", "dem ", "ein ", "eine "),
+    "en": ("the ", "a ", "an "),
+    "es": ("el ", "la ", "los ", "las ", "un ", "una "),
+    "fr": ("le ", "la ", "les ", "l'", "un ", "une "),
+    "it": ("il ", "lo ", "la ", "l'", "i ", "gli ", "le ", "un ", "uno ", "una "),
+    "nl": ("de ", "het ", "een "),
+    "pt": ("o ", "a ", "os ", "as ", "um ", "uma "),
+}
 
 
 class _Kept(dict[int, int | None]):
     """The table of `str.translate`: it deletes punctuation. Each character is looked up once."""
 
     def __missing__(self, code: int) -> int | None:
-        kept = self[code] = None if _is_punctuation(chr(code)) else code
+        kept = self[code] = None if is_punctuation(chr(code)) else code
         return kept
 
 
 _WITHOUT_PUNCTUATION = _Kept()
-_LARGE = re.compile("[\U00010000-\U0010ffff]")  # characters of more than 16 bits
+LARGE = re.compile("[\U00010000-\U0010ffff]")  # characters of more than 16 bits
 
 
+@lru_cache(maxsize=1024)
 def code_of(language: str) -> str:
     """The code of a language that is given by name or by code."""
     plain = language.strip().lower()
@@ -45,33 +63,49 @@ def code_of(language: str) -> str:
 
 def name_of(language: str) -> str:
     """The English name, in lower case, of a language that is given by name or by code."""
-    plain = language.strip().lower()
-    return _NAMES.get(plain, plain)
+    code = code_of(language)
+    return _NAMES.get(code, code)
 
 
-@lru_cache(maxsize=256)  # every graded text needs it
+@lru_cache(maxsize=1024)  # every graded text needs it
+def main_code(language: str) -> str:
+    """The code of a language without script, region and remarks: `pt_BR` is `pt`."""
+    code = code_of(language)
+    return code if code in _NAMES else code_of(re.split(r"[-_(]", code)[0])
+
+
+def is_known(language: str) -> bool:
+    """Whether the table of languages has it."""
+    return main_code(language) in _NAMES
+
+
 def without_spaces(language: str) -> bool:
     """Whether a language, given by name or code (`thai`, `th`, `zh-CN`), puts no space between words."""
-    return re.split(r"[-_]", language.strip().lower())[0] in _WITHOUT_SPACES
+    return main_code(language) in _WITHOUT_SPACES
 
 
-def _is_punctuation(char: str) -> bool:
+def is_punctuation(char: str) -> bool:
     return unicodedata.category(char).startswith("P")
 
 
 @cache
-def _punctuation() -> re.Pattern[str]:
-    """Of 16 bits: `re` finds it by a table, in a third of the time of `str.translate`; other sets it looks through."""
-    return re.compile(f"[{re.escape(''.join(filter(_is_punctuation, map(chr, range(2**16)))))}]+")
+def punctuation() -> re.Pattern[str]:
+    """Runs of it, of 16 bits: `re` finds it by a table, in a third of the time of `str.translate`; other sets it looks
+    through."""
+    return re.compile(f"[{re.escape(''.join(filter(is_punctuation, map(chr, range(2**16)))))}]+")
 
 
 def normalise(text: str) -> str:
     """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
     text = unicodedata.normalize("NFC", text).lower()
-    kept = text.translate(_WITHOUT_PUNCTUATION) if _LARGE.search(text) else _punctuation().sub("", text)
+    kept = text.translate(_WITHOUT_PUNCTUATION) if LARGE.search(text) else punctuation().sub("", text)
     return " ".join(kept.split())
 
 
 def split_tokens(text: str, language: str) -> list[str]:
-    """The units of token F1: words split at white space, or characters in languages that put no space between words."""
-    return [char for char in text if not char.isspace()] if without_spaces(language) else text.split()
+    """The units of token F1: words split at white space, but characters in scripts that put no space between words.
+
+    In a language of such a script, every character is one."""
+    if without_spaces(language):
+        return [char for char in text if not char.isspace()]
+    return text.split() if text.isascii() else _UNIT.findall(text)

@@ -16,17 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from evaluator.core.grading import alike, gradable
 from evaluator.core.records import ControlKind, Item
-from evaluator.core.text import code_of, normalise
+from evaluator.core.text import ARTICLES, main_code
 from evaluator.judging.matcher import Claim
-from evaluator.probes.grading import gradable
 from evaluator.tasks.answer_types import answer_type
-
-_ARTICLES = {
-    "de": ("der ", "die ", "das ", "den ", "dem ", "ein ", "eine "),
-    "en": ("the ", "a ", "an "),
-    "es": ("el ", "la ", "los ", "las ", "un ", "una "),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +37,7 @@ def controls_of(items: Iterable[Item], per_language: int) -> list[Control]:
     """The pairs of every possible kind from up to `per_language` gradable items of each language."""
     by_language: dict[str, list[Item]] = {}
     for item in items:
-        if gradable(item.answers[:1]):
+        if gradable(item.answers[:1], item.language):
             by_language.setdefault(item.language, []).append(item)
     controls = []
     for language in sorted(by_language):  # in an order that has nothing to do with the data set's own
@@ -65,23 +59,24 @@ def _of_language(items: Sequence[Item], per_language: int) -> list[Control]:
     found: list[Control] = []
     for at, item in enumerate(items[:per_language]):
         forms = paraphrases(item.answers[0], item.language)
-        alike = types[answer_type(item.answers[0], item.language)]
-        start = alike.index(at)
-        others = (items[other] for other in (*alike[start + 1 :], *alike[:start]))
-        own = gradable(item.answers)
-        texts = ((other.answers[0], normalise(other.answers[0])) for other in others)
+        typed = types[answer_type(item.answers[0], item.language)]
+        start = typed.index(at)
+        others = (items[other] for other in (*typed[start + 1 :], *typed[:start]))
+        texts = (other.answers[0] for other in others)
         responses: dict[ControlKind, str | None] = {
             "same": item.answers[0],
             "paraphrase": forms[crc32(item.item_id.encode()) % len(forms)] if forms else None,
-            "other": next(
-                (text for text, plain in texts if not any(plain in answer or answer in plain for answer in own)), None
-            ),
+            "other": next((text for text in texts if not _is_answer(text, item)), None),
         }
         for kind, response in responses.items():
             if response is not None:
                 claim = Claim(question=item.question, answers=item.answers, response=response)
                 found.append(Control(language=item.language, item_id=item.item_id, kind=kind, claim=claim))
     return found
+
+
+def _is_answer(text: str, item: Item) -> bool:
+    return any(alike(text, own, item.language) for own in item.answers)
 
 
 def _family_name_first(answer: str, language: str) -> str | None:
@@ -101,7 +96,7 @@ def _other_groups(answer: str, language: str) -> str | None:
 
 
 def _without_article(answer: str, language: str) -> str | None:
-    articles = _ARTICLES.get(code_of(language), ())
+    articles = ARTICLES.get(main_code(language), ())
     return next((answer[len(each) :] for each in articles if answer.lower().startswith(each)), None) or None
 
 

@@ -23,11 +23,11 @@ from evaluator.core.records import CONTEXT, FORMATS, METADATA, PRUNING, SERVING,
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
-from evaluator.store.outcomes import KEY, MEASURED, Outcomes, Recent, outcome_types
+from evaluator.store.outcomes import KEY, MEASURED, Outcomes, Recent, columns_of, outcome_types
 from evaluator.store.run_json import screened_of
+from evaluator.tasks.loading import NO_LANGUAGES
 
-ALL = "all"  # the row that pools the languages
-MEAN = "mean"  # the row that is the unweighted mean over languages
+ALL, MEAN = NO_LANGUAGES  # the row that pools the languages; the unweighted mean over them
 SIDES = ("dense", "pruned")
 ITEM = ("language", "item_id", "item")
 _HELD_ROWS = 20_000  # of outcomes, kept in memory after their first use
@@ -142,7 +142,7 @@ class Inputs:
         for probe in PROBES:
             asked = frame[frame[f"{probe.name}_status"].notna()]
             seed = own if (asked["seed"] == own).any() else asked["seed"].min()
-            columns = [*ITEM, f"{probe.name}_status", f"{probe.name}_why", *probe.columns]
+            columns = [*ITEM, f"{probe.name}_status", f"{probe.name}_why", *columns_of(probe)]
             chosen = chosen.merge(asked.loc[asked["seed"] == seed, columns], on=list(ITEM), how="left")
         return chosen[self._columns].reset_index(drop=True)
 
@@ -346,9 +346,9 @@ def rounded_activations(pattern: str | None) -> str | None:
 
 def settings_of(run: Mapping[str, Any], checkpoint: str | None, task: str) -> Mapping[str, Any]:
     """The settings in run.json under which a checkpoint was evaluated on a task; empty if there are none. A run without
-    the setting `options` drew distractors as `any` does."""
+    the setting `options` drew distractors as `any` does, and one without `grading` graded by the paper's rule."""
     found = mapping_at(run, "identity", "task_settings", checkpoint, task)
-    return {"options": "any", **found} if found else {}
+    return {"options": "any", "grading": "paper", **found} if found else {}
 
 
 def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:

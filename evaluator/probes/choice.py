@@ -63,7 +63,8 @@ class Choice(ItemProbe):
         return self.options_of(question) is not None
 
     def why_not(self, item: ItemRun) -> str | None:
-        return super().why_not(item) or (None if self.options_of(item.question) else NO_DISTRACTOR)
+        lacking = item.question.no_options if self.options == "drawn" else NO_DISTRACTOR
+        return super().why_not(item) or (None if self.options_of(item.question) else lacking)
 
     def run(self, item: ItemRun) -> Steps:
         options = self.options_of(item.question)

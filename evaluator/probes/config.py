@@ -114,10 +114,12 @@ class EvalConfig(Settings, Source):
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
-        """The settings that records depend on, as JSON, beside the task's data. Without `options` they are `any`."""
+        """The settings that records depend on, as JSON, beside the task's data. Without `options` they are `any`, and
+        without `grading` it is `paper`."""
         unsaid = {*Source.model_fields} - self.given().keys() | ({"template"} if self.template is None else set())
         unsaid |= set() if self.length else {"context_tokens"}
         unsaid |= {"options"} if self.is_text or self.options == "any" else set()
+        unsaid |= {"grading"} if self.is_text or self.grading == "paper" else set()
         return self.model_dump(mode="json", exclude={"task", "prompts", *unsaid})
 
     @property

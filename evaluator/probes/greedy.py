@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from evaluator.core.grading import loops
 from evaluator.core.records import Format
 from evaluator.engine.base import Generate
 from evaluator.probes.base import Cost, ItemProbe, Steps
-from evaluator.probes.grading import loops
 from evaluator.probes.reducing import KEY, said, where_measured
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Greedy(ItemProbe):
             "answer_logprob": asked["logprob"],
             "greedy_prompt_tokens": asked["prompt_tokens"],
             "greedy_prompt_digest": asked["prompt_digest"],
-            "answer_said": [said(text) for text in asked["text"]],
+            "answer_said": [said(*answer) for answer in zip(asked["text"], asked["language"], strict=True)],
             "thought_tokens": asked["thought_tokens"],
             "thought_cut": asked["thought_state"].eq("cut").where(asked["thought_state"].notna()),
             "thought_loops": [

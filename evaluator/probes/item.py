@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, Field, field_validator
 from evaluator.asking.questions import Question, Window
 from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Day, Frozen
-from evaluator.core.records import Format, Record
+from evaluator.core.grading import grades
+from evaluator.core.records import Format, Grading, Record
 from evaluator.engine.base import NOT_NUMBERS, TOO_LONG, Generate, Response, Score, Streamed
 from evaluator.engine.distributions import RANKS
-from evaluator.probes.grading import grade
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt, Prompter
@@ -57,6 +57,7 @@ class Settings(Frozen):
 
     formats: tuple[Format, ...] = ("open",)
     seed: Seed = 0
+    grading: Grading = "strict"  # the rule by which an answer is right (`evaluator.core.grading`)
     max_new_tokens: int = Field(default=32, ge=1)
     # Whether the model thinks before it answers, and for how many tokens; left out of identities where it is off.
     thinking: Annotated[Thinking, BeforeValidator(_thinking)] = Field(default="off", exclude_if=lambda it: it == "off")
@@ -272,8 +273,9 @@ class ItemRun:
         """The columns of a generated answer: its text, without thinking, is compared with the gold answers."""
         if token_ids not in self._graded:  # samples and beams often repeat one another
             text = self.decode(token_ids)
-            grades = grade(text, self.item.answers, self.item.language)
-            self._graded[token_ids] = {"text": text, "token_ids": token_ids, **grades}
+            columns = grades(text, self.item.answers, self.item.language)
+            columns |= {"text": text, "token_ids": token_ids, "grading": self.config.grading}
+            self._graded[token_ids] = columns
         return self._graded[token_ids]
 
     def generated(self, response: Response) -> dict[str, Any]:

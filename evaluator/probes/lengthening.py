@@ -17,8 +17,8 @@ from itertools import accumulate
 
 from evaluator.asking.prompts import Prompter
 from evaluator.core.errors import InputError
+from evaluator.core.grading import gradable, holds
 from evaluator.core.records import Item
-from evaluator.probes.grading import gradable
 from evaluator.tasks.loading import normalised
 
 GAP = "\n\n"  # between passages
@@ -38,9 +38,14 @@ class Lengthened:
 def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
     """The passages of a language in the order that all items share: first those with few answers, which few skip."""
     asked = sorted(pool, key=lambda item: _drawn(item.item_id))[:_ANSWERS]
-    answers = {answer for item in asked for answer in gradable(item.answers)}
-    passages = filter(normalised, dict.fromkeys(item.context for item in pool))
-    order = sorted(passages, key=lambda text: (sum(each in normalised(text) for each in answers), _drawn(text)))
+    language = pool[0].language if pool else ""
+    answers = {answer for item in asked for answer in gradable(item.answers, language)}
+    passages = {text: normalised(text, language) for text in dict.fromkeys(item.context for item in pool)}
+
+    def place(text: str) -> tuple[int, float]:
+        return sum(holds(passages[text], (answer,), language) for answer in answers), _drawn(text)
+
+    order = sorted(filter(passages.get, passages), key=place)
     ends = accumulate(len(text.encode()) for text in order)
     return tuple(text for text, end in zip(order, ends, strict=True) if end <= _BYTES * (tokens + len(text)))
 
@@ -50,11 +55,11 @@ def lengthened(item: Item, others: Sequence[str], tokens: int, prompter: Prompte
     left, gap = tokens - prompter.count(item.context), prompter.count(GAP)
     if left < 0:
         raise InputError(OWN_TOO_LONG)
-    answers, said = gradable(item.answers), ""
+    answers, said = item.answers, ""
     added: list[str] = []
     for text in others:
-        more = f"{said} {normalised(text)}"
-        if left > 0 and text != item.context and not any(answer in more for answer in answers):
+        more = f"{said} {normalised(text, item.language)}"
+        if left > 0 and text != item.context and not holds(more, answers, item.language):
             added, said = [*added, text], more
             left -= prompter.count(text) + gap
     while True:
@@ -68,8 +73,8 @@ def lengthened(item: Item, others: Sequence[str], tokens: int, prompter: Prompte
         ends = prompter.ends(last)
         # A character may be several tokens, which end together: at least one goes.
         cut = last[: min(ends[-over - 1], len(last) - 1)].rstrip() if len(ends) > over else ""
-        said = " ".join(map(normalised, [*added, cut]))
-        if cut and not any(answer in said for answer in answers):
+        said = " ".join(normalised(text, item.language) for text in [*added, cut])
+        if cut and not holds(said, answers, item.language):
             added.append(cut)
     if len(ends) < LEAST * tokens:
         raise InputError(TOO_FEW_OTHERS)

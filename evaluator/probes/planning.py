@@ -11,14 +11,21 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from evaluator.asking.questions import TOO_LONG_CONTEXT, Question, Window
+from evaluator.asking.questions import NO_DISTRACTOR, TOO_LONG_CONTEXT, Question, Window
 from evaluator.core.errors import InputError
 from evaluator.core.records import Format, Item
 from evaluator.probes.base import blame
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
 from evaluator.probes.lengthening import in_order, lengthened
-from evaluator.tasks.distractors import Options, by_kind, choose_hard_options, choose_options, unrelated_candidates
+from evaluator.tasks.distractors import (
+    Options,
+    ambiguous,
+    by_kind,
+    choose_hard_options,
+    choose_options,
+    unrelated_candidates,
+)
 from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, normalised, select
 
 if TYPE_CHECKING:
@@ -35,9 +42,10 @@ def exemplars_of(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
 
 def exemplar_for(item: Item, exemplars: Sequence[Item]) -> Item | None:
     """The first that shares neither question nor context with the item: either would show it the answer."""
-    question, context = normalised(item.question), normalised(item.context)
+    question, context = normalised(item.question, ""), normalised(item.context, "")
     for each in exemplars:
-        if normalised(each.question) != question and (not context or normalised(each.context) != context):
+        same_context = context and normalised(each.context, "") == context
+        if normalised(each.question, "") != question and not same_context:
             return each
     return None
 
@@ -63,8 +71,11 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
         kinds = by_kind(pool) if config.draws_options and config.options != "any" else None
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
+            why = "" if excluded else ambiguous(item)
             options = hard = unrelated = None
-            if config.draws_options and not excluded:
+            if why and config.draws_options:
+                refusals.append(InputError(f"task {item.task!r}, item {item.item_id!r}: {why}"))
+            elif config.draws_options and not excluded:
                 options = tried(partial(choose_options, item, pool, config.seed, kinds))
             if hard_options and not excluded:
                 hard = tried(partial(choose_hard_options, item, pool, config.seed))
@@ -76,6 +87,7 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
                     excluded=excluded,
                     deep=position < DEEP_ITEMS,
                     options=options,
+                    no_options=why or NO_DISTRACTOR,
                     hard_options=hard,
                     candidates=_candidates(options, unrelated, config),
                     exemplar=exemplar_for(item, exemplars),

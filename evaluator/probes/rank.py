@@ -13,10 +13,10 @@ The exact rule (`align`, pure):
     tokens   It | 's|  the|  Ni|le|,|  in|  Egypt|.           gold answer "Nile"
     lead-in  It | 's|  the|           aligned answer   Ni|le
 
-`ids` are an answer's token ids without EOS. A text *contains* a gold answer as in grading: both normalised, and without
-spans of thinking.
+`ids` are an answer's token ids without EOS. A text *contains* a gold answer by the run's rule of grading, and without
+spans of thinking. By the strict rule, the next token may end that: `18`, `1863`.
 
-    k = the smallest number such that the decoding of ids[:k] contains a gold answer
+    k = the smallest number such that the decodings of ids[:k] and of all longer ids[:m] contain a gold answer
     j = the largest number below k such that the decoding of ids[j:k] contains one
 
 The lead-in is ids[:j], the aligned answer ids[j:k]; nothing is tokenised again. The whole answer determines the spans
@@ -25,13 +25,14 @@ of thinking. So a thought never counts as the answer, even if k splits a tag or 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from evaluator.asking.questions import Question
-from evaluator.core.text import normalise
+from evaluator.core.grading import contains, thinking_spans
+from evaluator.core.records import Grading, Item
 from evaluator.engine.base import Score
 from evaluator.probes.base import Cost, ItemProbe, Steps
-from evaluator.probes.grading import gradable, thinking_spans
 from evaluator.probes.item import failed, scored
 from evaluator.probes.reducing import KEY, where_measured
 from evaluator.tasks.loading import gold_option
@@ -96,7 +97,7 @@ class AlignedRank(ItemProbe):
                 return [item.record(self.name, **failed(greedy.error))]
         said = greedy.token_ids if base is None else base.token_ids
         own = said[:-1] if said[-1:] and said[-1] in item.eos_ids else said
-        aligned = align(own, item.item.answers, item.decode)
+        aligned = align(own, partial(right, item.item, item.config.grading), item.decode)
         if aligned is None:
             return [item.record(self.name, status="excluded", text=NOT_SAID)]
         lead_in, answer = aligned
@@ -124,26 +125,30 @@ class AlignedRank(ItemProbe):
         return where_measured(named, asked, self.name, "aligned_rank")
 
 
+def right(item: Item, rule: Grading, text: str) -> bool:
+    return contains(text, item.answers, item.language, rule)
+
+
 def align(
-    token_ids: tuple[int, ...], answers: Sequence[str], decode: Callable[[Sequence[int]], str]
+    token_ids: tuple[int, ...], is_right: Callable[[str], bool], decode: Callable[[Sequence[int]], str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Cut ids without EOS, by the rule above, into lead-in and aligned answer; None without a gold answer."""
-    wanted = gradable(answers)
+    """Cut ids without EOS, by the rule above, into lead-in and aligned answer; None without a gold answer.
+
+    `is_right`: whether a text contains one."""
     thoughts = thinking_spans(decode(token_ids))
 
-    def contains(start: int, end: int) -> bool:
+    def says(start: int, end: int) -> bool:
         text = decode(token_ids[start:end])
         if thoughts:
             # A slice may decode to fewer characters than its part of the whole (a leading space), or to more (part of
             # a character's bytes). So it takes its end from the whole.
             text = _without(thoughts, text, len(decode(token_ids[:end])) - len(text))
-        said = normalise(text)
-        return any(answer in said for answer in wanted)
+        return is_right(text)
 
-    if not contains(0, len(token_ids)):
+    if not says(0, len(token_ids)):
         return None
-    end = next(end for end in range(1, len(token_ids) + 1) if contains(0, end))
-    start = next(start for start in reversed(range(end)) if contains(start, end))
+    end = next(end for end in reversed(range(1, len(token_ids) + 1)) if not says(0, end - 1))
+    start = next(start for start in reversed(range(end)) if says(start, end))
     return token_ids[:start], token_ids[start:end]
 
 

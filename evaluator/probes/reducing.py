@@ -18,8 +18,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from evaluator.core.text import normalise
-from evaluator.probes.grading import strip_thinking
+from evaluator.core.grading import strip_thinking
+from evaluator.core.plain import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,9 +70,33 @@ def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     return where_measured(reduced, asked, probe, f"{probe}_hit")
 
 
-def said(text: object) -> int | None:
-    """The same number for answers that are the same once they are normalised, as grading does."""
-    return crc32(normalise(strip_thinking(text)).encode()) if isinstance(text, str) else None
+def by_its_rule(records: pd.DataFrame) -> pd.DataFrame:
+    """The records with `contains` by the run's rule of grading: everything that counts right answers reads this."""
+    paper = records["grading"].eq("paper").fillna(False).astype(bool)
+    return records.assign(contains=records["contains"].where(~paper, records["contains_paper"]))
+
+
+def by_both_rules(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+    """Of an item's graded answers, how many each rule counts, how many the paper's alone does, and the first of these.
+
+    Empty for records of one rule."""
+    done = asked[asked["contains"].notna() & asked["contains_paper"].notna()]
+    if probe == "greedy":
+        done = done[done["index"] == 0]
+    strict, paper = (done[name].astype(bool) for name in ("contains", "contains_paper"))
+    loose = paper & ~strict
+    values = {"graded": done["contains"].notna(), "strict": strict, "paper": paper, "only_paper": loose}
+    values["example"] = done["text"].where(loose)
+    marked = done[[*KEY, "index"]].assign(**values).sort_values("index", kind="stable").groupby(list(KEY))
+    return marked.agg({name: "first" if name == "example" else "sum" for name in values}).add_prefix(f"{probe}_")
+
+
+BOTH_RULES = {"graded": "Int64", "strict": "Int64", "paper": "Int64", "only_paper": "Int64", "example": "string"}
+
+
+def said(text: object, language: str) -> int | None:
+    """The same number for answers that are the same in their normal form."""
+    return crc32(plain(strip_thinking(text), language).encode()) if isinstance(text, str) else None
 
 
 def majority(asked: pd.DataFrame) -> pd.Series:
@@ -81,11 +105,14 @@ def majority(asked: pd.DataFrame) -> pd.Series:
     That is self-consistency (Wang et al., ICLR 2023, arXiv 2203.11171). Answers that tie for the most are drawn with
     equal chances: the value is the mean over them, so the order of the samples changes nothing. A
     cut thought votes for no answer."""
+    import pandas as pd
+
     key = list(KEY)
-    votes = asked[key].assign(said=asked["text"].map(said), right=asked["contains"].astype("Float64"))
-    answers = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])
-    most = answers["size"].groupby(key).transform("max")
-    return answers.loc[answers["size"] == most, "mean"].groupby(key).mean().astype("Float64")
+    answers = [said(*answer) for answer in zip(asked["text"], asked["language"], strict=True)]
+    votes = asked[key].assign(said=pd.Series(answers, asked.index), right=asked["contains"].astype("Float64"))
+    voted = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])
+    most = voted["size"].groupby(key).transform("max")
+    return voted.loc[voted["size"] == most, "mean"].groupby(key).mean().astype("Float64")
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,6 +34,7 @@ from evaluator.metrics.drops import item_fates
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
+from evaluator.probes.reducing import by_its_rule
 
 FATE_CODES = {"kept": "k", "mc_only": "m", "produced_only": "p", "lost": "l", "not_known": "n", "unmeasured": "u"}
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -85,7 +86,7 @@ class ItemView:
         strings: dict[str, int] = {}
         numbers, rows = [], []
         views = {probe.name: probe.view for probe in _shown()}
-        ordered = records[_READ].sort_values(["item_id", "index"], kind="stable")
+        ordered = by_its_rule(records)[_READ].sort_values(["item_id", "index"], kind="stable")
         ordered = ordered.astype(dict.fromkeys(_TEXTS, object))  # texts of Arrow are slow to take one by one
         for item_id, part in groupby(ordered.itertuples(index=False), key=attrgetter("item_id")):
             number = self.numbers.setdefault((task, language, str(item_id)), len(self.numbers))

@@ -16,7 +16,7 @@ import pandas as pd
 
 from evaluator.core.errors import InputError, json_text, mapping_at
 from evaluator.metrics.columns import rows_of
-from evaluator.probes.reducing import MEASURED
+from evaluator.probes.reducing import MEASURED, by_its_rule
 from evaluator.store.files import part_of_path, write_atomically
 from evaluator.store.lm_eval import UNFILTERED, doc_hash, hashed, lines
 from evaluator.store.reading import read_items, read_records, read_run, record_parts
@@ -46,7 +46,7 @@ def export(run_dir: Path, out: Path, *, now: datetime | None = None) -> list[Pat
     docs = {(row["task"], row["language"], row["item_id"]): row for row in rows_of(items)}
     by_checkpoint: dict[str, list[_Task]] = {}
     origins: dict[str, Mapping[str, Any]] = {}
-    for records in map(read_records, record_parts(run_dir)):
+    for records in map(by_its_rule, map(read_records, record_parts(run_dir))):
         if records.empty:
             continue
         first = records.iloc[0]

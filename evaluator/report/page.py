@@ -48,7 +48,7 @@ def render_page(
     With `pages`, it is their index, without items or a script. `home`: the link from a page to its index, if any."""
     script = "" if pages else _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    tables = [filled for filled in results.tables.values() if filled.note or len(filled.frame)]
+    tables = [filled for filled in results.tables.values() if filled.note or len(filled.shown)]
     several = len({verdict.task for verdict in results.verdicts}) > 1
     sections = [_section(filled, results.paper) for filled in tables]
     context = {

@@ -7,7 +7,9 @@ The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), CON
 not measured) with
 
     <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null if the probe did not run
-    <probe>_why       the record's reason if it was excluded or failed"""
+    <probe>_why       the record's reason if it was excluded or failed
+
+and of the probes GRADED what both rules of grading count (`evaluator.probes.reducing.by_both_rules`)."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,21 +23,29 @@ import pyarrow.parquet as pq
 
 from evaluator.core.records import CONTEXT, METADATA, SERVING
 from evaluator.probes import PROBES
-from evaluator.probes.reducing import KEY, MEASURED, why_not
+from evaluator.probes.base import Probe
+from evaluator.probes.reducing import BOTH_RULES, KEY, MEASURED, by_both_rules, by_its_rule, why_not
 from evaluator.store.files import write_parquet
 from evaluator.store.schema import PANDAS
 
 __all__ = ["KEY", "MEASURED", "Outcomes", "Recent", "empty_outcomes", "outcome_types", "plain", "reduce_records"]
 
+GRADED = ("greedy", "beam", "sample")  # table `grading` has a row of each
 Key = TypeVar("Key")
 Pair = tuple[str, str]  # checkpoint, task
+
+
+def columns_of(probe: Probe) -> dict[str, str]:
+    """A probe's own outcome columns, with their pandas types."""
+    both = BOTH_RULES if probe.name in GRADED else {}
+    return {**probe.columns, **{f"{probe.name}_{name}": kind for name, kind in both.items()}}
 
 
 def outcome_types() -> dict[str, str]:
     """The outcome columns in order, with their pandas types."""
     types = {name: PANDAS[name] for name in (*KEY, *METADATA, *SERVING)}
     for probe in PROBES:
-        types |= {f"{probe.name}_status": "string", **probe.columns}
+        types |= {f"{probe.name}_status": "string", **columns_of(probe)}
     types |= {name: PANDAS[name] for name in CONTEXT}
     return types | {"truncated": "boolean", **{f"{probe.name}_why": "string" for probe in PROBES}}
 
@@ -54,7 +64,9 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
     for probe in PROBES:
         asked = keyed[keyed["probe"] == probe.name]
         if not asked.empty:
-            columns += [probe.reduce(asked), why_not(asked, probe.name)]
+            columns += [probe.reduce(by_its_rule(asked)), why_not(asked, probe.name)]
+            if probe.name in GRADED:
+                columns.append(by_both_rules(asked, probe.name))
     outcomes = pd.concat(columns, axis=1)
     shortened = (keyed["status"] == "truncated") & keyed["thought_state"].ne("cut").fillna(True)
     cut = keyed["truncated"].astype("boolean").fillna(False) | shortened

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from evaluator.core.errors import InputError, parse
+from evaluator.core.grading import strip_thinking
 from evaluator.core.records import Item
 from evaluator.judging.controls import Control
 from evaluator.judging.matcher import Claim, Verdict
-from evaluator.probes.grading import strip_thinking
+from evaluator.probes.reducing import by_its_rule
 from evaluator.store import schema
 from evaluator.store.files import write_atomically, write_parquet
 from evaluator.store.reading import read_part, read_parts
@@ -29,6 +29,7 @@ from evaluator.store.records import RecordStore
 Key = tuple[str | int, ...]  # the values of KEY or CONTROL_KEY: what names a record or a control pair
 Part = tuple[str, str]  # checkpoint, task
 CONTROL_KEY = ("language", "item_id", "control", "response")
+_GRADES = ("contains", "contains_paper", "grading")
 _PANEL = Path("controls/panel.json")
 
 
@@ -45,12 +46,13 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
     found: dict[Part, list[Answered]] = {}
     asked: dict[str, dict[tuple[str, str], Item]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():
-        table = read_part(path, [*schema.KEY, "status", "text", "contains"], schema.RECORD_COLUMNS)
-        keep = pc.and_(pc.is_in(table["probe"], pa.array(list(probes))), pc.is_valid(table["contains"]))
-        keep = pc.and_(keep, pc.or_(pc.not_equal(table["probe"], "greedy"), pc.equal(table["index"], 0)))  # as it is
+        table = read_part(path, [*schema.KEY, "status", "text", *_GRADES], schema.RECORD_COLUMNS)
+        records = by_its_rule(table.to_pandas())
+        asked_of = records["probe"].isin(probes) & records["contains"].notna()
+        asked_of &= (records["probe"] != "greedy") | (records["index"] == 0)  # as it is
         if not everything:
-            keep = pc.and_(keep, pc.invert(table["contains"]))
-        for row in table.filter(keep).to_pylist():
+            asked_of &= records["contains"].eq(False)
+        for row in records[asked_of].to_dict("records"):
             if task not in asked:
                 asked[task] = {(item.language, item.item_id): item for item in read_questions(run_dir, task)}
             item = asked[task].get((row["language"], row["item_id"]))

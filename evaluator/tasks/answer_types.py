@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from evaluator.core.text import code_of
+from evaluator.core.text import main_code
 
 _LOOKED_AT = 200
 # language code -> month names, words for "year" and eras, number words from two. A star ends a stem.
@@ -48,7 +48,7 @@ def answer_type(answer: str, language: str) -> str:
     """date, number, name or other, of an answer in a language (a name or a code); its first 200 characters decide."""
     answer = unicodedata.normalize("NFC", answer[:_LOOKED_AT]).strip()
     plain = "".join(str(unicodedata.digit(char)) if char.isdigit() else char for char in answer)
-    code = code_of(language)
+    code = main_code(language)
     if _is_date(plain, code):
         return "date"
     words = [word for word in _BETWEEN.split(plain) if word]

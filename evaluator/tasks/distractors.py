@@ -4,7 +4,8 @@ Rule `any` draws from all answers of the language, like the paper (The Benchmark
 prefers answers of the gold answer's kind and of similar length: a year among names would give the answer away.
 
 Every draw uses `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates in every run. A candidate is
-the gold option of another item. Once normalised, it differs from the item's gold answers and from the other candidates.
+the gold option of another item. The strict grader (`evaluator.core.grading`) tells it from the item's gold answers and
+from the other candidates, either way: neither would be right if the other were the answer.
 """
 
 import random
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, one_line
+from evaluator.core.grading import alike, grade
 from evaluator.core.records import Item
 from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.loading import gold_option, is_excluded, normalised
@@ -94,7 +96,7 @@ def unrelated_candidates(item: Item, pools: Mapping[str, Sequence[Item]], seed: 
 def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
     """The three answers of the pool that look most like the gold option.
 
-    Likeness is the Jaccard index of the sets of character trigrams of the normalised texts (0 for texts without one);
+    Likeness is the Jaccard index of the sets of character trigrams of the normal forms (0 for texts without one);
     ties go to the earlier item of the pool."""
     wanted = _trigrams(gold_option(item))
     others = [other for other in pool if other.item_id != item.item_id and not is_excluded(other)]
@@ -105,6 +107,14 @@ def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
         alike.append(shared / (len(wanted) + len(theirs) - shared) if shared else 0.0)
     ranked = sorted(range(len(others)), key=lambda number: -alike[number])  # stable: ties stay in pool order
     return _distinct((others[number] for number in ranked), item, DISTRACTORS)
+
+
+def ambiguous(item: Item) -> str:
+    """Why an item's own options decide nothing: a wrong one is a gold answer to the strict grader. Empty: none is."""
+    for option in _own_distractors(item):
+        if grade(option, item.answers, item.language)["exact_match"]:
+            return f"its wrong option {one_line(option, 60)!r} is the gold answer to the grader"
+    return ""
 
 
 def _own_distractors(item: Item) -> tuple[str, ...]:
@@ -120,8 +130,8 @@ def _own_distractors(item: Item) -> tuple[str, ...]:
 
 
 def similar_length(one: str, other: str) -> bool:
-    """Whether the longer text has at most half as many characters more, or at most two; both normalised."""
-    short, long = sorted((len(normalised(one)), len(normalised(other))))
+    """Whether the longer text has at most half as many characters more, or at most two; both in normal form."""
+    short, long = sorted((len(normalised(one, "")), len(normalised(other, ""))))
     return long <= max(1.5 * short, short + 2)
 
 
@@ -140,19 +150,17 @@ def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[
 
 
 def _distinct(candidates: Iterable[Item], item: Item, count: int) -> tuple[str, ...]:
-    """The first `count` gold options that differ from the item's gold answers and from each other once normalised."""
-    gold = {normalised(answer) for answer in item.answers}
-    taken: dict[str, str] = {}
+    """The first `count` gold options that grading tells from the item's gold answers and from each other."""
+    taken: list[str] = []
     for candidate in candidates:
         if len(taken) == count:
             break
         if is_excluded(candidate):
             continue
         text = gold_option(candidate)
-        key = normalised(text)
-        if key not in gold:
-            taken.setdefault(key, text)
-    return tuple(taken.values())
+        if not any(alike(text, other, item.language) for other in (*item.answers, *taken)):
+            taken.append(text)
+    return tuple(taken)
 
 
 def _drawn(pools: Sequence[Sequence[Item]], rng: random.Random) -> Iterator[Item]:
@@ -172,5 +180,5 @@ def _drawn(pools: Sequence[Sequence[Item]], rng: random.Random) -> Iterator[Item
 
 @lru_cache(maxsize=65536)
 def _trigrams(text: str) -> frozenset[str]:
-    characters = normalised(text)
+    characters = normalised(text, "")
     return frozenset(characters[start : start + 3] for start in range(len(characters) - 2))

@@ -11,12 +11,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from evaluator.core.errors import InputError, unknown
+from evaluator.core.grading import gradable
+from evaluator.core.plain import plain
 from evaluator.core.records import Item
-from evaluator.core.text import code_of, normalise
+from evaluator.core.text import code_of
 from evaluator.tasks.base import TaskSpec
 from evaluator.tasks.source import Source
 
 UNKNOWN_SIZE = 10_000  # items in a language of a data set that would have to be fetched to be counted
+NO_LANGUAGES = ("all", "mean")  # in tables: the pooled languages, and the mean over them
 _ANY_LANGUAGE = "?"  # a column says it
 
 
@@ -61,6 +64,11 @@ def load_task(
     items = list(read)
     if not items:
         raise InputError(f"task {spec!r}: holds no items")
+    if taken := [item for item in items if item.language.strip().lower() in NO_LANGUAGES]:
+        raise InputError(
+            f"task {spec!r}: language: {taken[0].language!r} (item {taken[0].item_id!r}) names a row of the tables, "
+            "and no language; give it another name"
+        )
     by_language: dict[str, list[Item]] = {}
     for item in items:
         by_language.setdefault(item.language, []).append(item)
@@ -132,13 +140,12 @@ def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tupl
     """`languages` as `known` spells them ("sw": "swahili"). Raises InputError for an unknown one and for none."""
     if not languages:
         raise InputError(f"task {task!r}: no language is asked for")
-    by_code = {code_of(language): language for language in known}
     found = []
     for language in languages:
-        own = language if language in known else by_code.get(code_of(language))
-        if own is None:
-            raise unknown(f"language of task {task!r}:", language, known)
-        found.append(own)
+        own = [language] if language in known else [each for each in known if code_of(each) == code_of(language)]
+        if len(own) != 1:
+            raise unknown(f"{'ambiguous ' if own else ''}language of task {task!r}:", language, own or known)
+        found.append(own[0])
     return tuple(found)
 
 
@@ -156,16 +163,16 @@ def select(pool: Sequence[Item], items: int) -> list[Item]:
 
 
 def is_excluded(item: Item) -> bool:
-    """Whether grading could say nothing about the item: no gold answer, or none that normalises to any text."""
-    return not any(map(normalised, item.answers))
+    """Whether grading could say nothing about the item: no gold answer, or none that is `gradable`."""
+    return not gradable(item.answers, item.language)
 
 
 def gold_option(item: Item) -> str:
-    """The first answer of an item, not excluded, that normalises to any text: it is listed, scored and ranked."""
-    return next(filter(normalised, item.answers))
+    """The first gradable answer of an item, not excluded: it is listed, scored and ranked."""
+    return gradable(item.answers, item.language)[0]
 
 
 @lru_cache(maxsize=65536)
-def normalised(text: str) -> str:
-    """`normalise` with a cache: every item is compared with all answers of its pool."""
-    return normalise(text)
+def normalised(text: str, language: str) -> str:
+    """`plain` with a cache: every item is compared with all texts of its pool."""
+    return plain(text, language)

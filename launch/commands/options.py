@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from evaluator.core.errors import InputError, unknown
+from evaluator.core.grading import RULES
 from evaluator.core.records import FORMATS
 from evaluator.engine.config import AUTO_CACHE, ENGINES, DType, EngineConfig
 from evaluator.probes import PROBES, answering_probes
@@ -58,6 +59,7 @@ def eval_sweep(
     }
     each_known("--engine", [engine["kind"]], ENGINES.names)
     each_known("--dtype", [engine["dtype"]], DTYPES)
+    each_known("--grading", [task.get("grading", RULES[0])], RULES)
     config = validated(
         SweepConfig,
         {

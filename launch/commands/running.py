@@ -110,7 +110,7 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
             from launch.sweep.preflight import prepare
 
             prepared = prepare(config, out)
-            for note in prepared.short_languages():
+            for note in prepared.notes():
                 progress.warned(note)
             for note in prepared.served:
                 progress.stage(note)
@@ -181,9 +181,8 @@ def evaluate(
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
     formats: Annotated[str, question(help="see `resurface probes`")] = "open",
     probes: Annotated[str | None, question(help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")] = None,
-    options: Annotated[
-        str | None, question(help="how distractors are drawn: alike (default), any (the paper's way)")
-    ] = None,
+    options: Annotated[str | None, question(help="drawn distractors: alike (default) or any")] = None,
+    grading: Annotated[str, question(show_default=False, help="strict (default) or paper")] = "strict",
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
     max_new_tokens: Annotated[int, question(help="tokens of an answer")] = 32,
     context_tokens: Annotated[str, question(metavar="N,...", help="longer contexts")] = "0",
@@ -223,7 +222,7 @@ def evaluate(
         checkpoints,
         base=base,
         task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
-              "seed": seed, "chat": chat, "thinking": thinking, "options": options,
+              "seed": seed, "chat": chat, "thinking": thinking, "options": options, "grading": grading,
               "max_new_tokens": max_new_tokens, "context_tokens": context_tokens, "date": date},
         engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
                 "trust_remote_code": trust_remote_code},

@@ -12,6 +12,7 @@ compress:                                # every method x scheme x model; `after
 kv_cache: [auto, fp8]                    # every checkpoint with each cache; the dense ones always with auto
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 prompts: {terse: "{{ question }} Answer:"}  # more prompts than the paper's (prompts.py)
+grading: paper                           # strict (default), or the paper's containment
 tasks:
   - {task: gazetteer, items: 40}
 gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/deciding/thresholds.py)
@@ -32,6 +33,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from evaluator.core.config import Day, Frozen
 from evaluator.core.errors import InputError, unknown
+from evaluator.core.records import Grading
 from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.engine.config import AUTO_CACHE, ENGINES, EngineConfig
 from evaluator.probes.config import EvalConfig
@@ -162,8 +164,8 @@ class Resources(Frozen):
 class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
-    Each included sweep keeps its own models, settings, tasks and seed. The outermost sweep decides engine, resources,
-    gate and screen. Models with one name must be the same model."""
+    Each included sweep keeps its own models, settings, tasks, seed and grading. The outermost sweep decides engine,
+    resources, gate and screen. Models with one name must be the same model."""
 
     models: dict[str, str] = Field(default_factory=dict)
     base: str | None = None  # the model to compare other models with (`resurface eval --base`)
@@ -179,6 +181,7 @@ class SweepConfig(Frozen):
     include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
     only: tuple[str, ...] = ()  # only these models and their compressed versions; the outermost sweep decides
     seed: Seed = 0
+    grading: Grading = "strict"  # the rule by which an answer is right
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
     gate: Thresholds = Thresholds()  # not part of a run's identity: they only judge its records

@@ -25,7 +25,17 @@ from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
 
 # The settings that decide items, candidates and prompts. Tasks with one name must agree on them.
-_ITEM_SETTINGS = ("task", "languages", "items", "seed", "options", "template", "context_tokens", *Source.model_fields)
+_ITEM_SETTINGS = (
+    "task",
+    "languages",
+    "items",
+    "seed",
+    "grading",
+    "options",
+    "template",
+    "context_tokens",
+    *Source.model_fields,
+)
 _MERGED = ("formats", "probes", "sample_seeds")
 _LONGEST_NAME = 200  # of a checkpoint: names of directories and logs contain it and have at most 255 characters
 # Model, settings of the pruning and of the quantisation: one checkpoint. A variant's has its cache's dtype too.
@@ -67,7 +77,7 @@ def expand(
     jobs: dict[_Key, CheckpointJob] = {}
     for grid in grids:
         own: set[_Key] = set()
-        tasks = [_completed(task, grid.seed) for task in posed_tasks(grid.tasks, grid.prompts)]
+        tasks = [_completed(task, grid) for task in posed_tasks(grid.tasks, grid.prompts)]
         found = list(_checkpoints(grid, grids, sources, run_dir / "checkpoints"))
         needed = {job.base or job.name for _, job in found}  # `auto` also serves what others are compared with
         for key, job in found:
@@ -158,11 +168,10 @@ def _checkpoints(
             yield (label, None, None), CheckpointJob(name=label, path=sources[label], model=label, base=base)
 
 
-def _completed(task: EvalConfig, seed: int) -> EvalConfig:
-    """A task with its sweep's seed and the options `alike` as defaults."""
-    task = task.model_copy(update={"options": task.options or "alike"})
-    if "seed" not in task.model_fields_set:
-        task = task.model_copy(update={"seed": seed})
+def _completed(task: EvalConfig, grid: SweepConfig) -> EvalConfig:
+    """A task with its sweep's seed and grading, and the options `alike`, as defaults."""
+    own = {name: getattr(grid, name) for name in ("seed", "grading") if name not in task.model_fields_set}
+    task = task.model_copy(update={"options": task.options or "alike", **own})
     if task.seed not in task.seeds:
         raise InputError(
             f"tasks: sample_seeds: {', '.join(map(str, task.seeds))}: the run seed {task.seed} must be one of them"

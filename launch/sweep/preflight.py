@@ -14,8 +14,10 @@ from typing import Any
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer, tokenise_alike
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, one_line
+from evaluator.core.grading import contains
 from evaluator.core.records import Item
+from evaluator.core.text import is_known
 from evaluator.engine.config import EngineConfig
 from evaluator.store.reading import day_of
 from evaluator.store.run_json import Failure
@@ -70,8 +72,9 @@ class Prepared:
                     known[key] = question
         return {name: tuple(questions.values()) for name, questions in items.items() if questions}
 
-    def short_languages(self) -> list[str]:
-        """A sentence for each language that has fewer items than requested."""
+    def notes(self) -> list[str]:
+        """A sentence for each task with options that contain a gold answer, for each language that is not in the table
+        of languages, and for each that has fewer items than requested."""
         notes = []
         for name, questions in self.questions_by_task.items():
             wanted = next(task.config.items for task in self.tasks if task.name == name)
@@ -80,7 +83,20 @@ class Prepared:
                 if count < wanted:
                     lost = "; none is left as the example of one_shot" if one_shot else ""
                     notes.append(f"{name}: {language} has {count} items, not {wanted}; the run uses all{lost}")
+                if not is_known(language):
+                    notes.append(f"{name}: {language!r} is no known language: graded as one with spaces between words")
+            if loose := [each for each in map(_loose_option, questions) if each]:
+                notes.append(f"{name}: {len(loose)} items have a wrong option that contains a gold answer: {loose[0]}")
         return notes
+
+
+def _loose_option(question: Question) -> str:
+    """An item and its own wrong option that would be graded as right; empty for none."""
+    item = question.item
+    for option in question.option_texts if item.options else ():
+        if option not in item.answers and contains(option, item.answers, item.language):
+            return f"{item.item_id!r} has {one_line(option, 60)!r}"
+    return ""
 
 
 class Inspections(AbstractContextManager["Inspections"]):

@@ -18,7 +18,7 @@ from benchmarks.record.card import Refused, Submission, card_of, division_of
 from benchmarks.record.verify import _MEASURED, verify
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
-from evaluator.probes.grading import grade
+from evaluator.core.grading import grade
 from evaluator.store.schema import RECORDS
 from launch.commands import bench
 from launch.sweep.models import BUNDLED_MODEL

@@ -24,8 +24,8 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evaluator.asking.prompts import prompt_text
+from evaluator.core.grading import grade
 from evaluator.core.records import Item
-from evaluator.probes.grading import grade
 from evaluator.tasks.gazetteer import gazetteer_items
 from tests.taught import plan
 

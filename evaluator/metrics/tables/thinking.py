@@ -3,7 +3,7 @@
 One row per checkpoint whose task has `thinking` on, pooled and by language, on the greedy answers to the open prompt.
 
 - `ratio` is the mean length of thoughts over the base's, on the items measured in both. A missing thought has length 0.
-- `cut`: the share of thoughts without an end. `loops`: the share that loops (`evaluator.probes.grading.loops`).
+- `cut`: the share of thoughts without an end. `loops`: the share that loops (`evaluator.core.grading.loops`).
 - `accuracy`: the answer after the thought contains a gold answer; a cut thought has no answer. `accuracy_forced`: the
   same if we end cut thoughts. `accuracy_direct`: the answer without any thought. `gain` is accuracy minus that.
 - The fates are those of table `fates`, of the answers after thoughts, on the items that the base knew."""

@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 
 import evaluator.metrics.columns as col
-from evaluator.core.text import code_of, normalise, split_tokens, without_spaces
+from evaluator.core.text import main_code, normalise, split_tokens, without_spaces
 from evaluator.metrics.columns import Row
 from evaluator.metrics.counting import STATUSES
 from evaluator.metrics.drops import CORRECT, sides_of
@@ -206,7 +206,7 @@ def _patterns(code: str) -> tuple[tuple[str, str], ...]:
 
 def question_word(question: str, language: str) -> str | None:
     """The kind of a question by its question word; None for a language without listed words."""
-    patterns = _patterns(code_of(language))
+    patterns = _patterns(main_code(language))
     if not patterns:
         return None
     padded = f" {normalise(question)} "

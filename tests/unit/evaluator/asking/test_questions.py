@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, NO_UNRELATED, TOO_LONG
+from evaluator.core.grading import alike, grade
 from evaluator.core.text import code_of, normalise
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
@@ -15,7 +16,14 @@ from evaluator.probes.item import ItemRun, Plan
 from evaluator.probes.planning import exemplar_for, questions_of
 from evaluator.tasks import TaskData
 from evaluator.tasks.answer_types import WORDS, answer_type
-from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors, similar_length, unrelated_candidates
+from evaluator.tasks.distractors import (
+    ambiguous,
+    by_kind,
+    choose_options,
+    hard_distractors,
+    similar_length,
+    unrelated_candidates,
+)
 from evaluator.tasks.loading import gold_option, is_excluded, load_task, select
 from tests.support.letters import LetterPrompter
 from tests.support.stamps import make_item
@@ -169,8 +177,9 @@ pools = st.lists(answers, min_size=1, max_size=12).map(pool_of)
 def test_options_are_the_gold_and_distinct_wrong_answers(pool, seed):
     item = make_item(99, answers=["Nile"])
     pool = [item, *pool]
-    wrong = {normalise(a) for other in pool[1:] for a in other.answers[:]} - {"", "nile"}
-    firsts = {normalise(next(filter(normalise, other.answers), "")) for other in pool[1:]} - {"", "nile"}
+    gold = {"", "nile", "the nile"}
+    wrong = {normalise(a) for other in pool[1:] for a in other.answers[:]} - gold
+    firsts = {normalise(next(filter(normalise, other.answers), "")) for other in pool[1:]} - gold
     if not firsts:
         assert "no distractor" in refused(choose_options, item, pool, seed)
         return
@@ -314,9 +323,9 @@ def test_hard_distractors_against_a_plain_computation(texts, gold):
     ranked = sorted((o for o in pool if o is not item), key=lambda o: -likeness(o.answers[0]))
     expected = []
     for other in ranked:
-        key = normalise(other.answers[0])
-        if key and key != normalise(gold) and key not in map(normalise, expected):
-            expected.append(other.answers[0])
+        (text,) = other.answers
+        if normalise(text) and not any(alike(text, known, "english") for known in (gold, *expected)):
+            expected.append(text)
     assert hard_distractors(item, pool) == tuple(expected[:3])
 
 
@@ -364,3 +373,29 @@ def test_every_listed_month_makes_a_date_and_every_number_word_a_number(code):
         assert len(months) >= 12 or not months
         assert {answer_type(f"5 {month.rstrip('*')}", code) for month in months} <= {"date"}
     assert {answer_type(word.rstrip("*"), code) for word in numbers} <= {"number"}
+
+
+WRONG = ["in 1701 AD", "1701.", "paris", "Paris.", "The Paris", "1702", "17", "Lyon", "lyon", "LYON!", "१७०१"]
+
+
+@pytest.mark.parametrize("gold", ["1701", "Paris"])
+def test_drawn_options_grade_as_themselves(gold):
+    """No wrong option is right to the grader, and no two options are one."""
+    item = make_item(99, answers=[gold])
+    pool = [item, *pool_of([[text] for text in WRONG])]
+    for texts in (
+        *(choose_options(item, pool, seed).texts for seed in range(9)),
+        (gold, *hard_distractors(item, pool)),
+    ):
+        for one in texts:
+            right = [other for other in texts if grade(one, [other], "english")["contains"]]
+            assert right == [one]
+
+
+def test_own_wrong_option_equals_gold():
+    """The item's choice is excluded, with the option's name; what is only longer than the answer stays."""
+    item = make_item(1, answers=["Paris"], options=["Paris", "paris.", "Lyon"])
+    assert ambiguous(item) == "its wrong option 'paris.' is the gold answer to the grader"
+    assert ambiguous(make_item(1, answers=["water"], options=["salt water", "sand"])) == ""
+    told = refused(questions_of, data(english=[item]), config(probes=("choice",)))
+    assert "item 'i1': its wrong option 'paris.'" in told

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.core.grading import grade
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.grading import grade
 from evaluator.probes.item import BaseAnswer
 from evaluator.probes.rank import NOT_OPEN, NOT_SAID, align
 from tests.support import letters
@@ -38,7 +38,7 @@ def questions():
     for number, item in enumerate(letters.letter_items(10)):
         (question,) = letter_questions([item], CONFIG)
         said = decode(greedy_of(question))
-        gold = "zzzz" if number == 3 or len(said) < 4 else said[2:4]
+        gold = "zzzz" if number == 3 or len(said) < 6 else said[2:6]
         questions += letter_questions([replace(item, answers=(gold,))], CONFIG)
     return questions
 
@@ -134,6 +134,10 @@ def test_a_failure_of_the_engine_is_one_of_the_probe(questions, failing):
     assert all((r.text, r.rank, r.logprob) == ("lost", None, None) for r in failed)
 
 
+def right_of(answers):
+    return lambda text: grade(text, answers, "english")["contains"]
+
+
 class Pieces:
     """A tokenizer whose tokens are pieces of UTF-8 text, decoded as byte-level tokenizers do."""
 
@@ -146,7 +150,7 @@ class Pieces:
 
     def cut(self, *answers):
         """Lead-in and aligned answer, decoded."""
-        found = align(self.ids, answers, self.decode)
+        found = align(self.ids, right_of(answers), self.decode)
         return None if found is None else tuple(map(self.decode, found))
 
 
@@ -229,7 +233,7 @@ PIECES = ["a", "b", "A.", " ", "-", "ab", "<think>", "</think>", "<thi", "nk>", 
 def test_defined_exactly_where_grading_finds_an_answer_and_cut_as_tightly_as_can_be(pieces, answers):
     said = Pieces(*pieces)
     answers = tuple(answers)
-    found = align(said.ids, answers, said.decode)
+    found = align(said.ids, right_of(answers), said.decode)
     assert (found is not None) == grade(said.decode(said.ids), answers, "english")["contains"]
     if found is None:
         return
@@ -242,5 +246,5 @@ def test_defined_exactly_where_grading_finds_an_answer_and_cut_as_tightly_as_can
         def contains(start, end):
             return grade(said.decode(said.ids[start:end]), answers, "english")["contains"]
 
-        assert end == min(k for k in range(1, len(said.ids) + 1) if contains(0, k))
+        assert end == 1 + max(k for k in range(len(said.ids)) if not contains(0, k))
         assert len(lead_in) == max(j for j in range(end) if contains(j, end))

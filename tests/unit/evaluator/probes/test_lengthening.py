@@ -9,9 +9,9 @@ from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import TOO_LONG_CONTEXT
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
+from evaluator.core.grading import grade
 from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.grading import grade
 from evaluator.probes.item import ItemRun
 from evaluator.probes.lengthening import GAP, LEAST, OWN_TOO_LONG, TOO_FEW_OTHERS, in_order, lengthened
 from evaluator.probes.planning import plan_of, questions_of

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.thoughts import Thoughts
 from evaluator.core.errors import InputError
+from evaluator.core.grading import grade, loops
 from evaluator.engine.base import Generate
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.grading import grade, loops
 from evaluator.probes.item import BaseAnswer
 from evaluator.probes.planning import plan_of
 from evaluator.probes.stream import Evaluation

@@ -142,7 +142,7 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, 
     assert len({key(), key(window=100), key(words={"text": "Other words."})}) == 3
 
 
-def test_capped_formats_need_room_short_languages_are_told_and_bad_chat_templates_found(models, tmp_path):
+def test_capped_formats_need_room_notes_are_told_and_bad_chat_templates_found(models, tmp_path):
     def length(formats):
         task = {"task": "gazetteer", "items": 2, "probes": ["greedy"], "formats": formats}
         settings = {"prompt_tokens": 100, "one_shot_prompt_tokens": 400, "max_new_tokens": 8}
@@ -160,11 +160,11 @@ def test_capped_formats_need_room_short_languages_are_told_and_bad_chat_template
     assert length(["open", "open_capped"]) == length(["open", "one_shot"]) == length(["open"]) + 300
     task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-    assert plan.short_languages() == ["gazetteer: english has 300 items, not 301; the run uses all"]
+    assert plan.notes() == ["gazetteer: english has 300 items, not 301; the run uses all"]
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "formats": ["one_shot"]}])
-    assert plan.short_languages()[0].endswith("none is left as the example of one_shot")
+    assert plan.notes()[0].endswith("none is left as the example of one_shot")
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
-    assert plan.short_languages() == []
+    assert plan.notes() == []
     model = save_tiny_model(tmp_path / "chat")
     task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
     for template, told in ((None, "no chat"), ("{{ messages[0].content | upper }}", "rewrites the user's turn")):

@@ -1,0 +1,163 @@
+"""The strict grader's normal form of a text: what is left of it when spelling, script and layout do not matter. Pure.
+
+    plain("The O'Brien “Café” cost ３,000.", "en") == "the o'brien café cost 3000"
+
+- Characters: NFKC and case folding (Turkish and Azerbaijani: `I` is `ı`, `İ` is `i`; elsewhere both are `i`). Format
+  characters go. So do the vowel marks of Arabic, Hebrew and Syriac, tatweel, and stress marks on Cyrillic. Accents of
+  Latin and Greek and the vowel signs of India stay. Digits of every script are one.
+- Numbers: thousands are joined, by the language's custom where a sign is ambiguous: `1.000` is 1 in English and 1000 in
+  German. Five signs stay where they belong to a number: ⋅ (decimal), − (minus or range), ⁄ (fraction), ∶ (time), ^.
+- Punctuation goes. Inside a word it becomes `'`, a joint: `e-mail`, `O'Brien` (`forms`). Between digits it is a space.
+- White space is single, and none stands between two characters of scripts that put no space between words."""
+
+import re
+import unicodedata
+from functools import cache
+
+from evaluator.core.text import BY_SPACE, LARGE, UNSPACED, WITH_COMMA, is_punctuation, main_code, punctuation
+
+SIGNS = frozenset("⋅−⁄∶^+♯")  # of numbers, and of `C♯`
+_TURKIC = frozenset(("tr", "az"))
+# Before NFKC, which would make an accent of an apostrophe, and lose how thousands, powers and fractions look.
+_BEFORE = str.maketrans(
+    dict.fromkeys("´`‘’‛ʹʻʼʽˈ′‵＇ꞌ᾽᾿῾՚׳ߴߵ", "'") | {"№": " no ", "⋅": ".", "٫": ".", "٬": "'", "،": ",", "İ": "i"}
+)
+_ODD = re.compile(f"[{''.join(map(chr, _BEFORE))}\u00a0\u2009\u202f⁻⁰¹²³⁴-⁹¼-¾⅐-⅞]")
+_GROUPED = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))")
+_POWER = re.compile(r"(?<=\d)(?=[⁻⁰¹²³⁴-⁹])")
+_MIXED = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")
+# Marks that readers leave out: Hebrew, Arabic with tatweel, Syriac; fillers and variation selectors of all scripts.
+_DROPPED = re.compile(
+    "[\u0591-\u05bd\u05bf\u05c1-\u05c2\u05c4-\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4"
+    "\u06e7-\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u08d3-\u08ff\u034f\u115f-\u1160\u17b4-\u17b5\u180b-\u180f\u3164"
+    "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+_STRESS = re.compile("(?<=[\u0400-\u052f])[\u0300\u0301]+")
+_APART = re.compile(f"(?<=[{UNSPACED}])[ ']+(?=[{UNSPACED}])")
+_DIGIT = re.compile("[0-9]")
+_MARKED = re.compile(r"[-.,/:~'—+][$€£¥₹₩]?\d|\d [-/:] \d|\d \d{3}")  # a number that is more than its digits
+_SPREAD = re.compile(r"(?<=\d) ([-/:]) (?=\d)")
+_WRITTEN = re.compile(r"\d+(?:[.,']\d+)+")
+_WITH_POINT, _WITH_COMMA = (
+    re.compile(rf"[1-9]\d{{0,2}}(?:{group}\d{{3}})+|[1-9]\d?(?:{group}\d\d)+{group}\d{{3}}")
+    for group in ("[,']", r"[.']")
+)
+_BY_SPACE = re.compile(r"(?<![\d.,/:-])[1-9]\d{0,2}(?: \d{3})+(?![\d/:]|[.,]\d{3})")
+_DAY_FIRST = re.compile(r"(?<!\d)(\d\d?([./-])\d\d?\2)(\d{4})(?!\d)")
+_YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})([./-]\d\d?[./-]\d\d?)(?!\d)")
+_LEADING = re.compile(r"(?<![\w.,])\.(?=\d)")
+_BETWEEN = re.compile(r"(?<=\d)[-.,/:~—](?=\d)")
+_NEGATIVE = re.compile(r"(?<!\w)-([$€£¥₹₩]?)(?=\d)")
+_POSITIVE = re.compile(r"(?<!\w)\+(?=\d)")
+_SIGN_OF = {"-": "−", "~": "−", "—": "−", ".": "⋅", ",": "⋅", "/": "⁄", ":": "∶"}
+_WHOLE = re.compile(r"(?<=\d) (?=\d{1,2}⁄\d{1,2}(?![\d⁄]))")
+_INITIALS = re.compile(r"\b([^\W\d_])\.(?=[^\W\d_]\b)")
+# Of a programming language, a note or a grade: `c#`, `c++`, `a+`. The number sign of `#5` is punctuation.
+_SHARP = re.compile(r"(?<=[^\W\d_])#(?!\w)")
+
+
+class _Kept(dict[int, str | None]):
+    """The table of `str.translate` after NFKC: what is kept of a special character. Each is looked up once."""
+
+    def __missing__(self, code: int) -> str | None:
+        kept = self[code] = _kept(chr(code))
+        return kept
+
+
+def _kept(char: str) -> str | None:
+    kind = unicodedata.category(char)
+    if _DROPPED.match(char) or (kind == "Cf" and not "\U000e0020" <= char <= "\U000e007f"):  # flags have tags
+        return None
+    if kind == "Nd":
+        return str(unicodedata.decimal(char))
+    if kind == "Pd" or char in "−˗":
+        return "—" if char in "—―⸺⸻" else "-"
+    return _OTHERS.get(char, "." if char > "\uffff" and is_punctuation(char) else char)
+
+
+_OTHERS = {"⁄": "/", "∕": "/", "∶": ":", "°": " "}
+_KEPT = _Kept()
+
+
+@cache
+def _special() -> re.Pattern[str]:
+    """The characters of 16 bits that `_kept` changes."""
+    return re.compile(f"[{re.escape(''.join(char for char in map(chr, range(2**16)) if _kept(char) != char))}]")
+
+
+def plain(text: str, language: str, *, cased: bool = False) -> str:
+    """The normal form. `cased`: without case folding."""
+    code = main_code(language)
+    if code in _TURKIC and not cased:
+        text = unicodedata.normalize("NFC", text).replace("I", "ı")
+    simple = text.isascii()
+    text = _ascii(text, cased) if simple else _characters(text, cased)
+    if _DIGIT.search(text) and _MARKED.search(text):
+        text = _numbers(text, code)
+    if "." in text[:-1]:
+        text = _INITIALS.sub(r"\1", text)
+    if "#" in text:
+        text = _SHARP.sub("♯", text)
+    text = _WHOLE.sub("+", " ".join(punctuation().sub(_joint, text).split()))
+    return text if simple else _APART.sub("", text)
+
+
+def forms(normal: str) -> tuple[str, ...]:
+    """The texts that a normal form stands for: with each joint closed, and open. `e'mail`: `email`, `e mail`."""
+    return (normal.replace("'", ""), normal.replace("'", " ")) if "'" in normal else (normal,)
+
+
+def _ascii(text: str, cased: bool) -> str:
+    return (text if cased else text.lower()).replace("`", "'")
+
+
+def _characters(text: str, cased: bool) -> str:
+    text = unicodedata.normalize("NFC", text)
+    if _ODD.search(text):
+        text = _MIXED.sub("+", _POWER.sub("^", _GROUPED.sub("", text.translate(_BEFORE))))
+    text = unicodedata.normalize("NFKC", text)
+    if not cased:
+        text = unicodedata.normalize("NFKC", text.casefold())
+    if _special().search(text) or LARGE.search(text):
+        text = unicodedata.normalize("NFKC", text.translate(_KEPT))
+    return _STRESS.sub("", text) if "\u0300" in text or "\u0301" in text else text
+
+
+def _numbers(text: str, code: str) -> str:
+    text = _SPREAD.sub(r"\1", text)
+    if code in BY_SPACE:
+        text = _BY_SPACE.sub(lambda found: found[0].replace(" ", ""), text)
+    text = _YEAR_FIRST.sub(r"\1 \2", _DAY_FIRST.sub(r"\1 \3", text))
+    text = _WRITTEN.sub(_with_comma if code in WITH_COMMA else _with_point, text)
+    text = _BETWEEN.sub(lambda found: _SIGN_OF[found[0]], _LEADING.sub("0.", text))
+    return _POSITIVE.sub("", _NEGATIVE.sub(r"\1−", text))
+
+
+def _with_point(found: re.Match[str]) -> str:
+    return _joined(found[0], ".", _WITH_POINT, _WITH_COMMA)
+
+
+def _with_comma(found: re.Match[str]) -> str:
+    return _joined(found[0], ",", _WITH_COMMA, _WITH_POINT)
+
+
+def _joined(number: str, decimal: str, own: re.Pattern[str], other: re.Pattern[str]) -> str:
+    """The number without thousands: grouped by the language's custom, or without doubt by the other one."""
+    whole, _, part = number.rpartition(decimal)
+    for digits, rest in ((number, ""), (whole, f".{part}")):
+        if own.fullmatch(digits) and (rest[1:] or "0").isdecimal():
+            return re.sub(r"\D", "", digits) + rest
+    sign = "." if decimal == "," else ","
+    whole, _, part = number.rpartition(sign)
+    if other.fullmatch(whole) and part.isdecimal():
+        return re.sub(r"\D", "", whole) + f".{part}"
+    return re.sub(r"\D", "", number) if other.fullmatch(number) and number.count(decimal) > 1 else number
+
+
+def _joint(found: re.Match[str]) -> str:
+    """What a run of punctuation becomes."""
+    text, start, end = found.string, found.start(), found.end()
+    before, after = text[start - 1 : start], text[end : end + 1]
+    if before.isspace() or after.isspace() or not (before and after):
+        return ""
+    return " " if before.isdecimal() and after.isdecimal() else "'"

@@ -1,0 +1,70 @@
+"""Table `grading`: what does only the paper's rule count as right?
+
+A row for each checkpoint and each probe of answers to the open prompt, on all graded answers: `n` of them, right by
+the strict rule (`strict`), by the paper's (`paper`), and by the paper's alone (`only_paper`), with the first examples.
+The rules are those of `evaluator.core.grading`. `rate` is strict / n. The CSV has all rows. The page has those whose
+share by the paper's rule is outside of the interval of `rate`."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+import evaluator.metrics.columns as col
+from evaluator.core.errors import one_line
+from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.counting import left_out_of
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.measures import as_floats, rate
+from evaluator.metrics.table import Table
+from evaluator.store.outcomes import GRADED
+
+_EXAMPLES = 3
+_CHARACTERS = 40  # of an example
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    for subject in inputs.checkpoints:
+        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        for probe in GRADED:
+            done = items[items[f"{probe}_graded"] > 0]
+            if done.empty:
+                continue
+            row: Row = {"task": subject.task, "checkpoint": subject.checkpoint, "probe": probe}
+            row |= left_out_of(items[f"{probe}_status"])
+            counts = {name: as_floats(done[f"{probe}_{name}"]) for name in ("graded", "strict", "paper", "only_paper")}
+            row |= {name: int(values.sum()) for name, values in counts.items() if name != "graded"}
+            row |= {"n": int(counts["graded"].sum()), "examples": _examples(done[f"{probe}_example"])}
+            row |= rate("rate", counts["strict"] / counts["graded"], inputs.contexts_of(subject.task, done))
+            yield row | {"paper_rate": float((counts["paper"] / counts["graded"]).mean())}
+
+
+def _examples(texts: pd.Series) -> str | None:
+    short = dict.fromkeys(one_line(text, _CHARACTERS) for text in texts.dropna())
+    return " | ".join([*short][:_EXAMPLES]) or None
+
+
+def _differing(frame: pd.DataFrame) -> pd.DataFrame:
+    inside = frame["paper_rate"].between(frame["rate_low"], frame["rate_high"])
+    return frame[~inside & (frame["strict"] != frame["paper"])]
+
+
+TABLE = Table(
+    name="grading",
+    title="Is a wrong answer graded as correct?",
+    reading=(
+        "Strict is the default rule: digits beside the answer's digits make it another number, and a short answer "
+        "stands alone. The paper's rule counts any text that contains the answer. Only paper is what it counts and the "
+        "strict rule does not: read the examples. The page shows rows where the rules differ by more than the interval."
+    ),
+    needs="the probe greedy, beam or sample",
+    columns=(
+        *col.TEXT("task", "checkpoint", "probe"),
+        *col.COUNT("n", "excluded", "engine_error", "strict", "paper", "only_paper"),
+        Column("rate", col.PERCENTAGE, "strict rate", interval=True),
+        *col.PERCENTAGE("paper_rate"),
+        *col.TEXT("examples"),
+    ),
+    compute=_rows,
+    page=_differing,
+    silent=True,
+)

@@ -1,0 +1,376 @@
+"""Grades worked out by hand, and the laws that every grade obeys; languages under their names and codes."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.core.errors import InputError
+from evaluator.core.grading import gradable, grade, grades, strip_thinking
+from evaluator.core.plain import plain
+from evaluator.core.text import code_of, is_known, main_code, name_of, normalise, split_tokens, without_spaces
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Nile.\n", "the nile"),
+        ("  tabs\tand\u00a0no-break  ", "tabs and nobreak"),
+        ("U.S.A.", "usa"),
+        ("¿Qué? «Sí»", "qué sí"),
+        ("ÄÖÜ ß STRASSE", "äöü ß strasse"),  # lower-case, not case folding: ß stays
+        ("Mu\u0308nchen", "m\u00fcnchen"),  # NFC composes the umlaut
+        ("ΟΔΟΣ", "οδος"),  # final sigma by context
+        ("النيل، مصر؟", "النيل مصر"),  # Arabic comma and question mark
+        ("أ", "\u0623"),
+        ("\u0627\u0654", "\u0623"),  # alef + hamza above composes to one letter
+        ("東京。「都」", "東京都"),
+        ("हाँ।", "हाँ"),  # the danda is punctuation
+        ("$5 + 3 = 8%", "$5 + 3 = 8"),  # symbols (S) stay, the per cent sign is category Po
+        ("snake_case", "snakecase"),
+        ("...", ""),
+        ("", ""),
+        ("\u2014 \u2013", ""),
+    ],
+)
+def test_normalise(text, expected):
+    assert normalise(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>a\nb</think>Nile", "Nile"),
+        ("x<think>a</think>y<think>b</think>z", "xyz"),
+        ("Nile <think>and then", "Nile "),
+        ("<think>", ""),
+        ("<think></think>\n\nNile", "\n\nNile"),
+        ("no span </think>", "no span </think>"),
+        ("plain", "plain"),
+    ],
+)
+def test_strip_thinking(text, expected):
+    assert strip_thinking(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "language", "expected"),
+    [
+        ("The Nile.", ["nile"], "english", (True, True, 1.0)),  # a leading article does not count
+        ("NILE!", ["the Nile", "Nile"], "english", (True, True, 1.0)),
+        ("Amazon", ["Nile"], "english", (False, False, 0.0)),
+        ("", ["Nile"], "english", (False, False, 0.0)),
+        # 4 produced tokens, 3 wanted, shared as multisets: a, a -> 2; F1 = 4 / 7
+        ("a a a b", ["a a c"], "finnish", (False, False, 4 / 7)),
+        # containment is of characters, not of words, but a digit beside a digit makes another number
+        ("Niles", ["Nile"], "english", (True, False, 0.0)),
+        ("1945", ["194"], "english", (False, False, 0.0)),
+        # decomposed output, composed reference
+        ("Mu\u0308nchen ist es", ["M\u00fcnchen"], "de", (True, False, 0.5)),
+        # composed and decomposed hamza are the same answer
+        ("\u0627\u0654حمد", ["\u0623حمد"], "arabic", (True, True, 1.0)),
+        # Arabic readers leave vowel marks out; Latin accents tell words apart
+        ("مُحَمَّد", ["محمد"], "ar", (True, True, 1.0)),
+        ("Malmö", ["Malmo"], "sv", (False, False, 0.0)),
+        # 5 characters produced, 3 wanted, all 3 shared: F1 = 6 / 8
+        ("กรุงเ", ["รุง"], "th", (True, False, 0.75)),
+        # 東 京 都 against 京 都 市: 2 shared of 3 and 3
+        ("東京都", ["京都市"], "japanese", (False, False, 2 / 3)),
+        ("東 京", ["東京"], "zh-CN", (True, True, 1.0)),
+        ("東 京", ["東京"], "a language without a name", (True, True, 1.0)),
+        ("<think>Nile</think>Amazon", ["Nile"], "english", (False, False, 0.0)),
+        ("<think>Nile", ["Nile"], "english", (False, False, 0.0)),
+        # a reference of punctuation alone would be contained in everything
+        ("Amazon", ["...", "Nile"], "english", (False, False, 0.0)),
+        ("", ["..."], "english", (False, False, 0.0)),
+        ("Amazon", [], "english", (False, False, 0.0)),
+    ],
+)
+def test_grades_worked_out_by_hand(text, answers, language, expected):
+    result = grade(text, tuple(answers), language)
+    assert tuple(result.values()) == (*expected[:2], pytest.approx(expected[2], abs=1e-12))
+
+
+def test_scripts_without_spaces_are_split_into_characters():
+    for language in ("th", "Thai", "tha_Thai", "zh", "zh_TW", "chinese", "ja", "khmer", "lo", "my"):
+        assert without_spaces(language)
+        assert split_tokens("ab c", language) == ["a", "b", "c"]
+    for language in ("jp", "cn", "Mandarin", "lzh", "wuu", "Tibetan", "Chinese (Simplified)", "zho_Hans", "zh-Hans"):
+        assert without_spaces(language)
+        assert grade("京都の東京", ["東京"], language)["token_f1"] == pytest.approx(4 / 7)
+    for language in ("english", "en", "korean", "ko", "telugu", "thuringian", ""):
+        assert not without_spaces(language)
+        assert split_tokens("ab c", language) == ["ab", "c"]
+
+
+@given(st.text(), st.lists(st.text(), max_size=3), st.sampled_from(["english", "th"]))
+def test_laws(text, answers, language):
+    answers = tuple(answers)
+    result = grade(text, answers, language)
+    assert 0.0 <= result["token_f1"] <= 1.0
+    if result["exact_match"]:
+        assert result["contains"]
+        assert result["token_f1"] == 1.0
+    # canonically equivalent output gets the same grade
+    assert grade(unicodedata.normalize("NFD", text), answers, language) == result
+
+
+def test_names_and_codes_mean_the_same_language():
+    assert (code_of("Tamil"), name_of("or")) == ("ta", "odia")
+    assert code_of("swahili") == code_of(" Swahili") == code_of("sw") == code_of("SW") == "sw"
+    assert name_of("sw") == name_of("Swahili") == "swahili"
+    assert code_of("be-tarask") == name_of("be-tarask") == "be-tarask"
+    assert {main_code(name) for name in ("pt_BR", "por", "Portuguese", "por_Latn", "pt-PT")} == {"pt"}
+    assert {main_code(name) for name in ("swh_Latn", "swa", "Kiswahili", "Swahili (Kenya)")} == {"sw"}
+    assert (main_code("be-tarask"), main_code("yue"), main_code("Cantonese")) == ("be", "yue", "yue")
+    assert is_known("Chinese (Traditional)")
+    assert not is_known("klingon")
+
+
+@given(st.text())
+def test_punctuation_is_what_unicode_says(text):
+    lowered = unicodedata.normalize("NFC", text).lower()
+    kept = "".join(char for char in lowered if not unicodedata.category(char).startswith("P"))
+    assert normalise(text) == " ".join(kept.split())
+
+
+# language, gold answer, response
+RIGHT = [
+    # english
+    ("english", "1½", "1 1/2"),
+    ("english", "1/2", "½"),
+    ("english", "3", "3 million"),
+    ("english", "USA", "U.S.A."),
+    ("english", "U.S.A.", "the USA."),
+    ("english", "VIII", "Ⅷ"),
+    ("english", "50%", "50％"),
+    ("english", "O'Brien", "O’Brien"),
+    ("english", "St. John's", "St John’s"),
+    ("english", "e-mail", "email"),
+    ("english", "email", "an E-Mail"),
+    ("english", "naïve", "naïve"),
+    ("english", "1701", "in 1701."),
+    ("english", "1701", "1701, he"),
+    ("english", "1701", "(1701)"),
+    ("english", "1701", "year-1701?"),
+    ("english", "1701", "1701—he"),
+    ("english", "1701", "1701-he"),
+    ("english", "1914-1918", "1914 – 1918"),
+    ("english", "1918", "from 1914 to 1918"),
+    ("english", "2020", "2020-01-15"),
+    ("english", "10\u00a0000", "10000"),
+    ("english", "10\u202f000", "10,000"),
+    ("english", "-5", "−5 °C"),
+    ("english", "5", "5 km"),
+    ("english", "5", "5th"),
+    ("english", "19", "COVID-19"),
+    ("english", "C#", "C# is"),
+    ("english", "C++", "c++"),
+    ("english", "A", "Answer: A"),
+    ("english", "A", "a"),
+    ("english", "A", "vitamin-A"),
+    ("english", "Ann", "Ann's"),
+    ("english", "Nile", "Niles"),
+    ("english", "sun", "the sun"),
+    ("english", "the sun", "Sun"),
+    ("english", "no", "no"),
+    ("english", "no", "no."),
+    ("english", "no", "No, it"),
+    ("english", "10:30", "at 10:30 am"),
+    ("english", "Apollo 11", "Apollo 11 flew"),
+    ("english", ".5", "0.5"),
+    ("english", "5", "5..."),
+    ("english", "5", "...5"),
+    ("english", "1/2", "1 / 2"),
+    ("english", "2", "2*3"),
+    ("english", "Istanbul", "İSTANBUL"),
+    ("english", "5", "+5"),
+    ("english", "1e5", "1e5"),
+    ("english", "H2O", "H₂O"),
+    ("english", "😀", "ok 😀!"),
+    ("english", "👨\u200d👩\u200d👧", "👨\u200d👩\u200d👧"),
+    ("english", "5", "5'10\""),
+    ("english", "Dr", "Dr. Who"),
+    ("english", "the Who", "who"),
+    ("english", "100", "100."),
+    ("english", "1,100", "1100"),
+    ("english", "100", "$100"),
+    ("english", "1990", "1990s"),
+    ("english", "16:9", "16:9"),
+    # hindi
+    ("hindi", "क़लम", "क़लम"),
+    ("hindi", "1,00,000", "100000"),
+    ("hindi", "पानी", "पानी।"),
+    # thai
+    ("thai", "25", "๒๕"),
+    # arabic
+    ("arabic", "3.14", "٣٫١٤"),
+    ("arabic", "1000", "1٬000"),
+    ("arabic", "1000", "١٬٠٠٠"),
+    ("arabic", "١٩١٤", "1914"),
+    ("arabic", "٪50", "50"),
+    # hebrew
+    ("hebrew", "שלום", "שָׁלוֹם"),
+    ("hebrew", "צה״ל", 'צה"ל'),
+    # greek
+    ("greek", "Οδυσσεύς", "ΟΔΥΣΣΕΎΣ"),
+    # vietnamese
+    ("vietnamese", "Hà Nội", "Hà Nội"),
+    # korean
+    ("korean", "서울", "서울은"),
+    # russian
+    ("russian", "Москва", "Москва́"),
+    ("russian", "No. 5", "№5"),
+    ("russian", "5", "№5"),
+    # german
+    ("german", "2020", "15.01.2020"),
+    ("german", "15.01.2020", "am 15.01.2020"),
+    ("german", "1.000,5", "1000,5"),
+    ("german", "1000.5", "1.000,5"),
+    ("german", "1.000", "1000"),
+    ("german", "ßo", "SSO"),
+    ("german", "Baden-Württemberg", "Baden Württemberg"),
+    ("german", "3,14", "3.14"),
+    ("german", "1'000", "1000"),
+    # french
+    ("french", "10 000", "10000"),
+    ("french", "10 000", "10000"),
+    ("french", "or", "l'or"),
+    # turkish
+    ("turkish", "Ali", "Ali'nin"),
+    ("turkish", "ırmak", "IRMAK"),
+    # chinese
+    ("chinese", "北京", "在北京市"),
+    ("chinese", "USA", "在USA的"),
+    ("chinese", "1949", "于1949年"),
+    # ja
+    ("ja", "1949", "1949年"),
+    ("ja", "日本", "日 本"),
+    # th
+    ("th", "กรุงเทพ", "อยู่ที่กรุงเทพมหานคร"),
+    # my
+    ("my", "ဗမာ", "မြန်မာဗမာပြည်"),
+    # tr
+    ("tr", "izmir", "İZMİR"),
+    # ar
+    ("ar", "صلاح", "صَلَاح"),
+    # zh
+    ("zh", "約翰·史密斯", "約翰史密斯"),
+    # persian
+    ("persian", "1914", "۱۹۱۴"),
+    # de
+    ("de", "1000", "1’000"),
+    # sv
+    ("sv", "Malmö", "MALMÖ"),
+]
+WRONG = [
+    # english
+    ("english", "7", "7.5"),
+    ("english", "7", "7,5"),
+    ("english", "7", "1.7"),
+    ("english", "7", "17:30"),
+    ("english", "7", "⅐"),
+    ("english", "7", "7²"),
+    ("english", "2", "7²"),
+    ("english", "72", "7²"),
+    ("english", "102", "10²"),
+    ("english", "11/2", "1½"),
+    ("english", "1/2", "1½"),
+    ("english", "naïve", "naive"),
+    ("english", "1914", "1914-1918"),
+    ("english", "15", "15/01/2020"),
+    ("english", "1.000", "1000"),
+    ("english", "1.000", "1"),
+    ("english", "5", "-5"),
+    ("english", "5", "−$5"),
+    ("english", "$5", "-$5"),
+    ("english", "-$5", "$5"),
+    ("english", "5", "H5N1"),
+    ("english", "5", "year5"),
+    ("english", "C", "C#"),
+    ("english", "C", "C++"),
+    ("english", "C#", "C"),
+    ("english", "A", "a cat"),
+    ("english", "10", "10:30"),
+    ("english", "10:30", "1030"),
+    ("english", "1", "1-2"),
+    ("english", "1", "1/2"),
+    ("english", "Apollo 1", "Apollo 11"),
+    ("english", "2.0", "version 2.0.1"),
+    ("english", "5", ".5"),
+    ("english", "23", "2*3"),
+    ("english", "10", "10^2"),
+    ("english", "10", "10⁻²"),
+    ("english", "510", "5'10\""),
+    ("english", "TV", "television"),
+    ("english", "ab", "cab"),
+    ("english", "the Who", "the man who"),
+    ("english", "100", "1,100"),
+    ("english", "2", "2:1"),
+    # arabic
+    ("arabic", "314", "٣٫١٤"),
+    # vietnamese
+    ("vietnamese", "Hà Nội", "Ha Noi"),
+    # russian
+    ("russian", "й", "и"),
+    # german
+    ("german", "1,5", "15"),
+    ("german", "14", "3,14"),
+    # ja
+    ("ja", "49", "1949年"),
+    # turkish
+    ("turkish", "kır", "kir"),
+]
+
+
+@pytest.mark.parametrize(("language", "gold", "response"), RIGHT)
+def test_strict_rule_finds(language, gold, response):
+    assert grade(response, [gold], language)["contains"]
+
+
+@pytest.mark.parametrize(("language", "gold", "response"), WRONG)
+def test_strict_rule_denies(language, gold, response):
+    assert not grade(response, [gold], language)["contains"]
+
+
+@pytest.mark.parametrize("gold", ["%", "", "...", "\u0301", "\u064e", "\u200b", "—"])
+def test_gold_without_content_is_not_gradable(gold):
+    assert gradable([gold, "Nile"], "english") == ("Nile",)
+    assert not grade("anything %", [gold], "english")["contains"]
+
+
+def test_paper_rule_is_plain_containment():
+    assert grade("1863636363", ["1863"], "english", "paper")["contains"]
+    assert grade("-5", ["5"], "english", "paper")["exact_match"]
+    assert grades("It is in the north.", ("no",), "english") == {
+        "contains": False,
+        "exact_match": False,
+        "token_f1": 0.0,
+        "contains_paper": True,
+    }
+    with pytest.raises(InputError, match="unknown rule of grading 'loose'"):
+        grade("a", ["a"], "english", "loose")
+
+
+SIGNS = list("0123456789.,:/-'’+#^ aAbeİıIsßςσ٣٫٬²—–−。・東京กา한국\u0301\u064e\u200d")
+written = st.text(alphabet=st.one_of(st.sampled_from(SIGNS), st.characters(exclude_categories=["Cs"])), max_size=12)
+languages = st.sampled_from(["english", "german", "turkish", "french", "arabic", "thai", "japanese", "korean", "xx"])
+
+
+@given(written, written, languages)
+def test_laws_of_strict_rule(text, other, language):
+    """The normal form is its own, and the same for canonically equal texts. A gradable answer is right by itself."""
+    normal = plain(text, language)
+    assert plain(normal, language) == normal == plain(unicodedata.normalize("NFD", text), language)
+    if gradable([text], language) and "<think>" not in text:
+        assert list(grade(text, [text], language).values()) == [True, True, 1.0]
+    result = grade(text, [other], language)
+    if result["exact_match"]:
+        assert list(result.values()) == [True, True, 1.0]
+
+
+@given(st.integers(0, 99999), st.integers(0, 9), languages)
+def test_digits_beside_digits_are_never_right(number, digit, language):
+    for text in (f"x {number}{digit} y", f"x {digit}{number}"):
+        assert not grade(text, [str(number)], language)["contains"]
