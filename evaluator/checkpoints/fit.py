@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.quantisation import ONLINE, Quantisation
+from evaluator.checkpoints.quantisation import LAYOUTS, ONLINE, Quantisation
 from evaluator.checkpoints.tensors import BESIDE, Tensor
 from evaluator.core.errors import InputError, one_line
 
@@ -68,14 +68,15 @@ def check_fit(
 ) -> Fit:
     """Raises InputError for tensors that the model of config.json lacks or has besides; it names the first.
 
-    Architectures that transformers cannot generate text with are not compared."""
+    Architectures that transformers cannot generate text with are not compared, nor unknown layouts of quantisation."""
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
     file = checkpoint / "config.json"
-    quantised = quantisation is not None and quantisation.library != ONLINE
-    if quantisation is not None and quantised and all(tensor.dtype in _PLAIN for tensor in tensors):
+    if quantisation is not None and quantisation.library == ONLINE:
+        quantisation = None
+    if quantisation is not None and all(tensor.dtype in _PLAIN for tensor in tensors):
         raise InputError(f"{checkpoint}: {quantisation.label} is described, but no tensor is quantised")
-    if config["model_type"] not in CONFIG_MAPPING:
+    if config["model_type"] not in CONFIG_MAPPING or (quantisation is not None and quantisation.library not in LAYOUTS):
         return Fit()
     built = build_config(file, config)
     if type(built) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -84,17 +85,17 @@ def check_fit(
     with _LOCK:
         try:
             loaded = _load(
-                built, _parameters(tensors) if quantised else {name: each.shape for name, each in held.items()}
+                built, _parameters(tensors) if quantisation else {name: each.shape for name, each in held.items()}
             )
         except Exception as error:  # of each architecture's own code
             raise InputError(f"{file}: transformers cannot build this model: {one_line(error)}") from error
-    if not quantised:
+    if quantisation is None:
         _check_plain(loaded, held)
     spare = frozenset(name for name in loaded.extra if name in loaded.ignored or _is_spare(name, loaded, held))
-    _check_names(file, loaded, held, loaded.extra - spare)
+    _check_names(file, loaded, loaded.extra - spare)
     wrong = loaded.missing if not loaded.failed else frozenset()
-    if loaded.extra - spare or wrong or (not quantised and (loaded.shapes or loaded.failed)):
-        raise InputError(_misfit(file, loaded, held, loaded.extra - spare))
+    if loaded.extra - spare or wrong or (quantisation is None and (loaded.shapes or loaded.failed)):
+        raise InputError(_misfit(file, loaded, loaded.extra - spare))
     unused = (f"not used for text: {_listed(spare)}",) if spare else ()
     return Fit(unused=unused, head_only=_check_tied(file, loaded, held))
 
@@ -174,7 +175,7 @@ def _is_spare(name: str, loaded: _Loaded, held: Mapping[str, Tensor]) -> bool:
     return layer is not None and all(each in loaded.extra for each in loaded.homes if each.startswith(layer))
 
 
-def _check_names(file: Path, loaded: _Loaded, held: Mapping[str, Tensor], extra: Collection[str]) -> None:
+def _check_names(file: Path, loaded: _Loaded, extra: Collection[str]) -> None:
     """Raises InputError where all names have a prefix too many, or lack the model's own."""
     own, state = loaded.model.base_model_prefix, loaded.model.state_dict()
     for name in sorted(extra):
@@ -194,7 +195,7 @@ def _check_names(file: Path, loaded: _Loaded, held: Mapping[str, Tensor], extra:
             )
 
 
-def _misfit(file: Path, loaded: _Loaded, held: Mapping[str, Tensor], extra: Collection[str]) -> str:
+def _misfit(file: Path, loaded: _Loaded, extra: Collection[str]) -> str:
     from transformers.core_model_loading import revert_weight_conversion
 
     if extra:
@@ -204,9 +205,9 @@ def _misfit(file: Path, loaded: _Loaded, held: Mapping[str, Tensor], extra: Coll
     with suppress(Exception):  # names as they stand in files
         expected = revert_weight_conversion(loaded.model, loaded.model.state_dict()).keys()
         tied = loaded.model.all_tied_weights_keys.keys()
-        if surplus := held.keys() - expected:
+        if surplus := loaded.homes.keys() - expected:
             return f"{file}: the model that it describes has no {_listed(surplus)}"
-        if absent := expected - held.keys() - tied:
+        if absent := expected - loaded.homes.keys() - tied:
             return f"{file.parent}: the files lack {_listed(absent)}"
     if loaded.missing:
         return f"{file.parent}: the files lack {_listed(loaded.missing)}"

@@ -70,7 +70,9 @@ class Quantisation:
 def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """config.json with the quantisation that another file describes. Raises InputError if both do, and differ."""
     own = next((config[key] for key in _KEYS if config.get(key) is not None), None)
-    whole = dict(config)
+    whole, inner = dict(config), (config.get("text_config") or {}).get(_KEYS[0])
+    if own is None and inner is not None:
+        return whole | {_KEYS[0]: inner | {STATED_IN: "text_config"}}
     for name, method in _BESIDE.items():
         file = path / name
         if not file.is_file():
@@ -266,6 +268,7 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = 
     ONLINE: _online,
     **dict.fromkeys(("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"), _modelopt),
 }
+LAYOUTS = {*_READERS, COMPRESSED_TENSORS}  # whose names of tensors are known
 
 
 def _bits(said: Any, name: str, place: str) -> int:

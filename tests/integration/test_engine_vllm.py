@@ -230,6 +230,25 @@ def test_ten_swaps_in_a_row_leave_what_the_oracle_has(served):
             assert swapped[key].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
 
 
+def test_head_only_answers_as_the_named_embedding(tmp_path):
+    """A tied matrix under the output head's name alone: built, and swapped in place."""
+    named = [save_tiny_model(tmp_path / f"named{seed}", seed=seed) for seed in (0, 1)]
+    for seed, checkpoint in enumerate(named):
+        copy = shutil.copytree(checkpoint, tmp_path / f"head{seed}")
+        held = load_file(copy / "model.safetensors")
+        held["lm_head.weight"] = held.pop("model.embed_tokens.weight")
+        save_file(held, copy / "model.safetensors", metadata={"format": "pt"})
+    asked = [Score(request_id="s", prompt_ids=(5, 9, 2), continuation_ids=(7, 4))]
+    found: dict[str, list[Any]] = {}
+    for kind in ("named", "head"):
+        with contextlib.closing(VLLMEngine(CONFIG)) as engine:
+            for seed in (0, 1):
+                assert engine.load(tmp_path / f"{kind}{seed}").swapped is bool(seed)
+                found.setdefault(kind, []).append(ask(engine, asked)["s"].logprobs)
+    assert found["named"] == found["head"]
+    assert found["named"][0] != found["named"][1]
+
+
 def test_bfloat16_models_have_float32_logits(tmp_path):
     """Tokens that bfloat16 would round to one logit keep ranks of their own, also after a swap."""
     checkpoints = [save_tiny_model(tmp_path / str(seed), "qwen3", seed, dtype="bfloat16") for seed in (0, 1)]

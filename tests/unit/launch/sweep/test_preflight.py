@@ -264,6 +264,7 @@ def test_options_are_part_of_a_runs_identity(models, tmp_path):
     assert 'gazetteer.options is null there, "alike" here); use a new --out' in told
 
 
+@pytest.mark.usefixtures("any_tensors")  # plain ones
 def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_machines(models, tmp_path, monkeypatch):
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
