@@ -103,6 +103,7 @@ def _kinds(items: int, *kinds: Seen) -> dict[str, Seen]:
         (_kinds(150, Seen(greedy=True, choice=False), PICKED), {}, "WARN", "no known answers of both the base and the"),
         (_kinds(150, Seen(greedy=True, choice=False), PICKED), {"max_mc_only": None, "max_lost": None}, "PASS", ""),
         # a base at or below guessing
+        (_kinds(10, PICKED), {}, "ANOMALOUS", "the base says 0.0 % of 10 answers"),
         (_kinds(150, PICKED), {}, "ANOMALOUS", "the base says 0.0 % of 150 answers: inspect its prompt and chat temp"),
         (
             {f"english/{n}": Seen(greedy=True, choice=n < 37) for n in range(150)}, {}, "ANOMALOUS",
@@ -136,6 +137,7 @@ def test_a_better_checkpoint_passes_and_shared_contexts_count_once():
     assert (much.outcome, usable(much)) == ("ANOMALOUS", "anomalous")
     assert why(much).startswith("open accuracy gained 10.0 pp, at least 8.")
     assert "chat template" in why(much)
+    assert judged(alike(9, PICKED), alike(9)).outcome == "WARN"  # ten contexts show a gain, nine do not
     gone = judged(base, alike(1000, Seen(greedy=True, choice=False)))
     assert (gone.outcome, gone.anomaly) == ("BLOCK", None)  # a gain hides no loss
 
