@@ -387,6 +387,7 @@ def test_the_summary_counts_verdicts_and_the_document_names_every_checkpoint():
     assert told["words"] == paragraph(verdicts)
     assert told["words"].startswith("int4: usable (within every tolerance")
     failure = Failure(checkpoint="w8a8", stage="load", reason="no kernel")
+    assert document(verdicts, Thresholds(), [failure])["verdict"] == "BLOCK"
     told = document(verdicts[:1], Thresholds(), [failure])
     assert (told["verdict"], told["checkpoints"][0]["verdict"]) == ("WARN", "PASS")  # a failure is no pass
     assert told["not_judged"] == [{"checkpoint": "w8a8", "task": "", "why": "no kernel"}]
