@@ -13,7 +13,7 @@ from scipy.special import betaincinv
 from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Check, Verdict, decide
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
-from evaluator.deciding.verdicts import judge
+from evaluator.deciding.verdicts import judge, unfinished
 from evaluator.deciding.words import document, paragraph, summary, usable, why
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
@@ -202,7 +202,10 @@ def test_another_dtype_without_a_base_or_a_text_is_never_decided():
     text = {f"text/{n}": Seen(window=(-9.0, 2), fidelity=(0.1, 0.2)) for n in range(3)}
     parts = [records("dense", text, task="book"), records("int4", text, base="dense", task="book")]
     asked = outcomes({"english": (190, 0, PICKED)})
-    verdicts = judge(Inputs(pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)), Thresholds())
+    found = pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)
+    inputs = Inputs(found, run={"planned": {"int4": {"book": 3}}})
+    assert unfinished(inputs, []) == []  # a text that was read
+    verdicts = judge(inputs, Thresholds())
     assert [(each.task, each.outcome) for each in verdicts] == [("t", "PASS")]
 
 
