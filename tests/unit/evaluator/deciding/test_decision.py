@@ -13,7 +13,7 @@ from scipy.special import betaincinv
 from evaluator.deciding.criteria import CRITERIA, EXTREMES, Paired, Reported
 from evaluator.deciding.decision import Check, Verdict, decide
 from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
-from evaluator.deciding.verdicts import judge
+from evaluator.deciding.verdicts import judge, unfinished
 from evaluator.deciding.words import document, paragraph, summary, usable, why
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
@@ -103,6 +103,7 @@ def _kinds(items: int, *kinds: Seen) -> dict[str, Seen]:
         (_kinds(150, Seen(greedy=True, choice=False), PICKED), {}, "WARN", "no known answers of both the base and the"),
         (_kinds(150, Seen(greedy=True, choice=False), PICKED), {"max_mc_only": None, "max_lost": None}, "PASS", ""),
         # a base at or below guessing
+        (_kinds(10, PICKED), {}, "ANOMALOUS", "the base says 0.0 % of 10 answers"),
         (_kinds(150, PICKED), {}, "ANOMALOUS", "the base says 0.0 % of 150 answers: inspect its prompt and chat temp"),
         (
             {f"english/{n}": Seen(greedy=True, choice=n < 37) for n in range(150)}, {}, "ANOMALOUS",
@@ -136,6 +137,7 @@ def test_a_better_checkpoint_passes_and_shared_contexts_count_once():
     assert (much.outcome, usable(much)) == ("ANOMALOUS", "anomalous")
     assert why(much).startswith("open accuracy gained 10.0 pp, at least 8.")
     assert "chat template" in why(much)
+    assert judged(alike(9, PICKED), alike(9)).outcome == "WARN"  # ten contexts show a gain, nine do not
     gone = judged(base, alike(1000, Seen(greedy=True, choice=False)))
     assert (gone.outcome, gone.anomaly) == ("BLOCK", None)  # a gain hides no loss
 
@@ -200,7 +202,10 @@ def test_another_dtype_without_a_base_or_a_text_is_never_decided():
     text = {f"text/{n}": Seen(window=(-9.0, 2), fidelity=(0.1, 0.2)) for n in range(3)}
     parts = [records("dense", text, task="book"), records("int4", text, base="dense", task="book")]
     asked = outcomes({"english": (190, 0, PICKED)})
-    verdicts = judge(Inputs(pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)), Thresholds())
+    found = pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)
+    inputs = Inputs(found, run={"planned": {"int4": {"book": 3}}})
+    assert unfinished(inputs, []) == []  # a text that was read
+    verdicts = judge(inputs, Thresholds())
     assert [(each.task, each.outcome) for each in verdicts] == [("t", "PASS")]
 
 
@@ -385,6 +390,7 @@ def test_the_summary_counts_verdicts_and_the_document_names_every_checkpoint():
     assert told["words"] == paragraph(verdicts)
     assert told["words"].startswith("int4: usable (within every tolerance")
     failure = Failure(checkpoint="w8a8", stage="load", reason="no kernel")
+    assert document(verdicts, Thresholds(), [failure])["verdict"] == "BLOCK"
     told = document(verdicts[:1], Thresholds(), [failure])
     assert (told["verdict"], told["checkpoints"][0]["verdict"]) == ("WARN", "PASS")  # a failure is no pass
     assert told["not_judged"] == [{"checkpoint": "w8a8", "task": "", "why": "no kernel"}]
