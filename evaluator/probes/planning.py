@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from evaluator.asking.questions import NO_DISTRACTOR, TOO_LONG_CONTEXT, Question, Window
 from evaluator.core.errors import InputError
 from evaluator.core.records import Format, Item
+from evaluator.core.text import normalise
 from evaluator.probes.base import blame
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
@@ -26,7 +27,7 @@ from evaluator.tasks.distractors import (
     choose_options,
     unrelated_candidates,
 )
-from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, normalised, select
+from evaluator.tasks.loading import DEEP_ITEMS, TaskData, is_excluded, select
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt, Prompter
@@ -42,10 +43,10 @@ def exemplars_of(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
 
 def exemplar_for(item: Item, exemplars: Sequence[Item]) -> Item | None:
     """The first that shares neither question nor context with the item: either would show it the answer."""
-    question, context = normalised(item.question, ""), normalised(item.context, "")
+    question, context = normalise(item.question), normalise(item.context)
     for each in exemplars:
-        same_context = context and normalised(each.context, "") == context
-        if normalised(each.question, "") != question and not same_context:
+        same_context = context and normalise(each.context) == context
+        if normalise(each.question) != question and not same_context:
             return each
     return None
 

@@ -102,7 +102,7 @@ def test_every_sweep_file_is_one(page: Path):
 def test_every_command_has_short_help_with_an_example(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for name, command in get_command(cli.app).commands.items():
-        assert CliRunner().invoke(cli.app, [name, "--help"]).output.count("\n") in range(5, 71), name
+        assert CliRunner().invoke(cli.app, [name, "--help"]).output.count("\n") in range(5, 75), name
         assert command.help, name
         assert command.epilog, name
         assert command.epilog.startswith("Example:"), name
