@@ -33,7 +33,7 @@ _UNREAD = (errno.EPIPE, errno.EIO, errno.EBADF)
 class _Output(io.FileIO):
     """A descriptor that loses what its device does not take, instead of raising an error."""
 
-    def write(self, data: Any, /) -> int | None:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:

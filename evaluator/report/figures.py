@@ -175,10 +175,10 @@ def _heat(axes: Axes, panel: Heat, rows: _Rows) -> None:
 def _scatters(panels: Sequence[Scatter], rows: _Rows, place: theme.Place) -> list[Axes]:
     """A panel for each scatter, or for each checkpoint and task of one scatter."""
     frame = rows.frame
-    parts = [
-        (panel, _written(panel.title, frame), frame[np.isfinite(frame[[panel.x, panel.y]].astype(float)).all(axis=1)])
-        for panel in panels
-    ]
+    parts = []
+    for panel in panels:
+        has_a_place = (frame[[panel.x, panel.y]].astype(float).abs() < math.inf).all(axis=1)
+        parts.append((panel, _written(panel.title, frame), frame[has_a_place]))
     if panels[0].each:
         parts = [
             (panels[0], label, frame[(frame["task"] == task) & (frame["checkpoint"] == checkpoint)])

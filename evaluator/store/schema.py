@@ -120,7 +120,8 @@ _OUTCOMES = """## Outcomes
 `RUN/outcomes/<checkpoint>.parquet`
 
 One row for each item, format and seed: what every probe found. Each report derives them from the records again; tables
-and notebooks read them.
+and notebooks read them. `<probe>_status` is that of its records, `<probe>_why` the reason for a null. `columns` of each
+probe (`evaluator/probes/`) names the others.
 """
 
 

@@ -1,6 +1,7 @@
 """The report's page in a real browser: the item view renders, deep links work, model output stays text."""
 
 import html
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -75,7 +76,7 @@ def test_a_deep_link_selects_item_checkpoint_and_filters_and_a_search_finds_an_i
     assert "korean-0005" in item
     assert "Mount Seran" not in item
     assert "10 of 20 items" in dom
-    assert re.search(r'<tr class="selected"><td class="name"><button type="button">magnitude-0.6', article(dom))
+    assert re.search(r'<tr class="selected"><td class="name"><button type="button"[^>]*>magnitude-0.6', article(dom))
     dom = opened("#q=korean-0004")
     assert "1 of 20 items" in dom
     assert "korean-0004" in text_of(article(dom))
@@ -128,17 +129,27 @@ def sizes_of(page: Path, folder: Path, *flags: str) -> tuple[int, ...]:
 
 def measured(page: Path, folder: Path, script: str, *flags: str) -> str:
     markup = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
-    run = 'window.addEventListener("load", () => setTimeout(() => { document.body.dataset.told = told(); }, 1000))'
+    run = "setTimeout(async () => { document.body.dataset.told = await told(); }, 1000)"
+    run = f'window.addEventListener("load", () => {run})'
     ours = folder / "measured.html"
     added = f"<script>const told = () => {{{script}}}; {run}</script></body>"
     ours.write_text(markup.replace("</body>", added), encoding="utf-8")
     found = re.search(r'data-told="([^"]*)"', dom_of(ours.as_uri(), folder / "profile", *flags))
     assert found is not None
-    return found[1]
+    return html.unescape(found[1])
 
 
-@pytest.mark.parametrize("width", [360, 1600])
-def test_no_labels_of_a_figure_overlap(page, tmp_path, width):
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory) -> Path:
+    """Many checkpoints with long names, in all languages, with equal and nearly equal values."""
+    names = ("dense", *LONG, *(f"{LONG[1]}-seed-{number}" for number in range(12)))
+    return write_report(write_run(tmp_path_factory.mktemp("crowded"), 24, names)).page
+
+
+@pytest.mark.parametrize("width", [360, 800, 1600])
+@pytest.mark.parametrize("run", ["page", "crowded"])
+def test_no_labels_of_a_figure_overlap(request, tmp_path, run, width):
+    page = request.getfixturevalue(run)
     script = """
       document.querySelectorAll("details").forEach((each) => { each.open = true; });
       const all = [...document.querySelectorAll("svg.figure")].map((figure) =>
@@ -154,3 +165,73 @@ def test_no_labels_of_a_figure_overlap(page, tmp_path, width):
 def test_the_default_print_has_few_pages(page, tmp_path):
     dom_of(page.as_uri(), tmp_path / "profile", f"--print-to-pdf={tmp_path / 'page.pdf'}")
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes())) <= 12
+
+
+def axe() -> str:
+    """The script of axe-core, out of the test dependency; skips where it is not installed."""
+    package = importlib.util.find_spec("axe_core_python")
+    if package is None:
+        pytest.skip("axe-core-python is not installed")
+    return (Path(package.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "light"), (1280, "dark")])
+def test_axe_finds_nothing(page, tmp_path, width, scheme):
+    """With all sections open: names of regions, contrast, scrolling by keyboard, landmarks, and axe's other rules."""
+    shown = tmp_path / "page.html"
+    markup = page.read_text(encoding="utf-8")
+    if scheme == "dark":
+        markup = markup.replace("@media screen and (prefers-color-scheme: dark)", "@media screen")
+    shown.write_text(markup.replace("</body>", f"<script>{axe()}</script></body>"), encoding="utf-8")
+    script = """
+      document.querySelectorAll("details").forEach((each) => { each.open = true; });
+      return axe.run(document, { resultTypes: ["violations"] }).then(({ passes, violations }) =>
+        [passes.length > 20, ...violations.flatMap(({ id, nodes }) =>
+          nodes.map(({ html }) => `${id}: ${html}`))].join());"""
+    assert measured(shown, tmp_path, script, f"--window-size={width},900") == "true"
+
+
+def test_keyboard_keeps_its_place(page, tmp_path):
+    """After Next, Previous and a checkpoint's name the focus is on the same button. Single keys act on the item alone,
+    and not at all once they are switched off; a search without a match says so."""
+    script = """
+      const wait = () => new Promise((done) => setTimeout(done, 300));
+      const place = () => document.activeElement.textContent || document.activeElement.tagName;
+      const shownItem = () => document.querySelector("#item code")?.textContent;
+      const button = (text) => [...document.querySelectorAll("#item button")].find((each) => each.textContent === text);
+      const key = (name, target) => target.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
+      const type = async (id, value) => {
+        document.getElementById(id).value = value;
+        document.getElementById(id).dispatchEvent(new Event("input", { bubbles: true }));
+        await wait();
+      };
+      return (async () => {
+        const told = [];
+        document.getElementById("items").scrollIntoView();
+        await type("filter-fate", "");
+        for (const name of ["Next", "Next", "Previous", "magnitude-0.6"]) {
+          button(name).focus();
+          button(name).click();
+          await wait();
+          told.push(place());
+        }
+        const moves = async (target) => {
+          const before = shownItem();
+          key("ArrowRight", target);
+          await wait();
+          return shownItem() !== before;
+        };
+        told.push(await moves(document.body), await moves(document.querySelector("#item .scroll")));
+        document.getElementById("keys").click();
+        told.push(await moves(document.body), document.querySelector("#item").hasAttribute("aria-live"));
+        await type("filter-text", "no such text");
+        told.push(document.getElementById("item").textContent, document.getElementById("count").textContent);
+        await type("filter-more", "no such word");
+        told.push(document.getElementById("none").textContent);
+        return told.join("|");
+      })();"""
+    assert measured(page, tmp_path, script).split("|") == [
+        *("Next", "Next", "Previous", "magnitude-0.6"),
+        *("true", "false", "false", "false"),
+        *("No item passes the filters.", "0 of 20 items", "No analysis has these words."),
+    ]

@@ -26,7 +26,7 @@ SECRET = "hf_" + "t0ps3cr3t" * 3  # no run may tell it anybody
 
 def environment() -> dict[str, str]:
     """Quiet, offline and never on somebody else's cluster; without Ray and vLLM for a test that is not marked slow."""
-    keep = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    keep = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "PYTHONIOENCODING")}
     if not GUARD.permits:
         keep["PYTHONPATH"] = os.pathsep.join([str(UNSTARTED), *filter(None, [keep.get("PYTHONPATH")])])
     return keep | {"HF_HUB_OFFLINE": "1", "HF_TOKEN": SECRET, "COLUMNS": "160"}

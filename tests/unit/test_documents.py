@@ -39,6 +39,37 @@ def test_links_lead_somewhere(page: Path):
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+def test_site_has_each_linked_file():
+    """`make docs` copies files; a page's link within this repository leads to one of them, or to another host's."""
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    patterns = re.search(r"cp --parents (.*) build/pages", recipe)[1].split()
+    copied = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    assert {README, *DOCS} <= copied
+    targets = {
+        (page.parent / path).resolve(): page.name
+        for page in sorted(copied & {*PAGES})
+        for path, _ in links(page)
+        if path
+    }
+    assert {path: page for path, page in targets.items() if path not in copied} == {}
+
+
+def test_site_loads_no_font_from_another_host():
+    assert tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["theme"]["font"] is False
+
+
+def test_each_option_stands_in_a_page():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (README, *DOCS))
+    named = set(re.findall(r"--[a-z][a-z-]*", text))
+    missing = []
+    for name, command in get_command(cli.app).commands.items():
+        for option in command.params:
+            spelled = {each for each in (*option.opts, *option.secondary_opts) if each.startswith("--")}
+            if spelled and not spelled & named:
+                missing.append((name, *spelled))
+    assert missing == []
+
+
 def test_the_map_names_files_that_exist():
     named = re.findall(
         r"(?:evaluator|launch|pruning|quantising|benchmarks|tests)/[\w./-]*", (ROOT / "ARCHITECTURE.md").read_text()

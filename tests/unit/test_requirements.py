@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import itertools
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,24 @@ def test_locks_pin_every_package_once_and_what_the_project_asks_for(python):
     asked = requirements([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"], *direct])
     for lock, requirement in itertools.product(("cpu.lock", "gpu.lock"), asked):
         assert requirement.specifier.contains(pins(lock, python)[canonicalize_name(requirement.name)]), requirement
+
+
+def test_imported_packages_are_declared():
+    """Also those that another requirement brings. Without: what an extra or a separate environment has."""
+    ours = {"evaluator", "launch", "pruning", "quantising"}
+    elsewhere = {"vllm", "huggingface_hub", "mlflow", "wandb", "llmcompressor", "compressed_tensors"}
+    modules = set()
+    for path in (path for package in sorted(ours) for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules |= {each.name.partition(".")[0] for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                modules.add(str(node.module).partition(".")[0])
+    declared = {canonicalize_name(each.name) for each in requirements(PROJECT["dependencies"])}
+    owners = importlib.metadata.packages_distributions()
+    needed = modules - ours - elsewhere - sys.stdlib_module_names
+    assert {"torch", "yaml", "tokenizers"} <= needed
+    assert [name for name in sorted(needed) if not declared & {*map(canonicalize_name, owners[name])}] == []
 
 
 @every_python
