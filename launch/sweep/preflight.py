@@ -17,7 +17,6 @@ from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.engine.config import EngineConfig
-from evaluator.store.reading import day_of
 from evaluator.store.run_json import Failure
 from launch.sweep import checks
 from launch.sweep.config import SweepConfig
@@ -127,6 +126,8 @@ class Inspections(AbstractContextManager["Inspections"]):
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     """Read and check all inputs, set damaged checkpoints aside. May fetch a model. Raises InputError."""
+    from evaluator.store.reading import day_of  # imports pandas: earlier errors must not wait for it
+
     trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")  # a cluster has other machines
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)

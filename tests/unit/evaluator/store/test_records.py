@@ -316,7 +316,7 @@ def test_records_are_stored_as_the_contract_says():
         ("engine engine_version dtype kv_scales device", text), ("kld kld_reverse acceptance", floats),
         ("same_top", flags), ("top_agreement token_logprobs base_token_logprobs base_confidence", floats),
         ("context_tokens", count), ("context_depth", number), ("thought", text), ("thought_tokens", count),
-        ("thought_state", text), ("thought_ids", pa.list_(count)),
+        ("thought_state", text), ("thought_ids", pa.list_(count)), ("prompt_digest", text),
     ]  # fmt: skip
     assert schema.RECORDS.equals(pa.schema([(name, kind) for names, kind in stored for name in names.split()]))
     key = ["checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"]
