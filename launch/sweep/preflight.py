@@ -19,7 +19,6 @@ from evaluator.core.grading import contains
 from evaluator.core.records import Item
 from evaluator.core.text import is_known
 from evaluator.engine.config import EngineConfig
-from evaluator.store.reading import day_of
 from evaluator.store.run_json import Failure
 from launch.sweep import checks
 from launch.sweep.config import SweepConfig
@@ -143,6 +142,8 @@ class Inspections(AbstractContextManager["Inspections"]):
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     """Read and check all inputs, set damaged checkpoints aside. May fetch a model. Raises InputError."""
+    from evaluator.store.reading import day_of  # imports pandas: earlier errors must not wait for it
+
     trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")  # a cluster has other machines
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
