@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS, Argument, Task, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.squad import read_tydiqa, read_xquad
 from evaluator.tasks.user_files import read_jsonl
@@ -252,3 +253,20 @@ def test_items_of_the_hub(hub):
     found = {language: [item.answers for item in pool] for language, pool in pools.items()}
     assert found == {"arabic": [("x", "y")], "telugu": [("x",)]}
     assert pools["telugu"][0].cluster == "telugu-1"
+
+
+@pytest.mark.parametrize("name", ["all", "mean", "All"])
+def test_row_names_are_no_languages(tmp_path, name):
+    file = tmp_path / "q.jsonl"
+    file.write_text(json.dumps({"id": "q1", "language": name, "context": "", "question": "?", "answers": ["x"]}))
+    with pytest.raises(InputError, match=rf"{file}.*language: '{name}' \(item 'q1'\) names a row"):
+        load_task(f"jsonl:{file}", None)
+
+
+def test_ambiguous_language_is_refused(tmp_path):
+    file = tmp_path / "q.jsonl"
+    row = {"context": "", "question": "?", "answers": ["x"]}
+    file.write_text("\n".join(json.dumps({**row, "id": name, "language": name}) for name in ("swh", "Swahili")))
+    with pytest.raises(InputError, match=r"ambiguous language of task .* 'sw'"):
+        load_task(f"jsonl:{file}", ["sw"])
+    assert list(load_task(f"jsonl:{file}", ["swh"]).pools) == ["swh"]
