@@ -19,7 +19,7 @@ Rule `paper` is that of The Benchmark Illusion (arXiv 2606.17609): lower case, n
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
@@ -104,14 +104,12 @@ class _Answer:
 
     text: str
     bare: str  # without its article
-    alone: bool  # it has few letters
     letter: str  # of an answer that is a single one: as it is written
-    counts: tuple[tuple[str, int], ...]  # how often `bare` has each token
-    total: int
+    counts: Mapping[str, int]  # how often `bare` has each token
 
     def is_in(self, text: str) -> bool:
-        whole = self.bare if self.bare != self.text and not _is_short(self.bare) else ""
-        return _stands(self.text, text, self.alone) or bool(whole and _stands(whole, text, False))
+        whole = _stands(self.text, text, _is_short(self.text))
+        return whole or (not _is_short(self.bare) and _stands(self.bare, text, False))
 
 
 @lru_cache(maxsize=1024)  # an item's answers are compared with every beam and sample
@@ -119,21 +117,18 @@ def _by_strict(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
     found = []
     for answer in gradable(answers, language):
         normal = plain(answer, language)
-        single = len(normal) == 1 and normal.isalpha() and normal.upper() != normal.lower()
+        single = len(normal) == 1 and normal.upper() != normal.lower()
+        letter = plain(answer, language, cased=True) if single else ""
         for text in forms(normal):
-            bare, letter = _bare(text, language), plain(answer, language, cased=True) if single else ""
-            tokens = split_tokens(bare, language)
-            found.append(_Answer(text, bare, _is_short(text), letter, tuple(Counter(tokens).items()), len(tokens)))
+            bare = _bare(text, language)
+            found.append(_Answer(text, bare, letter, Counter(split_tokens(bare, language))))
     return tuple(found)
 
 
 @lru_cache(maxsize=1024)
 def _by_paper(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
-    found = []
-    for text in filter(None, map(normalise, answers)):
-        tokens = split_tokens(text, language)
-        found.append(_Answer(text, text, False, "", tuple(Counter(tokens).items()), len(tokens)))
-    return tuple(found)
+    texts = filter(None, map(normalise, answers))
+    return tuple(_Answer(text, text, "", Counter(split_tokens(text, language))) for text in texts)
 
 
 def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
@@ -167,9 +162,9 @@ _GRADERS = {"strict": _strictly, "paper": _loosely}
 def _token_f1(produced: Sequence[str], wanted: Iterable[_Answer]) -> float:
     best = 0.0
     for answer in wanted:
-        if shared := sum([min(produced.count(token), count) for token, count in answer.counts]):
+        if shared := sum([min(produced.count(token), count) for token, count in answer.counts.items()]):
             # 2PR / (P + R) with P = shared / produced and R = shared / wanted. It needs no special case for P = R = 0.
-            best = max(best, 2 * shared / (len(produced) + answer.total))
+            best = max(best, 2 * shared / (len(produced) + sum(answer.counts.values())))
     return best
 
 
@@ -179,6 +174,7 @@ def _bare(text: str, language: str) -> str:
     return next((text[len(each) :] for each in articles if text.startswith(each)), text)
 
 
+@lru_cache(maxsize=4096)
 def _is_short(text: str) -> bool:
     """A syllable of Hangul has at least two letters."""
     return sum(2 if _HANGUL.match(char) else 1 for char in text if char != " ") <= _FEW

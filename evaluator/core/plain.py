@@ -12,7 +12,7 @@
 
 import re
 import unicodedata
-from functools import cache
+from functools import cache, partial
 
 from evaluator.core.text import BY_SPACE, LARGE, UNSPACED, WITH_COMMA, is_punctuation, main_code, punctuation
 
@@ -38,9 +38,10 @@ _DIGIT = re.compile("[0-9]")
 _MARKED = re.compile(r"[-.,/:~'—+][$€£¥₹₩]?\d|\d [-/:] \d|\d \d{3}")  # a number that is more than its digits
 _SPREAD = re.compile(r"(?<=\d) ([-/:]) (?=\d)")
 _WRITTEN = re.compile(r"\d+(?:[.,']\d+)+")
-_WITH_POINT, _WITH_COMMA = (
-    re.compile(rf"[1-9]\d{{0,2}}(?:{group}\d{{3}})+|[1-9]\d?(?:{group}\d\d)+{group}\d{{3}}")
-    for group in ("[,']", r"[.']")
+# Groups of thousands, and the decimal sign: with a decimal comma, and with a point.
+_CUSTOMS = tuple(
+    (re.compile(rf"[1-9]\d{{0,2}}(?:{group}\d{{3}})+|[1-9]\d?(?:{group}\d\d)+{group}\d{{3}}"), decimal)
+    for group, decimal in (("[.']", ","), ("[,']", "."))
 )
 _BY_SPACE = re.compile(r"(?<![\d.,/:-])[1-9]\d{0,2}(?: \d{3})+(?![\d/:]|[.,]\d{3})")
 _DAY_FIRST = re.compile(r"(?<!\d)(\d\d?([./-])\d\d?\2)(\d{4})(?!\d)")
@@ -126,32 +127,27 @@ def _characters(text: str, cased: bool) -> str:
 def _numbers(text: str, code: str) -> str:
     text = _SPREAD.sub(r"\1", text)
     if code in BY_SPACE:
-        text = _BY_SPACE.sub(lambda found: found[0].replace(" ", ""), text)
+        text = _BY_SPACE.sub(lambda found: _digits(found[0]), text)
     text = _YEAR_FIRST.sub(r"\1 \2", _DAY_FIRST.sub(r"\1 \3", text))
-    text = _WRITTEN.sub(_with_comma if code in WITH_COMMA else _with_point, text)
+    text = _WRITTEN.sub(partial(_joined, comma=code in WITH_COMMA), text)
     text = _BETWEEN.sub(lambda found: _SIGN_OF[found[0]], _LEADING.sub("0.", text))
     return _POSITIVE.sub("", _NEGATIVE.sub(r"\1−", text))
 
 
-def _with_point(found: re.Match[str]) -> str:
-    return _joined(found[0], ".", _WITH_POINT, _WITH_COMMA)
+def _joined(found: re.Match[str], comma: bool) -> str:
+    """A number without thousands: grouped by the language's custom, or without doubt by the other one."""
+    number = found[0]
+    (own, decimal), (other, _) = customs = _CUSTOMS if comma else _CUSTOMS[::-1]
+    for groups, mark in customs:
+        whole, _, part = number.rpartition(mark)
+        if groups.fullmatch(whole) and part.isdecimal():
+            return f"{_digits(whole)}.{part}"
+    grouped = own.fullmatch(number) or (other.fullmatch(number) and number.count(decimal) > 1)
+    return _digits(number) if grouped else number
 
 
-def _with_comma(found: re.Match[str]) -> str:
-    return _joined(found[0], ",", _WITH_COMMA, _WITH_POINT)
-
-
-def _joined(number: str, decimal: str, own: re.Pattern[str], other: re.Pattern[str]) -> str:
-    """The number without thousands: grouped by the language's custom, or without doubt by the other one."""
-    whole, _, part = number.rpartition(decimal)
-    for digits, rest in ((number, ""), (whole, f".{part}")):
-        if own.fullmatch(digits) and (rest[1:] or "0").isdecimal():
-            return re.sub(r"\D", "", digits) + rest
-    sign = "." if decimal == "," else ","
-    whole, _, part = number.rpartition(sign)
-    if other.fullmatch(whole) and part.isdecimal():
-        return re.sub(r"\D", "", whole) + f".{part}"
-    return re.sub(r"\D", "", number) if other.fullmatch(number) and number.count(decimal) > 1 else number
+def _digits(number: str) -> str:
+    return re.sub(r"\D", "", number)
 
 
 def _joint(found: re.Match[str]) -> str:

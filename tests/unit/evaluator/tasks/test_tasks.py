@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS, Argument, Source, Task, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.squad import read_tydiqa, read_xquad
 from evaluator.tasks.user_files import read_jsonl
@@ -290,3 +291,20 @@ def test_digest_tells_what_was_asked(tmp_path):
     assert digest(id="2", language="lao") == same
     changes = ({"context": "d"}, {"question": "!"}, {"answers": ["x", "y"]}, {"options": ["y"]})
     assert len({same, *(digest(**each) for each in changes)}) == 5
+
+
+@pytest.mark.parametrize("name", ["all", "mean", "All"])
+def test_row_names_are_no_languages(tmp_path, name):
+    file = tmp_path / "q.jsonl"
+    file.write_text(json.dumps({"id": "q1", "language": name, "context": "", "question": "?", "answers": ["x"]}))
+    with pytest.raises(InputError, match=rf"{file}.*language: '{name}' \(item 'q1'\) names a row"):
+        load_task(f"jsonl:{file}", None)
+
+
+def test_ambiguous_language_is_refused(tmp_path):
+    file = tmp_path / "q.jsonl"
+    row = {"context": "", "question": "?", "answers": ["x"]}
+    file.write_text("\n".join(json.dumps({**row, "id": name, "language": name}) for name in ("swh", "Swahili")))
+    with pytest.raises(InputError, match=r"ambiguous language of task .* 'sw'"):
+        load_task(f"jsonl:{file}", ["sw"])
+    assert list(load_task(f"jsonl:{file}", ["swh"]).pools) == ["swh"]

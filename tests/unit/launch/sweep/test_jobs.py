@@ -142,6 +142,22 @@ def test_joined_sweeps_merge_what_they_ask_and_seeds_belong_to_their_sweep():
     assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in refused(jobs, bad)
 
 
+def test_grading_is_the_sweeps_or_the_tasks():
+    """A run's rule is part of its identity; without it a run's records are by the paper's."""
+    own = with_tasks({"probes": ["greedy"], "grading": "strict"})
+    for sweep, rule in (
+        (MAIN, "strict"),
+        ({**MAIN, "grading": "paper"}, "paper"),
+        ({**own, "grading": "paper"}, "strict"),
+    ):
+        task = jobs(sweep)["dense"].tasks["gazetteer"]
+        assert task.grading == rule
+        assert task.identifying().get("grading", "paper") == rule
+    message = refused(joined, MAIN, {**MAIN, "grading": "paper"})
+    assert "with grading 'strict' and 'paper'; give one" in message
+    assert "grading" in refused(jobs, {**MAIN, "grading": "loose"})
+
+
 def test_other_items_and_other_models_need_a_name_of_their_own():
     task = {"probes": ["greedy"]}
     message = refused(joined, with_tasks(task), with_tasks({**task, "items": 5}))

@@ -350,3 +350,16 @@ def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
             if number % 3 == 0:
                 assert found.result(str(number)) == str(number)
         assert [found.result(str(number)) for number in range(200)] == [str(number) for number in range(200)]
+
+
+def test_unknown_language_and_loose_option_are_told(models, tmp_path):
+    file = tmp_path / "q.jsonl"
+    row = {"language": "klingon", "context": "", "question": "?", "answers": ["water"]}
+    rows = [{**row, "id": "q1", "options": ["water", "salt water"]}, {**row, "id": "q2", "options": ["water", "sand"]}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    task = {"task": f"jsonl:{file}", "items": 0, "probes": ["choice"]}
+    notes = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task]).notes()
+    assert notes == [
+        "q: 'klingon' is no known language: graded as one with spaces between words",
+        "q: 1 items have a wrong option that contains a gold answer: 'q1' has 'salt water'",
+    ]
