@@ -18,7 +18,7 @@ from benchmarks.record.card import Refused, Submission, card_of, division_of
 from benchmarks.record.verify import _MEASURED, verify
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
-from evaluator.core.grading import grade
+from evaluator.core.grading import grades
 from evaluator.store.schema import RECORDS
 from launch.commands import bench
 from launch.sweep.models import BUNDLED_MODEL
@@ -79,7 +79,7 @@ class Cheat:
     def answered(self, row: dict[str, Any], ids: list[int], **columns: Any) -> None:
         item = self.plans[row["language"], row["item_id"]].question.item
         text = self.prompter.decode(ids)
-        row |= {"token_ids": ids, "text": text, **grade(text, item.answers, item.language), **columns}
+        row |= {"token_ids": ids, "text": text, **grades(text, item.answers, item.language), **columns}
 
     def refused(self) -> str:
         """Write everything with a new card; why it is refused."""
