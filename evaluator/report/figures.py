@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -15,7 +14,6 @@ from evaluator.metrics.table import Bars, Dots, Heat, Note, Panel, Scatter, Tabl
 from evaluator.report import theme
 
 _SCATTER_ROWS = 7  # the height of a scatter
-_NAME_SHARE = 0.055  # the height of a dot's name, of its panel
 _TITLE_CHARACTERS = 96  # of all panels, side by side
 Numbers = list[float | None]
 Axes = Any  # matplotlib is untyped here
@@ -199,20 +197,14 @@ def _scatters(panels: Sequence[Scatter], rows: _Rows, place: theme.Place) -> lis
         at.grid(axis="y", color=theme.COLOURS["grid"], linewidth=0.7)
         at.set_xlabel(_written(panel.x_title, part))
         at.margins(x=0.15 if panel.each else 0.2)
-        if panel.each:
-            theme.name_points(at, part.groupby([panel.x, panel.y], sort=False)[panel.name].agg(list).to_dict())
-        else:
-            high_of_name = _NAME_SHARE * float(np.ptp(at.get_ylim()))
-            for x, dots in part.sort_values(panel.y, kind="stable").groupby(panel.x):
-                places = theme.spread(dots[panel.y].tolist(), [high_of_name] * len(dots))
-                for y, task, name in zip(places, dots["task"], dots[panel.name], strict=True):
-                    at.annotate(
-                        theme.in_two_lines(rows.label(task, name)), (x, y), xytext=(5, 0), textcoords="offset points",
-                        va="center", fontsize=7.3, color=theme.COLOURS["muted"], annotation_clip=False,
-                    )  # fmt: skip
-            at.tick_params(labelleft=True)
+        at.tick_params(labelleft=True)
         at.set_title(theme.in_two_lines(title, _TITLE_CHARACTERS // len(parts)))
     axes[0].set_ylabel(panels[0].y_title)
     if any(panels[0].labels) and frame[panels[0].hollow].any():
         theme.legend(axes[0])
+    axes[0].figure.draw_without_rendering()  # names stand beside dots in their final places
+    for at, (panel, _, part) in zip(axes, parts, strict=True):
+        names = part[panel.name].map(theme.short) if panel.each else map(rows.label, part["task"], part[panel.name])
+        texts = part.assign(text=list(names)).groupby([panel.x, panel.y], sort=False)["text"].agg(", ".join)
+        theme.name_points(at, texts.to_dict())
     return axes

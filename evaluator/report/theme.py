@@ -175,7 +175,7 @@ def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[f
 _HATCHES = ("", "////", "....", "xxxx")  # of a bar's parts: not everybody tells the colours apart
 _DIGIT = 0.062  # inches, of a digit in a value's label
 _NAME_HIGH = 9  # points, of a line of dots' names
-_NAME_LINES = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # where a name may stand, from its dot
+_NAME_LINES = (0, 1, -1, 2, -2, 3, -3)  # where a name may stand, from its dot
 
 
 def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
@@ -197,22 +197,28 @@ def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
     return placed
 
 
-def name_points(panel: Axes, points: Mapping[Any, Sequence[str]]) -> None:
-    """Write the names of each point's dots beside it, where there is room. Call it when the panel has its limits."""
-    panel.get_xlim()  # computes pending limits from the dots
-    dots = panel.transData.transform(list(points)) * 72 / panel.figure.dpi
-    taken = [(x - 4, x + 4, y - 4, y + 4) for x, y in dots]  # in points, as all offsets
-    for (point, names), (x, y) in zip(points.items(), dots, strict=True):
-        text = ", ".join(map(_short, names))
+def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
+    """Write a text beside each point where there is room, else none. Call it after the figure's layout."""
+    scale = 72 / panel.figure.dpi  # points, as all offsets
+    dots = panel.transData.transform(list(points)) * scale
+    taken = [(x - 4, x + 4, y - 4, y + 4) for x, y in dots]
+    left, bottom, right, top = panel.get_window_extent().extents * scale
+    for (point, name), (x, y) in zip(points.items(), dots, strict=True):
+        lines = in_two_lines(name).splitlines()
+        wide, high = 72 * _DIGIT * max(map(len, lines)), len(lines) * _NAME_HIGH / 2
         for line, side in product(_NAME_LINES, (1, -1)):
-            ends = sorted((x + 5 * side, x + side * (5 + 72 * _DIGIT * len(text))))
-            box = (*ends, y + (line - 0.5) * _NAME_HIGH, y + (line + 0.5) * _NAME_HIGH)
-            if not any(box[0] < b and a < box[1] and box[2] < d and c < box[3] for a, b, c, d in taken):
+            middle = y + line * _NAME_HIGH
+            ends = sorted((x + 5 * side, x + side * (5 + wide)))
+            box = (*ends, middle - high, middle + high)
+            inside = left <= box[0] and box[1] <= right and bottom <= box[2] and box[3] <= top
+            if inside and not any(box[0] < b and a < box[1] and box[2] < d and c < box[3] for a, b, c, d in taken):
                 break
+        else:
+            continue
         taken.append(box)
         panel.annotate(
-            text, point, xytext=(5 * side, line * _NAME_HIGH), textcoords="offset points", va="center",
-            ha="left" if side > 0 else "right", fontsize=7.3, color=COLOURS["muted"],
+            "\n".join(lines), point, xytext=(5 * side, line * _NAME_HIGH), textcoords="offset points", va="center",
+            ha="left" if side > 0 else "right", fontsize=7.3, color=COLOURS["muted"], in_layout=False,
         )  # fmt: skip
 
 
@@ -279,7 +285,7 @@ def heat(panel: Axes, columns: Sequence[str], cells: Mapping[tuple[int, str], tu
     panel.set_xlim(-0.5, len(columns) - 0.5)
     panel.grid(visible=False)
     panel.spines["bottom"].set_visible(False)
-    panel.set_xticks(range(len(columns)), [_short(name) for name in columns])
+    panel.set_xticks(range(len(columns)), [short(name) for name in columns])
     for (row, column), (text, strength, colour) in cells.items():
         x = list(columns).index(column)
         alpha = 0.08 + 0.4 * min(max(strength, 0.0), 1.0)  # the text on it keeps a contrast of 4.5 in both themes
@@ -314,5 +320,6 @@ def to_svg(made: Figure, name: str, description: str) -> str:
     return svg.replace("'DejaVu Sans'", "var(--sans)")
 
 
-def _short(language: str) -> str:
+def short(language: str) -> str:
+    """A language's name in at most four characters."""
     return language if len(language) <= 4 else f"{language[:3]}."

@@ -2,15 +2,19 @@
 
 import html
 import importlib.util
+import random
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from evaluator.metrics import TABLES
 from evaluator.report import write_report
+from evaluator.report.figures import draw_each
 from tests.support.synthetic import HOSTILE, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -146,11 +150,7 @@ def crowded(tmp_path_factory) -> Path:
     return write_report(write_run(tmp_path_factory.mktemp("crowded"), 24, names)).page
 
 
-@pytest.mark.parametrize("width", [360, 800, 1600])
-@pytest.mark.parametrize("run", ["page", "crowded"])
-def test_no_labels_of_a_figure_overlap(request, tmp_path, run, width):
-    page = request.getfixturevalue(run)
-    script = """
+OVERLAPS = """
       document.querySelectorAll("details").forEach((each) => { each.open = true; });
       const all = [...document.querySelectorAll("svg.figure")].map((figure) =>
         [...figure.querySelectorAll("text")].map((each) => [each.textContent, each.getBoundingClientRect()]));
@@ -159,7 +159,30 @@ def test_no_labels_of_a_figure_overlap(request, tmp_path, run, width):
       const pairs = all.flatMap((texts) => texts.flatMap(([one, a], at) =>
         texts.slice(at + 1).filter(([, b]) => overlap(a, b)).map(([other]) => `${one} / ${other}`)));
       return [all.length > 10 && all.every((texts) => texts[0][1].width > 0), ...pairs].join();"""
-    assert measured(page, tmp_path, script, f"--window-size={width},900") == "true"
+
+
+@pytest.mark.parametrize("width", [360, 800, 1600])
+@pytest.mark.parametrize("run", ["page", "crowded"])
+def test_no_labels_of_a_figure_overlap(request, tmp_path, run, width):
+    page = request.getfixturevalue(run)
+    assert measured(page, tmp_path, OVERLAPS, f"--window-size={width},900") == "true"
+
+
+@pytest.mark.parametrize("range_", [0.0, 0.01, 0.3, 1.0])
+def test_no_names_of_dots_overlap(tmp_path, range_):
+    """Figures of tables `price` and `fertility`, with long names at equal, close and distant places."""
+    rng, count = random.Random(0), 24
+    place = lambda start: [start * (1 + range_ * rng.random()) for _ in range(count)]  # noqa: E731
+    names = [f"{LONG[1]}-{number}" for number in range(count)]
+    priced = {"task": "t", "of_base": "dense", "machine": "m", "is_base": [number == 0 for number in range(count)]}
+    priced |= {"checkpoint": names, "kept": place(0.5), "bytes": place(1e9), "tokens_per_second": place(900.0)}
+    cut = {"task": "t", "checkpoint": names[0], "language": [f"{at:02} language" for at in range(count)]}
+    cut |= {"fertility": place(2.0), "open_drop": place(0.1), "unit": ["word", "character"] * (count // 2)}
+    figures = [*draw_each(TABLES["price"], pd.DataFrame(priced)), *draw_each(TABLES["fertility"], pd.DataFrame(cut))]
+    assert sum(figure.count(">00 ") + figure.count(">meta-llama") for figure in figures) > 0
+    page = tmp_path / "page.html"
+    page.write_text("<body>" + 6 * "".join(figures) + "</body>", encoding="utf-8")
+    assert measured(page, tmp_path, OVERLAPS) == "true"
 
 
 def test_the_default_print_has_few_pages(page, tmp_path):
