@@ -22,10 +22,10 @@ _EXPERTS = {
 
 
 def sequences_of(directory: Path, texts: list[str], length: int) -> list[Tensor]:
-    from transformers import AutoTokenizer
+    from tokenizers import Tokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    return [torch.tensor([tokenizer(text)["input_ids"][:length]]) for text in texts]
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    return [torch.tensor([tokenizer.encode(text).ids[:length]]) for text in texts]
 
 
 def wanda_mask(weight: Tensor, norm_sq: Tensor, ratio: float, n_of_m: tuple[int, int] | None) -> Tensor:

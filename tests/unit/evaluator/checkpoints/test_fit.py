@@ -47,7 +47,7 @@ def test_every_architecture_passes_and_misfits_are_named(tmp_path, kind):
     with torch.device("cpu"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES))
     model.save_pretrained(tmp_path / "good")
-    assert inspect_checkpoint(tmp_path / "good").unused == ()
+    assert inspect_checkpoint(tmp_path / "good").notes == ()
     name = next(each.name for each in read_tensors(tmp_path / "good") if ".1." in each.name)
     assert f"'{name}'" in only_error(change(tmp_path / "good", tmp_path / "less", {name: None}))
     layer = {name.replace(".1.", ".7."): torch.ones(1)}
@@ -98,7 +98,7 @@ def test_spare_parts_are_notes(tmp_path, tiny):
         "model.layers.0.self_attn.q_proj.bias": torch.zeros(64),
     }
     info = inspect_checkpoint(change(tiny["qwen3_untied"], tmp_path / "spare", parts))
-    assert info.unused == ("not used for text: tensor 'model.layers.0.self_attn.q_proj.bias' and 3 more",)
+    assert info.notes == ("not used for text: tensor 'model.layers.0.self_attn.q_proj.bias' and 3 more",)
 
 
 def test_layer_for_one_token_more_is_spare(tmp_path):
@@ -106,7 +106,7 @@ def test_layer_for_one_token_more_is_spare(tmp_path):
     AutoModelForCausalLM.from_config(AutoConfig.for_model("granite", **SIZES)).save_pretrained(tmp_path / "good")
     layer = {"model.layers.2.eh_proj.weight": torch.ones(2, 2), "model.layers.2.mlp.weight": torch.ones(2, 2)}
     info = inspect_checkpoint(change(tmp_path / "good", tmp_path / "next", layer))
-    assert info.unused == ("not used for text: tensor 'model.layers.2.eh_proj.weight' and 1 more",)
+    assert info.notes == ("not used for text: tensor 'model.layers.2.eh_proj.weight' and 1 more",)
     del layer["model.layers.2.eh_proj.weight"]
     assert "no tensor 'model.layers.2.mlp.weight'" in only_error(change(tmp_path / "good", tmp_path / "bad", layer))
 
@@ -116,7 +116,7 @@ def test_head_only_is_served_under_both_names(tmp_path, tiny):
     table = load_file(tiny["qwen3"] / SINGLE)["model.embed_tokens.weight"]
     weights = {"lm_head.weight": table.clone(), "model.embed_tokens.weight": None}
     copy = change(tiny["qwen3"], tmp_path / "head", weights)
-    assert inspect_checkpoint(copy).unused == ()
+    assert inspect_checkpoint(copy).notes == ()
     with served_directory(copy) as served:
         homes = {each.name: each.file for each in read_tensors(served)}
         added = load_file(homes["model.embed_tokens.weight"])

@@ -154,7 +154,10 @@ def test_what_is_no_hub_id_never_reaches_the_hub(value):
 
 
 # The hub's library sends files through a parameter that its HTTP library is about to rename.
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning"),
+    pytest.mark.usefixtures("any_tensors"),
+]
 README = "README.md"
 
 
