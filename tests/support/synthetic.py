@@ -141,4 +141,5 @@ def _question(task: str, language: str, number: int) -> dict[str, Any]:
         "task": task, "language": language, "item_id": f"{language}-{number:04d}", "options": [],
         "context": f"{words[0]} 1427. {gold} <b>1893</b>. {words[-1]}.", "question": f"{words[1]} / {number}?",
         "answers": [gold], "cluster": f"{language}-{number // 3}",
+        "digest": f"digest of {language} {number}",
     }  # fmt: skip
