@@ -123,18 +123,13 @@ def share_at_batch(batch: dict[str, float], *, forwards: int, distributions: int
 
 
 def _product_seconds(count: int, shape: tuple[int, int], dtype_name: str) -> float:
-    """Of `count` rows with a matrix (rows, columns), by the best of torch's libraries."""
+    """Of `count` rows with a matrix (rows, columns), as torch computes it."""
     import torch
-
-    from pruning.model import onednn
 
     device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, dtype_name)
     inputs_TI = torch.randn(count, shape[1], device=device).to(dtype)
     weight_OI = torch.randn(*shape, device=device).to(dtype)
-    ways = [lambda: torch.nn.functional.linear(inputs_TI, weight_OI)]
-    if device == "cpu" and dtype == torch.float32 and onednn.available():  # torch's own choice may be MKL's AVX2
-        ways.append(lambda: onednn.times_transposed(inputs_TI, weight_OI))
-    return min(_best(way) for way in ways)
+    return _best(lambda: torch.nn.functional.linear(inputs_TI, weight_OI))
 
 
 def _best(action: Callable[[], Any]) -> float:

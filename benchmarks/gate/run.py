@@ -1,4 +1,4 @@
-"""The error rates of the gate and the coverage of intervals, measured: `resurface bench gate`.
+"""The error rates of the gate, measured: `resurface bench gate`.
 
     resurface bench gate                               # every part, about two hours of one core
     resurface bench gate --only false_pass,power       # some parts
@@ -13,9 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gate import coverage, errors, sequential
+from benchmarks.gate import errors, sequential
 from benchmarks.gate.errors import Rate, rate
-from benchmarks.gate.statistics import STATISTICS
 from benchmarks.harness import Options, count, print_table, run_main
 from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
@@ -114,19 +113,6 @@ def _costs(options: argparse.Namespace) -> dict[str, Any]:
     return {"cases": [dict(zip(columns, (str(row[0]), *row[1:]), strict=True)) for row in rows]}
 
 
-def _coverage(options: argparse.Namespace) -> dict[str, Any]:
-    """Of every number in a table that has an interval."""
-    found = [coverage.cover(statistic, cell, options.runs) for statistic in STATISTICS for cell in coverage.cells()]
-    rows = coverage.table(found)
-    shown = rows.assign(
-        **{column: rows[column].map("{:.1%}".format, na_action="ignore") for column in ("worst", "together", "shown")},
-        width=rows["width"].map("{:.3f}".format, na_action="ignore"),
-    )
-    print_table("coverage of the tables' nominal 95 % intervals", shown.columns.tolist(), shown.to_numpy().tolist())
-    short = [f"{each.statistic}: {each.cell}" for each in found if each.at_most < coverage.WANTED or each.empty]
-    return {"bound": coverage.WANTED, "rows": rows.to_dict("records"), "short": short, "above_bound": bool(short)}
-
-
 def _recorded(options: argparse.Namespace) -> dict[str, Any]:
     if options.run is None:
         print("recorded: no run (--run DIR)")
@@ -150,7 +136,6 @@ PARTS: dict[str, Part] = {
     "power": _power,
     "screened": _screened,
     "costs": _costs,
-    "coverage": _coverage,
     "recorded": _recorded,
 }
 

@@ -38,7 +38,7 @@ _MAX_MODEL_LEN = 2048
 _ROWS = 128  # of a step; the product's default on a CPU
 
 Who = Literal["ours", "theirs"]
-Work = Literal["score", "beam", "beam_without_eos", "everything", "fidelity"]
+Work = Literal["score", "beam", "beam_without_eos", "everything"]
 Scores = dict[str, dict[str, float]]  # item -> option's number -> summed log-likelihood, nats
 
 
@@ -355,10 +355,8 @@ def main() -> None:
     parser.add_argument("work", choices=get_args(Work))
     parser.add_argument("workload", type=Path)
     options = parser.parse_args()
-    from benchmarks.serving import fidelity
-
-    kinds: Any = (fidelity.Ours, fidelity.Theirs) if options.work == "fidelity" else (Ours, Theirs)
-    side = kinds[options.side == "theirs"](json.loads(options.workload.read_text()))
+    workload = json.loads(options.workload.read_text())
+    side: Any = Ours(workload) if options.side == "ours" else Theirs(workload)
     accounts = side.accounts if options.work == "everything" and options.side == "ours" else dict
     work = partial(side.beam, eos=False) if options.work == "beam_without_eos" else getattr(side, options.work)
     serve(work, cold=side.cold, after=accounts)

@@ -36,7 +36,7 @@ class Meaning:
     key: bool = False  # one of the columns that together name a record
     reported: bool = True  # False: kept for audits; neither the tables nor the page read it
     arrow: str = ""  # the Arrow type, where it is not that of the Python type (str, int32, float64, bool)
-    later: bool = False  # runs of before there was this column lack it: it is then null
+    later: bool = False  # null where a probe does not measure it
 
 
 _Later = partial(Meaning, later=True)

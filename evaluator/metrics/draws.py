@@ -8,7 +8,7 @@ ignores values that the items do not show. So one more context joins the others 
 mean (`evaluator.metrics.intervals`). All its items are of the kind that moves the statistic furthest.
 
 Weights depend only on the place of a context among the items: equal values give equal intervals, and checkpoints on the
-same items share them. `benchmarks/gate/coverage.py` measures the coverage."""
+same items share them. `tests/support/coverage.py` measures the coverage."""
 
 import math
 from collections.abc import Callable, Sequence

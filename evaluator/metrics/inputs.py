@@ -228,7 +228,7 @@ def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
     for row in rows:
         if row["base"] == row["checkpoint"]:
             row["base"] = None
-        row["kv_cache"] = row["kv_cache"] or "auto"  # null in older records
+        row["kv_cache"] = row["kv_cache"] or "auto"
     served = {row["checkpoint"]: (row["weights_digest"], row["kv_cache"]) for row in rows}
     subjects = [
         Subject(**row, re_run=row["base"] is not None and served.get(row["base"]) == served[row["checkpoint"]])

@@ -25,11 +25,7 @@ from evaluator.store import schema
 from evaluator.store.files import write_atomically
 
 # Columns that every part of records must have.
-_NEEDED = {
-    name
-    for name in (*schema.READ_RECORDS, "weights_digest", "language", "item_id")
-    if not schema.RECORD_COLUMNS[name].meaning.later
-}
+_NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
 _BYTES = 32  # of a digest
 _READERS = 8  # parts that are read at a time
 # What `damage_of` looks for in a part of records.
@@ -86,20 +82,15 @@ def day_of(run_dir: Path) -> date | None:
 def read_part(path: Path, names: Sequence[str], columns: Mapping[str, schema.Stored]) -> pa.Table:
     """The columns `names` of one Parquet file; `columns` defines the allowed content of each.
 
-    Columns that an older run lacks (`Meaning.later`) become null. Wider types of the same kind are accepted: other
-    programs write int64 for int32, and pandas floats for integers with nulls. Raises InputError, naming file and
-    column, for an unreadable file, a missing column, another type or a value that is not allowed (null, an unknown
-    status)."""
+    Wider types of the same kind are accepted: other programs write int64 for int32, and pandas floats for integers
+    with nulls. Raises InputError, naming file and column, for an unreadable file, a missing column, another type or a
+    value that is not allowed (null, an unknown status)."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         missing = [name for name in names if name not in file.schema_arrow.names]
-        needed = [name for name in missing if not columns[name].meaning.later]
-        if needed:
-            raise InputError(f"{path}: has no column {needed[0]!r}")
-        table = file.read(columns=[name for name in names if name not in missing])
-        for name in missing:
-            table = table.append_column(name, pa.nulls(len(table)))
-        table = table.select(list(names))
+        if missing:
+            raise InputError(f"{path}: has no column {missing[0]!r}")
+        table = file.read(columns=list(names)).select(list(names))
     except (OSError, pa.ArrowException) as error:
         raise InputError(
             f"{path}: cannot be read as Parquet: {one_line(error)}; the command that wrote it makes it again"

@@ -148,13 +148,10 @@ class RecordStore:
         return any(pc.any(pc.is_in(status, pa.array(_MEASURED))).as_py() for status in statuses)
 
     def devices(self, checkpoint: str) -> set[str]:
-        """The devices in the records of a checkpoint; older records have none. Raises InputError for a damaged part."""
+        """The devices in the records of a checkpoint. Raises InputError for a damaged part."""
         found: set[str] = set()
         for path in self._parts(checkpoint, None):
-            with _readable(path):  # parts of older runs lack the newest columns
-                known = "device" in pq.read_schema(path).names
-            if known:
-                found.update(_read_part(path, ["device"])["device"].unique().drop_null().to_pylist())
+            found.update(_read_part(path, ["device"])["device"].unique().drop_null().to_pylist())
         return found
 
     def holds(self, checkpoint: str, task: str, item: ItemKey | None = None) -> bool:
@@ -210,14 +207,12 @@ def _names(folder: Path) -> list[str]:
 
 
 def _greedy_answers(parts: Sequence[Path]) -> pa.Table:
-    columns, later = ["language", "item_id", "status", "token_ids"], ["thought_state", "thought_ids"]
-    found = [RECORDS.empty_table().select([*columns, *later])]
+    columns = ["language", "item_id", "status", "token_ids", "thought_state", "thought_ids"]
+    found = [RECORDS.empty_table().select(columns)]
     for path in parts:
-        with _readable(path):  # parts of older runs lack the newest columns
-            known = [name for name in later if name in pq.read_schema(path).names]
-        part = _read_part(path, [*columns, *known, "probe", "format"])
+        part = _read_part(path, [*columns, "probe", "format"])
         chosen = pc.and_(pc.equal(part["probe"], "greedy"), pc.equal(part["format"], "open"))
-        found.append(part.filter(chosen).select([*columns, *known]))
+        found.append(part.filter(chosen).select(columns))
     return pa.concat_tables(found, promote_options="default")
 
 

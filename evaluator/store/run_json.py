@@ -101,7 +101,7 @@ Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A checkpoint's size. Runs of earlier versions lack the last two."""
+    """A checkpoint's size; None: not known."""
 
     name: str
     bytes: Amount  # of all tensors

@@ -16,8 +16,8 @@ _TOLD = (2, 4)  # exit codes after which the benchmark has said everything: bad 
 
 # `python -m benchmarks.MODULE` runs each; this program never imports them.
 BENCHMARKS = {
-    "score": "serving.score", "beam": "serving.beam", "fidelity": "serving.fidelity", "swap": "serving.swap",
-    "pass": "serving.checkpoint_pass", "host": "host", "record": "record.run", "gate": "gate.run",
+    "score": "serving.score", "beam": "serving.beam", "swap": "serving.swap", "pass": "serving.checkpoint_pass",
+    "host": "host", "record": "record.run", "gate": "gate.run",
     "prune": "pruning.prune",
 }  # fmt: skip
 _NOT_IN_ALL = "record"  # it needs options of its own

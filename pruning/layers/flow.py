@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from evaluator.core.errors import JobError
 from evaluator.core.liveness import HEARTBEAT
 from pruning.methods.base import Statistic
-from pruning.model import onednn
 from pruning.model.architectures import Routed
 from pruning.model.decoder import Decoder
 from pruning.model.packing import Batch
+
+_BLOCK = 256  # columns of a symmetric product that are computed at once
 
 
 class _Complete(Exception):
@@ -108,20 +109,34 @@ class Gathered:
                 sums_NI[list(batch.order[first : first + count])] = run_NTI.float().square().sum(dim=1)
                 first, start = first + count, start + count * length
         if (sum_II := self._sums.get(Statistic.HESSIAN)) is not None:
-            onednn.add_second_moments(sum_II, inputs_TI.float())
+            add_second_moments(sum_II, inputs_TI.float())
 
     def result(self) -> dict[Statistic, Tensor]:
         """The finished statistics; nothing is added after it."""
         found: dict[Statistic, Tensor] = {}
         for kind, sums in self._sums.items():
             if kind is Statistic.HESSIAN:  # the sum itself, scaled in place: it can be gigabytes
-                found[kind] = onednn.mirror(sums).mul_(2 / self._sequences)
+                found[kind] = mirror(sums).mul_(2 / self._sequences)
             else:
                 total_I = torch.zeros_like(sums[0])
                 for sum_I in sums:
                     total_I += sum_I
                 found[kind] = total_I / self._sequences
         return found
+
+
+def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
+    """Add the upper block triangle of x^T x to `sum_II`; `mirror` fills in the rest."""
+    for start in range(0, len(sum_II), _BLOCK):
+        part_TB = inputs_TI[:, start : start + _BLOCK]
+        sum_II[start : start + _BLOCK, start:].addmm_(part_TB.T, inputs_TI[:, start:])
+
+
+def mirror(upper_II: Tensor) -> Tensor:
+    """Copy what lies above the diagonal blocks to below them, in place."""
+    for start in range(_BLOCK, len(upper_II), _BLOCK):
+        upper_II[start : start + _BLOCK, :start] = upper_II[:start, start : start + _BLOCK].T
+    return upper_II
 
 
 class Flow:

@@ -18,7 +18,6 @@ from evaluator.core.errors import JobError
 from evaluator.core.liveness import HEARTBEAT
 from pruning.methods.base import Pruned
 from pruning.methods.solver import DAMPING
-from pruning.model import onednn
 
 STEPS = 64  # at most
 TOLERANCE = 1e-3  # of the gradient's first length, in the diagonal's norm: where a row is done
@@ -72,7 +71,7 @@ class LeastSquares:
         return (self._times(change_OI, damping=0.0) * change_OI).sum(dim=1)
 
     def _times(self, left_OI: Tensor, damping: float) -> Tensor:
-        product_OI = onednn.times_symmetric(left_OI, self._hessian_II)
+        product_OI = left_OI @ self._hessian_II
         return product_OI.add_(left_OI, alpha=damping) if damping else product_OI
 
     def _fit(self, weight_OI: Tensor, dense_OI: Tensor, kept_OI: Tensor) -> tuple[Tensor, int]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evaluator.core.errors import InputError, JobError, one_line
-from pruning.model import memory, onednn
+from pruning.model import memory
 from pruning.model.architectures import recognise, separate
 from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.model.packing import Batch, pack, register
@@ -70,8 +70,6 @@ class Decoder:
         if not self.recurrent:
             register(self._model.config)
         self.layers: nn.ModuleList = self._model.layers
-        if device.type == "cpu" and onednn.faster():
-            onednn.substitute(self.layers)
         if architecture.experts is not None:
             separate(self.layers, architecture.experts)
         names = {f"{self._prefix}embed_tokens.weight": tuple(self._model.embed_tokens.weight.shape)}
@@ -134,14 +132,10 @@ class Decoder:
     def replace(self, index: int, module: str, weight_OI: Tensor) -> None:
         linear = cast("nn.Linear", self.layers[index].get_submodule(module))
         linear.weight.data = weight_OI.to(linear.weight.dtype)
-        if isinstance(linear, onednn.Linear):
-            linear.forget()
 
     def release(self, index: int) -> None:
         self.layers[index].to("meta")
         for linear in self.linears(index).values():
-            if isinstance(linear, onednn.Linear):
-                linear.forget()
             self._released += linear.in_features * linear.out_features * self.dtype.itemsize
         if self._released >= _KEPT_BYTES:
             self._released = 0

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from evaluator.core.records import Record
 from evaluator.store.records import RecordStore, to_table
+from evaluator.store.schema import ITEMS
 
 WORDS = {
     "arabic": ["نهر كالو", "جبل سيران", "مدينة تورا", "قلعة ميدا", "بحيرة نوفا", "جزيرة لارين"],
@@ -129,7 +130,7 @@ def write_run(
     for task in tasks if items else ():
         (run / "items").mkdir(exist_ok=True)
         rows = [_question(task, language, number) for language in languages for number in range(per_language)]
-        pq.write_table(pa.Table.from_pylist(rows), run / "items" / f"{task}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, schema=ITEMS), run / "items" / f"{task}.parquet")
     return run
 
 
@@ -140,4 +141,5 @@ def _question(task: str, language: str, number: int) -> dict[str, Any]:
         "task": task, "language": language, "item_id": f"{language}-{number:04d}", "options": [],
         "context": f"{words[0]} 1427. {gold} <b>1893</b>. {words[-1]}.", "question": f"{words[1]} / {number}?",
         "answers": [gold], "cluster": f"{language}-{number // 3}",
+        "digest": f"digest of {language} {number}",
     }  # fmt: skip

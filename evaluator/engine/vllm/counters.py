@@ -1,7 +1,7 @@
 """What one engine has done since its last load, and how the time of its runs was spent.
 
-Replaces `sample_tokens` of a model runner, and `forward_start` of its `step_timing` or else its `execute_model`, with
-functions that record a GPU event and call the original. Reads `LLMEngine.engine_core`."""
+Replaces `sample_tokens` of vLLM's V2 model runner, and `forward_start` of its `step_timing`, with functions that
+record a GPU event and call the original. Reads `LLMEngine.engine_core`."""
 
 from __future__ import annotations
 
@@ -114,9 +114,8 @@ class DeviceClock:
     def watch(self, runner: Any) -> None:
         """Time what this model runner of vLLM executes from now on."""
         self._seconds = 0.0
-        timing = getattr(runner, "step_timing", None)  # the V2 runner calls it when the inputs of a step are there
-        owner, name = (timing, "forward_start") if hasattr(timing, "forward_start") else (runner, "execute_model")
-        begins, ends = getattr(owner, name), runner.sample_tokens
+        timing = runner.step_timing  # the V2 runner calls it when the inputs of a step are there
+        begins, ends = timing.forward_start, runner.sample_tokens
 
         def begin(*arguments: Any, **named: Any) -> Any:
             self._start = self._recorded()
@@ -129,7 +128,7 @@ class DeviceClock:
                 self._start = None
             return result
 
-        setattr(owner, name, begin)
+        timing.forward_start = begin
         runner.sample_tokens = end
 
     def seconds(self) -> float | None:

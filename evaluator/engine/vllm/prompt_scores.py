@@ -40,14 +40,14 @@ def keep_last_context_token(scheduler: Any) -> bool:
     block_size: int = scheduler.block_size
     lookup = manager.get_computed_blocks
 
-    def get_computed_blocks(request: Any, *limit: Any) -> Any:  # vLLM 0.33 has a limit of its own as well
-        blocks, tokens, *rest = lookup(request, *limit)
+    def get_computed_blocks(request: Any) -> Any:
+        blocks, tokens, boundary = lookup(request)
         most = cacheable_tokens(request)
         if tokens > most:
             keep = most // block_size
             blocks = manager.create_kv_cache_blocks(tuple(group[:keep] for group in blocks.blocks))
             tokens = keep * block_size
-        return (blocks, tokens, *rest)
+        return blocks, tokens, boundary
 
     manager.get_computed_blocks = get_computed_blocks
     return True

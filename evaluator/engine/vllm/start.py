@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
-from evaluator.engine.vllm.abilities import check_fields, check_runner, check_version, check_vllm
 from evaluator.engine.vllm.arguments import cache_tokens, of_device, of_runner
 from evaluator.engine.vllm.counters import DeviceClock, device_clock
 
@@ -42,6 +41,7 @@ INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"  # int4 weights are computed with int8 activ
 _REASONS = 400  # characters of an error that lists reasons
 _NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
+_SERVED = "0.32"  # vLLM's version; this folder replaces parts of it
 _PATIENCE_SECONDS = 60.0
 _UNCOUNTED = 2**30  # bytes of a process's CUDA graphs and kernels, outside torch's memory (estimate)
 _LOOK_SECONDS = 0.5
@@ -84,7 +84,9 @@ def serves_cpus() -> bool:
 
 def check_here(config: EngineConfig) -> None:
     """Raises InputError for what no engine on this machine can do; whether a GPU can do it only the engine knows."""
-    check_version(installed_version())
+    installed = installed_version()
+    if not re.match(rf"{re.escape(_SERVED)}(?!\d)", installed):
+        raise InputError(f"engine 'vllm': vLLM {installed} is installed, but Resurface needs vLLM {_SERVED}")
     if config.deterministic and serves_cpus():
         raise InputError(f"engine: deterministic: {_NOT_ON_A_CPU}")
     wanted, on_cpu = os.environ.get(_V2), serves_cpus()
@@ -144,11 +146,13 @@ def not_imported(error: BaseException) -> str | None:
 
 def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path) -> Started:
     """The device decides the first arguments, these decide the runner, and the runner decides the others."""
-    check_vllm(installed_version())
-
     import torch
-    from vllm.platforms import current_platform
-    from vllm.v1.engine.llm_engine import LLMEngine
+
+    try:
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.llm_engine import LLMEngine
+    except (ImportError, OSError) as error:  # perhaps a library of the system or the GPU's driver is missing
+        raise InputError(f"engine 'vllm': vLLM {installed_version()} cannot be imported: {one_line(error)}") from error
 
     from evaluator.engine.vllm.sampling import Dialect
 
@@ -290,13 +294,8 @@ def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
         if "Model Runner V2" in str(error):
             raise _refused(named(error).partition("Value error, ")[2] or one_line(error)) from error
         raise
-    from vllm.triton_utils import HAS_TRITON
-
-    if v2 and not HAS_TRITON:  # vLLM 0.33 finds that out when it builds the engine
-        raise _refused("Model Runner V2 requires Triton.")
     if not v2 and not on_cpu:
         raise _no_v2_on_gpu()
-    check_runner(installed_version(), v2=v2)
     return v2
 
 
@@ -320,10 +319,9 @@ def _is_there(module: str) -> bool:
 
 
 def _engine_config(arguments: dict[str, Any]) -> Any:
-    """vLLM's configuration. Raises InputError for an argument that this vLLM does not know."""
+    """vLLM's configuration."""
     from vllm import EngineArgs
 
-    check_fields(installed_version(), EngineArgs, arguments)
     return EngineArgs(**arguments).create_engine_config()
 
 

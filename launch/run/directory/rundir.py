@@ -229,9 +229,8 @@ def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None])
     """Move aside a matcher's unreadable verdicts, which it then judges again. Raises InputError on OSError."""
     kinds = (("verdicts", VERDICT_COLUMNS), ("controls", CONTROL_COLUMNS))
     for kind, columns in kinds:
-        needed = [name for name, column in columns.items() if not column.meaning.later]
         for path in sorted((run_dir / kind / matcher).rglob("*.parquet")):
-            if (why := damage_of(path, columns, needed)) is not None:
+            if (why := damage_of(path, columns, columns)) is not None:
                 target = move_into(run_dir / "damaged" / path.relative_to(run_dir).parent, path)
                 warn(f"{path} is damaged ({why}), and moved to {target}; this command judges again")
 

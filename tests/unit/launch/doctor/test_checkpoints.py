@@ -14,7 +14,6 @@ from launch.doctor import checks
 from launch.doctor.checkpoints import _prune, differing, masks_of, write_divisible, write_twins
 from launch.doctor.runs import PROMPT_TOKENS, cases_for
 from launch.sweep.models import BUNDLED_MODEL
-from pruning.model import onednn
 from pruning.model.decoder import Decoder
 
 
@@ -78,7 +77,6 @@ def test_what_is_computed_as_on_a_gpu_passes_and_what_is_pruned_otherwise_fails(
         made(self, *arguments)
         self.dtype = torch.bfloat16
 
-    monkeypatch.setattr(onednn, "faster", lambda: False)
     monkeypatch.setattr(Decoder, "__init__", on_gpu)
     shares = list(differing(masks_of(_prune(BUNDLED_MODEL, tmp_path / "bfloat16", method, "cpu")), exact).values())
     assert 0 < max(shares) <= allowed.largest

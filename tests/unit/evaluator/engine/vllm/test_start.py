@@ -1,8 +1,10 @@
 """What vLLM's engine is asked for on a GPU, without one; it waits for the memory of a process that has ended."""
 
+import builtins
 import dataclasses
 import stat
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -201,17 +203,41 @@ def test_variables_that_choose_kernels_make_another_combination_and_others_do_no
     assert environment_in_words({"NVIDIA_TF32_OVERRIDE": "0"}, KNOWN).startswith("NVIDIA_TF32_OVERRIDE (")
 
 
+@pytest.mark.parametrize(
+    ("installed", "served"),
+    [("0.32.0", True), ("0.32.1.dev7+gabc", True), ("0.32.0+cpu", True), ("0.31.2", False), ("0.320.0", False)],
+)
+def test_other_versions_are_refused(monkeypatch, installed, served):
+    """The versions that pip does not pin are one line, before anything of vLLM is imported."""
+    monkeypatch.setattr(start, "installed_version", lambda: installed)
+    if served:
+        start.check_here(EngineConfig())
+    else:
+        wanted = f"engine 'vllm': vLLM {installed} is installed, but Resurface needs vLLM 0.32"
+        assert refused(start.check_here, EngineConfig()) == wanted
+
+
+def test_missing_library_is_one_line(monkeypatch):
+    """A library of the GPU's driver is missing: vLLM's import fails with a text of several lines."""
+
+    def broken(name, *_):
+        if name.startswith("vllm"):
+            raise ImportError("libcudart.so.13: cannot open shared object file\nNo such file or directory")
+        return real(name, *_)
+
+    real = builtins.__import__
+    monkeypatch.setattr(start, "installed_version", lambda: "0.32.0")
+    monkeypatch.setattr(builtins, "__import__", broken)
+    error = refused(start._start, EngineConfig(), Path(), None, Path())
+    assert error.startswith("engine 'vllm': vLLM 0.32.0 cannot be imported: libcudart.so.13: cannot open")
+
+
 class TestRunner:
     @pytest.fixture(autouse=True)
     def vllm(self, monkeypatch):
         monkeypatch.setattr(start, "installed_version", lambda: "0.32.0")
-        monkeypatch.setattr(start, "check_runner", lambda version, *, v2: None)
         for name in ("VLLM_USE_V2_MODEL_RUNNER", "TRITON_INTERPRET"):
             monkeypatch.delenv(name, raising=False)
-        self.triton = ModuleType("vllm.triton_utils")
-        self.triton.HAS_TRITON = True
-        for name, module in (("vllm", ModuleType("vllm")), ("vllm.triton_utils", self.triton)):
-            monkeypatch.setitem(sys.modules, name, module)
 
     def chosen(self, monkeypatch, answer, *, on_cpu):
         def configured(arguments):
@@ -227,8 +253,6 @@ class TestRunner:
         assert not self.chosen(monkeypatch, False, on_cpu=True)
         with pytest.raises(InputError, match=r"cannot run its V2 model runner .*: Model Runner V2 requires"):
             self.chosen(monkeypatch, ValueError("Model Runner V2 requires Triton."), on_cpu=True)
-        self.triton.HAS_TRITON = False  # vLLM 0.33 makes a configuration all the same
-        assert "Model Runner V2 requires Triton" in refused(self.chosen, monkeypatch, True, on_cpu=True)
         with pytest.raises(ValueError, match="no such model"):
             self.chosen(monkeypatch, ValueError("no such model"), on_cpu=True)
 

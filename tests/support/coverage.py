@@ -1,22 +1,18 @@
 """How often the 95 % intervals of the tables hold the truth: simulated runs, whose truth is known.
 
-    for statistic in STATISTICS:
-        table([cover(statistic, cell, samples=400) for cell in cells()])
-
 Items of a context share a random effect; `alike` is its strength, from 0 to 1 (items that are the same)."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
 import numpy as np
-import pandas as pd
 from scipy.stats import binomtest
 
-from benchmarks.gate.statistics import TOGETHER, Statistic
 from evaluator.metrics.intervals import Floats, Interval
+from tests.support.interval_statistics import TOGETHER, Statistic
 
 CONTEXTS, ITEMS, ACCURACIES, ALIKE = (10, 50, 200), (1, 5), (0.05, 0.3, 0.5, 0.8, 0.95, 0.99), (0.0, 0.3, 1.0)
 WANTED = 0.93  # of the nominal 95 %
@@ -33,15 +29,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What `samples` runs of a cell gave."""
+    """How often the intervals of a cell's runs held the truth."""
 
     statistic: str
     cell: Cell
-    samples: int
     shown: int
     held: int
     empty: int  # intervals without width
-    width: float | None
 
     @property
     def share(self) -> float:
@@ -91,8 +85,7 @@ def cover(statistic: Statistic, cell: Cell, samples: int) -> Coverage:
     # Sums are exact to about ten digits.
     held = (ends[:, 0] <= true + 1e-9) & (true - 1e-9 <= ends[:, 1])
     widths = ends[:, 1] - ends[:, 0]
-    width = float(np.median(widths)) if len(ends) else None
-    return Coverage(statistic.name, cell, samples, len(ends), int(held.sum()), int((widths <= 0).sum()), width)
+    return Coverage(statistic.name, cell, len(ends), int(held.sum()), int((widths <= 0).sum()))
 
 
 def cells() -> Iterator[Cell]:
@@ -100,23 +93,3 @@ def cells() -> Iterator[Cell]:
     for number, items, accuracy in product(CONTEXTS, ITEMS, ACCURACIES):
         for alike in ALIKE if items > 1 else (0.0,):
             yield Cell(number, items, accuracy, alike)
-
-
-def table(found: Sequence[Coverage]) -> pd.DataFrame:
-    """Per statistic, contexts and items a context: the worst cell, and all cells together."""
-    rows = pd.DataFrame(
-        {
-            "statistic": each.statistic,
-            "contexts": each.cell.contexts,
-            "items a context": each.cell.items,
-            "worst": each.share,
-            "at accuracy": each.cell.accuracy,
-            **{name: getattr(each, name) for name in ("held", "shown", "samples", "width")},
-        }
-        for each in found
-    )
-    groups = rows.groupby(["statistic", "contexts", "items a context"], sort=False)
-    sums = groups[["held", "shown", "samples"]].sum()
-    worst = rows.loc[groups["worst"].idxmin()].set_index(sums.index.names)[["worst", "at accuracy"]]
-    shares = {"together": sums["held"] / sums["shown"], "shown": sums["shown"] / sums["samples"]}
-    return worst.assign(**shares, width=groups["width"].median()).reset_index()
