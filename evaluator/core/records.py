@@ -36,10 +36,8 @@ class Meaning:
     key: bool = False  # one of the columns that together name a record
     reported: bool = True  # False: kept for audits; neither the tables nor the page read it
     arrow: str = ""  # the Arrow type, where it is not that of the Python type (str, int32, float64, bool)
-    later: bool = False  # null where a probe does not measure it
 
 
-_Later = partial(Meaning, later=True)
 _Unreported = partial(Meaning, reported=False)
 PerToken = tuple[float, ...] | None
 
@@ -60,7 +58,7 @@ class Item:
         _Unreported("the options of `choice` in order, with the gold answer (in memory: the task's own wrong options)"),
     ] = ()
     digest: Annotated[
-        str | None, _Later("SHA-256 over context, question, gold answers and the task's own options: what was asked")
+        str | None, Meaning("SHA-256 over context, question, gold answers and the task's own options: what was asked")
     ] = None
 
 
@@ -92,9 +90,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a reco
     ]
     calibration: Annotated[str | None, Meaning("the source of the calibration text; null if none is known")]
     requested_sparsity: Annotated[
-        float | None, _Later("the share in the setting; N / M for a pattern N:M", "0 to 1")
+        float | None, Meaning("the share in the setting; N / M for a pattern N:M", "0 to 1")
     ] = None
-    kv_cache: Annotated[str | None, _Later("dtype of cached keys and values; `auto`: the engine's")] = None
+    kv_cache: Annotated[str | None, Meaning("dtype of cached keys and values; `auto`: the engine's")] = None
 
 
 class Record(Origin, frozen=True, kw_only=True):
@@ -174,52 +172,52 @@ class Record(Origin, frozen=True, kw_only=True):
     engine_version: Annotated[str, Meaning("the version of its library")]
     dtype: Annotated[str, Meaning("the engine's number format")]
     kv_scales: Annotated[
-        str | None, _Unreported("scales of a quantised cache: `from the checkpoint`, `calculated`, `none`", later=True)
+        str | None, _Unreported("scales of a quantised cache: `from the checkpoint`, `calculated`, `none`")
     ] = None
-    device: Annotated[str | None, _Unreported("the names of its GPUs, or of the processor", later=True)] = None
+    device: Annotated[str | None, _Unreported("the names of its GPUs, or of the processor")] = None
     kld: Annotated[
         PerToken,
-        _Later(
+        Meaning(
             "KL divergence, sum P (ln P - ln Q): P is the base's distribution over the next token, Q this "
             "checkpoint's. Only `fidelity` and `text_fidelity` fill this and the columns up to `base_confidence`, "
             "by token",
             "nats",
         ),
     ] = None
-    kld_reverse: Annotated[PerToken, _Later("sum Q (ln Q - ln P)", "nats")] = None
+    kld_reverse: Annotated[PerToken, Meaning("sum Q (ln Q - ln P)", "nats")] = None
     acceptance: Annotated[
-        PerToken, _Later("expected acceptance rate (EAR), sum min(P, Q): the overlap of both distributions", "0 to 1")
+        PerToken, Meaning("expected acceptance rate (EAR), sum min(P, Q): the overlap of both distributions", "0 to 1")
     ] = None
-    same_top: Annotated[tuple[bool, ...] | None, _Later("whether both have the same likeliest token")] = None
+    same_top: Annotated[tuple[bool, ...] | None, Meaning("whether both have the same likeliest token")] = None
     top_agreement: Annotated[
-        PerToken, _Later("the share of the first 5 ranks with the same token in both", "0 to 1")
+        PerToken, Meaning("the share of the first 5 ranks with the same token in both", "0 to 1")
     ] = None
-    token_logprobs: Annotated[PerToken, _Later("ln Q of the token", "nats")] = None
-    base_token_logprobs: Annotated[PerToken, _Later("ln P of the token", "nats")] = None
-    base_confidence: Annotated[PerToken, _Later("the highest P", "0 to 1")] = None
+    token_logprobs: Annotated[PerToken, Meaning("ln Q of the token", "nats")] = None
+    base_token_logprobs: Annotated[PerToken, Meaning("ln P of the token", "nats")] = None
+    base_confidence: Annotated[PerToken, Meaning("the highest P", "0 to 1")] = None
     context_tokens: Annotated[
-        int | None, _Later("the context's wanted length, with other passages; null: its own", "tokens")
+        int | None, Meaning("the context's wanted length, with other passages; null: its own", "tokens")
     ] = None
-    context_depth: Annotated[float | None, _Later("the share of the added text before the own passage", "0 to 1")] = (
+    context_depth: Annotated[float | None, Meaning("the share of the added text before the own passage", "0 to 1")] = (
         None
     )
-    thought: Annotated[str | None, _Later("what the model thought before its answer (`greedy`, `sample`)")] = None
+    thought: Annotated[str | None, Meaning("what the model thought before its answer (`greedy`, `sample`)")] = None
     thought_tokens: Annotated[
-        int | None, _Later("length of the thought before the answer; null without thinking", "tokens")
+        int | None, Meaning("length of the thought before the answer; null without thinking", "tokens")
     ] = None
     thought_state: Annotated[
         ThoughtState | None,
-        _Later(
+        Meaning(
             "`none`: no thought; `closed`: it has an end; `cut`: it has none, so there is no answer; `forced`: the "
             "answer after we ended a cut thought. `greedy` has the last two both"
         ),
     ] = None
-    contains_paper: Annotated[bool | None, _Later("the same as `contains`, by the paper's rule")] = None
-    grading: Annotated[Grading | None, _Later("the rule that the run's tables and gate follow")] = None
-    thought_ids: Annotated[tuple[int, ...] | None, _Unreported("ids of `thought`", later=True)] = None
-    prompt_digest: Annotated[
-        str | None, _Later("digest of the prompt's token ids; equal prompts have equal ones", later=True)
-    ] = None
+    contains_paper: Annotated[bool | None, Meaning("the same as `contains`, by the paper's rule")] = None
+    grading: Annotated[Grading | None, Meaning("the rule that the run's tables and gate follow")] = None
+    thought_ids: Annotated[tuple[int, ...] | None, _Unreported("ids of `thought`")] = None
+    prompt_digest: Annotated[str | None, Meaning("digest of the prompt's token ids; equal prompts have equal ones")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
