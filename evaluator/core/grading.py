@@ -10,6 +10,7 @@ Rule `strict` compares normal forms of `evaluator.core.plain`. A text contains a
 
 - A digit at the answer's edge touches no digit and no sign of a number. 1863 is not in 18636363, 5 not in -5 or 1.5, 1
   not in 1/2 or 1:30, and 1914 not in 1914-1918, which says more. A date does contain its year.
+- A number in Han characters is whole: neither 三 nor 十 is in 三十. So is a Roman numeral that ends an answer.
 - An answer of at most three letters touches no letter in scripts that separate words: `no` is not in `north`. A single
   letter has the answer's case: `A` is not in `a cat`. Longer answers may stand inside a word, which has its endings.
 - An answer may lack its leading article; of at most three letters, it must then be the whole text.
@@ -35,6 +36,8 @@ _FEW = 3  # letters of an answer that stands alone
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _HANGUL = re.compile("[가-힣]")
+_HAN_NUMBERS = frozenset("〇零一二三四五六七八九十百千万萬亿億兆两兩")
+_ROMAN = re.compile(r"(?:^|.* )(?=[ivxlcdm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})")
 
 
 def thinking_spans(text: str) -> list[tuple[int, int]]:
@@ -180,6 +183,12 @@ def _is_short(text: str) -> bool:
     return sum(2 if _HANGUL.match(char) else 1 for char in text if char != " ") <= _FEW
 
 
+@lru_cache(maxsize=4096)
+def _ends_in_roman(text: str) -> bool:
+    """Whether the last word is a Roman numeral: `world war i` is not in `world war ii`."""
+    return _ROMAN.fullmatch(text) is not None
+
+
 def _stands(answer: str, text: str, alone: bool) -> bool:
     """Whether the answer stands by itself somewhere in the text, both in normal form."""
     start = text.find(answer)
@@ -187,7 +196,7 @@ def _stands(answer: str, text: str, alone: bool) -> bool:
         end = start + len(answer)
         before, after = text[start - 1 : start], text[end : end + 1]
         glued = alone and answer[0].isdecimal() and before.islower()  # `5` in `h5n1`
-        last = alone and not _HANGUL.match(after)  # particles follow a noun directly
+        last = (alone or _ends_in_roman(answer)) and not _HANGUL.match(after)  # particles follow a noun directly
         if not (glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, last)):
             return True
         start = text.find(answer, start + 1)
@@ -200,8 +209,8 @@ def _touch(edge: str, beside: str, alone: bool) -> bool:
         return False
     if beside in SIGNS:
         return alone or not edge.isalpha()
-    if edge.isdecimal() or edge in SIGNS:
-        return beside.isdecimal()
+    if edge in _HAN_NUMBERS or edge.isdecimal() or edge in SIGNS:
+        return beside.isdecimal() or beside in _HAN_NUMBERS
     return alone and _joins(edge) and _joins(beside)
 
 

@@ -6,7 +6,7 @@
   characters go. So do the vowel marks of Arabic, Hebrew and Syriac, tatweel, and stress marks on Cyrillic. Accents of
   Latin and Greek and the vowel signs of India stay. Digits of every script are one.
 - Numbers: thousands are joined, by the language's custom where a sign is ambiguous: `1.000` is 1 in English and 1000 in
-  German. Five signs stay where they belong to a number: ⋅ (decimal), − (minus or range), ⁄ (fraction), ∶ (time), ^.
+  German. Six signs stay where they belong to a number: ⋅ (decimal), − (minus or range), ⁄ (fraction), ∶ (time), ×, ^.
 - Punctuation goes. Inside a word it becomes `'`, a joint: `e-mail`, `O'Brien` (`forms`). Between digits it is a space.
 - White space is single, and none stands between two characters of scripts that put no space between words."""
 
@@ -16,7 +16,7 @@ from functools import cache, partial
 
 from evaluator.core.text import BY_SPACE, LARGE, UNSPACED, WITH_COMMA, is_punctuation, main_code, punctuation
 
-SIGNS = frozenset("⋅−⁄∶^+♯")  # of numbers, and of `C♯`
+SIGNS = frozenset("⋅−⁄∶×^+♯")  # of numbers, and of `C♯`
 _TURKIC = frozenset(("tr", "az"))
 # Before NFKC, which would make an accent of an apostrophe, and lose how thousands, powers and fractions look.
 _BEFORE = str.maketrans(
@@ -35,7 +35,7 @@ _DROPPED = re.compile(
 _STRESS = re.compile("(?<=[\u0400-\u052f])[\u0300\u0301]+")
 _APART = re.compile(f"(?<=[{UNSPACED}])[ ']+(?=[{UNSPACED}])")
 _DIGIT = re.compile("[0-9]")
-_MARKED = re.compile(r"[-.,/:~'—+][$€£¥₹₩]?\d|\d [-/:] \d|\d \d{3}")  # a number that is more than its digits
+_MARKED = re.compile(r"[-.,/:~'—+×][$€£¥₹₩]?\d|\d [-/:] \d|\d \d{3}")  # a number that is more than its digits
 _SPREAD = re.compile(r"(?<=\d) ([-/:]) (?=\d)")
 _WRITTEN = re.compile(r"\d+(?:[.,']\d+)+")
 # Groups of thousands, and the decimal sign: with a decimal comma, and with a point.
@@ -47,12 +47,12 @@ _BY_SPACE = re.compile(r"(?<![\d.,/:-])[1-9]\d{0,2}(?: \d{3})+(?![\d/:]|[.,]\d{3
 _DAY_FIRST = re.compile(r"(?<!\d)(\d\d?([./-])\d\d?\2)(\d{4})(?!\d)")
 _YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})([./-]\d\d?[./-]\d\d?)(?!\d)")
 _LEADING = re.compile(r"(?<![\w.,])\.(?=\d)")
-_BETWEEN = re.compile(r"(?<=\d)[-.,/:~—](?=\d)")
+_BETWEEN = re.compile(r"(?<=\d)[-.,/:~—×](?=\d)")
 _NEGATIVE = re.compile(r"(?<!\w)-([$€£¥₹₩]?)(?=\d)")
 _POSITIVE = re.compile(r"(?<!\w)\+(?=\d)")
-_SIGN_OF = {"-": "−", "~": "−", "—": "−", ".": "⋅", ",": "⋅", "/": "⁄", ":": "∶"}
+_SIGN_OF = {"-": "−", "~": "−", "—": "−", ".": "⋅", ",": "⋅", "/": "⁄", ":": "∶", "×": "×"}
 _WHOLE = re.compile(r"(?<=\d) (?=\d{1,2}⁄\d{1,2}(?![\d⁄]))")
-_INITIALS = re.compile(r"\b([^\W\d_])\.(?=[^\W\d_]\b)")
+_INITIALS = re.compile(r"\b([^\W\d_])\.(?:(?=[^\W\d_]\b)| (?=[^\W\d_]\.))")  # `J.K.` and `J. K.`
 # Of a programming language, a note or a grade: `c#`, `c++`, `a+`. The number sign of `#5` is punctuation.
 _SHARP = re.compile(r"(?<=[^\W\d_])#(?!\w)")
 

@@ -4,6 +4,7 @@
 the files; those of JSON are parsed here, because it takes texts that look like dates for timestamps, and large integers
 beside fractions for floats."""
 
+import glob
 import itertools
 import logging
 import tempfile
@@ -86,7 +87,7 @@ def _load(place: Place, stack: ExitStack) -> Mapping[str, Any]:
         loader = _LOADERS.get(path.suffix.lower())
         if loader is None:
             raise InputError(f"{place.data}: a file ending in {', '.join(_LOADERS)} is needed")
-        asked, options["data_files"] = (loader,), place.data
+        asked, options["data_files"] = (loader,), glob.escape(place.data)  # a name, no pattern
     try:
         return _splits(place, asked, options)
     except InputError:
@@ -154,7 +155,7 @@ def _need_every_file(folder: Path, read: Iterable[str], where: str) -> None:
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder)
         hidden = any(part.startswith(".") for part in name.parts[:-1]) or file.name.startswith("._")
-        holds_data = _DATA.intersection(file.suffixes) and file.name not in _NO_DATA and file.is_file()
+        holds_data = _DATA.intersection(map(str.lower, file.suffixes)) and file.name not in _NO_DATA and file.is_file()
         if holds_data and not hidden and file.resolve() not in known:
             left.append(str(name))
     if left:

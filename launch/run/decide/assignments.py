@@ -95,10 +95,9 @@ class Assignment:
 
 def distance(candidate: CheckpointInfo, held: str | None, architecture: str | None) -> int:
     """The effort for an engine to serve a checkpoint: 0 it holds it, 1 swapped in place, 2 neither."""
-    wanted, swappable = candidate.engine_keys
-    if wanted == held:
+    if candidate.engine_keys == (held, architecture):  # equal weights may have other configurations
         return 0
-    return 1 if architecture is None or swappable == architecture else 2
+    return 1 if architecture in (None, candidate.engine_keys[1]) else 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,12 +227,11 @@ class EngineWorker(Worker):
 
     def _load(self, info: CheckpointInfo) -> bool:
         """Load a checkpoint, unless loaded. False: it needs a new actor, which must wait for GPUs."""
-        wanted, architecture = info.engine_keys
-        if self._loaded == wanted:
+        if info.engine_keys == (self._loaded, self._architecture):
             return True
         # On a GPU, only the end of a process reliably frees the memory that another engine needs.
         alone = self._architecture is not None and self.place.gpus > 0 and not self._setup.config.swap
-        if alone or self._architecture not in (None, architecture):
+        if alone or self._architecture not in (None, info.engine_keys[1]):
             self._kill()
             if not self._has_place(_RESTART_SECONDS):
                 return False

@@ -138,6 +138,10 @@ def test_punctuation_is_what_unicode_says(text):
 # language, gold answer, response
 RIGHT = [
     # english
+    ("english", "J.K. Rowling", "J. K. Rowling"),
+    ("english", "Washington, D. C.", "in Washington, D.C."),
+    ("english", "C", "vitamin C. A cat"),
+    ("english", "World War I", "in World War I."),
     ("english", "1½", "1 1/2"),
     ("english", "1/2", "½"),
     ("english", "3", "3 million"),
@@ -266,6 +270,13 @@ RIGHT = [
 ]
 WRONG = [
     # english
+    ("english", "World War I", "World War II"),
+    ("english", "Louis XVII", "Louis XVIII"),
+    ("english", "3", "3×10⁸"),
+    # chinese
+    ("chinese", "三", "三十万"),
+    ("chinese", "五", "二十五"),
+    ("chinese", "3", "3万"),
     ("english", "7", "7.5"),
     ("english", "7", "7,5"),
     ("english", "7", "1.7"),

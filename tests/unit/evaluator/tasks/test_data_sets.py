@@ -200,6 +200,14 @@ def test_specs_and_names_and_sizes_that_take_no_network(tmp_path):
     assert items_by_language("belebele", None, Source(config={"amharic": "amh_Ethi"})) == {"amharic": 10_000}
 
 
+@pytest.mark.parametrize("name", ["a[1].jsonl", "a?.jsonl", "a*.jsonl"])
+def test_file_name_is_no_pattern(tmp_path, name):
+    for file in (name, "a1.jsonl"):
+        lines(tmp_path / file, {"n": file, "q": "q", "a": "x"})
+    (item,) = load_task(f"hf:{tmp_path / name}", None, said=MINE).pools["english"]
+    assert item.item_id == name
+
+
 @pytest.mark.parametrize(
     ("files", "left"),
     [
@@ -208,6 +216,7 @@ def test_specs_and_names_and_sizes_that_take_no_network(tmp_path):
         (["a.jsonl", "b.jsonl", "c.tsv"], "c.tsv"),
         (["a.jsonl", ".b.jsonl"], ".b.jsonl"),
         (["a.jsonl", "b.xlsx"], "b.xlsx"),
+        (["b.jsonl", "A.JSONL"], "A.JSONL"),
         (["a.jsonl", "sub/b.jsonl", "_c.ndjson", "notes.txt", ".cache/d.jsonl", "._a.jsonl"], ""),
         (["train.jsonl", "test.jsonl"], ""),
     ],

@@ -1,5 +1,6 @@
 """`kv_cache`: the variants of a sweep, who serves them, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,9 +59,9 @@ def test_an_engine_changes_its_weights_but_not_its_cache():
     assert distance(variant, *variant.engine_keys) == 0
     sibling = make_assignment("wanda", 1)
     assert distance(sibling.checkpoint, *assignment.checkpoint.engine_keys) == 1
+    other = replace(assignment.checkpoint, name="other", architecture="equal weights, another rope_theta")
+    assert distance(other, *assignment.checkpoint.engine_keys) == 2
     board = Board()
-    from dataclasses import replace
-
     board.add([assignment, replace(assignment, checkpoint=variant), sibling])
     order, held = [], (None, None)
     while (taken := board.take(0, *held)) is not None:
