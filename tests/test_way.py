@@ -71,9 +71,9 @@ def test_the_way_of_a_greedy_question_is_short(tmp_path: Path) -> None:
     outcomes = second.measure(lambda: reduce_records(to_table(records).to_pandas()))
     table = second.measure(lambda: TABLES["accuracy"].frame(Inputs(outcomes)))
     assert not table.empty
-    assert len(first.functions) <= 52, sorted(first.functions)
-    assert len(first.files) <= 12, sorted(first.files)
+    assert len(first.functions) <= 72, sorted(first.functions)
+    assert len(first.files) <= 14, sorted(first.files)
     assert len(first.forms) <= 11, sorted(first.forms)
-    assert len(second.functions) <= 76, sorted(second.functions)
+    assert len(second.functions) <= 77, sorted(second.functions)
     assert len(second.files) <= 17, sorted(second.files)
     assert len(second.forms) <= 5, sorted(second.forms)

@@ -142,8 +142,6 @@ class Inspections(AbstractContextManager["Inspections"]):
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     """Read and check all inputs, set damaged checkpoints aside. May fetch a model. Raises InputError."""
-    from evaluator.store.reading import day_of  # imports pandas: earlier errors must not wait for it
-
     trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")  # a cluster has other machines
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
@@ -174,6 +172,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     lost = {each.checkpoint for each in unusable}
     jobs = tuple(job for job in jobs if job.name not in lost)
     own = [job for job in jobs if not job.is_variant]
+    from evaluator.store.reading import day_of  # pandas: earlier errors must not wait for it
+
     day = config.date or day_of(run_dir) or today()
     preparation = TaskPreparation(positions, tokenizers, day)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}

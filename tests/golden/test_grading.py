@@ -46,3 +46,12 @@ def test_table_counts_what_only_paper_counts():
 
 def test_runs_of_one_grade_have_no_rows():
     assert TABLES["grading"].frame(Inputs(reduce_records(records("m", SEEN)))).empty
+
+
+def test_page_shows_differences_without_intervals():
+    """Two items are too few for an interval, and the rules still differ."""
+    frame = records("m", numbered(english=[Seen(greedy=False), Seen(greedy=True)]))
+    filled = TABLES["grading"].fill(Inputs(reduce_records(frame.assign(grading="strict", contains_paper=True))))
+    assert filled.shown["only_paper"].tolist() == [1]
+    same = frame.assign(grading="strict", contains_paper=frame["contains"])
+    assert TABLES["grading"].fill(Inputs(reduce_records(same))).shown.empty

@@ -77,6 +77,7 @@ def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:
     run: dict[str, Any] = {"checkpoints": [{"name": name, "bytes": 9} for name in seen]}
     run |= {"engine_stats": [{"checkpoint": name, **spent} for name in seen]}
     told = pd.concat(parts, ignore_index=True)
+    told["contains_paper"] = told["contains"]
     thoughts = told.index[told["probe"] == "greedy"]
     told.loc[thoughts, ["thought", "thought_state"]] = "hm", "closed"
     told.loc[thoughts, "thought_tokens"] = [3 + number % 5 for number in range(len(thoughts))]

@@ -44,7 +44,8 @@ def _examples(texts: pd.Series) -> str | None:
 
 
 def _differing(frame: pd.DataFrame) -> pd.DataFrame:
-    inside = frame["paper_rate"].between(frame["rate_low"], frame["rate_high"])
+    low, high = (frame[name].astype("float64") for name in ("rate_low", "rate_high"))  # all may be missing
+    inside = frame["paper_rate"].between(low, high)
     return frame[~inside & (frame["strict"] != frame["paper"])]
 
 
