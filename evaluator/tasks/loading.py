@@ -72,6 +72,11 @@ def load_task(
     by_language: dict[str, list[Item]] = {}
     for item in items:
         by_language.setdefault(item.language, []).append(item)
+    spellings: dict[str, str] = {}
+    for language in by_language:
+        first = spellings.setdefault(code_of(language), language)
+        if first != language:
+            raise InputError(f"task {spec!r}: language: {first!r} and {language!r} are one language; spell it one way")
     digest_of_items = hashlib.sha256()
     for item in (item for _, pool in sorted(by_language.items()) for item in pool):
         # Without the task's name: a file that is renamed holds the same data.

@@ -25,6 +25,7 @@ _LIST = re.compile(r"""(array)?[\[({][\[({\s]*['"].*[\])}]""", re.DOTALL)
 _BRACKETS = re.compile(r"[\[{].*[\]}]", re.DOTALL)
 _EXPONENT = re.compile(r"[-+]?\d(\.\d+)?e[-+]\d\d+")
 _POINT = re.compile(r"[-+]?\d+\.0+")
+_DECIMAL = re.compile(r"[-+]?\d+(\.\d+)?")
 _EXACT = {"float16": 2**11, "float32": 2**24}  # from here on, whole numbers lack their last digits; else from 2**53
 
 
@@ -62,7 +63,7 @@ class Texts:
     def __init__(self, *, csv: bool = False) -> None:
         self._csv = csv
         self._floats: dict[tuple[str, bool], str] = {}  # (column, whether whole) -> the first such number
-        self._points: dict[str, str] = {}  # column of CSV -> its first value; empty if a value does not end in .0
+        self._points: dict[str, str] = {}  # column of CSV -> its first value in .0; empty: some are texts
         self._keys: set[tuple[str, str]] = set()  # (column, key) of objects
         self._lacking: dict[tuple[str, str], str] = {}  # the first object without a key
 
@@ -101,7 +102,7 @@ class Texts:
                 raise InputError(message)
         for first in filter(None, self._points.values()):
             raise InputError(
-                f"{first}, and every value of this column ends in .0: write whole numbers without it (in pandas: "
+                f"{first}, and every value of this column is a number: write whole numbers without it (in pandas: "
                 "astype('Int64')), or texts as Parquet or JSON"
             )
 
@@ -122,9 +123,10 @@ class Texts:
         if self._csv:
             if _EXPONENT.fullmatch(text):
                 raise InputError(f"{at} is {text}: write all digits, or use Parquet or JSON")
-            first = self._points.setdefault(column, f"{at} is {text}")
-            if first and not _POINT.fullmatch(text):
+            if not _DECIMAL.fullmatch(text):
                 self._points[column] = ""
+            elif _POINT.fullmatch(text):
+                self._points.setdefault(column, f"{at} is {text}")
         return text
 
     def _number(self, value: Any, column: str, at: str) -> str | None:
