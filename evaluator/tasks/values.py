@@ -9,7 +9,7 @@
   list; both are refused. An entry of a list may be such a text.
 
 CSV has only texts, so there more is ambiguous: any brackets around an answer, a number as a program writes it (1e-07),
-and a column whose every value ends in ".0"."""
+and a column of numbers of which one ends in ".0"."""
 
 import math
 import re
