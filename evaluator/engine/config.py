@@ -32,7 +32,7 @@ class EngineConfig(Frozen):
     max_num_batched_tokens: int | None = Field(default=None, ge=1)  # in a step. None: by memory and model; GPU only
     # The dtype of cached keys and values. A sweep's own `kv_cache` sets it, for each checkpoint.
     kv_cache: str = Field(default=AUTO_CACHE, exclude_if=lambda value: value == AUTO_CACHE)
-    kv_cache_gib: int = Field(default=1, ge=1)  # CPU only
+    kv_cache_gib: int | None = Field(default=None, ge=1)  # None: 1 on a CPU, on a GPU by gpu_memory_utilization
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     shared_gpu: bool = False  # other processes may take and free memory of its GPU while it starts
     tensor_parallel: int = Field(default=1, ge=1, le=64)  # GPUs of one node

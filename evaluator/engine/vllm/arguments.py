@@ -160,7 +160,10 @@ def graph_arguments(graphs: Graphs | None, *, compile: bool, requests: int, toke
         return {"enforce_eager": True}
     chosen = graphs if isinstance(graphs, str) else "full"
     most = requests if chosen == "decode" else max(requests, min(_MOST, tokens))
-    config = {"mode": 0, "cudagraph_mode": _MODES[chosen], "cudagraph_capture_sizes": capture_sizes(most, requests)}
+    sizes = capture_sizes(most, requests)
+    if chosen == "full":  # v2/schedules.py
+        sizes = [size for size in sizes if size > 1]
+    config = {"mode": 0, "cudagraph_mode": _MODES[chosen], "cudagraph_capture_sizes": sizes}
     return {"enforce_eager": False, "compilation_config": config}
 
 

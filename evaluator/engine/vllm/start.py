@@ -16,8 +16,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
@@ -43,8 +41,8 @@ _NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch compute
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
 _SERVED = "0.32"  # vLLM's version; this folder replaces parts of it
 _PATIENCE_SECONDS = 60.0
-_UNCOUNTED = 2**30  # bytes of a process's CUDA graphs and kernels, outside torch's memory (estimate)
 _LOOK_SECONDS = 0.5
+_CPU_CACHE_GIB = 1
 _FOR_THE_CACHE = 0.8  # of a GPU's memory beside the weights; activations take the rest (estimate)
 
 
@@ -163,13 +161,16 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     # after it. Every engine may need this: it scores in this way if its forced scores are wrong.
     positions = min(config.max_model_len + 1, blueprint.longest or config.max_model_len + 1)
     arguments = of_device(config, checkpoint, served, blueprint, positions, on_cpu=on_cpu)
-    memory: float = config.kv_cache_gib << 30
-    if not on_cpu:
+    memory: float = (config.kv_cache_gib or _CPU_CACHE_GIB) << 30
+    if not on_cpu and config.kv_cache_gib is None:
         usable = config.gpu_memory_utilization * current_platform.get_device_total_memory()
         memory = _FOR_THE_CACHE * (usable - blueprint.bytes / config.tensor_parallel)
     if memory > 0:  # requests that are too long for the cache are refused one by one; vLLM would not start
         positions = min(positions, cache_tokens(config, blueprint, arguments["dtype"], int(memory)))
         arguments["max_model_len"] = positions
+        # Of a cache whose size is given, vLLM measures nothing: what others take or free meanwhile does not matter.
+        if not on_cpu and (config.shared_gpu or config.kv_cache_gib):
+            arguments["kv_cache_memory_bytes"] = int(memory)
     llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
@@ -179,8 +180,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
             torch.cpu._init_amx()  # request AMX: the kernels of some schemes take it for granted
         elif current_platform.is_cuda_alike():
             wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
-        with own_memory() if config.shared_gpu and not on_cpu else nullcontext():
-            llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
+        llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         one_step = patch_engine(llm, config, v2=v2)
     except InputError:
         raise
@@ -241,35 +241,6 @@ def wait_for_memory(share: float, gpus: int = 1) -> None:
         if all(free >= math.ceil(total * share) for free, total in memories):
             return
         time.sleep(_LOOK_SECONDS)
-
-
-@contextmanager
-def own_memory() -> Iterator[None]:
-    """Within, vLLM sees no change of a GPU's free memory but this process's own. **Not yet run on a GPU.**
-
-    vLLM takes what is free, loads and computes a trial step, and gives the cache what its share leaves of the
-    difference. If another engine starts meanwhile, the cache would be too small. If one ends, vLLM refuses to start.
-    So after the first look, which decides whether there is room, free memory falls with torch's own, and once by what
-    torch does not count."""
-    import torch
-
-    real = torch.accelerator.get_memory_info
-    first: tuple[int, int] | None = None
-
-    def seen(*device: Any) -> tuple[int, int]:
-        nonlocal first
-        held = torch.accelerator.memory_reserved(*device)
-        if first is None:
-            (free, total), before = real(*device), held
-            first = free + before, total
-            return free, total
-        return first[0] - held - _UNCOUNTED, first[1]
-
-    torch.accelerator.get_memory_info = seen  # the function that vLLM asks
-    try:
-        yield
-    finally:
-        torch.accelerator.get_memory_info = real
 
 
 def _memories(gpus: int) -> list[tuple[int, int]]:
@@ -350,7 +321,7 @@ def _prepare_environment(config: EngineConfig) -> None:
         os.environ[variable] = "1"
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
+        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib or _CPU_CACHE_GIB),
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # the workers of tensor parallelism; ours has threads
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",

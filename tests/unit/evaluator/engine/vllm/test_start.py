@@ -16,7 +16,7 @@ from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments, start
 from evaluator.engine.vllm.engine import environment_in_words
-from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE, own_memory, wait_for_memory
+from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE, wait_for_memory
 from tests.support.sweeps import refused
 
 
@@ -334,23 +334,6 @@ def test_it_goes_on_once_there_is_enough_and_after_a_minute_at_the_latest(monkey
     _free(monkeypatch, iter(lambda: 40, None))  # somebody else's: vLLM refuses it
     wait_for_memory(0.9)
     assert 59 < sum(waited) - before < 62
-
-
-def test_what_others_do_to_a_shared_gpu_while_an_engine_starts_is_not_seen(monkeypatch):
-    """Two engines of 36 GiB; this one loads 10 GiB, while the other first takes its part and then ends."""
-    free, held = [80], [0]
-
-    def real(*device):
-        return free[0] * GIB, 80 * GIB
-
-    monkeypatch.setattr("torch.accelerator.get_memory_info", real)
-    monkeypatch.setattr("torch.accelerator.memory_reserved", lambda *device: held[0] * GIB)
-    with own_memory():
-        look = torch.accelerator.get_memory_info
-        assert look("cuda:0") == (80 * GIB, 80 * GIB)  # as it is: vLLM refuses where there is no room
-        for free[0], held[0] in ((44, 0), (34, 10), (71, 10)):
-            assert look()[0] == (80 - held[0] - 1) * GIB
-    assert torch.accelerator.get_memory_info is real
 
 
 @pytest.fixture
