@@ -9,7 +9,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.core.errors import InputError
