@@ -1,7 +1,5 @@
 """vLLM's EngineArgs for a checkpoint: the device decides some, the model runner others.
 
-No GPU has run its graphs and its size of a step yet.
-
 ## Graphs
 
 Without a graph, Python launches every kernel of every layer. For the 28 layers of a model of 0.6 B, this takes 6 to

@@ -5,8 +5,7 @@ likely. Ties are common in bfloat16, and there the two differ. Our kernel has th
 vLLM calls it for sampled tokens and for those of prompts.
 
 On CUDA, vLLM compiles its top-p kernels when a step first samples, and then every request waits. Its own warm-up
-samples with top-k as well, which is another kernel than ours. Triton keeps compiled kernels in TRITON_CACHE_DIR. This
-warm-up is not yet tested on a GPU.
+samples with top-k as well, which is another kernel than ours. Triton keeps compiled kernels in TRITON_CACHE_DIR.
 
 Replaces `vllm.v1.worker.gpu.sample.logprob._ranks_kernel`. Calls
 `vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p`; reads the runner's `max_num_reqs`, `vocab_size` and `device`.
