@@ -13,12 +13,11 @@ from launch.doctor.machine import Machine
 from launch.sweep.models import BUNDLED_MODEL
 
 DECISIVE = "imports"  # where it fails, no other step can work
-# The limit of each, and which test. The doctor has other engines.
-TESTS: Mapping[str, tuple[int, str]] = {
-    "two-runs": (120, "test_engine_gpu.py::test_two_runs_of_the_same_requests_do_not_mix"),
-    "deterministic": (150, "test_engine_gpu.py::test_a_deterministic_engine_does_not_depend_on_the_batch"),
-    "shared-gpu": (150, "test_engine_gpu.py::test_an_engines_share_of_a_gpu_does_not_depend_on_other_processes"),
-    "prune-tests": (150, "test_prune_cuda.py"),
+TESTS = {
+    "two-runs": "test_engine_gpu.py::test_two_runs_of_the_same_requests_do_not_mix",
+    "deterministic": "test_engine_gpu.py::test_a_deterministic_engine_does_not_depend_on_the_batch",
+    "shared-gpu": "test_engine_gpu.py::test_an_engines_share_of_a_gpu_does_not_depend_on_other_processes",
+    "prune-tests": "test_prune_cuda.py",
 }
 TINY = ("heads-64", "heads-256", "window")  # random models that agree.py makes
 _PATIENCE_ON_A_CPU = 10  # how much longer the limits are
@@ -46,8 +45,7 @@ class Card:
     reason: str | None = None
     seconds: float = 0.0
     at: float = 0.0
-    return_code: int | None = None
-    command: Sequence[str] = ()
+    rehearsed: bool = False
     last_lines: Sequence[str] = ()
 
 
@@ -81,23 +79,18 @@ def markdown(machine: Machine, states: Mapping[str, str], cards: Mapping[str, Ca
 def steps(out: Path, scratch: Path, *, tiny: bool, gpu: bool) -> list[Step]:
     """The whole list, the cheapest decisive ones first. Results go to `out`, models to `scratch`. `tiny`: the smallest
     counts."""
-    shape, tokens, items = ("tiny", 60, 4) if tiny else ("0.6b", 300, 200)
+    shape, tokens, items, samples = ("tiny", 60, 4, 2) if tiny else ("0.6b", 300, 200, 128)
     model = scratch / shape
 
     def agree(name: str, checkpoint: object, dtype: str, graphs: str) -> Step:
         command = module_command("tests.gpu.agree", checkpoint, dtype, "--graphs", graphs, "--tokens", tokens)
         return Step(name, 220, command, after="model" if checkpoint == model else None)
 
-    def test(name: str, seconds: int, which: str) -> Step:
-        return Step(name, seconds, module_command("tests.gpu", f"tests/gpu/{which}"), gpu=True)
-
     resurface = partial(module_command, "launch.commands.cli")
-    texts = ("--samples", 2, "--tokens", 64) if tiny else ("--samples", 128, "--tokens", 2048)
-    prune = ("--model", model, "--only", "gpu" if gpu else "ours", "--repeat", 1, *texts)
+    bench = partial(resurface, "bench")
+    prune = ("--model", model, "--only", "gpu" if gpu else "ours", "--repeat", 1)
+    passes = ("--model", model, "--items", items, "--context-tokens", tokens, "--out", out / "pass", "--sides")
     sides = ("full,piecewise,eager,theirs", "--kv-cache-gib", 4) if gpu else ("eager,theirs",)
-    asked = ("--items", items, "--context-tokens", tokens)
-    passes = ("--model", model, *asked, "--out", out / "pass", "--sides", *sides)
-    pace = ("--rows", 16, "--items", 9) if tiny else ("--rows", 256, "--items", 150)
     listed = [
         Step("imports", 60, module_command("tests.gpu.libraries", "imports")),
         agree("eager", BUNDLED_MODEL, "bfloat16", "false"),
@@ -108,12 +101,12 @@ def steps(out: Path, scratch: Path, *, tiny: bool, gpu: bool) -> list[Step]:
         agree("piecewise", BUNDLED_MODEL, "bfloat16", "piecewise"),
         agree("float32", BUNDLED_MODEL, "float32", "full"),
         agree("large", model, "bfloat16", "full"),
-        Step("prune", 170, module_command("benchmarks.pruning.prune", *prune), after="model"),
+        Step("prune", 170, bench("prune", *prune, "--samples", samples, "--tokens", 2048), after="model"),
         agree("large-float32", model, "float32", "full"),
         *(agree(f"{name}-{graphs}", name, "bfloat16", graphs) for name in TINY for graphs in ("full", "piecewise")),
-        *(test(name, *which) for name, which in TESTS.items()),
-        Step("pass", 260, module_command("benchmarks.serving.checkpoint_pass", *passes), after="model", timed=True),
+        *(Step(name, 150, module_command("tests.gpu", f"tests/gpu/{test}"), gpu=True) for name, test in TESTS.items()),
+        Step("pass", 260, bench("pass", *passes, *sides), after="model", timed=True),
         Step("demo", 120, resurface("demo", "--out", out / "demo"), module="ray", timed=True),
-        Step("host", 90, module_command("benchmarks.host", "--pace", 4, *pace), timed=True),
+        Step("host", 90, bench("host", "--pace", 4, "--items", items), timed=True),
     ]
     return listed if gpu else [replace(step, seconds=_PATIENCE_ON_A_CPU * step.seconds) for step in listed]

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from evaluator.engine.base import Generate
 from evaluator.engine.config import EngineConfig
@@ -83,16 +84,11 @@ def test_a_deterministic_engine_does_not_depend_on_the_batch(tmp_path):
     engine = VLLMEngine(EngineConfig(deterministic=True, **SMALL))
     engine.load(save_tiny_model(tmp_path / "one", "qwen3", dtype="bfloat16"))
     cases = cases_of(384, 190, frozenset({0}))
-    samples = [Generate(request_id=str(n), prompt_ids=(20,) * (5 + n % 3), max_tokens=8, temperature=1.0, seed=n)
-               for n in range(24)]  # fmt: skip
-    asked = [*samples, *cases.scores]
-    whole = answers(engine, asked)
-    for request in asked:
-        (alone,) = answers(engine, [request]).values()
-        assert (alone.token_ids, alone.logprobs) == (
-            whole[alone.request_id].token_ids,
-            whole[alone.request_id].logprobs,
-        )
+    requests = [*cases.exact, *(replace(each, top_p=1.0) for each in cases.samples)]
+    whole = answers(engine, requests)
+    for request in requests:
+        alone, beside = answers(engine, [request])[request.request_id], whole[request.request_id]
+        assert (alone.token_ids, alone.logprobs) == (beside.token_ids, beside.logprobs), request.request_id
     engine.close()
 
 

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
-import importlib
 import importlib.util
 import json
 import os
@@ -22,7 +21,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
@@ -72,8 +70,11 @@ class Running:
 class Visit:
     """Runs a list of steps, and ends all after `until` seconds."""
 
-    def __init__(self, names: Sequence[str], out: Path, scratch: Path, machine: Machine, *, until: float) -> None:
-        self._names, self._out, self._scratch, self._machine, self._until = names, out, scratch, machine, until
+    def __init__(
+        self, names: Sequence[str], out: Path, scratch: Path, machine: Machine, options: argparse.Namespace
+    ) -> None:
+        self._names, self._out, self._scratch, self._machine = names, out, scratch, machine
+        self._until, self._rehearses = options.until, options.rehearse
         self._started = time.monotonic()
         self._waiting: list[Step] = []
         self._running: list[Running] = []
@@ -107,8 +108,7 @@ class Visit:
         for step in list(self._waiting):
             if (why := self._obstacle(step)) is not None:
                 self._waiting.remove(step)
-                state: Any = "skipped" if why == _NO_GPU else "not run"
-                self._write(Card(step=step.name, state=state, reason=why, at=round(self._now(), 1)))
+                self._write(step.name, "skipped" if why == _NO_GPU else "not run", why)
 
     def _obstacle(self, step: Step) -> str | None:
         """Why a step cannot pass any more."""
@@ -154,29 +154,20 @@ class Visit:
 
     def _end(self, running: Running, reason: str | None) -> None:
         """End a step with all that it has started, and write its card. `reason`: why it did not pass."""
-        step, code = running.step, running.process.poll()
-        _kill(running.process)
         self._running.remove(running)
-        text = (self._out / f"{step.name}.log").read_text(encoding="utf-8", errors="replace")
+        _kill(running.process)
+        name, seconds = running.step.name, self._now() - running.began
+        text = (self._out / f"{name}.log").read_text(encoding="utf-8", errors="replace")
         last = [one_line(line, 400) for line in text.strip().splitlines()[-_LINES:]]
-        card = Card(
-            step=step.name,
-            state="failed" if reason else "passed",
-            reason=": ".join([reason, *last[-1:]]) if reason else None,
-            seconds=round(self._now() - running.began, 1),
-            at=round(self._now(), 1),
-            return_code=code,
-            command=shown(step, self._out, self._scratch),
-            last_lines=last,
-        )
-        self._write(card)
+        reason = ": ".join([reason, *last[-1:]]) if reason else None
+        self._write(name, "failed" if reason else "passed", reason, seconds=seconds, last_lines=last)
 
-    def _write(self, card: Card) -> None:
-        self._cards[card.step] = card
-        write_atomically(self._out / f"{card.step}.json", json.dumps(dataclasses.asdict(card), indent=1).encode())
+    def _write(self, name: str, state: Any, reason: str | None, **more: Any) -> None:
+        card = Card(step=name, state=state, reason=reason, at=self._now(), rehearsed=self._rehearses, **more)
+        self._cards[name] = card
+        write_atomically(self._out / f"{name}.json", json.dumps(dataclasses.asdict(card), indent=1).encode())
         self._summarise()
-        reason = f": {card.reason}" if card.reason else ""
-        print(f"{card.at:.0f} s: {card.step} {card.state} after {card.seconds:.0f} s{reason}", flush=True)
+        print(f"{card.at:.0f} s: {name} {state} after {card.seconds:.0f} s", *filter(None, [reason]), flush=True)
 
     def _summarise(self) -> None:
         states = dict.fromkeys(self._names, "not run")
@@ -204,17 +195,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             child.kill()
     process.wait()
     psutil.wait_procs(started, timeout=_LAST_SECONDS)  # the next step needs the GPU's memory
-
-
-def shown(step: Step, out: Path, scratch: Path) -> list[str]:
-    """A step's command without the folders of this machine."""
-    places = {sys.executable: "python", str(out): "OUT", str(scratch): "SCRATCH", str(_ROOT): "."}
-    words = []
-    for word in step.command:
-        for place, name in places.items():
-            word = word.replace(place, name)
-        words.append(word)
-    return words
 
 
 def chosen(listed: Sequence[Step], only: Collection[str], passed: Collection[str]) -> list[Step]:
@@ -266,19 +246,15 @@ def _visit(options: argparse.Namespace, out: Path, only: Collection[str]) -> boo
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="visit-", dir=short)))
         listed = steps(out, scratch, tiny=rehearse, gpu=bool(machine.gpus))
         names = [step.name for step in listed]
-        cards = read(out, names) if options.resume else {}
-        passed = []
-        for step in listed:  # a rehearsal has other commands
-            card = cards.get(step.name)
-            if card is not None and (card.state, card.command) == ("passed", shown(step, out, scratch)):
-                passed.append(step.name)
+        cards = read(out, names).values() if options.resume else []
+        passed = [card.step for card in cards if (card.state, card.rehearsed) == ("passed", rehearse)]
         todo = chosen(listed, only, passed)
         for step in todo:
             (out / f"{step.name}.json").unlink(missing_ok=True)
             if not options.resume:
                 shutil.rmtree(out / step.name, ignore_errors=True)
         print(f"{len(todo)} steps, at most {options.until:g} s; {out / _SUMMARY} has the results so far", flush=True)
-        return Visit(names, out, scratch, machine, until=options.until).run(todo)
+        return Visit(names, out, scratch, machine, options).run(todo)
 
 
 def main() -> None:
