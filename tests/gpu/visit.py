@@ -38,7 +38,7 @@ from launch.process import stop_in_order
 from tests.gpu.steps import DECISIVE, Card, Step, markdown, read, steps
 
 _ROOT = Path(__file__).resolve().parents[2]
-_MOST = 8  # steps at once
+_MOST = min(8, max(1, usable_cores() // 2))  # steps at once
 _LINES = 12  # of its output, on a step's card
 _LONGEST = 45  # characters of the folder for temporary files: sockets lie in it, and their paths have at most 107
 _LAST_SECONDS = 30  # for killed processes to be gone
@@ -132,10 +132,13 @@ class Visit:
             for running in list(self._running):
                 self._end(running, "the timed steps had to begin")
             beside = []
-        for step in beside[: _MOST - len(self._running)]:
+        chosen = beside[: _MOST - len(self._running)]
+        if timed and not self._running and not chosen:
+            chosen = timed[:1]
+        for step in chosen:
             self._begin(step)
-        if timed and not self._running:
-            self._begin(timed[0])
+        if chosen:
+            self._summarise()
 
     def _is_ready(self, step: Step) -> bool:
         passed = step.after is None or (step.after in self._cards and self._cards[step.after].state == "passed")
@@ -150,7 +153,6 @@ class Visit:
             files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             process = subprocess.Popen(step.command, env=own, cwd=_ROOT, start_new_session=True, **files)
         self._running.append(Running(step, process, self._now()))
-        self._summarise()
 
     def _end(self, running: Running, reason: str | None) -> None:
         """End a step with all that it has started, and write its card. `reason`: why it did not pass."""
@@ -197,7 +199,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(started, timeout=_LAST_SECONDS)  # the next step needs the GPU's memory
 
 
-def chosen(listed: Sequence[Step], only: Collection[str], passed: Collection[str]) -> list[Step]:
+def selected(listed: Sequence[Step], only: Collection[str], passed: Collection[str]) -> list[Step]:
     """The steps, `only` these, not yet `passed`, and those that they come after: temporary files are gone."""
     wanted = set(only or [step.name for step in listed]) - set(passed)
     wanted |= {str(step.after) for step in listed if step.name in wanted}
@@ -248,7 +250,7 @@ def _visit(options: argparse.Namespace, out: Path, only: Collection[str]) -> boo
         names = [step.name for step in listed]
         cards = read(out, names).values() if options.resume else []
         passed = [card.step for card in cards if (card.state, card.rehearsed) == ("passed", rehearse)]
-        todo = chosen(listed, only, passed)
+        todo = selected(listed, only, passed)
         for step in todo:
             (out / f"{step.name}.json").unlink(missing_ok=True)
             if not options.resume:

@@ -18,6 +18,7 @@ from tests.gpu.__main__ import collected
 from tests.gpu.steps import TESTS, TINY, Step, read, steps
 from tests.gpu.visit import variables
 from tests.support.doctor import CPU, GPU
+from tests.support.requirements import ROOT
 
 HANGS = 'sleep 600 & one=$!; setsid sleep 600 & echo $$ $one $! > "$0"; wait'  # a child of its group, and one outside
 BRINGS = 'sleep 1; mkdir "$0"; touch "$0/late_library.py"'
@@ -28,6 +29,7 @@ def shell(name, script, *arguments, seconds=60, **fields):
 
 
 def called(monkeypatch, *arguments, machine=GPU, listed=()):
+    monkeypatch.setattr(module, "_MOST", 8)
     monkeypatch.setattr(module, "this_machine", lambda: machine)
     monkeypatch.setattr(module, "steps", lambda out, scratch, **_: list(listed))
     monkeypatch.setattr(module, "stop_in_order", lambda: None)
@@ -114,7 +116,7 @@ def test_waiting_ends_with_the_visit(tmp_path, monkeypatch, capsys):
     out, pids = tmp_path / "out", tmp_path / "pids"
     script = (
         "import sys; from tests.gpu import visit; from tests.support.doctor import GPU; Step = visit.Step;"
-        "hangs, out, pids = sys.argv[1:]; sys.argv[1:] = [out]; visit.this_machine = lambda: GPU;"
+        "hangs, out, pids = sys.argv[1:]; sys.argv[1:] = [out]; visit._MOST = 8; visit.this_machine = lambda: GPU;"
         "visit.steps = lambda *_, **__: [Step('first', 60, ['true']), Step('hangs', 600, ['sh', '-c', hangs, pids])];"
         "visit.main()"
     )
@@ -179,3 +181,14 @@ def test_steps_name_what_exists():
 @pytest.mark.parametrize("test", TESTS.values())
 def test_steps_name_tests_that_exist(test):
     assert collected([f"tests/gpu/{test}"])[0].startswith(f"tests/gpu/{test}")
+
+
+def test_make_installs_nothing_beside_a_kit(tmp_path):
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()
+    command = ["make", "-n", "gpu-card", "PYTHON=python3.x", "OUT=out"]
+    kit, own = environment(PYTHONPATH=f"{tmp_path / 'other'}:{tmp_path}"), environment(PYTHONPATH="")
+    done = subprocess.run(command, env=kit, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["python3.x -m tests.gpu.visit out"]
+    done = subprocess.run([*command, "VENV=none"], env=own, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "none/bin/python -m pip install" in done.stdout
