@@ -89,7 +89,19 @@ def steps(out: Path, scratch: Path, *, tiny: bool, gpu: bool) -> list[Step]:
     resurface = partial(module_command, "launch.commands.cli")
     bench = partial(resurface, "bench")
     prune = ("--model", model, "--only", "gpu" if gpu else "ours", "--repeat", 1)
-    passes = ("--model", model, "--items", items, "--context-tokens", tokens, "--out", out / "pass", "--sides")
+    passes = (
+        "--model",
+        model,
+        "--items",
+        items,
+        "--context-tokens",
+        tokens,
+        "--rounds",
+        1,
+        "--out",
+        out / "pass",
+        "--sides",
+    )
     sides = ("full,piecewise,eager,theirs", "--kv-cache-gib", 4) if gpu else ("eager,theirs",)
     listed = [
         Step("imports", 60, module_command("tests.gpu.libraries", "imports")),

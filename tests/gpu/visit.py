@@ -43,7 +43,7 @@ _LINES = 12  # of its output, on a step's card
 _LONGEST = 45  # characters of the folder for temporary files: sockets lie in it, and their paths have at most 107
 _LAST_SECONDS = 30  # for killed processes to be gone
 _LOOK_SECONDS = 0.2
-_BEGIN_SECONDS = 20.0  # within which a visit that somebody waits for has begun
+_BEGIN_SECONDS = 10.0  # within which a visit that somebody waits for has begun
 _BESIDE = 0.55  # share of the time after which the timed steps come first
 _NO_GPU = "no NVIDIA GPU answers on this machine (nvidia-smi)"
 _LOCK, _SUMMARY = "visit.lock", "summary.md"
@@ -79,6 +79,7 @@ class Visit:
         self._waiting: list[Step] = []
         self._running: list[Running] = []
         self._cards: dict[str, Card] = {}  # of this visit
+        self._summary = ""
 
     def run(self, todo: Sequence[Step]) -> bool:
         """Whether every step of `todo` has passed, or is skipped for want of a GPU."""
@@ -87,10 +88,12 @@ class Visit:
             while self._waiting or self._running:
                 self._end_due()
                 self._begin_ready()
+                self._summarise()
                 time.sleep(_LOOK_SECONDS)
         finally:
             for running in list(self._running):
                 self._end(running, "the visit was stopped")
+            self._summarise()
         return all(card.state in _WELL for card in self._cards.values())
 
     def _now(self) -> float:
@@ -125,24 +128,19 @@ class Visit:
         """Begin what may run now. Timed steps run alone, after all others that are ready, or when most time is over."""
         if any(running.step.timed for running in self._running):
             return
-        ready = [step for step in self._waiting if self._is_ready(step)]
+        passed = [None, *(name for name, card in self._cards.items() if card.state == "passed")]
+        ready = [step for step in self._waiting if step.after in passed and _can_import(step.module)]
         timed = [step for step in ready if step.timed]
         beside = [step for step in ready if not step.timed]
         if timed and self._now() >= _BESIDE * self._until:
             for running in list(self._running):
                 self._end(running, "the timed steps had to begin")
             beside = []
-        chosen = beside[: _MOST - len(self._running)]
-        if timed and not self._running and not chosen:
-            chosen = timed[:1]
-        for step in chosen:
+        begin = beside[: _MOST - len(self._running)]
+        if not begin and not self._running:
+            begin = timed[:1]
+        for step in begin:
             self._begin(step)
-        if chosen:
-            self._summarise()
-
-    def _is_ready(self, step: Step) -> bool:
-        passed = step.after is None or (step.after in self._cards and self._cards[step.after].state == "passed")
-        return passed and _can_import(step.module)
 
     def _begin(self, step: Step) -> None:
         self._waiting.remove(step)
@@ -153,6 +151,7 @@ class Visit:
             files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             process = subprocess.Popen(step.command, env=own, cwd=_ROOT, start_new_session=True, **files)
         self._running.append(Running(step, process, self._now()))
+        print(f"{self._now():.0f} s: {step.name} begins", flush=True)
 
     def _end(self, running: Running, reason: str | None) -> None:
         """End a step with all that it has started, and write its card. `reason`: why it did not pass."""
@@ -168,7 +167,6 @@ class Visit:
         card = Card(step=name, state=state, reason=reason, at=self._now(), rehearsed=self._rehearses, **more)
         self._cards[name] = card
         write_atomically(self._out / f"{name}.json", json.dumps(dataclasses.asdict(card), indent=1).encode())
-        self._summarise()
         print(f"{card.at:.0f} s: {name} {state} after {card.seconds:.0f} s", *filter(None, [reason]), flush=True)
 
     def _summarise(self) -> None:
@@ -176,7 +174,9 @@ class Visit:
         states |= {step.name: "waits" for step in self._waiting}
         states |= {running.step.name: "runs" for running in self._running}
         summary = markdown(self._machine, states, read(self._out, self._names))
-        write_atomically(self._out / _SUMMARY, summary.encode())
+        if summary != self._summary:
+            write_atomically(self._out / _SUMMARY, summary.encode())
+        self._summary = summary
 
 
 def _can_import(module: str | None) -> bool:
@@ -210,9 +210,8 @@ def wait(out: Path, names: Sequence[str], seconds: float) -> bool:
     """Wait until these steps have ended, without names all. Prints the summary. Returns whether they have passed."""
     started = time.monotonic()
     while (waited := time.monotonic() - started) < seconds:
-        begins = waited < _BEGIN_SECONDS and not (out / _SUMMARY).exists()
-        ended = bool(names) and read(out, names).keys() == set(names)
-        if ended or not (begins or _is_visited(out)):
+        ended = bool(names) and len(read(out, names)) == len(names)
+        if ended if _is_visited(out) else waited >= _BEGIN_SECONDS:
             break
         time.sleep(_LOOK_SECONDS)
     with contextlib.suppress(FileNotFoundError):

@@ -30,6 +30,7 @@ def shell(name, script, *arguments, seconds=60, **fields):
 
 def called(monkeypatch, *arguments, machine=GPU, listed=()):
     monkeypatch.setattr(module, "_MOST", 8)
+    monkeypatch.setattr(module, "_BEGIN_SECONDS", 0.2)
     monkeypatch.setattr(module, "this_machine", lambda: machine)
     monkeypatch.setattr(module, "steps", lambda out, scratch, **_: list(listed))
     monkeypatch.setattr(module, "stop_in_order", lambda: None)
@@ -59,7 +60,7 @@ def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
     listed = [
         shell("imports", "true"),
         shell("fails", 'echo "one | two" >&2; test -e "$0" || exit 3', mended),
-        shell("hangs", HANGS, pids, seconds=4),
+        shell("hangs", HANGS, pids, seconds=3),
         shell("model", 'echo x >> "$0"', tmp_path / "model"),
         shell("large", "echo done", after="model"),
         shell("never", "true", after="fails"),
@@ -75,7 +76,7 @@ def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
     expected |= {"fails": "failed", "hangs": "failed", "never": "not run", "gpu": "skipped"}
     assert {name: card.state for name, card in cards.items()} == expected
     assert len(cards) == len(listed)
-    assert (cards["fails"].reason, cards["hangs"].reason) == ("exit code 3: one | two", "exceeded 4 s")
+    assert (cards["fails"].reason, cards["hangs"].reason) == ("exit code 3: one | two", "exceeded 3 s")
     assert alive(pids) == []
     starts = {name: card.at - card.seconds for name, card in cards.items()}
     assert starts["hangs"] < cards["brings"].at <= starts["doctor"] + 0.3
@@ -142,9 +143,7 @@ def test_waiting_ends_with_the_visit(tmp_path, monkeypatch, capsys):
     ("arguments", "machine", "said"),
     [
         (["{}/new", "--only", "imprts"], GPU, "unknown step 'imprts'; did you mean 'imports'? (known:"),
-        (["{}/new", "--wait", "imprts"], GPU, "unknown step 'imprts'; did you mean 'imports'? (known:"),
         (["{}/file"], GPU, "{}/file: File exists"),
-        ([], GPU, "the following arguments are required: DIR"),
         (["{}/new"], CPU, "no NVIDIA GPU answers on this machine (nvidia-smi): --rehearse runs"),
     ],
 )
