@@ -89,19 +89,7 @@ def steps(out: Path, scratch: Path, *, tiny: bool, gpu: bool) -> list[Step]:
     resurface = partial(module_command, "launch.commands.cli")
     bench = partial(resurface, "bench")
     prune = ("--model", model, "--only", "gpu" if gpu else "ours", "--repeat", 1)
-    passes = (
-        "--model",
-        model,
-        "--items",
-        items,
-        "--context-tokens",
-        tokens,
-        "--rounds",
-        1,
-        "--out",
-        out / "pass",
-        "--sides",
-    )
+    passes = ("--model", model, "--items", items, "--context-tokens", tokens, "--rounds", 1, "--out", out / "pass")
     sides = ("full,piecewise,eager,theirs", "--kv-cache-gib", 4) if gpu else ("eager,theirs",)
     listed = [
         Step("imports", 60, module_command("tests.gpu.libraries", "imports")),
@@ -117,7 +105,7 @@ def steps(out: Path, scratch: Path, *, tiny: bool, gpu: bool) -> list[Step]:
         agree("large-float32", model, "float32", "full"),
         *(agree(f"{name}-{graphs}", name, "bfloat16", graphs) for name in TINY for graphs in ("full", "piecewise")),
         *(Step(name, 150, module_command("tests.gpu", f"tests/gpu/{test}"), gpu=True) for name, test in TESTS.items()),
-        Step("pass", 260, bench("pass", *passes, *sides), after="model", timed=True),
+        Step("pass", 260, bench("pass", *passes, "--sides", *sides), after="model", timed=True),
         Step("demo", 120, resurface("demo", "--out", out / "demo"), module="ray", timed=True),
         Step("host", 90, bench("host", "--pace", 4, "--items", items), timed=True),
     ]
