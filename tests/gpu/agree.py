@@ -166,11 +166,12 @@ def main() -> None:
         for report, distances in stages(config, [model, pruned, model], options.tokens):
             line = {"model": options.model, "dtype": options.dtype, "stage": next(names), "swapped": report.swapped}
             line |= {"graphs": report.setup.get("graphs"), "load_seconds": round(report.seconds, 1)}
-            kinds = {kind: dataclasses.asdict(measured(each)) for kind, each in distances.items()}
-            print(json.dumps(line | kinds), flush=True)
+            kinds = {kind: measured(each) for kind, each in distances.items()}
+            print(json.dumps(line | {kind: dataclasses.asdict(each) for kind, each in kinds.items()}), flush=True)
             found = exceeded(distances, NATS[exactness], RANKS[exactness])
             problems += [f"{line['stage']}: {problem}" for problem in found]
-    print("; ".join(problems) or "the engines agree")
+    words = ", ".join(f"{kind} {each}" for kind, each in kinds.items())
+    print("; ".join(problems) or f"the engines agree: {words}")
     if problems:
         raise SystemExit(1)
 
