@@ -159,6 +159,7 @@ class Visit:
         _kill(running.process)
         name, seconds = running.step.name, self._now() - running.began
         text = (self._out / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        text = text.replace(str(self._out), "OUT")  # cards leave the machine
         last = [one_line(line, 400) for line in text.strip().splitlines()[-_LINES:]]
         reason = ": ".join([reason, *last[-1:]]) if reason else None
         self._write(name, "failed" if reason else "passed", reason, seconds=seconds, last_lines=last)

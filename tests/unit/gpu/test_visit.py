@@ -62,7 +62,7 @@ def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
         shell("fails", 'echo "one | two" >&2; test -e "$0" || exit 3', mended),
         shell("hangs", HANGS, pids, seconds=3),
         shell("model", 'echo x >> "$0"', tmp_path / "model"),
-        shell("large", "echo done", after="model"),
+        shell("large", 'echo "wrote $0/large"', out, after="model"),
         shell("never", "true", after="fails"),
         shell("doctor", "true", module="late_library"),
         shell("brings", BRINGS, library),
@@ -82,6 +82,7 @@ def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
     assert starts["hangs"] < cards["brings"].at <= starts["doctor"] + 0.3
     assert max(cards[name].at for name in ("hangs", "doctor", "large")) <= starts["pass"] + 0.3
     assert cards["pass"].at <= starts["host"] + 0.3
+    assert cards["large"].last_lines == ["wrote OUT/large"]
     summary = (out / "summary.md").read_text()
     assert r"exit code 3: one \| two |" in summary
     assert "## fails\n\n```\none | two\n```" in summary
