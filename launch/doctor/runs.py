@@ -227,16 +227,11 @@ def _answered(run: Run, inputs: Inputs) -> RunResult:
         answers[stage] = _answers(engine, (*cases.exact, *samples))
         if run is SERVED and stage == "dense":
             answers["again"] = _answers(engine, cases.exact)
-            beams = _search(engine, cases)
+            beams = search(engine, cases)
         if samples:
             answers["alone"] = {name: each for one in samples for name, each in _answers(engine, [one]).items()}
     if run is TRANSFORMERS:
-        found = [
-            Score(request_id=f"{name}/{number}", prompt_ids=cases.searched[name], continuation_ids=hypothesis.token_ids)
-            for name, hypotheses in inputs.beams.items()
-            for number, hypothesis in enumerate(hypotheses)
-        ]
-        answers["beams"] = _answers(engine, found)
+        answers["beams"] = _answers(engine, scores_of(inputs.beams, cases))
         beams = _transformers_beams(inputs, engine.dtype, cases)
     dtype, report = engine.dtype, reports[0]
     engine.close()
@@ -249,7 +244,7 @@ def _answers(engine: Engine, requests: Iterable[Request]) -> dict[str, Response]
     return {response.request_id: response for response in engine.run(FixedSource(list(requests)))}
 
 
-def _search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
+def search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
     """Beam search from several prompts at once."""
     searches = {
         name: BeamSearch(name, prompt, width=BEAM_WIDTH, max_tokens=BEAM_TOKENS, eos_ids=cases.eos_ids)
@@ -259,6 +254,15 @@ def _search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
     for response in engine.run(FixedSource(requests)):  # the source reads what is appended here
         requests += searches[response.request_id.split("/")[0]].advance([response])
     return {name: search.hypotheses() for name, search in searches.items()}
+
+
+def scores_of(beams: Mapping[str, tuple[Hypothesis, ...]], cases: Cases) -> list[Score]:
+    """Requests that score beams, each as `NAME/NUMBER`."""
+    return [
+        Score(request_id=f"{name}/{number}", prompt_ids=cases.searched[name], continuation_ids=hypothesis.token_ids)
+        for name, hypotheses in beams.items()
+        for number, hypothesis in enumerate(hypotheses)
+    ]
 
 
 def _transformers_beams(inputs: Inputs, dtype: str, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:

@@ -88,7 +88,7 @@ def scripted(
     def beams(inputs: Inputs, _: str, questions: Any) -> Any:
         engine = ScriptedEngine()
         engine.load(inputs.dense)
-        return runs._search(engine, questions)
+        return runs.search(engine, questions)
 
     monkeypatch.setattr(runs, "_transformers_beams", beams)
 

@@ -3,7 +3,7 @@ is a complete Hugging Face directory (config, safetensors, byte-level BPE tokeni
 enough for a CPU. The weights are spread wide, so that next-token distributions are far from flat: with a flat one,
 differences of 1e-6 between two implementations would already change the greedy token."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,14 +31,15 @@ def save_tiny_model(
     dtype: str = "float32",
     max_position_embeddings: int = 2048,
     vocabulary: int = VOCABULARY,
+    **changes: Any,
 ) -> Path:
     """Write a random checkpoint. `seed`: of the weights; `eos_ids`: generation_config.json's (the tokenizer's is 0);
-    `vocabulary`: the model's, not the tokenizer's."""
+    `vocabulary`: the model's, not the tokenizer's; `changes`: of its configuration."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    config = _config(architecture, max_position_embeddings, vocabulary)
+    config = _config(architecture, max_position_embeddings, vocabulary, changes)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     draw_weights(model, seed, spread=0.2, table_spread=0.25)
     model.to(getattr(torch, dtype))
@@ -61,19 +62,21 @@ def draw_weights(model: Any, seed: int, *, spread: float, table_spread: float) -
                 parameter.copy_(noise * (table_spread if "embed" in name or "lm_head" in name else spread))
 
 
-def _config(architecture: Architecture, max_position_embeddings: int, vocabulary: int) -> Any:
+def _config(
+    architecture: Architecture, max_position_embeddings: int, vocabulary: int, changes: Mapping[str, Any]
+) -> Any:
     from transformers import MistralConfig, Phi3Config, Qwen3Config
 
     shape: dict[str, Any] = {
         "vocab_size": vocabulary, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": max_position_embeddings,
-        "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1,
+        "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1, "tie_word_embeddings": architecture == "qwen3",
     }  # fmt: skip
     if architecture == "mistral":
-        return MistralConfig(**shape, head_dim=32, sliding_window=None, tie_word_embeddings=False)
+        return MistralConfig(**{**shape, "head_dim": 32, "sliding_window": None, **changes})
     if architecture == "phi3":
-        return Phi3Config(**shape, original_max_position_embeddings=max_position_embeddings, tie_word_embeddings=False)
-    return Qwen3Config(**shape, head_dim=32, tie_word_embeddings=architecture == "qwen3")
+        return Phi3Config(**{**shape, "original_max_position_embeddings": max_position_embeddings, **changes})
+    return Qwen3Config(**{**shape, "head_dim": 32, **changes})
 
 
 def byte_level_tokenizer(texts: Iterable[str], *, vocabulary: int, eos: str, pad: str) -> Any:

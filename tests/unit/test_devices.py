@@ -15,7 +15,9 @@ import torch
 
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
+from launch.doctor.checks import CHECKS
 from tests.gpu import __main__ as alone
+from tests.gpu.steps import steps
 from tests.support.devices import FOLDER, hides_gpus
 from tests.support.guard import Guard, StartedError
 from tests.support.models import save_tiny_model
@@ -94,12 +96,16 @@ def test_every_cell_of_the_table_of_proofs_is_a_test_that_runs_there() -> None:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 homes[node.name] = homes.get(node.name, "") + text
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    on_a_gpu = {name for name, text in homes.items() if "pytest.mark.gpu," in text}
+    on_a_gpu |= {check.name for check in CHECKS} | {step.name for step in steps(FOLDER, FOLDER, tiny=True, gpu=True)}
     lines = page[page.index("| ability |") :].partition("\n\n")[0].splitlines()[2:]
     assert len(lines) > 20
     for line in lines:
         ability, v1, v2, cuda = [cell.strip(" `") for cell in line.strip("|").split("|")]
-        assert cuda == "not run", ability
         assert {v1, v2} - {"not run"} <= homes.keys(), ability
+        named = set(re.findall("`(.*?)`", f"`{cuda}`"))
+        assert (cuda == "not run") == (named & on_a_gpu == set()), ability
+        assert named - on_a_gpu <= {"not run"}, ability
         if v2 != "not run":  # a file of both runners, of V2, or one that starts V2 by itself
             assert re.search("|".join((*ON_V2, r"v2\.environment")), homes[v2]), (ability, v2)
         if v1 != "not run":

@@ -111,20 +111,23 @@ PYTHON = "3.12"  # the machine's
 # stay at home; vLLM's kernels use the stable part of torch's C++ interface, so an older torch will do.
 CUDA = {"nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cusparselt-cu13"}
 TORCH = {"torch", "torchvision", "triton", "nvidia-nccl-cu13"} | CUDA
-OF_THE_MACHINE = {"stack-0.32.txt": CUDA, "stack-0.32-on-2.11.txt": TORCH}
+OF_THE_MACHINE = {
+    "stack-0.32.txt": CUDA,
+    "stack-0.32-on-2.11.txt": TORCH,
+    "vllm-0.32-on-2.11.txt ray-2.60.txt": TORCH,  # carried one after the other
+}
 NAMED = TORCH | {"vllm", "ray", "pydantic", "datasets"}  # what must come from somewhere
 
 
 @pytest.mark.skipif(not KIT.is_dir(), reason=f"the kit is not there: {KIT}")
 def test_every_list_of_this_vllm_carries_the_versions_of_the_lock() -> None:
-    lock, compared = pins("gpu.lock", PYTHON), set()
-    for path in KIT.glob("stack-*.txt"):
+    lock, lists = pins("gpu.lock", PYTHON), {}
+    for path in KIT.glob("*.txt"):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("!")]
         named = requirements(line.partition("#")[0] for line in lines)
-        kit = {canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in named}
-        if kit["vllm"] != lock["vllm"]:
-            continue
+        lists[path.name] = {canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in named}
+    for names, expected in OF_THE_MACHINE.items():
+        kit = dict(pin for name in names.split() for pin in lists.pop(name).items())
         others = {package for package, version in kit.items() if lock.get(package) != version}
-        assert others | (NAMED - kit.keys()) == OF_THE_MACHINE[path.name], path.name
-        compared.add(path.name)
-    assert compared == OF_THE_MACHINE.keys()
+        assert others | (NAMED - kit.keys()) == expected, names
+    assert all(kit["vllm"] != lock["vllm"] for kit in lists.values()), lists.keys()
