@@ -1,10 +1,10 @@
-"""A benchmark does the same work in two ways, which are timed in turn.
+"""A benchmark does the same work in two ways or more, which are timed in turn.
 
-    compare("score", ours=..., theirs=..., rounds=5, agree=...)
+    compare("score", {"ours": Side(...), "theirs": Side(...)}, rounds=5, agree=...)
 
 prints a table and, as its last line, JSON with a `ratio`. After one warm-up each, the sides run in turn (ours, theirs,
-ours, ...). The ratio is the median of the ratios of neighbours: a machine whose speed drifts does not tilt it. If the
-results do not agree, no ratio is printed and the exit code is 1.
+ours, ...). The ratio is the median of the ratios of neighbours: a machine whose speed drifts does not tilt it. A side
+that fails, or whose results are not ours, gets no ratio; the others go on, and the exit code is 1.
 
 A benchmark runs in a process with `Options`. A side's process answers in lines of JSON:
 
@@ -15,7 +15,6 @@ A benchmark runs in a process with `Options`. A side's process answers in lines 
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,19 +29,12 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluator.core.errors import InputError, ResurfaceError, json_text
-
-_ROOT = Path(__file__).resolve().parents[1]
+from evaluator.core.isolated import environment as environment  # what every child is started with
 
 
 def module_command(module: str, *arguments: object) -> list[str]:
     """The command for `environment()`. `-P`: the working directory is no place to look for modules."""
     return [sys.executable, "-P", "-m", module, *map(str, arguments)]
-
-
-def environment(**changes: str) -> dict[str, str]:
-    """This process's environment, in which a child finds the packages that this one was started from."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, **changes}
 
 
 class Options(argparse.ArgumentParser):
@@ -99,32 +91,49 @@ def answer_of(
 ) -> dict[str, Any]:
     """The one answer of a process that errors call `name`. Raises SystemExit with stderr's last line if it fails."""
     with Child(name, command, env=env, cwd=cwd) as child:
-        return child.first
+        return child.ready()
+
+
+_ROUND = "round"
 
 
 def serve(
-    work: Callable[[], Mapping[str, Any]], *, cold: Callable[[], object], after: Callable[[], Mapping[str, Any]] = dict
+    work: Callable[[], Mapping[str, Any]],
+    *,
+    cold: Callable[[], object],
+    facts: Callable[[int], Mapping[str, Any]] = lambda number: {},
 ) -> None:
-    """A side's process, as `Child` expects it. `cold` and `after` are called around each round, off the clock."""
+    """A side's process, as `Child` expects it. `cold` is called before each round, off the clock; `facts` adds to what
+    a round, by its number, has said."""
     print("{}", flush=True)
-    for _ in sys.stdin:
-        cold()
-        started = time.perf_counter()
-        result = {**work(), "seconds": time.perf_counter() - started}
-        print(json.dumps({**result, **after()}), flush=True)
+    for line in sys.stdin:
+        if line.strip() == _ROUND:
+            cold()
+            started = time.perf_counter()
+            answer = {**work(), "seconds": time.perf_counter() - started}
+        else:
+            answer = {**facts(int(line))}
+        print(json.dumps(answer), flush=True)
 
 
 class Child:
-    """A side's process, kept for all rounds: it does one round of its work per line it reads, and answers with one
-    line of JSON. It says `{}` when it is ready, for which the constructor waits."""
+    """A side's process, kept for all rounds: it does one round of its work, or tells the facts of a round, per line it
+    reads, and answers with one line of JSON. It says `{}` when it is ready."""
 
     def __init__(
-        self, name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        log: Path | None = None,
     ) -> None:
-        """Raises SystemExit, with the last line of the process's stderr, if it ends before it is ready."""
+        """Waits for nothing, so that several start side by side. `log` keeps the process's stderr."""
         self.results: list[dict[str, Any]] = []  # of every round so far
         self._name = name
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed in `close`)
+        self._first: dict[str, Any] | None = None
+        self._errors = tempfile.TemporaryFile("w+") if log is None else log.open("w+")  # noqa: SIM115  (`__exit__`)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -134,11 +143,6 @@ class Child:
             env=environment() if env is None else env,
             cwd=cwd,
         )
-        try:
-            self.first = self._answer()
-        except SystemExit:
-            self.__exit__()
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -147,14 +151,29 @@ class Child:
         self._process.communicate()  # closes its input and waits
         self._errors.close()
 
+    def ready(self) -> dict[str, Any]:
+        """What the process says first, for which this waits. Raises SystemExit, with the last line of its stderr, if it
+        ends instead."""
+        if self._first is None:
+            self._first = self._answer()
+        return self._first
+
     def round(self) -> dict[str, Any]:
         """One round of the work; returns its result. Raises SystemExit if the process ends instead."""
+        self.results.append(self._ask(_ROUND))
+        return self.results[-1]
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """More about a round, the first being 0. Raises SystemExit if the process ends instead."""
+        return self._ask(str(number))
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        self.ready()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # of a process that has ended, `_answer` says why
-            self._process.stdin.write("go\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-        self.results.append(self._answer())
-        return self.results[-1]
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -209,53 +228,88 @@ class Peer:
     facts: Callable[[], Mapping[str, Any]]
 
 
+Results = list[Mapping[str, Any]]  # of a side's rounds; the first is the warm-up
+# Gets a side's results after each of its rounds, and why it is left out of the next, if it is.
+Keep = Callable[[str, Results, str | None], object]
+
+
 def compare(
     name: str,
+    sides: Mapping[str, Side],
     *,
-    ours: Side,
-    theirs: Side,
     agree: Agree,
     rounds: int,
     facts: Callable[[], Mapping[str, Any]] = dict,
     peer: Peer | None = None,
+    keep: Keep = lambda *_: None,
 ) -> None:
-    """Time the sides, print table and JSON with `facts`. Raises SystemExit with code 1 if any disagrees with ours."""
-    sides = {"ours": ours, "theirs": theirs}
+    """Time the sides, print table and JSON. The first is ours: it is compared with all others, and the `facts` are of
+    it. The benchmark's ratio is that of the first of theirs. Raises SystemExit with code 1 if a side was left out."""
+    ours = next(iter(sides))
+    theirs = next((key for key in sides if key.startswith("theirs")), "")
+    pairs = {key: (ours, agree) for key in sides if key != ours}
     if peer is not None:
-        sides |= {"peer": peer.side} | ({} if peer.ours is None else {"ours_for_peer": peer.ours})
-    results = {key: side.run() for key, side in sides.items()}  # the warm-up
-    agreement = _held(name, agree(results["ours"], results["theirs"]))
-    peer_key = "ours_for_peer" if "ours_for_peer" in sides else "ours"  # what the peer is compared with
-    beside = None if peer is None else _held(name, peer.agree(results[peer_key], results["peer"]))
-    seconds: dict[str, list[float]] = {key: [] for key in sides}
-    for _ in range(rounds):
-        for key, side in sides.items():
-            seconds[key].append(side.run()["seconds"])
-    figures = _figures(seconds["ours"], seconds["theirs"])
-    shown = {key: (statistics.median(each), min(each), max(each)) for key, each in seconds.items()}
-    rows = [(side.name, *(f"{value:.3f}" for value in shown[key])) for key, side in sides.items()]
+        reference = ours if peer.ours is None else "ours_for_peer"
+        sides = {**sides, "peer": peer.side, reference: peer.ours or sides[ours]}
+        pairs["peer"] = reference, peer.agree
+    results, agreed, failed = _timed(name, sides, pairs, rounds, keep)
+    seconds = {key: [result["seconds"] for result in found[1:]] for key, found in results.items()}
+    shown = {sides[key].name: (statistics.median(each), min(each), max(each)) for key, each in seconds.items() if each}
+    rows = [(side, *(f"{value:.3f}" for value in values)) for side, values in shown.items()]
     print_table(f"bench {name}", ("side", "median s", "min s", "max s"), rows)
     console = Console()
-    faster = "{ratio:.2f} times faster".format
-    spread = "({ratio_min:.2f} to {ratio_max:.2f})".format
-    console.print(f"{faster(**figures)} {spread(**figures)}; results: {agreement.how}")
-    more = dict(facts())
-    if peer is not None and beside is not None:
-        against = _figures(seconds[peer_key], seconds["peer"])
-        more["peer"] = {"name": peer.side.name, **against, "agreement": beside.how, **peer.facts()}
-        than = f"{faster(**against)} than {peer.side.name} {spread(**against)}"
-        console.print(f"{sides[peer_key].name}: {than}; results: {beside.how}")
+    figures: dict[str, dict[str, Any]] = {}
+    for key, how in agreed.items():
+        reference, _ = pairs[key]
+        if failed.keys() & {key, reference}:
+            continue
+        figures[key] = {**_figures(seconds[reference], seconds[key]), "agreement": how}
+        told = "{}: {ratio:.2f} times faster than {} ({ratio_min:.2f} to {ratio_max:.2f}); results: {agreement}"
+        console.print(told.format(sides[reference].name, sides[key].name, **figures[key]))
+    more = {} if ours in failed else dict(facts())
+    if peer is not None and "peer" in figures:
+        more["peer"] = {"name": peer.side.name, **figures.pop("peer"), **peer.facts()}
+    said = {"benchmark": name, **figures.pop(theirs, {}), "rounds": rounds}
+    more |= {key: value for key, value in (("beside", figures), ("failed", failed)) if value}
     for key, value in more.items():
         console.print(f"{key}: {value}", highlight=False)
-    print(json_text({"benchmark": name, **figures, "rounds": rounds, "agreement": agreement.how, **more}))
-
-
-def _held(name: str, agreement: Agreement) -> Agreement:
-    """The agreement, if it holds. Raises SystemExit with code 1 otherwise."""
-    if not agreement.holds:
-        print(f"{name}: no ratio: the results do not agree ({agreement.how})", file=sys.stderr)
+    print(json_text(said | more))
+    if failed:
         raise SystemExit(1)
-    return agreement
+
+
+def _timed(
+    name: str, sides: Mapping[str, Side], pairs: Mapping[str, tuple[str, Agree]], rounds: int, keep: Keep
+) -> tuple[dict[str, Results], dict[str, str], dict[str, str]]:
+    """The results of each side, how it agrees with what `pairs` compare it with, and why sides were left out."""
+    results: dict[str, Results] = {key: [] for key in sides}
+    agreed: dict[str, str] = {}
+    failed: dict[str, str] = {}
+
+    def leave_out(key: str, why: str) -> None:
+        failed[key] = why
+        print(f"{name}: {why}", file=sys.stderr)
+        keep(key, results[key], why)
+
+    for number in range(1 + rounds):
+        for key, side in sides.items():
+            if key in failed:
+                continue
+            try:
+                results[key].append(side.run())
+            except SystemExit as error:
+                leave_out(key, str(error))
+            else:
+                keep(key, results[key], None)
+        if number:
+            continue
+        for key, (reference, agree) in pairs.items():
+            if not failed.keys() & {key, reference}:
+                agreement = agree(results[reference][0], results[key][0])
+                agreed[key] = agreement.how
+                if not agreement.holds:
+                    leave_out(key, f"no ratio: the results of {reference} and {key} do not agree ({agreement.how})")
+    return results, agreed, failed
 
 
 def _figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:

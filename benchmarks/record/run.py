@@ -104,7 +104,8 @@ def _peer(options: argparse.Namespace, found: Submission) -> dict[str, Any]:
     from benchmarks.serving import workload
     from benchmarks.serving.sides import start
 
-    options.task, options.items, options.llm_args = found.config.task, len(found.plans), {}
+    options.task, options.items = found.config.task, len(found.plans)
+    options.llm_args, options.context_tokens = {}, 0
     began = time.time()
     with workload.written(options) as path, start("theirs", "everything", path) as theirs:
         result = theirs.round()

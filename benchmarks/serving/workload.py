@@ -28,19 +28,21 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from benchmarks.harness import Options, Side, compare, count, settings
+from benchmarks.harness import Child, Options, Side, compare, count, settings
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
-from benchmarks.serving.sides import Work, start
+from benchmarks.serving.sides import OURS, Work, start
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import Item, Origin, Record
+from evaluator.engine.vllm.start import serves_cpus
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
 from evaluator.probes.planning import plan_of, questions_of
@@ -141,6 +143,7 @@ def parser(description: str | None, *, task: str, items: int, rounds: int) -> Op
     made.add_argument("--items", type=count, default=items, help=f"items (default: {items})")
     made.add_argument("--context-tokens", type=int, default=0, help="tokens of each context, with other passages")
     made.add_argument("--rounds", type=count, default=rounds, help=f"timed rounds of each side (default: {rounds})")
+    made.add_argument("--kv-cache-gib", type=count, help="of each side's engine (default: 8 on a GPU, 1 on a CPU)")
     made.add_argument("--llm-args", type=settings, default={}, help="JSON: arguments of vllm.LLM for the other side")
     return made
 
@@ -169,21 +172,23 @@ def compare_sides(
     path: Path,
     names: tuple[str, str, str],
     work: Work,
-    more: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda results: results[-1]["stats"],
+    more: Callable[[Child], Mapping[str, Any]] = lambda ours: ours.results[-1]["stats"],
+    *,
+    logs: Mapping[str, Path | None] = MappingProxyType({"ours": None, "theirs": None}),
     **how: Any,
 ) -> None:
-    """`compare` both sides, which live until `stack` closes. `names`: of the benchmark, our side and the other;
-    `more`: facts of our results."""
-    ours, theirs = (stack.enter_context(start(who, work, path)) for who in ("ours", "theirs"))
-    one, other = (Side(name=name, run=side.round) for name, side in zip(names[1:], (ours, theirs), strict=True))
-    compare(
-        names[0],
-        ours=one,
-        theirs=other,
-        rounds=options.rounds,
-        facts=lambda: {**facts(options, path), **more(ours.results)},
-        **how,
-    )
+    """`compare` sides, which start together and live until `stack` closes. `names`: of the benchmark, of what ours do
+    and of what the others do; `more`: facts of the first side; `logs`: of each side, ours first."""
+    children = {side: stack.enter_context(start(side, work, path, log)) for side, log in logs.items()}
+    for child in children.values():  # nothing is timed while another engine starts
+        with suppress(SystemExit):  # its first round says why
+            child.ready()
+    sides = {}
+    for side, child in children.items():
+        name = names[1 if side in OURS else 2]
+        sides[side] = Side(name=name if side in ("ours", "theirs") else f"{side}: {name}", run=child.round)
+    first = next(iter(children.values()))
+    compare(names[0], sides, rounds=options.rounds, facts=lambda: {**facts(options, path), **more(first)}, **how)
 
 
 @contextmanager
@@ -203,6 +208,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "task": options.task,
         "count": options.items,
         "settings": {"context_tokens": options.context_tokens, **_thoughts(getattr(options, "thinking", 0))},
+        "kv_cache_gib": getattr(options, "kv_cache_gib", None) or (1 if serves_cpus() else 8),
         "engine_args": options.engine_args,
         "llm_args": options.llm_args,
     }
