@@ -28,6 +28,7 @@ from evaluator.store.files import write_atomically
 from launch.commands.running import run_and_report
 from launch.provenance import count_gpus
 from launch.run.decide.assignments import Event
+from launch.run.directory.lock import need_place
 from launch.sweep.models import resolve_model
 
 DOES_NOT_HOLD = 4  # exit code
@@ -60,6 +61,7 @@ def record(options: argparse.Namespace) -> None:
     """Run the division, write the card, print it as the last line. Raises ResurfaceError if a part of it failed."""
     division = division_of(f"{options.division}{SMALLER}{options.items}" if options.items else options.division)
     out, run, model = options.out, options.out / "run", resolve_model(options.model)
+    need_place(run)
     if run.exists() or (out / "card.json").exists():
         raise InputError(f"{out}: --out: holds a record already; a record is one run from its start, use a new folder")
     began = psutil.Process().create_time()

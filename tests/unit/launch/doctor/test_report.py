@@ -256,6 +256,7 @@ def test_what_can_be_mended_exits_2_before_anything_starts(tmp_path):
         (("--out", tmp_path), f"error: {tmp_path}: --out: is a directory, not a file"),
         (("--out", tmp_path / "other.md"), f"error: {tmp_path / 'other.logs'}: --out: the logs need this folder (File"),
         (("--out", file / "card.md"), f"error: {file / 'card.md'}: --out: {file} is a file, not a directory"),
+        (("--out", tmp_path / f"{'c' * 244}.md"), f"error: {tmp_path / '.ccc'}"),
         (("--dtype", "float33"), "error: unknown --dtype 'float33'; did you mean 'float32'?"),
     ):
         done = resurface("doctor", *arguments)
