@@ -188,15 +188,6 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One way of doing the work. `run` does it once and returns the results to compare, and `seconds`. A side
-    times itself: the start of its process and the pipe to it are not part of the work."""
-
-    name: str
-    run: Callable[[], Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Whether the sides computed the same; `how` names the criterion, such as the tolerance."""
 
@@ -205,6 +196,18 @@ class Agreement:
 
 
 Agree = Callable[[Any, Any], Agreement]  # of our result and another's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One way of doing the work. `run` does it once and returns the results to compare, and `seconds`. A side
+    times itself: the start of its process and the pipe to it are not part of the work."""
+
+    name: str
+    run: Callable[[], Mapping[str, Any]]
+    agree: Agree | None = None  # compares it with a side of ours
+    ours: str = ""  # which one; the first, if empty
+    facts: Callable[[], Mapping[str, Any]] = dict  # its report on itself after the rounds
 
 
 def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
@@ -217,71 +220,48 @@ def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Another program beside the two sides. `agree` compares our result with its own; `facts` adds its report on
-    itself after the rounds. Where it does less than the two sides do, `ours` is our side doing that much."""
-
-    side: Side
-    ours: Side | None = None
-    agree: Agree
-    facts: Callable[[], Mapping[str, Any]]
-
-
 Results = list[Mapping[str, Any]]  # of a side's rounds; the first is the warm-up
 # Gets a side's results after each of its rounds, and why it is left out of the next, if it is.
 Keep = Callable[[str, Results, str | None], object]
 
 
-def compare(
-    name: str,
-    sides: Mapping[str, Side],
-    *,
-    agree: Agree,
-    rounds: int,
-    facts: Callable[[], Mapping[str, Any]] = dict,
-    peer: Peer | None = None,
-    keep: Keep = lambda *_: None,
-) -> None:
-    """Time the sides, print table and JSON. The first is ours: it is compared with all others, and the `facts` are of
-    it. The benchmark's ratio is that of the first of theirs. Raises SystemExit with code 1 if a side was left out."""
+def compare(name: str, sides: Mapping[str, Side], *, rounds: int, keep: Keep = lambda *_: None) -> None:
+    """Time the sides, print table and JSON. The first side is ours, and the benchmark's ratio is that of the first of
+    theirs. Raises SystemExit with code 1 if a side was left out."""
     ours = next(iter(sides))
     theirs = next((key for key in sides if key.startswith("theirs")), "")
-    pairs = {key: (ours, agree) for key in sides if key != ours}
-    if peer is not None:
-        reference = ours if peer.ours is None else "ours_for_peer"
-        sides = {**sides, "peer": peer.side, reference: peer.ours or sides[ours]}
-        pairs["peer"] = reference, peer.agree
-    results, agreed, failed = _timed(name, sides, pairs, rounds, keep)
+    results, agreed, failed = _timed(name, sides, rounds, keep)
     seconds = {key: [result["seconds"] for result in found[1:]] for key, found in results.items()}
     shown = {sides[key].name: (statistics.median(each), min(each), max(each)) for key, each in seconds.items() if each}
     rows = [(side, *(f"{value:.3f}" for value in values)) for side, values in shown.items()]
     print_table(f"bench {name}", ("side", "median s", "min s", "max s"), rows)
     console = Console()
-    figures: dict[str, dict[str, Any]] = {}
+    told = "{}: {ratio:.2f} times faster than {} ({ratio_min:.2f} to {ratio_max:.2f}); results: {agreement}"
+    main: dict[str, Any] = {}
+    more = {} if ours in failed else dict(sides[ours].facts())
     for key, how in agreed.items():
-        reference, _ = pairs[key]
+        side, reference = sides[key], sides[key].ours or ours
         if failed.keys() & {key, reference}:
             continue
-        figures[key] = {**_figures(seconds[reference], seconds[key]), "agreement": how}
-        told = "{}: {ratio:.2f} times faster than {} ({ratio_min:.2f} to {ratio_max:.2f}); results: {agreement}"
-        console.print(told.format(sides[reference].name, sides[key].name, **figures[key]))
-    more = {} if ours in failed else dict(facts())
-    if peer is not None and "peer" in figures:
-        more["peer"] = {"name": peer.side.name, **figures.pop("peer"), **peer.facts()}
-    said = {"benchmark": name, **figures.pop(theirs, {}), "rounds": rounds}
-    more |= {key: value for key, value in (("beside", figures), ("failed", failed)) if value}
+        figures = {**_figures(seconds[reference], seconds[key]), "agreement": how}
+        console.print(told.format(sides[reference].name, side.name, **figures))
+        if key == theirs:
+            main = figures
+        else:
+            more[key] = {"name": side.name, **figures, **side.facts()}
+    if failed:
+        more["failed"] = failed
     for key, value in more.items():
         console.print(f"{key}: {value}", highlight=False)
-    print(json_text(said | more))
+    print(json_text({"benchmark": name, **main, "rounds": rounds, **more}))
     if failed:
         raise SystemExit(1)
 
 
 def _timed(
-    name: str, sides: Mapping[str, Side], pairs: Mapping[str, tuple[str, Agree]], rounds: int, keep: Keep
+    name: str, sides: Mapping[str, Side], rounds: int, keep: Keep
 ) -> tuple[dict[str, Results], dict[str, str], dict[str, str]]:
-    """The results of each side, how it agrees with what `pairs` compare it with, and why sides were left out."""
+    """The results of each side, how it agrees with ours, and why sides were left out."""
     results: dict[str, Results] = {key: [] for key in sides}
     agreed: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -291,24 +271,25 @@ def _timed(
         print(f"{name}: {why}", file=sys.stderr)
         keep(key, results[key], why)
 
-    for number in range(1 + rounds):
-        for key, side in sides.items():
-            if key in failed:
-                continue
+    def turn() -> None:
+        for key in [key for key in sides if key not in failed]:
             try:
-                results[key].append(side.run())
+                results[key].append(sides[key].run())
+                keep(key, results[key], None)
             except SystemExit as error:
                 leave_out(key, str(error))
-            else:
-                keep(key, results[key], None)
-        if number:
+
+    turn()  # the warm-up
+    for key, side in sides.items():
+        reference = side.ours or next(iter(sides))
+        if side.agree is None or failed.keys() & {key, reference}:
             continue
-        for key, (reference, agree) in pairs.items():
-            if not failed.keys() & {key, reference}:
-                agreement = agree(results[reference][0], results[key][0])
-                agreed[key] = agreement.how
-                if not agreement.holds:
-                    leave_out(key, f"no ratio: the results of {reference} and {key} do not agree ({agreement.how})")
+        agreement = side.agree(results[reference][0], results[key][0])
+        agreed[key] = agreement.how
+        if not agreement.holds:
+            leave_out(key, f"no ratio: the results of {reference} and {key} do not agree ({agreement.how})")
+    for _ in range(rounds):
+        turn()
     return results, agreed, failed
 
 

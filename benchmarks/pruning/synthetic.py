@@ -90,12 +90,16 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     return directory
 
 
+def pieces(tokenizer: Any) -> list[str]:
+    """What tokens stand for, where that is text, and not the white space at its end."""
+    texts = (tokenizer.decode([number], skip_special_tokens=True).rstrip() for number in range(len(tokenizer)))
+    return sorted({text for text in texts if text and text.isprintable() and "\ufffd" not in text})
+
+
 def write_passages(file: Path, model: Path, count: int, tokens: int, seed: int = 0) -> Path:
     """`count` lines of random pieces of the model's vocabulary, of `tokens` tokens or more each."""
-    tokenizer, draw = load_tokenizer(model), random.Random(seed)
-    texts = (tokenizer.decode([number], skip_special_tokens=True) for number in range(len(tokenizer)))
-    pieces = [text for text in texts if text.strip() and text.isprintable() and "\ufffd" not in text]
-    lines = ("".join(draw.choices(pieces, k=2 * tokens)) for _ in range(count))  # some are merged
+    texts, draw = pieces(load_tokenizer(model)), random.Random(seed)
+    lines = ("".join(draw.choices(texts, k=2 * tokens)) for _ in range(count))  # some are merged
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return file
 

@@ -26,7 +26,7 @@ from benchmarks.record.card import DIVISIONS, SMALLER, Refused, Submission, card
 from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.store.files import write_atomically
 from launch.commands.running import run_and_report
-from launch.provenance import count_gpus
+from launch.provenance import count_gpus, query
 from launch.run.decide.assignments import Event
 from launch.run.directory.lock import need_place
 from launch.sweep.models import resolve_model
@@ -44,7 +44,6 @@ class Memory(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         this = psutil.Process()
         while not self.ended.wait(_LOOK_SECONDS):
             held = 0
@@ -53,8 +52,9 @@ class Memory(threading.Thread):
                     held += process.memory_info().rss
             self.processes = max(self.processes, held)
             if self.gpus is not None:
-                used = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
-                self.gpus = max(self.gpus, sum(int(mib) * 2**20 for mib in used if mib.isdecimal()))
+                with suppress(subprocess.CalledProcessError):
+                    used = query("memory.used", None)
+                    self.gpus = max(self.gpus, sum(int(mib) * 2**20 for mib in used if mib.isdecimal()))
 
 
 def record(options: argparse.Namespace) -> None:

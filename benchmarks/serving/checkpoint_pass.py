@@ -14,21 +14,19 @@ the last item begins and in the tail after it. The other side's thoughts are one
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import roofline
-from benchmarks.harness import Agreement, Child, Results, count, lacking, run_main
+from benchmarks.harness import Agreement, Child, count, lacking, run_main
 from benchmarks.serving import lm_eval, score, workload
 from benchmarks.serving.sides import OURS, THEIRS
-from evaluator.core.errors import InputError, json_text, unknown
-from evaluator.store.files import write_atomically
+from evaluator.core.errors import InputError, unknown
 
 _SIDES = (*OURS, *THEIRS)
-_ANSWERS = ("greedy", "scores")
 _PARTS = {
     "roofline": "the fewest tokens at the machine's measured peak",
     "unneeded_tokens": "tokens that need not have been computed",
@@ -86,9 +84,6 @@ def facts(path: Path, ours: Child) -> dict[str, Any]:
         element_bytes=accounts["machine"]["element_bytes"],
     )
     peak = roofline.share_of_wall(needed, accounts["machine"], seconds)
-    at_batch = roofline.share_at_batch(
-        accounts["batch"], forwards=forwards, distributions=distributions, seconds=seconds
-    )
     bound = max(peak["compute_bound_s"], peak["memory_bound_s"])
     busy = stats["busy_seconds"]  # None where nobody can tell
     shares = above = None
@@ -105,7 +100,7 @@ def facts(path: Path, ours: Child) -> dict[str, Any]:
         "fewest_token_forwards": forwards,
         "fewest_distributions": distributions,
         "computed_token_forwards": computed,
-        "roofline": {name: float(f"{value:.4g}") for name, value in (peak | at_batch).items()},
+        "roofline": {name: float(f"{value:.4g}") for name, value in peak.items()},
         "wall_shares": shares,
         "above_roofline": above,
         "busy_seconds": None if busy is None else round(busy, 4),
@@ -123,14 +118,6 @@ def chosen(options: argparse.Namespace) -> list[str]:
     return sorted(sides, key=_SIDES.index)
 
 
-def write_rounds(out: Path | None, common: Mapping[str, Any], side: str, results: Results, failed: str | None) -> None:
-    """Write what a side's rounds have said so far, without their answers; the first round is the warm-up."""
-    if out is not None:
-        rounds = [{key: value for key, value in each.items() if key not in _ANSWERS} for each in results]
-        document = {"side": side, **common, "rounds": rounds, "failed": failed}
-        write_atomically(out / f"pass-{side}.json", json_text(document, indent=1).encode())
-
-
 def main() -> None:
     parser = lm_eval.add_option(workload.parser(__doc__, task="gazetteer", items=100, rounds=3))
     parser.add_argument("--sides", default="ours,theirs", help=f"some of {', '.join(_SIDES)} (default: ours,theirs)")
@@ -139,7 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.thinking and options.peer:
         raise InputError(f"--thinking {options.thinking}: --peer {options.peer} takes no thought out of an answer")
-    sides = chosen(options)
+    options.sides = chosen(options)
     if options.out is not None:
         try:
             options.out.mkdir(parents=True, exist_ok=True)
@@ -147,13 +134,8 @@ def main() -> None:
             raise InputError(f"{options.out}: --out: {error.strerror}") from error
     with ExitStack() as stack:
         path = stack.enter_context(workload.written(options))
-        peer = lm_eval.beside(stack, options, path, agree, generate=True)
         names = "pass", "one stream, records written", "four blocking calls, nothing written"
-        more: Callable[[Child], Mapping[str, Any]] = partial(facts, path) if sides[0] in OURS else lambda _: {}
-        keep = partial(write_rounds, options.out, workload.facts(options, path))
-        logs = {side: options.out and options.out / f"pass-{side}.log" for side in sides}
-        how: dict[str, Any] = {"agree": agree, "peer": peer, "keep": keep, "logs": logs}
-        workload.compare_sides(stack, options, path, names, "everything", more, **how)
+        workload.compare_sides(stack, options, path, names, "everything", agree, partial(facts, path))
 
 
 if __name__ == "__main__":

@@ -221,17 +221,10 @@ class Ours:
         records, stats = self._rounds[number]
         # Of a request's tokens all are forwarded but the last one generated. Each generated one took a distribution.
         computed = stats.prompt_tokens + stats.generated_tokens - stats.requests
-        batch = roofline.measure_batch(
-            roofline.read_products(self._model),
-            self._engine.dtype,
-            rows=computed / stats.steps,
-            head_rows=stats.generated_tokens / stats.steps,
-        )
         return {
             "fewest": dataclasses.asdict(fewest(answers_of(records, self._plans))),
             "computed": computed,
             "machine": roofline.measure(self._engine.dtype),
-            "batch": batch,
         }
 
 
