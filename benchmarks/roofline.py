@@ -169,16 +169,3 @@ def pruning_operations(source: Path, method: str, tokens: int) -> float:
             if method == "sparsegpt" and module not in _FUSED:
                 total += tokens * columns**2
     return total
-
-
-def product_rate(threads: int, *, on_gpu: bool = False) -> float:
-    """Operations per second of a float32 product of a layer's size: the best of torch's two libraries."""
-    import torch
-
-    if on_gpu:
-        return float(measure("float32")["flops_per_second"])
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    seconds = _product_seconds(1024, (2048, 1024), "float32")
-    torch.set_num_threads(before)
-    return 2 * 1024 * 1024 * 2048 / seconds

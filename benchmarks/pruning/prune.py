@@ -191,8 +191,10 @@ def main() -> None:
                 needed = roofline.pruning_operations(case.source, method, tokens)
                 made = measure(case, method, sides, arguments.repeat, arguments.threads, Path(folder))
                 rows += [row | {"operations": needed} for row in made]
-    # Last, as this process then holds a GPU's memory.
-    rate = roofline.product_rate(arguments.threads, on_gpu=arguments.only == "gpu")
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    rate = roofline.measure("float32")["flops_per_second"]  # last, as this process then holds a GPU's memory
     for row in rows:
         row["floor_s"] = row.pop("operations") / rate
         row["at_most"] = row["seconds"] / row["floor_s"]
