@@ -33,7 +33,7 @@ test-fast: install  ## without the tests that start an engine or Ray
 
 test-floors: install  ## the tests without engines on the lowest versions that pyproject.toml allows; the locks pin the newest
 	$(PIP) --upgrade --target build/floors -r requirements/lowest.lock
-	PYTHONPATH=build/floors $(BIN)/python -m pytest -m "not slow" tests/unit
+	PYTHONPATH=build/floors:$$PYTHONPATH $(BIN)/python -m pytest -m "not slow" tests/unit
 
 # The arithmetic of a processor without AVX-512, and torch's without any vector instructions.
 NUMPY = import numpy._core._multiarray_umath as m; print(*(n for n in m.__cpu_dispatch__ if "512" in n and m.__cpu_features__[n]))

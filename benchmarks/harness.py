@@ -1,10 +1,10 @@
-"""A benchmark does the same work in two ways, which are timed in turn.
+"""A benchmark does the same work in two ways or more, which are timed in turn.
 
-    compare("score", ours=..., theirs=..., rounds=5, agree=...)
+    compare("score", {"ours": Side(...), "theirs": Side(...)}, rounds=5, agree=...)
 
 prints a table and, as its last line, JSON with a `ratio`. After one warm-up each, the sides run in turn (ours, theirs,
-ours, ...). The ratio is the median of the ratios of neighbours: a machine whose speed drifts does not tilt it. If the
-results do not agree, no ratio is printed and the exit code is 1.
+ours, ...). The ratio is the median of the ratios of neighbours: a machine whose speed drifts does not tilt it. A side
+that fails, or whose results are not ours, gets no ratio; the others go on, and the exit code is 1.
 
 A benchmark runs in a process with `Options`. A side's process answers in lines of JSON:
 
@@ -15,7 +15,6 @@ A benchmark runs in a process with `Options`. A side's process answers in lines 
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,19 +29,12 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluator.core.errors import InputError, ResurfaceError, json_text
-
-_ROOT = Path(__file__).resolve().parents[1]
+from evaluator.core.isolated import environment as environment  # what every child is started with
 
 
 def module_command(module: str, *arguments: object) -> list[str]:
     """The command for `environment()`. `-P`: the working directory is no place to look for modules."""
     return [sys.executable, "-P", "-m", module, *map(str, arguments)]
-
-
-def environment(**changes: str) -> dict[str, str]:
-    """This process's environment, in which a child finds the packages that this one was started from."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, **changes}
 
 
 class Options(argparse.ArgumentParser):
@@ -99,32 +91,49 @@ def answer_of(
 ) -> dict[str, Any]:
     """The one answer of a process that errors call `name`. Raises SystemExit with stderr's last line if it fails."""
     with Child(name, command, env=env, cwd=cwd) as child:
-        return child.first
+        return child.ready()
+
+
+_ROUND = "round"
 
 
 def serve(
-    work: Callable[[], Mapping[str, Any]], *, cold: Callable[[], object], after: Callable[[], Mapping[str, Any]] = dict
+    work: Callable[[], Mapping[str, Any]],
+    *,
+    cold: Callable[[], object],
+    facts: Callable[[int], Mapping[str, Any]] = lambda number: {},
 ) -> None:
-    """A side's process, as `Child` expects it. `cold` and `after` are called around each round, off the clock."""
+    """A side's process, as `Child` expects it. `cold` is called before each round, off the clock; `facts` adds to what
+    a round, by its number, has said."""
     print("{}", flush=True)
-    for _ in sys.stdin:
-        cold()
-        started = time.perf_counter()
-        result = {**work(), "seconds": time.perf_counter() - started}
-        print(json.dumps({**result, **after()}), flush=True)
+    for line in sys.stdin:
+        if line.strip() == _ROUND:
+            cold()
+            started = time.perf_counter()
+            answer = {**work(), "seconds": time.perf_counter() - started}
+        else:
+            answer = {**facts(int(line))}
+        print(json.dumps(answer), flush=True)
 
 
 class Child:
-    """A side's process, kept for all rounds: it does one round of its work per line it reads, and answers with one
-    line of JSON. It says `{}` when it is ready, for which the constructor waits."""
+    """A side's process, kept for all rounds: it does one round of its work, or tells the facts of a round, per line it
+    reads, and answers with one line of JSON. It says `{}` when it is ready."""
 
     def __init__(
-        self, name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        log: Path | None = None,
     ) -> None:
-        """Raises SystemExit, with the last line of the process's stderr, if it ends before it is ready."""
+        """Waits for nothing, so that several start side by side. `log` keeps the process's stderr."""
         self.results: list[dict[str, Any]] = []  # of every round so far
         self._name = name
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed in `close`)
+        self._first: dict[str, Any] | None = None
+        self._errors = tempfile.TemporaryFile("w+") if log is None else log.open("w+")  # noqa: SIM115  (`__exit__`)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -134,11 +143,6 @@ class Child:
             env=environment() if env is None else env,
             cwd=cwd,
         )
-        try:
-            self.first = self._answer()
-        except SystemExit:
-            self.__exit__()
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -147,14 +151,29 @@ class Child:
         self._process.communicate()  # closes its input and waits
         self._errors.close()
 
+    def ready(self) -> dict[str, Any]:
+        """What the process says first, for which this waits. Raises SystemExit, with the last line of its stderr, if it
+        ends instead."""
+        if self._first is None:
+            self._first = self._answer()
+        return self._first
+
     def round(self) -> dict[str, Any]:
         """One round of the work; returns its result. Raises SystemExit if the process ends instead."""
+        self.results.append(self._ask(_ROUND))
+        return self.results[-1]
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """More about a round, the first being 0. Raises SystemExit if the process ends instead."""
+        return self._ask(str(number))
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        self.ready()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # of a process that has ended, `_answer` says why
-            self._process.stdin.write("go\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-        self.results.append(self._answer())
-        return self.results[-1]
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -169,15 +188,6 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One way of doing the work. `run` does it once and returns the results to compare, and `seconds`. A side
-    times itself: the start of its process and the pipe to it are not part of the work."""
-
-    name: str
-    run: Callable[[], Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Whether the sides computed the same; `how` names the criterion, such as the tolerance."""
 
@@ -186,6 +196,18 @@ class Agreement:
 
 
 Agree = Callable[[Any, Any], Agreement]  # of our result and another's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One way of doing the work. `run` does it once and returns the results to compare, and `seconds`. A side
+    times itself: the start of its process and the pipe to it are not part of the work."""
+
+    name: str
+    run: Callable[[], Mapping[str, Any]]
+    agree: Agree | None = None  # compares it with a side of ours
+    ours: str = ""  # which one; the first, if empty
+    facts: Callable[[], Mapping[str, Any]] = dict  # its report on itself after the rounds
 
 
 def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
@@ -198,64 +220,77 @@ def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Another program beside the two sides. `agree` compares our result with its own; `facts` adds its report on
-    itself after the rounds. Where it does less than the two sides do, `ours` is our side doing that much."""
-
-    side: Side
-    ours: Side | None = None
-    agree: Agree
-    facts: Callable[[], Mapping[str, Any]]
+Results = list[Mapping[str, Any]]  # of a side's rounds; the first is the warm-up
+# Gets a side's results after each of its rounds, and why it is left out of the next, if it is.
+Keep = Callable[[str, Results, str | None], object]
 
 
-def compare(
-    name: str,
-    *,
-    ours: Side,
-    theirs: Side,
-    agree: Agree,
-    rounds: int,
-    facts: Callable[[], Mapping[str, Any]] = dict,
-    peer: Peer | None = None,
-) -> None:
-    """Time the sides, print table and JSON with `facts`. Raises SystemExit with code 1 if any disagrees with ours."""
-    sides = {"ours": ours, "theirs": theirs}
-    if peer is not None:
-        sides |= {"peer": peer.side} | ({} if peer.ours is None else {"ours_for_peer": peer.ours})
-    results = {key: side.run() for key, side in sides.items()}  # the warm-up
-    agreement = _held(name, agree(results["ours"], results["theirs"]))
-    peer_key = "ours_for_peer" if "ours_for_peer" in sides else "ours"  # what the peer is compared with
-    beside = None if peer is None else _held(name, peer.agree(results[peer_key], results["peer"]))
-    seconds: dict[str, list[float]] = {key: [] for key in sides}
-    for _ in range(rounds):
-        for key, side in sides.items():
-            seconds[key].append(side.run()["seconds"])
-    figures = _figures(seconds["ours"], seconds["theirs"])
-    shown = {key: (statistics.median(each), min(each), max(each)) for key, each in seconds.items()}
-    rows = [(side.name, *(f"{value:.3f}" for value in shown[key])) for key, side in sides.items()]
+def compare(name: str, sides: Mapping[str, Side], *, rounds: int, keep: Keep = lambda *_: None) -> None:
+    """Time the sides, print table and JSON. The first side is ours, and the benchmark's ratio is that of the first of
+    theirs. Raises SystemExit with code 1 if a side was left out."""
+    ours = next(iter(sides))
+    theirs = next((key for key in sides if key.startswith("theirs")), "")
+    results, agreed, failed = _timed(name, sides, rounds, keep)
+    seconds = {key: [result["seconds"] for result in found[1:]] for key, found in results.items()}
+    shown = {sides[key].name: (statistics.median(each), min(each), max(each)) for key, each in seconds.items() if each}
+    rows = [(side, *(f"{value:.3f}" for value in values)) for side, values in shown.items()]
     print_table(f"bench {name}", ("side", "median s", "min s", "max s"), rows)
     console = Console()
-    faster = "{ratio:.2f} times faster".format
-    spread = "({ratio_min:.2f} to {ratio_max:.2f})".format
-    console.print(f"{faster(**figures)} {spread(**figures)}; results: {agreement.how}")
-    more = dict(facts())
-    if peer is not None and beside is not None:
-        against = _figures(seconds[peer_key], seconds["peer"])
-        more["peer"] = {"name": peer.side.name, **against, "agreement": beside.how, **peer.facts()}
-        than = f"{faster(**against)} than {peer.side.name} {spread(**against)}"
-        console.print(f"{sides[peer_key].name}: {than}; results: {beside.how}")
+    told = "{}: {ratio:.2f} times faster than {} ({ratio_min:.2f} to {ratio_max:.2f}); results: {agreement}"
+    main: dict[str, Any] = {}
+    more = {} if ours in failed else dict(sides[ours].facts())
+    for key, how in agreed.items():
+        side, reference = sides[key], sides[key].ours or ours
+        if failed.keys() & {key, reference}:
+            continue
+        figures = {**_figures(seconds[reference], seconds[key]), "agreement": how}
+        console.print(told.format(sides[reference].name, side.name, **figures))
+        if key == theirs:
+            main = figures
+        else:
+            more[key] = {"name": side.name, **figures, **side.facts()}
+    if failed:
+        more["failed"] = failed
     for key, value in more.items():
         console.print(f"{key}: {value}", highlight=False)
-    print(json_text({"benchmark": name, **figures, "rounds": rounds, "agreement": agreement.how, **more}))
-
-
-def _held(name: str, agreement: Agreement) -> Agreement:
-    """The agreement, if it holds. Raises SystemExit with code 1 otherwise."""
-    if not agreement.holds:
-        print(f"{name}: no ratio: the results do not agree ({agreement.how})", file=sys.stderr)
+    print(json_text({"benchmark": name, **main, "rounds": rounds, **more}))
+    if failed:
         raise SystemExit(1)
-    return agreement
+
+
+def _timed(
+    name: str, sides: Mapping[str, Side], rounds: int, keep: Keep
+) -> tuple[dict[str, Results], dict[str, str], dict[str, str]]:
+    """The results of each side, how it agrees with ours, and why sides were left out."""
+    results: dict[str, Results] = {key: [] for key in sides}
+    agreed: dict[str, str] = {}
+    failed: dict[str, str] = {}
+
+    def leave_out(key: str, why: str) -> None:
+        failed[key] = why
+        print(f"{name}: {why}", file=sys.stderr)
+        keep(key, results[key], why)
+
+    def turn() -> None:
+        for key in [key for key in sides if key not in failed]:
+            try:
+                results[key].append(sides[key].run())
+                keep(key, results[key], None)
+            except SystemExit as error:
+                leave_out(key, str(error))
+
+    turn()  # the warm-up
+    for key, side in sides.items():
+        reference = side.ours or next(iter(sides))
+        if side.agree is None or failed.keys() & {key, reference}:
+            continue
+        agreement = side.agree(results[reference][0], results[key][0])
+        agreed[key] = agreement.how
+        if not agreement.holds:
+            leave_out(key, f"no ratio: the results of {reference} and {key} do not agree ({agreement.how})")
+    for _ in range(rounds):
+        turn()
+    return results, agreed, failed
 
 
 def _figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:

@@ -89,19 +89,6 @@ def measure(dtype_name: str) -> dict[str, float]:
     }
 
 
-def measure_batch(products: Products, dtype_name: str, *, rows: float, head_rows: float) -> dict[str, float]:
-    """Seconds for each token when `rows` tokens pass the layers in a step, and for each distribution when
-    `head_rows` go through the head: measured on the model's own shapes, one product after the other and nothing
-    between, the same matrix each time and so in cache where it fits. Both are rounded to whole rows."""
-    count, head_count = max(1, round(rows)), max(1, round(head_rows))
-    layers = sum(_product_seconds(count, shape, dtype_name) * times for shape, times in products.layers.items())
-    return {
-        "rows": rows,
-        "seconds_per_forward": layers / count,
-        "seconds_per_distribution": _product_seconds(head_count, products.head, dtype_name) / head_count,
-    }
-
-
 def share_of_wall(needed: dict[str, float], machine: dict[str, float], seconds: float) -> dict[str, float]:
     """The seconds that the measured peaks need, the larger of the two bounds, and their share of the wall time."""
     compute = needed["flops"] / machine["flops_per_second"]
@@ -114,12 +101,6 @@ def share_of_wall(needed: dict[str, float], machine: dict[str, float], seconds: 
         "memory_bound_s": memory,
         "share_of_wall": max(compute, memory) / seconds,
     }
-
-
-def share_at_batch(batch: dict[str, float], *, forwards: int, distributions: int, seconds: float) -> dict[str, float]:
-    """The same for products as small as the engine's own batches; a bound above the time, by a busy machine, is cut."""
-    bound = min(forwards * batch["seconds_per_forward"] + distributions * batch["seconds_per_distribution"], seconds)
-    return {"batch_rows": batch["rows"], "batch_bound_s": bound, "share_at_this_batch": bound / seconds}
 
 
 def _product_seconds(count: int, shape: tuple[int, int], dtype_name: str) -> float:
@@ -188,16 +169,3 @@ def pruning_operations(source: Path, method: str, tokens: int) -> float:
             if method == "sparsegpt" and module not in _FUSED:
                 total += tokens * columns**2
     return total
-
-
-def product_rate(threads: int, *, on_gpu: bool = False) -> float:
-    """Operations per second of a float32 product of a layer's size: the best of torch's two libraries."""
-    import torch
-
-    if on_gpu:
-        return float(measure("float32")["flops_per_second"])
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    seconds = _product_seconds(1024, (2048, 1024), "float32")
-    torch.set_num_threads(before)
-    return 2 * 1024 * 1024 * 2048 / seconds

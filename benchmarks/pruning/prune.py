@@ -94,11 +94,11 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> Iterator[Case]:
             lines = SOURCES["gazetteer"](_DEMO["samples"], 0)
             passages.write_text("".join(" ".join(line.split()) + "\n" for line in lines))
         else:
-            write_passages(passages, arguments.samples, tokens)
             source = Path(name)
             if not arguments.model:
                 layers = {"num_hidden_layers": arguments.layers} if arguments.layers else {}
                 source = write_checkpoint(folder / "dense", dataclasses.replace(SHAPES[name], **layers))
+            write_passages(passages, source, arguments.samples, tokens)
         yield Case(Path(name).name, source, passages, tokens)
 
 
@@ -183,16 +183,21 @@ def main() -> None:
             sides[llm_compressor.NAME] = llm_compressor.environment()
         except InputError as error:
             print(f"{llm_compressor.NAME} is left out: {error}", file=sys.stderr)
-    rate = roofline.product_rate(arguments.threads, on_gpu=arguments.only == "gpu")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in _cases(arguments, Path(folder)):
             tokens = roofline.passage_tokens(case.source, case.passages, case.tokens)
             for method in methods:
-                needed = roofline.pruning_operations(case.source, method, tokens) / rate
+                needed = roofline.pruning_operations(case.source, method, tokens)
                 made = measure(case, method, sides, arguments.repeat, arguments.threads, Path(folder))
-                rows += [row | {"floor_s": needed, "at_most": row["seconds"] / needed} for row in made]
+                rows += [row | {"operations": needed} for row in made]
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    rate = roofline.measure("float32")["flops_per_second"]  # last, as this process then holds a GPU's memory
     for row in rows:
+        row["floor_s"] = row.pop("operations") / rate
+        row["at_most"] = row["seconds"] / row["floor_s"]
         for field, bar in _BARS[row["method"]].items() if row["who"] == "recipe" else ():
             if field in row and row[field] < bar:
                 print(

@@ -3,18 +3,20 @@
 Weights are normal with a standard deviation of 1 / sqrt(columns): activations stay finite through any number of layers.
     python -m benchmarks.pruning.synthetic 0.6b DIR
 
-The tokenizer knows `WORDS` words of one token each: a passage of N words is N tokens, and the inputs of the first layer
-span its width. (Inputs from text in 26 letters span 26 dimensions: Hessians are then nearly all damping, and float32
-rounding decides which weights go.)"""
+The tokenizer is the bundled model's, so that a task's prompts have many different tokens. Passages are random pieces of
+its vocabulary: the inputs of the first layer span up to 2,500 dimensions. Those of text in 26 letters span 26: Hessians
+are then nearly all damping, and float32 rounding decides which weights go."""
 
 import dataclasses
 import math
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Options, run_main
-
-WORDS = 4096
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from launch.sweep.models import BUNDLED_MODEL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Shape:
 
 # parameters in brackets, embedding included
 SHAPES = {
-    "tiny": Shape(64, 128, 2, 2, 1, head_dim=32, vocab_size=WORDS + 1),
+    "tiny": Shape(64, 128, 2, 2, 1, head_dim=32, vocab_size=4096),
     "60m": Shape(512, 1536, 12, 8, 4, head_dim=64, vocab_size=32_000, logit_spread=8.0),
     "0.2b": Shape(768, 2304, 12, 12, 4, head_dim=64),  # 0.21 B
     "0.6b": Shape(1024, 3072, 28, 16, 8, logit_spread=8.0),  # Qwen3-0.6B
@@ -66,8 +68,6 @@ def tensors_of(shape: Shape) -> dict[str, tuple[int, ...]]:
 def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     """A bfloat16 checkpoint in one safetensors file; one tensor is in memory at a time."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     from pruning.structured.write import write_safetensors
 
@@ -85,20 +85,22 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     sizes = {name: ("BF16", dimensions, 2 * math.prod(dimensions)) for name, dimensions in tensors.items()}
     write_safetensors(directory / "model.safetensors", sizes, (drawn(*each) for each in tensors.items()))
     shape.config().save_pretrained(directory)
-    known = {"<eos>": 0} | {f"w{i}": i + 1 for i in range(min(WORDS, shape.vocab_size - 1))}
-    backend = Tokenizer(models.WordLevel(vocab=known, unk_token="<eos>"))  # noqa: S106
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(directory)  # noqa: S106
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(BUNDLED_MODEL / name, directory / name)
     return directory
 
 
-def write_passages(file: Path, count: int, tokens: int, seed: int = 0) -> Path:
-    """`count` lines of `tokens` random words."""
-    import torch
+def pieces(tokenizer: Any) -> list[str]:
+    """What tokens stand for, where that is text, and not the white space at its end."""
+    texts = (tokenizer.decode([number], skip_special_tokens=True).rstrip() for number in range(len(tokenizer)))
+    return sorted({text for text in texts if text and text.isprintable() and "\ufffd" not in text})
 
-    generator = torch.Generator().manual_seed(seed)
-    lines = (torch.randint(0, WORDS, (tokens,), generator=generator).tolist() for _ in range(count))
-    file.write_text("".join(" ".join(f"w{number}" for number in line) + "\n" for line in lines))
+
+def write_passages(file: Path, model: Path, count: int, tokens: int, seed: int = 0) -> Path:
+    """`count` lines of random pieces of the model's vocabulary, of `tokens` tokens or more each."""
+    texts, draw = pieces(load_tokenizer(model)), random.Random(seed)
+    lines = ("".join(draw.choices(texts, k=2 * tokens)) for _ in range(count))  # some are merged
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return file
 
 

@@ -26,8 +26,9 @@ from benchmarks.record.card import DIVISIONS, SMALLER, Refused, Submission, card
 from evaluator.core.errors import InputError, ResurfaceError, json_text
 from evaluator.store.files import write_atomically
 from launch.commands.running import run_and_report
-from launch.provenance import count_gpus
+from launch.provenance import count_gpus, query
 from launch.run.decide.assignments import Event
+from launch.run.directory.lock import need_place
 from launch.sweep.models import resolve_model
 
 DOES_NOT_HOLD = 4  # exit code
@@ -43,7 +44,6 @@ class Memory(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         this = psutil.Process()
         while not self.ended.wait(_LOOK_SECONDS):
             held = 0
@@ -52,14 +52,16 @@ class Memory(threading.Thread):
                     held += process.memory_info().rss
             self.processes = max(self.processes, held)
             if self.gpus is not None:
-                used = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
-                self.gpus = max(self.gpus, sum(int(mib) * 2**20 for mib in used if mib.isdecimal()))
+                with suppress(subprocess.CalledProcessError):
+                    used = query("memory.used", None)
+                    self.gpus = max(self.gpus, sum(int(mib) * 2**20 for mib in used if mib.isdecimal()))
 
 
 def record(options: argparse.Namespace) -> None:
     """Run the division, write the card, print it as the last line. Raises ResurfaceError if a part of it failed."""
     division = division_of(f"{options.division}{SMALLER}{options.items}" if options.items else options.division)
     out, run, model = options.out, options.out / "run", resolve_model(options.model)
+    need_place(run)
     if run.exists() or (out / "card.json").exists():
         raise InputError(f"{out}: --out: holds a record already; a record is one run from its start, use a new folder")
     began = psutil.Process().create_time()
@@ -104,7 +106,8 @@ def _peer(options: argparse.Namespace, found: Submission) -> dict[str, Any]:
     from benchmarks.serving import workload
     from benchmarks.serving.sides import start
 
-    options.task, options.items, options.llm_args = found.config.task, len(found.plans), {}
+    options.task, options.items = found.config.task, len(found.plans)
+    options.llm_args, options.context_tokens = {}, 0
     began = time.time()
     with workload.written(options) as path, start("theirs", "everything", path) as theirs:
         result = theirs.round()

@@ -39,7 +39,7 @@ def main() -> None:
         with start("ours", "beam_without_eos", path) as one, start("theirs", "beam_without_eos", path) as other:
             agreement = agree_without_eos(one.round(), other.round())
         names = "beam", "streamed rollouts", "LLM.beam_search"
-        workload.compare_sides(stack, options, path, names, "beam", agree=lambda *_: agreement)
+        workload.compare_sides(stack, options, path, names, "beam", lambda *_: agreement)
 
 
 if __name__ == "__main__":

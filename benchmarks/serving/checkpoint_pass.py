@@ -2,13 +2,17 @@
 then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call.
 
     resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3] [--peer lm-eval]
+    resurface bench pass --sides full,piecewise,eager,theirs,theirs-compiled --kv-cache-gib 4 --out DIR
     resurface bench pass --model DIR --thinking 1000 --engine-args '{"max_num_seqs": 16}'    # DIR's model thinks first
+
+All `--sides` start together. Then they work in turn. DIR/pass-SIDE.json has the rounds of a side, as soon as each ends.
 
 Prints where our time goes, the idle share, the fewest token forwards that the answers need (workload.py) beside
 the computed ones, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
 the rest of the wall time. With `--thinking` it prints the idle rows instead: those of steps that hold no request, until
 the last item begins and in the tail after it. The other side's thoughts are one more blocking call."""
 
+import argparse
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import roofline
-from benchmarks.harness import Agreement, count, lacking, run_main
+from benchmarks.harness import Agreement, Child, count, lacking, run_main
 from benchmarks.serving import lm_eval, score, workload
-from evaluator.core.errors import InputError
+from benchmarks.serving.sides import OURS, THEIRS
+from evaluator.core.errors import InputError, unknown
 
+_SIDES = (*OURS, *THEIRS)
 _PARTS = {
     "roofline": "the fewest tokens at the machine's measured peak",
     "unneeded_tokens": "tokens that need not have been computed",
@@ -54,19 +60,21 @@ def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
     return Agreement(holds=scores.holds and alike and not lacks, how=f"{how}; {scores.how}")
 
 
-def typical(results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The timed round of the median time, of an even number the faster of two; the first of `results` is the warm-up.
+def typical(results: Sequence[Mapping[str, Any]]) -> int:
+    """The number of the timed round of the median time, of an even number the faster of two; round 0 is the warm-up.
     Counts, seconds and peak are then of one round, so that its parts sum to its time."""
-    timed = sorted(results[1:], key=lambda result: result["seconds"])
+    timed = sorted(range(1, len(results)), key=lambda number: float(results[number]["seconds"]))
     return timed[(len(timed) - 1) // 2]
 
 
-def facts(path: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def facts(path: Path, ours: Child) -> dict[str, Any]:
     """What our rounds say besides their seconds, also printed where it is a block to read."""
-    one = typical(results)
-    accounts, stats, seconds = one["accounts"], one["stats"], one["seconds"]
+    number = typical(ours.results)
+    one = ours.results[number]
+    stats, seconds = one["stats"], one["seconds"]
     common = {"split": one["split"], **one["rows"], **stats}
-    if accounts is None:
+    accounts = ours.facts(number)
+    if not accounts:
         return common
     fewest, computed = accounts["fewest"], accounts["computed"]
     forwards, distributions = fewest["forwards"], fewest["distributions"]
@@ -76,9 +84,6 @@ def facts(path: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         element_bytes=accounts["machine"]["element_bytes"],
     )
     peak = roofline.share_of_wall(needed, accounts["machine"], seconds)
-    at_batch = roofline.share_at_batch(
-        accounts["batch"], forwards=forwards, distributions=distributions, seconds=seconds
-    )
     bound = max(peak["compute_bound_s"], peak["memory_bound_s"])
     busy = stats["busy_seconds"]  # None where nobody can tell
     shares = above = None
@@ -95,24 +100,42 @@ def facts(path: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "fewest_token_forwards": forwards,
         "fewest_distributions": distributions,
         "computed_token_forwards": computed,
-        "roofline": {name: float(f"{value:.4g}") for name, value in (peak | at_batch).items()},
+        "roofline": {name: float(f"{value:.4g}") for name, value in peak.items()},
         "wall_shares": shares,
         "above_roofline": above,
         "busy_seconds": None if busy is None else round(busy, 4),
     }
 
 
+def chosen(options: argparse.Namespace) -> list[str]:
+    """The sides that are measured, ours first. Raises InputError for an unknown one, and for settings of its own."""
+    sides = list(dict.fromkeys(options.sides.split(",")))
+    for side in sides:
+        if side not in _SIDES:
+            raise unknown("side", side, _SIDES)
+        if taken := OURS.get(side, {}).keys() & options.engine_args.keys():
+            raise InputError(f"--engine-args: {min(taken)}: side {side} of --sides sets it")
+    return sorted(sides, key=_SIDES.index)
+
+
 def main() -> None:
     parser = lm_eval.add_option(workload.parser(__doc__, task="gazetteer", items=100, rounds=3))
+    parser.add_argument("--sides", default="ours,theirs", help=f"some of {', '.join(_SIDES)} (default: ours,theirs)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write rounds and logs of each side into DIR")
     parser.add_argument("--thinking", type=count, default=0, help="let the model think first, for so many tokens")
     options = parser.parse_args()
     if options.thinking and options.peer:
         raise InputError(f"--thinking {options.thinking}: --peer {options.peer} takes no thought out of an answer")
+    options.sides = chosen(options)
+    if options.out is not None:
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{options.out}: --out: {error.strerror}") from error
     with ExitStack() as stack:
         path = stack.enter_context(workload.written(options))
-        peer = lm_eval.beside(stack, options, path, agree, generate=True)
         names = "pass", "one stream, records written", "four blocking calls, nothing written"
-        workload.compare_sides(stack, options, path, names, "everything", partial(facts, path), agree=agree, peer=peer)
+        workload.compare_sides(stack, options, path, names, "everything", agree, partial(facts, path))
 
 
 if __name__ == "__main__":

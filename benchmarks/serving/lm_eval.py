@@ -15,14 +15,15 @@ import os
 import random
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.harness import Agree, Child, Peer, Side
+from benchmarks.harness import Agree, Child, Side
+from benchmarks.pruning.synthetic import pieces
 from benchmarks.serving.sides import SAMPLES, TOKENS, TOP_P, llm_arguments, start
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from quantising.environment import pins, python_of
@@ -41,10 +42,10 @@ def add_option(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def beside(
     stack: ExitStack, options: argparse.Namespace, workload: Path, agree: Agree, *, generate: bool
-) -> Peer | None:
-    """lm-eval as the peer, if `--peer` names it, until `stack` closes. Raises InputError if it cannot start."""
-    if options.peer is None:
-        return None
+) -> dict[str, Side]:
+    """lm-eval as a side, if `--peer` names it, and ours that does as much, until `stack` closes. Raises InputError."""
+    if getattr(options, "peer", None) is None:
+        return {}
     if not _LOCK.is_file():
         raise SystemExit(f"--peer {NAME}: {_LOCK} is missing: this needs a source tree of Resurface")
     python = python_of(NAME, pins(_LOCK), beside_ours=True)
@@ -57,13 +58,13 @@ def beside(
     arguments.write_text(json.dumps(llm_arguments(document)))
     command = [str(part) for part in (python, "-P", _JOB, document["model"], arguments, folder)]
     child = stack.enter_context(Child(NAME, command, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"}, cwd=folder))
-    ours = None  # our side, doing as much
+    sides = {}
     if generate:
         same = folder / "ours.json"
         alike = {**document["settings"], "probes": ["greedy", "sample", "choice"]}
         same.write_text(json.dumps({**document, "settings": alike}))
         process = stack.enter_context(start("ours", "everything", same))
-        ours = Side(name="one stream: greedy, samples, candidates", run=process.round)
+        sides["ours_for_peer"] = Side(name="one stream: greedy, samples, candidates", run=process.round)
     items = [item["id"] for item in document["items"]]
 
     def run() -> Mapping[str, Any]:
@@ -81,24 +82,22 @@ def beside(
         return {"defaults": _DEFAULTS, "adapted": timed[-1]["adapted"], **seconds}
 
     name = next(pin for pin in pins(_LOCK) if pin.startswith(NAME)).replace("==", " ")
-    return Peer(side=Side(name=name, run=run), ours=ours, agree=agree, facts=facts)
+    return {**sides, "peer": Side(name=name, run=run, agree=agree, ours="".join(sides), facts=facts)}
 
 
 def respell(document: dict[str, Any], tokenizer: Any) -> None:
     """Give every item of the workload the ids that lm-eval makes of its `text` and `option_texts`.
 
     lm-eval encodes context and option together; the option's ids are those after as many as the context alone has.
-    Random items have no text, and the text of random ids would be encoded differently: they become words of the
+    Random items have no text, and the text of random ids would be encoded differently: they become pieces of the
     vocabulary, of about as many tokens. Raises SystemExit for an option without tokens."""
-    words: list[str] = []
-    if any("text" not in item for item in document["items"]):
-        pieces = {tokenizer.decode([number], skip_special_tokens=True).strip() for number in range(len(tokenizer))}
-        words = sorted(piece for piece in pieces if piece.isascii() and piece.isalnum())
+    texts = pieces(tokenizer)
     for number, item in enumerate(document["items"]):
         if "text" not in item:
             draw = random.Random(number)
-            item["text"] = _draw(tokenizer, draw, words, len(item["prompt"]))
-            item["option_texts"] = [" " + _draw(tokenizer, draw, words, len(ids)) for ids in item["options"]]
+            item["text"] = "".join(draw.choices(texts, k=len(item["prompt"])))
+            options = ["".join(draw.choices(texts, k=len(ids))) for ids in item["options"]]
+            item["option_texts"] = [f" {text.lstrip()}" for text in options]
         text = item["text"]
         item["prompt"] = tokenizer(text)["input_ids"]
         together = [tokenizer(text + option)["input_ids"] for option in item["option_texts"]]
@@ -106,14 +105,6 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
         item.pop("starts", None)  # every option now stands after the whole prompt
         if not all(item["options"]):
             raise SystemExit(f"{NAME}: item {number} has an option without tokens of its own")
-
-
-def _draw(tokenizer: Any, draw: random.Random, words: Sequence[str], tokens: int) -> str:
-    """Random words, as many as have at most `tokens` tokens, but one at least."""
-    drawn = [draw.choice(words) for _ in range(tokens)]
-    while len(drawn) > 1 and (excess := len(tokenizer(" ".join(drawn))["input_ids"]) - tokens) > 0:
-        del drawn[max(1, len(drawn) - max(1, excess // 4)) :]
-    return " ".join(drawn)
 
 
 def write_tasks(document: Mapping[str, Any], folder: Path, *, generate: bool) -> None:

@@ -62,7 +62,7 @@ class Timed:
 
 def main() -> None:
     model, arguments, folder = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
-    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
     os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_CACHE=str(folder / "datasets"))
     backend, adapted = import_backend()
     from lm_eval.evaluator import evaluate

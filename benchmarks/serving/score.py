@@ -39,9 +39,8 @@ def main() -> None:
     options = lm_eval.add_option(workload.parser(__doc__, task="random:300,600", items=40, rounds=5)).parse_args()
     with ExitStack() as stack:
         path = stack.enter_context(workload.written(options))
-        peer = lm_eval.beside(stack, options, path, agree, generate=False)
         names = "score", "forced decoding, shared context", "LLM.generate(prompt_logprobs=0) per option"
-        workload.compare_sides(stack, options, path, names, "score", agree=agree, peer=peer)
+        workload.compare_sides(stack, options, path, names, "score", agree)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The two sides of the serving benchmarks, each in a separate process with its own engine, for all rounds.
+"""The sides of the serving benchmarks, each in a separate process with its own engine, for all rounds.
 
 `Ours` is Resurface's engine and drivers; `Theirs` is `vllm.LLM` used as its documentation shows. A side is a child
 process that does one round of its work per line it reads, and answers with one line of JSON::
 
-    python -m benchmarks.serving.sides ours score WORKLOAD.json      (started by the benchmarks of serving)
+    python -m benchmarks.serving.sides full score WORKLOAD.json      (started by the benchmarks of serving)
+
+On a GPU the caches of all engines have a fixed size: vLLM then measures no memory, and they can start side by side.
 
 Results are keyed by the workload's item ids, and scores by the option's number besides, so that a comparison sees which
 answers a side lacks.
@@ -25,7 +27,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarks.harness import Child, environment, module_command, run_main, serve
 from benchmarks.serving.rows import Rows
-from evaluator.engine.base import Cancel
+from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.engine.base import Cancel, EngineStats
+from evaluator.engine.vllm.start import BREAKABLE, serves_cpus
 
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
@@ -36,16 +40,32 @@ if TYPE_CHECKING:
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048
 _ROWS = 128  # of a step; the product's default on a CPU
+# Our sides by name, with the engine's settings on a GPU. On a CPU all are alike.
+OURS: Mapping[str, Mapping[str, Any]] = {
+    "ours": {},
+    "full": {"cuda_graphs": "full"},
+    "piecewise": {"cuda_graphs": "piecewise"},
+    "decode": {"cuda_graphs": "decode"},
+    "eager": {"cuda_graphs": False},
+    "deterministic": {"deterministic": True},
+    "compile": {"compile": True},
+}
+# The others, with arguments of `vllm.LLM` on a GPU. `theirs` has all graphs that vLLM (0.32) computes right without
+# torch.compile: in those of mixed steps ("FULL"), narrow heads give noise (evaluator/engine/vllm/v2/schedules.py).
+THEIRS: Mapping[str, Mapping[str, Any]] = {
+    "theirs": {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE"}},
+    "theirs-compiled": {},
+}
+_GPU = {"gpu_memory_utilization": 0.1, "max_num_seqs": 256}  # a cache's size is given
 
-Who = Literal["ours", "theirs"]
 Work = Literal["score", "beam", "beam_without_eos", "everything"]
 Scores = dict[str, dict[str, float]]  # item -> option's number -> summed log-likelihood, nats
 
 
-def start(who: Who, work: Work, workload: Path) -> Child:
-    """A side's process, with its engine up."""
-    command = module_command("benchmarks.serving.sides", who, work, workload)
-    return Child(f"{who}, {work}", command, env=environment(HF_HUB_OFFLINE="1"))
+def start(side: str, work: Work, workload: Path, log: Path | None = None) -> Child:
+    """A side's process, which starts its engine."""
+    command = module_command("benchmarks.serving.sides", side, work, workload)
+    return Child(f"{side}, {work}", command, env=environment(HF_HUB_OFFLINE="1"), log=log)
 
 
 def scored_pairs(item: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
@@ -58,15 +78,15 @@ def scored_pairs(item: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
 
 
 class Ours:
-    def __init__(self, workload: Mapping[str, Any]) -> None:
+    def __init__(self, workload: Mapping[str, Any], side: str) -> None:
         from evaluator.engine.config import EngineConfig
         from evaluator.engine.vllm.engine import VLLMEngine
 
         self._model = Path(workload["model"])
         self._work = workload
-        self._engine = VLLMEngine(EngineConfig(max_model_len=_positions(workload), **workload["engine_args"]))
+        self._engine = VLLMEngine(EngineConfig(**engine_settings(workload, side)))
         self._engine.load(self._model)
-        self._records: list[Record] = []  # of the last `everything`
+        self._rounds: list[tuple[list[Record], EngineStats]] = []  # of `everything`
         self._plans: dict[tuple[str, str], Plan] = {}  # by language and item id
 
     def cold(self) -> None:
@@ -152,7 +172,7 @@ class Ours:
         # What `Evaluation` uses of an engine.
         timed: Any = SimpleNamespace(name=self._engine.name, run=partial(_timed, self._engine, clock, rows))
         started = time.perf_counter()
-        self._records = records = []
+        records: list[Record] = []
         greedy: dict[str, list[int]] = {}
         scores: Scores = {}
         for item, found in Evaluation(
@@ -174,6 +194,7 @@ class Ours:
         clock["engine"] -= clock["tokenisation"]  # which happens inside of it
         total = time.perf_counter() - started
         clock["driver"] = total - sum(clock.values())
+        self._rounds.append((records, self._engine.stats()))
         return {
             "greedy": greedy,
             "scores": scores,
@@ -190,29 +211,21 @@ class Ours:
         shares = {name: None if share is None else round(share, 4) for name, share in stats.shares().items()}
         return counters | shares
 
-    def accounts(self) -> dict[str, Any]:
-        """The least work for the answers of the last `everything`, the computed work, and this machine's peak."""
+    def accounts(self, number: int) -> dict[str, Any]:
+        """The least work for the answers of a round of `everything`, the computed work, and this machine's peak."""
         from benchmarks import roofline
         from benchmarks.serving.workload import answers_of, fewest
 
         if self._questions.config.thinks:  # records hold no thought's forwards
-            return {"accounts": None}
-        stats = self._engine.stats()
+            return {}
+        records, stats = self._rounds[number]
         # Of a request's tokens all are forwarded but the last one generated. Each generated one took a distribution.
         computed = stats.prompt_tokens + stats.generated_tokens - stats.requests
-        batch = roofline.measure_batch(
-            roofline.read_products(self._model),
-            self._engine.dtype,
-            rows=computed / stats.steps,
-            head_rows=stats.generated_tokens / stats.steps,
-        )
-        found = {
-            "fewest": dataclasses.asdict(fewest(answers_of(self._records, self._plans))),
+        return {
+            "fewest": dataclasses.asdict(fewest(answers_of(records, self._plans))),
             "computed": computed,
             "machine": roofline.measure(self._engine.dtype),
-            "batch": batch,
         }
-        return {"accounts": found}
 
 
 def _timed(engine: Any, clock: dict[str, float], rows: Rows, source: Any) -> Iterator[Any]:
@@ -235,22 +248,33 @@ def _positions(workload: Mapping[str, Any]) -> int:
 
 
 def _rows(workload: Mapping[str, Any]) -> int:
-    return int(workload.get("engine_args", {}).get("max_num_seqs", _ROWS))
+    return int(workload["engine_args"].get("max_num_seqs", _ROWS if serves_cpus() else _GPU["max_num_seqs"]))
 
 
-def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """What `vllm.LLM` is made with on the other side: what ours uses where it helps them too (block size, batch size,
-    float32 on a CPU, no statistics), then the user's options."""
+def engine_settings(workload: Mapping[str, Any], side: str) -> dict[str, Any]:
+    """Of our engine: those of the device, then the user's."""
+    device = {} if serves_cpus() else {**_GPU, **OURS[side]}
+    common = {"max_model_len": _positions(workload), "kv_cache_gib": workload["kv_cache_gib"]}
+    return {**common, **device, **workload["engine_args"]}
+
+
+def llm_arguments(workload: Mapping[str, Any], side: str = "theirs") -> dict[str, Any]:
+    """What `vllm.LLM` is made with on the other side: what ours uses where it helps them too (dtype, block size, batch
+    size, the size of the cache, no statistics), then the user's options."""
+    if serves_cpus():
+        device = {"dtype": "float32", "block_size": 32, "enforce_eager": True, "enable_chunked_prefill": False}
+        device["max_num_batched_tokens"] = 4096
+    else:
+        stored = read_blueprint(Path(workload["model"])).dtype  # "auto" computes float32 in bfloat16
+        device = {**_GPU, **THEIRS[side], "dtype": "float32" if stored == "float32" else "auto"}
+        device["max_num_batched_tokens"] = 16_384
     return {
-        "dtype": "float32",
+        **device,
         "max_model_len": _positions(workload),
         "max_num_seqs": _rows(workload),
-        "block_size": 32,
-        "enforce_eager": True,
+        "kv_cache_memory_bytes": workload["kv_cache_gib"] << 30,
         "disable_log_stats": True,
         "max_logprobs": 64,
-        "enable_chunked_prefill": False,
-        "max_num_batched_tokens": 4096,
         **workload["llm_args"],
     }
 
@@ -258,11 +282,13 @@ def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
 class Theirs:
     """`vllm.LLM`, one blocking call per probe."""
 
-    def __init__(self, workload: Mapping[str, Any]) -> None:
-        os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
+    def __init__(self, workload: Mapping[str, Any], side: str) -> None:
+        os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
+        if THEIRS[side] and not serves_cpus():
+            os.environ[BREAKABLE] = "1"  # pieces of graphs without torch.compile
         from vllm import LLM
 
-        self._llm = LLM(workload["model"], **llm_arguments(workload))
+        self._llm = LLM(workload["model"], **llm_arguments(workload, side))
         self.cold = self._llm.reset_prefix_cache  # no round profits from the one before
         self._items: list[dict[str, Any]] = workload["items"]
         self._work = workload
@@ -351,15 +377,15 @@ class Theirs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("side", choices=get_args(Who))
+    parser.add_argument("side", choices=(*OURS, *THEIRS))
     parser.add_argument("work", choices=get_args(Work))
     parser.add_argument("workload", type=Path)
     options = parser.parse_args()
     workload = json.loads(options.workload.read_text())
-    side: Any = Ours(workload) if options.side == "ours" else Theirs(workload)
-    accounts = side.accounts if options.work == "everything" and options.side == "ours" else dict
+    side: Any = (Ours if options.side in OURS else Theirs)(workload, options.side)
+    accounts: Any = getattr(side, "accounts", dict)
     work = partial(side.beam, eos=False) if options.work == "beam_without_eos" else getattr(side, options.work)
-    serve(work, cold=side.cold, after=accounts)
+    serve(work, cold=side.cold, facts=accounts)
 
 
 if __name__ == "__main__":

@@ -111,11 +111,11 @@ def main() -> None:
 
         compare(
             "swap",
-            ours=Side(name="swapped in place, verified", run=swapper.swap),
-            theirs=Side(name="a new engine", run=lambda: answer_of("a new engine", command)),
-            agree=agree,
+            {
+                "ours": Side(name="swapped in place, verified", run=swapper.swap, facts=beside),
+                "theirs": Side(name="a new engine", run=lambda: answer_of("a new engine", command), agree=agree),
+            },
             rounds=options.rounds,
-            facts=beside,
         )
 
 

@@ -28,26 +28,31 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Options, Side, compare, count, settings
+from benchmarks.harness import Agree, Child, Options, Results, Side, compare, count, settings
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
-from benchmarks.serving.sides import Work, start
+from benchmarks.serving import lm_eval
+from benchmarks.serving.sides import OURS, Work, start
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import InputError, json_text, unknown
 from evaluator.core.records import Item, Origin, Record
+from evaluator.engine.vllm.start import serves_cpus
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import Plan
 from evaluator.probes.planning import plan_of, questions_of
+from evaluator.store.files import write_atomically
 from evaluator.tasks import load_task
 from launch.sweep.estimate import vocabulary_of
 from launch.sweep.models import resolve_model
 
+_ANSWERS = ("greedy", "scores", "beams")  # of a round
 _GENERATED = ("greedy", "beam", "sample")  # probes whose answers the model chose
 
 # The ids of a prompt, at least one; those of an answer to it; whether the model chose them one by one.
@@ -141,6 +146,7 @@ def parser(description: str | None, *, task: str, items: int, rounds: int) -> Op
     made.add_argument("--items", type=count, default=items, help=f"items (default: {items})")
     made.add_argument("--context-tokens", type=int, default=0, help="tokens of each context, with other passages")
     made.add_argument("--rounds", type=count, default=rounds, help=f"timed rounds of each side (default: {rounds})")
+    made.add_argument("--kv-cache-gib", type=count, help="of each side's engine (default: 8 on a GPU, 1 on a CPU)")
     made.add_argument("--llm-args", type=settings, default={}, help="JSON: arguments of vllm.LLM for the other side")
     return made
 
@@ -169,21 +175,37 @@ def compare_sides(
     path: Path,
     names: tuple[str, str, str],
     work: Work,
-    more: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda results: results[-1]["stats"],
-    **how: Any,
+    agree: Agree,
+    more: Callable[[Child], Mapping[str, Any]] = lambda ours: ours.results[-1]["stats"],
 ) -> None:
-    """`compare` both sides, which live until `stack` closes. `names`: of the benchmark, our side and the other;
-    `more`: facts of our results."""
-    ours, theirs = (stack.enter_context(start(who, work, path)) for who in ("ours", "theirs"))
-    one, other = (Side(name=name, run=side.round) for name, side in zip(names[1:], (ours, theirs), strict=True))
-    compare(
-        names[0],
-        ours=one,
-        theirs=other,
-        rounds=options.rounds,
-        facts=lambda: {**facts(options, path), **more(ours.results)},
-        **how,
-    )
+    """`compare` sides, which start together and live until `stack` closes. `names`: of the benchmark, of what ours do
+    and of what the others do; `more`: facts of the first of ours."""
+    benchmark, ours, theirs = names
+    peers = lm_eval.beside(stack, options, path, agree, generate=work == "everything")
+    said, out = facts(options, path), getattr(options, "out", None)
+    children: dict[str, Child] = {}
+    for key in getattr(options, "sides", ("ours", "theirs")):
+        log = out and out / f"{benchmark}-{key}.log"
+        children[key] = stack.enter_context(start(key, work, path, log))
+    sides: dict[str, Side] = {}
+    for key, child in children.items():
+        with suppress(SystemExit):  # its first round says why
+            child.ready()  # nothing is timed while another engine starts
+        name = ours if key in OURS else theirs
+        name = name if key in ("ours", "theirs") else f"{key}: {name}"
+        sides[key] = Side(name=name, run=child.round, agree=agree if sides else None)
+    key, child = next(iter(children.items()))
+    if key in OURS:
+        sides[key] = replace(sides[key], facts=lambda: {**said, **more(child)})
+    compare(benchmark, sides | peers, rounds=options.rounds, keep=partial(write_rounds, out, said))
+
+
+def write_rounds(out: Path | None, said: Mapping[str, Any], side: str, results: Results, failed: str | None) -> None:
+    """Write what a side's rounds have said so far, without their answers; the first round is the warm-up."""
+    if out is not None:
+        rounds = [{key: value for key, value in each.items() if key not in _ANSWERS} for each in results]
+        document = {"side": side, **said, "rounds": rounds, "failed": failed}
+        write_atomically(out / f"pass-{side}.json", json_text(document, indent=1).encode())
 
 
 @contextmanager
@@ -203,6 +225,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
         "task": options.task,
         "count": options.items,
         "settings": {"context_tokens": options.context_tokens, **_thoughts(getattr(options, "thinking", 0))},
+        "kv_cache_gib": getattr(options, "kv_cache_gib", None) or (1 if serves_cpus() else 8),
         "engine_args": options.engine_args,
         "llm_args": options.llm_args,
     }

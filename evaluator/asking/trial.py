@@ -9,7 +9,6 @@ items.
     python -m evaluator.asking.trial < {"template": {...}, "posed": [[item, options], ...], "seconds": 10}"""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from evaluator.asking.templates import PromptTemplate, Wording
 from evaluator.asking.thoughts import thinking_variables
 from evaluator.core.errors import InputError
+from evaluator.core.isolated import environment
 from evaluator.core.records import Item
 
 _SECONDS = 10  # of processor time; for a prompt template, again for each this many items:
@@ -28,7 +28,6 @@ _ITEMS = 10_000
 _BYTES = 2**30  # of memory, beyond the libraries' own
 LONGEST = 1_000_000  # characters that a template may add to a turn
 _TOO_LARGE = 3  # exit code
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def try_template(tokenizer: Any, *, thinking: bool = False) -> None:
@@ -60,11 +59,10 @@ def try_prompts(template: PromptTemplate, posed: Iterable[tuple[Item, Sequence[s
 
 def _tried(job: Mapping[str, Any]) -> tuple[str | None, bytes]:
     """Run `main` on a job in its own process. Returns how it exceeded its limits, in words, and its output."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-P", "-m", __name__],
         input=json.dumps(job).encode(),
-        env={**os.environ, "PYTHONPATH": path, "USE_TORCH": "0"},
+        env=environment(USE_TORCH="0"),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=False,

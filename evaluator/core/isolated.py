@@ -23,6 +23,12 @@ class Ending:
     how: str  # "ended with exit code 1 (the last line)"
 
 
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment for a child, which finds the packages that this process was started from."""
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, **changes}
+
+
 def run_isolated(
     command: Sequence[str],
     log: Path,
@@ -68,6 +74,5 @@ def run_module(
     timeout: float | None = None,
 ) -> Ending:
     """`run_isolated` for a module of this program, offline. `defaults` are variables that the user may set."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {**(defaults or {}), **os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    env = {**(defaults or {}), **environment(HF_HUB_OFFLINE="1")}
     return run_isolated([sys.executable, "-P", "-m", module, *arguments], log, env=env, timeout=timeout)

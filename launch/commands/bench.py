@@ -1,6 +1,5 @@
 """`resurface bench` runs benchmarks of the checkout, each in its own process. The wheel does not contain them."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evaluator.core.errors import InputError, ResurfaceError, unknown
+from evaluator.core.isolated import environment
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # in a wheel: the folder of installed packages
 ALL = "all"  # runs every benchmark that needs no options, one after another
@@ -37,10 +37,9 @@ def bench(
         raise unknown("benchmark", name, names)
     if not (CHECKOUT / "benchmarks").is_dir():
         raise InputError("no benchmarks are installed; run this in a checkout of Resurface (`make install`)")
-    path = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
     for each in [each for each in BENCHMARKS if each != _NOT_IN_ALL] if name == ALL else [name]:
         command = [sys.executable, "-P", "-m", f"benchmarks.{BENCHMARKS[each]}", *context.args]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+        done = subprocess.run(command, env=environment(), check=False)
         if done.returncode in _TOLD:
             raise typer.Exit(done.returncode)
         if done.returncode:

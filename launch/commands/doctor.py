@@ -40,10 +40,11 @@ def doctor(
     ENGINES["vllm"].check_here(EngineConfig())
     logs = None
     if out is not None:
+        nearest = nearest_existing(out.with_name(f".{out.name}.writing"))  # as the card is called at first
+        if not nearest.is_dir():
+            raise InputError(f"{out}: --out: {nearest} is a file, not a directory")
         if out.is_dir():
             raise InputError(f"{out}: --out: is a directory, not a file")
-        if not nearest_existing(out.parent).is_dir():
-            raise InputError(f"{out}: --out: {nearest_existing(out.parent)} is a file, not a directory")
         logs = out.absolute().with_suffix(".logs")
         try:
             logs.mkdir(parents=True, exist_ok=True)

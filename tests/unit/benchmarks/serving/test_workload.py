@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.pruning.synthetic import write_passages
 from benchmarks.serving import lm_eval, workload
 from benchmarks.serving.sides import scored_pairs
+from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
 from tests.support.models import save_tiny_model
 
@@ -85,10 +87,26 @@ def test_a_bad_option_is_one_line(arguments, said, capsys):
     assert capsys.readouterr() == ("", "")  # no usage
 
 
+@pytest.mark.parametrize(("task", "distinct"), [("gazetteer", 20), ("random:300,600", 250)])
+def test_prompts_of_random_models_vary(task, distinct):
+    """Those of every serving benchmark and of `host`; the task's prompts have about 40 tokens."""
+    items = document("random:tiny", task, 9)["items"]
+    assert min(len(set(item["prompt"])) for item in items) > distinct
+    assert len({tuple(item["prompt"]) for item in items}) == 9
+    assert all(len({tuple(option) for option in item["options"]}) == 4 for item in items)
+
+
+def test_passages_of_random_models_vary(tmp_path):
+    model = workload.model_directory("random:tiny")
+    tokenizer = load_tokenizer(model)
+    passages = write_passages(tmp_path / "passages.txt", model, 9, 256).read_text(encoding="utf-8").splitlines()
+    ids = [tokenizer(passage)["input_ids"] for passage in passages]
+    assert min(map(len, ids)) >= 256
+    assert min(len(set(each[:256])) for each in ids) > 200
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    from evaluator.checkpoints.tokenizer import load_tokenizer
-
     return load_tokenizer(save_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
 
 
@@ -117,7 +135,7 @@ def test_random_items_become_words_of_about_their_length(tokenizer):
     lm_eval.respell(again, tokenizer)
     assert again["items"] == document["items"][:1]
     for item, (prompt, options) in zip(document["items"], lengths, strict=True):
-        assert prompt - 8 <= len(item["prompt"]) <= prompt
+        assert 0.9 * prompt <= len(item["prompt"]) <= 1.1 * prompt
         assert len(item["options"]) == len(options)
         for text, ids in zip(item["option_texts"], item["options"], strict=True):
             assert encode_as_lm_eval(tokenizer, item["text"], text) == (item["prompt"], ids)

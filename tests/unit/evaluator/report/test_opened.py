@@ -13,6 +13,7 @@ from matplotlib import pyplot
 
 from evaluator import open_run
 from evaluator.core.errors import InputError
+from evaluator.core.isolated import environment
 from evaluator.report import write_report
 from evaluator.report.opened import OpenRun
 from tests.support.documents import ROOT
@@ -127,7 +128,7 @@ def test_the_notebook_runs_without_an_engine_or_ray(run):
     heavy = 'assert "pandas" in sys.modules and not {"vllm", "ray", "torch", "transformers"} & {*sys.modules}'
     script = "\n".join([light, *("".join(each["source"]) for each in cells), heavy])
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=run.path.parents[1], env={"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
+        [sys.executable, "-c", script], cwd=run.path.parents[1], env=environment(MPLBACKEND="agg"),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

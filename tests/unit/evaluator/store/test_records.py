@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from evaluator.core.errors import ResurfaceError
+from evaluator.core.isolated import environment
 from evaluator.store import reading, schema
 from evaluator.store import records as store
 from evaluator.store.files import csv_bytes, parquet_bytes, write_atomically
@@ -179,7 +180,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path):
         "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "RecordStore(Path(sys.argv[1])).append('dense', 'gazetteer', 'a', RECORDS.empty_table())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, tmp_path], check=False, env=os.environ | {"PYTHONPATH": "."})
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], check=False, env=environment())
     assert done.returncode == -signal.SIGKILL
     records = RecordStore(tmp_path)
     folder = tmp_path / "records" / "dense" / "gazetteer"

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
+from evaluator.core.isolated import environment
 from launch.cluster.rendering import ClusterSettings, _seconds, render
 from tests.support.sweeps import refused
 
@@ -248,7 +249,7 @@ def test_pods_have_what_was_asked_for(rayjob):
 def test_a_job_stops_itself_if_another_try_cannot_change_its_exit_code(submitted, code):
     """KubeRay tries a job again that failed, but none that Ray calls stopped: here, Ray ends it at once."""
     entrypoint = yaml.safe_load(files("kuberay", **KUBERAY)["rayjob.yaml"])["spec"]["entrypoint"]
-    program = f"PYTHONPATH={Path(__file__).parents[4]} exec {entrypoint.replace('python', sys.executable, 1)}"
+    program = f"PYTHONPATH={environment()['PYTHONPATH']} exec {entrypoint.replace('python', sys.executable, 1)}"
     returned, calls = submitted(program, CODE=str(code))
     assert calls[0] == ["resurface", "sweep", "/shared/sweep.yaml", "--out", "/shared/runs/grid"]
     stops = [call for call in calls if call[0] == "ray"]

@@ -171,12 +171,17 @@ def test_what_is_known_after_each_witness_is_told(examined):
     assert (told[-1].ended, whole.ended) == (True, True)
 
 
-def test_without_the_engine_pruning_is_still_checked_and_an_error_for_an_answer_fails_with_its_reason(examined):
-    report = examined(served=EngineError("no kernel"))
+def test_no_engine_is_tried_after_served(examined):
+    report = examined(TWO_GPUS, served=EngineError("no kernel"))
+    assert (report.ended, report.seconds.keys()) == (True, {"pruning"})
     assert {f.check.name for f in report.checks if f.status == "pass"} == {"masks"}
+    assert failed(report) == {"samples", "two runs", "swap back"}
+    assert {f.why for f in report.checks if f.status == "skipped"} == {"not tried: the run 'served' has no result"}
     assert report.dtype == ""
     assert "engine" not in dict(doctor_report.document(report)["machine"])
 
+
+def test_error_for_an_answer_is_the_reason(examined):
     def broken(request: Request, answer: Response) -> Response:
         if request.request_id != "score-1":
             return answer
@@ -251,6 +256,7 @@ def test_what_can_be_mended_exits_2_before_anything_starts(tmp_path):
         (("--out", tmp_path), f"error: {tmp_path}: --out: is a directory, not a file"),
         (("--out", tmp_path / "other.md"), f"error: {tmp_path / 'other.logs'}: --out: the logs need this folder (File"),
         (("--out", file / "card.md"), f"error: {file / 'card.md'}: --out: {file} is a file, not a directory"),
+        (("--out", tmp_path / f"{'c' * 244}.md"), f"error: {tmp_path / '.ccc'}"),
         (("--dtype", "float33"), "error: unknown --dtype 'float33'; did you mean 'float32'?"),
     ):
         done = resurface("doctor", *arguments)

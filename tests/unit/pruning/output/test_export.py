@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core import liveness
 from evaluator.core.errors import InputError, JobError
+from evaluator.core.isolated import environment
 from pruning.output import export
 from pruning.output.manifest import MANIFEST_NAME, to_json
 from pruning.run import prune
@@ -49,8 +50,7 @@ _KILLED = textwrap.dedent(
 @pytest.mark.parametrize("step", ["copy", "1", "manifest"])
 def test_a_killed_export_leaves_nothing_that_loads(step, checkpoints, tmp_path):
     source, out = checkpoints("qwen3"), tmp_path / "out"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    died = subprocess.run([sys.executable, "-c", _KILLED, source, out, step], env=environment, capture_output=True)
+    died = subprocess.run([sys.executable, "-c", _KILLED, source, out, step], env=environment(), capture_output=True)
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     assert not out.exists()
     (partial,) = tmp_path.iterdir()

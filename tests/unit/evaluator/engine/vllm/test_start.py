@@ -70,6 +70,31 @@ def test_steps_are_large_unless_the_user_says_otherwise_and_no_smaller_than_a_gr
     assert chosen["compilation_config"]["cudagraph_capture_sizes"][-1] == largest_graph
 
 
+WEIGHTS = 16 * 10**9 / 2**30
+
+
+@pytest.mark.parametrize(
+    ("settings", "gib", "expected"),
+    [
+        ({}, 79, None),  # vLLM measures
+        ({"kv_cache_gib": 4}, 79, 4),
+        ({"kv_cache_gib": 4, "shared_gpu": True}, 79, 4),
+        # 80 % of what the weights leave of this engine's part
+        ({"gpu_memory_utilization": 0.5, "shared_gpu": True}, 79, 0.8 * (39.5 - WEIGHTS)),
+        ({"gpu_memory_utilization": 0.5, "shared_gpu": True, "tensor_parallel": 2}, 79, 0.8 * (39.5 - WEIGHTS / 2)),
+        ({"gpu_memory_utilization": 0.1, "shared_gpu": True}, 79, None),  # no room: vLLM says so
+        ({"kv_cache_gib": 4}, None, None),  # vLLM reads its environment
+        ({"shared_gpu": True}, None, None),
+    ],
+)
+def test_cache_of_given_size(settings, gib, expected):
+    """A token takes 576 KiB (36 layers of 32 heads of 128): 1 GiB holds 1,820, of which 1,792 are whole blocks."""
+    given = arguments.of_cache(EngineConfig(**settings), blueprint(), "bfloat16", 4096, gib and gib << 30)
+    size = given.pop("kv_cache_memory_bytes", None)
+    assert (size and size / 2**30) == (expected and pytest.approx(expected))
+    assert given == {"max_model_len": 1792 if settings == {"shared_gpu": True} else 4096}
+
+
 BUFFER = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"  # vLLM gives it another value in each process
 PLAIN = {"LD_LIBRARY_PATH": "/lib", "VLLM_API_KEY": "secret", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_DIST_IDENT": "17"}
 PLAIN |= {BUFFER: "VLLM_OBJECT_STORAGE_SHM_BUFFER_4711"}

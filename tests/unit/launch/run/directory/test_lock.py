@@ -270,6 +270,12 @@ def test_a_link_to_another_file_system_is_written_to_after_a_check(tmp_path: Pat
     assert [each.name for each in (tmp_path / "records").iterdir()] == ["a"]
 
 
+def test_places_of_any_length(tmp_path: Path) -> None:
+    """A name has at most 255 bytes, a path of such names has no limit of its own."""
+    need_place(tmp_path.joinpath(*["d" * 255] * 4))
+    assert refused(need_place, tmp_path / ("d" * 256)).endswith("--out: File name too long")
+
+
 def test_a_driver_that_ended_before_it_wrote_anything_leaves_a_place_for_the_next(tmp_path: Path) -> None:
     _lock(tmp_path).release()
     need_place(tmp_path)
