@@ -247,7 +247,7 @@ def _identity(
 ) -> Mapping[str, Any]:
     """All that records depend on. A run directory accepts only sweeps with this identity's digest."""
     return {
-        "models": {name: info.weights_digest for name, info in dense.items()},
+        "models": {name: " ".join(info.engine_keys) for name, info in dense.items()},
         "bases": {job.name: job.base for job in jobs},
         **({"kv_cache": caches} if (caches := {job.name: job.kv_cache for job in jobs if job.is_variant}) else {}),
         "checkpoints": [
