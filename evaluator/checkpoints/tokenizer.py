@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.shapes import text_model
 from evaluator.core.errors import InputError, of_kind, one_line, parse
 
 TOKENIZER = "tokenizer.json"
@@ -90,29 +89,20 @@ def tokenise_alike(one: Any, other: Any) -> bool:
 
 def eos_ids_of(tokenizer: Any) -> frozenset[int]:
     """The tokenizer's own EOS, and `eos_token_id` of the checkpoint's generation_config.json, or else of its
-    config.json. Raises InputError for one that is not an id or a list of ids, and for an id outside the vocabulary."""
+    config.json. Raises InputError for one that is not an id or a list of ids."""
     own = frozenset() if tokenizer.eos_token_id is None else frozenset({tokenizer.eos_token_id})
-    files = [Path(tokenizer.name_or_path) / name for name in ("config.json", "generation_config.json")]
-    stated = {
-        file: of_kind(parse(file.read_bytes(), str(file)), dict, str(file))
-        for file in files
-        if tokenizer.name_or_path and file.is_file()
-    }
-    size = text_model(stated.get(files[0], {})).get("vocab_size")
-    for file, content in reversed(stated.items()):
-        configured = content.get("eos_token_id")
-        if configured is None:
-            continue
-        ids = configured if isinstance(configured, list) else [configured]
-        if not all(type(number) is int for number in ids):
-            raise InputError(f"{file}: field 'eos_token_id' must be a token id or a list of them, not {configured!r}")
-        # Some lie beyond the tokenizer's tokens, but never beyond the model's logits.
-        beyond = [number for number in ids if number < 0 or (isinstance(size, int) and number >= size)]
-        if beyond:
-            raise InputError(
-                f"{file}: field 'eos_token_id': {beyond[0]} is outside the vocabulary (vocab_size: {size})"
-            )
-        return own | frozenset(ids)
+    for name in ("generation_config.json", "config.json") if tokenizer.name_or_path else ():
+        file = Path(tokenizer.name_or_path) / name
+        if file.is_file():
+            configured = of_kind(parse(file.read_bytes(), str(file)), dict, str(file)).get("eos_token_id")
+            if configured is None:
+                continue
+            ids = configured if isinstance(configured, list) else [configured]
+            if not all(type(number) is int for number in ids):
+                raise InputError(
+                    f"{file}: field 'eos_token_id' must be a token id or a list of them, not {configured!r}"
+                )
+            return own | frozenset(ids)
     return own
 
 

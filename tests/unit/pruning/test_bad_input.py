@@ -259,7 +259,6 @@ def test_a_machine_without_the_gpu_or_the_space_is_refused(checkpoints, tmp_path
     ("name", "content", "message"),
     [
         ("generation_config.json", '{"eos_token_id": "</s>"}', "eos_token_id' must be a token id"),
-        ("generation_config.json", '{"eos_token_id": 400}', "eos_token_id': 400 is outside the vocabulary"),
         ("tokenizer.json", "{", "the tokenizer cannot be loaded"),
     ],
 )

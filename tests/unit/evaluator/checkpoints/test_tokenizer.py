@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from evaluator.checkpoints.tokenizer import _PROBE, eos_ids_of, load_tokenizer
-from tests.support.models import EOS, VOCABULARY, save_tiny_model
+from tests.support.models import EOS, save_tiny_model
 from tests.support.sweeps import refused
 
 
@@ -48,22 +48,3 @@ def test_the_spelling_of_the_path_is_indifferent(tmp_path, monkeypatch):
 def test_an_eos_that_is_no_id_is_refused(checkpoint, value):
     (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
     assert "field 'eos_token_id' must be a token id" in refused(eos_ids_of, load_tokenizer(checkpoint))
-
-
-@pytest.mark.parametrize("value", [-1, 99999, [0, VOCABULARY]])
-@pytest.mark.parametrize("name", ["generation_config.json", "config.json"])
-def test_eos_outside_vocabulary_is_refused(checkpoint, value, name):
-    (checkpoint / "generation_config.json").unlink()
-    stated = json.loads((checkpoint / "config.json").read_text()) if name == "config.json" else {}
-    (checkpoint / name).write_text(json.dumps(stated | {"eos_token_id": value}))
-    told = refused(eos_ids_of, load_tokenizer(checkpoint))
-    wrong = value[-1] if isinstance(value, list) else value
-    named = f"{checkpoint / name}: field 'eos_token_id': {wrong}"
-    assert told == f"{named} is outside the vocabulary (vocab_size: {VOCABULARY})"
-
-
-def test_eos_beyond_the_tokenizer_is_kept(tmp_path):
-    """Published models have rows for more tokens than their tokenizers know."""
-    eos = (0, VOCABULARY + 63)
-    checkpoint = save_tiny_model(tmp_path / "model", vocabulary=VOCABULARY + 64, eos_ids=eos)
-    assert eos_ids_of(load_tokenizer(checkpoint)) == {*eos}

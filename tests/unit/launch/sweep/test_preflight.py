@@ -23,7 +23,7 @@ from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, prepare
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
-from tests.support.models import save_tiny_model
+from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
 from tests.support.run_directories import opened
 from tests.support.sweeps import refused
@@ -373,6 +373,17 @@ def test_template_that_opens_a_thought_is_told(tmp_path):
         template.write_text("{{ messages[0].content }}\n" + end)
         served = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
         assert (hint in served) is told
+
+
+@pytest.mark.parametrize("value", [-1, 99999, VOCABULARY + 63])
+def test_eos_outside_vocabulary_is_told(tmp_path, value):
+    """Published models have rows for more tokens than their tokenizers know: the last id is sound."""
+    save_tiny_model(tmp_path / "m", vocabulary=VOCABULARY + 64)
+    (tmp_path / "m" / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, value]}))
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+    notes = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
+    told = f"m: eos_token_id: {value}, which ends no answer, is no id of the vocabulary"
+    assert (told in notes) is (value != VOCABULARY + 63)
 
 
 def test_files_that_are_not_read_are_told(models, tmp_path):
