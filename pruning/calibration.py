@@ -10,7 +10,6 @@ case, punctuation and white space are equal."""
 
 import gzip
 import hashlib
-import json
 import logging
 import random
 import struct
@@ -23,7 +22,7 @@ from typing import Any
 
 from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.config import Frozen
-from evaluator.core.errors import InputError, need_regular, one_line
+from evaluator.core.errors import InputError, need_regular, one_line, parse
 from evaluator.core.liveness import HEARTBEAT
 from evaluator.core.saved_data import is_saved, saved_files, saved_texts
 from evaluator.core.text import code_of, normalise
@@ -35,7 +34,6 @@ Sources = Mapping[str, PassageSource]  # by name
 
 KINDS = ("c4", "c4:windows", "wikipedia:LANG,...", "balanced:LANG,...", "text:FILE,...", "jsonl:FILE,...")
 C4_ORIGIN = "c4:train:00000"
-FEW_TOKENS = 2048  # one sequence of the usual length; methods are published with 128 of them
 _TRAIN = "train"  # the split that calibrates, where there are several
 _C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
 _WIKIPEDIA = "wikimedia/wikipedia"
@@ -95,10 +93,7 @@ def _decode(file: str, row: int, line: bytes, json_lines: bool) -> str:
         raise InputError(f"{file}, line {row + 1}: calibration file is not UTF-8 ({error.reason})") from None
     if not text.strip() or not json_lines:
         return text if text.strip() else ""
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file}, line {row + 1}: is not JSON ({error.msg})") from None
+    value: Any = parse(line, f"{file}, line {row + 1}")
     passage = value.get("text") if isinstance(value, dict) else None
     if not isinstance(passage, str):
         raise InputError(f"{file}, line {row + 1}: field 'text' is missing or not a string")

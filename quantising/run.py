@@ -9,7 +9,7 @@ from evaluator.checkpoints.info import MANIFEST as PRUNE_MANIFEST
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.checkpoints.sparsity import measure
 from evaluator.checkpoints.tensors import read_tensors
-from evaluator.core.errors import JobError
+from evaluator.core.errors import InputError, JobError
 from pruning.calibration import Sources
 from pruning.output import export
 from pruning.output.job import NOTHING, Job, check_made
@@ -41,7 +41,8 @@ def check(
 def _check(job: Job[QuantiseConfig]) -> Any:
     """The tokenizer if the job has a calibration. Raises InputError; no weights are read."""
     METHODS[job.config.method].check(job.checkpoint, job.config.wanted)
-    job.check_source()
+    for table, head in job.check_source().head_only.items():  # llm-compressor would make up the table
+        raise InputError(f"{job.config.source}: tensor {table!r} is stored as {head!r} alone: rename it")
     export.check_place(job.checkpoint, job.out)
     return job.tokenizer()
 

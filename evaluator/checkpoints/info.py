@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from evaluator.checkpoints.quantisation import (
 )
 from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
 from evaluator.checkpoints.tensors import Tensor, count_weights, identity, read_tensors
-from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes
+from evaluator.core.errors import InputError, field, mapping_at, of_kind, parse, read_bytes
 
 MANIFEST = "prune_manifest.json"
+FEW_TOKENS = 2048  # one sequence of the usual length; methods are published with 128 of them
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # Keys of config.json about a checkpoint's origin or use, not its computation. They include the two dtypes, because the
@@ -252,6 +253,15 @@ def _read_pruning(path: Path, *, quantised: bool) -> dict[str, Any]:
         if manifest.get("removed")
         else [field(each, "name", str, place) for each in of_kind(manifest.get("matrices", []), list, place)],
     }
+
+
+def few_tokens(path: Path) -> Iterator[str]:
+    """A line for each step that saw little text. The manifests are known to be sound, or another program's."""
+    for name in (MANIFEST, QUANTISE_MANIFEST):
+        if (path / name).is_file():
+            tokens = mapping_at(parse(read_bytes(path / name), name), "calibration").get("tokens")
+            if isinstance(tokens, int) and tokens < FEW_TOKENS:
+                yield f"{path / name}: {tokens:,} tokens of calibration are few"
 
 
 def _number(manifest: dict[str, Any], name: str, place: str) -> float:

@@ -93,15 +93,16 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
     key = next((key for key in _KEYS if config.get(key) is not None), None)
     if key is None:
         return None
-    place = f"{path / 'config.json'}: {key}"
-    said = of_kind(config[key], dict, place)
+    said = of_kind(config[key], dict, f"{path / 'config.json'}: {key}")
+    stated = said.get(STATED_IN)
+    place = str(path / stated) if stated in _BESIDE else f"{path / 'config.json'}: {key}"
     # Before it was named in the configuration, compressed-tensors was the only one that wrote config_groups.
     named = "quant_method" in said or "config_groups" not in said
     library = field(said, "quant_method", str, place).lower() if named else COMPRESSED_TENSORS
     if library == COMPRESSED_TENSORS:
         return _compressed_tensors(path, said, place)
     found = _READERS.get(library, _by_bits)(library, said, place)
-    return replace(found, stated_in=said.get(STATED_IN))
+    return replace(found, stated_in=stated)
 
 
 def online_scheme(config: Mapping[str, Any]) -> str | None:

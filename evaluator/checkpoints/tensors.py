@@ -95,7 +95,7 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
         if len(files) > 1:
             raise InputError(f"{checkpoint}: holds {len(files)} *.safetensors files and no {INDEX} that lists them")
         return _by_name(read_header(files[0]))
-    document = parse(read_bytes(index), str(index), unique=True)
+    document = parse(read_bytes(index), str(index))
     weight_map: dict[str, Any] = field(document, "weight_map", dict, str(index))
     shards = {of_kind(shard, str, f"{index}: weight_map[{name!r}]") for name, shard in weight_map.items()}
     if not shards:
@@ -140,7 +140,7 @@ def read_header(file: Path) -> list[Tensor]:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
     if not text or len(text) < length:
         raise InputError(f"{file}: truncated, or not a safetensors file: {size} bytes hold no whole header")
-    header = of_kind(parse(text, f"{file}: header", unique=True), dict, f"{file}: header")
+    header = of_kind(parse(text, f"{file}: header"), dict, f"{file}: header")
     entries = [(name, value) for name, value in header.items() if name != "__metadata__"]
     if not entries:
         raise InputError(f"{file}: holds no tensor")

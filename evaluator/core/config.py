@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import date
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from evaluator.core.errors import InputError, unknown
@@ -34,6 +35,18 @@ def day(given: Any) -> date:
 
 
 Day = Annotated[date, BeforeValidator(day)]
+
+
+class KeysOnce(yaml.constructor.SafeConstructor):
+    """A loader that refuses a repeated key. YAML would silently keep the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} appears here twice", problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 class Named(Protocol):

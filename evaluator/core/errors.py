@@ -96,8 +96,8 @@ def read_bytes(file: Path) -> bytes:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
 
 
-def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
-    """The JSON value in UTF-8 text. Raises InputError that names `place`; with `unique` also for a key given twice."""
+def parse(text: bytes, place: str) -> Any:
+    """The JSON value in UTF-8 text. Raises InputError that names `place`, also for a key given twice."""
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -107,7 +107,7 @@ def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
         return found
 
     try:
-        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=each_once if unique else None)
+        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=each_once)
     except UnicodeDecodeError as error:
         raise InputError(f"{place}: not UTF-8 text (byte {error.start}: {error.reason})") from error
     except json.JSONDecodeError as error:

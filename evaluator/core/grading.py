@@ -10,7 +10,8 @@ Rule `strict` compares normal forms of `evaluator.core.plain`. A text contains a
 
 - A digit at the answer's edge touches no digit and no sign of a number. 1863 is not in 18636363, 5 not in -5 or 1.5, 1
   not in 1/2 or 1:30, and 1914 not in 1914-1918, which says more. A date does contain its year.
-- A number in Han characters is whole: neither 三 nor 十 is in 三十. So is a Roman numeral that ends an answer.
+- A number in Han characters is whole: neither 三 nor 十 is in 三十. So is a Roman numeral that ends an answer,
+  and a number word: `seven` is not in `seventeen`.
 - An answer of at most three letters touches no letter in scripts that separate words: `no` is not in `north`. A single
   letter has the answer's case: `A` is not in `a cat`. Longer answers may stand inside a word, which has its endings.
 - An answer may lack its leading article; of at most three letters, it must then be the whole text.
@@ -37,7 +38,10 @@ _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _HANGUL = re.compile("[가-힣]")
 _HAN_NUMBERS = frozenset("〇零一二三四五六七八九十百千万萬亿億兆两兩")
-_ROMAN = re.compile(r"(?:^|.* )(?=[ivxlcdm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})")
+_NUMBER = re.compile(
+    r"(?:^|.* )(?:(?=[ivxlcdm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
+    r"|four|seven|eight|nine|vier|fünf|sieben|acht|neun)"
+)
 
 
 def thinking_spans(text: str) -> list[tuple[int, int]]:
@@ -184,9 +188,9 @@ def _is_short(text: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _ends_in_roman(text: str) -> bool:
-    """Whether the last word is a Roman numeral: `world war i` is not in `world war ii`."""
-    return _ROMAN.fullmatch(text) is not None
+def _ends_in_number(text: str) -> bool:
+    """Whether the last word is a number whose name begins others: `world war i` is not in `world war ii`."""
+    return _NUMBER.fullmatch(text) is not None
 
 
 def _stands(answer: str, text: str, alone: bool) -> bool:
@@ -196,7 +200,7 @@ def _stands(answer: str, text: str, alone: bool) -> bool:
         end = start + len(answer)
         before, after = text[start - 1 : start], text[end : end + 1]
         glued = alone and answer[0].isdecimal() and before.islower()  # `5` in `h5n1`
-        last = (alone or _ends_in_roman(answer)) and not _HANGUL.match(after)  # particles follow a noun directly
+        last = (alone or _ends_in_number(answer)) and not _HANGUL.match(after)  # particles follow a noun directly
         if not (glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, last)):
             return True
         start = text.find(answer, start + 1)

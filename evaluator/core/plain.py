@@ -7,6 +7,7 @@
   Latin and Greek and the vowel signs of India stay. Digits of every script are one.
 - Numbers: thousands are joined, by the language's custom where a sign is ambiguous: `1.000` is 1 in English and 1000 in
   German. Six signs stay where they belong to a number: ⋅ (decimal), − (minus or range), ⁄ (fraction), ∶ (time), ×, ^.
+  A usual unit stands apart: `10km` is `10 km`.
 - Punctuation goes. Inside a word it becomes `'`, a joint: `e-mail`, `O'Brien` (`forms`). Between digits it is a space.
 - White space is single, and none stands between two characters of scripts that put no space between words."""
 
@@ -47,10 +48,11 @@ _BY_SPACE = re.compile(r"(?<![\d.,/:-])[1-9]\d{0,2}(?: \d{3})+(?![\d/:]|[.,]\d{3
 _DAY_FIRST = re.compile(r"(?<!\d)(\d\d?([./-])\d\d?\2)(\d{4})(?!\d)")
 _YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})([./-]\d\d?[./-]\d\d?)(?!\d)")
 _LEADING = re.compile(r"(?<![\w.,])\.(?=\d)")
-_BETWEEN = re.compile(r"(?<=\d)[-.,/:~—×](?=\d)")
+_BETWEEN = re.compile(r"(?<=\d)(?:[-.,/:~—×]|\.\.\.?)(?=\d)")
+_UNIT = re.compile(r"(?<=\d)(?=(?:[ap]m|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)\b)")
 _NEGATIVE = re.compile(r"(?<!\w)-([$€£¥₹₩]?)(?=\d)")
 _POSITIVE = re.compile(r"(?<!\w)\+(?=\d)")
-_SIGN_OF = {"-": "−", "~": "−", "—": "−", ".": "⋅", ",": "⋅", "/": "⁄", ":": "∶", "×": "×"}
+_SIGN_OF = {"-": "−", "~": "−", "—": "−", ".": "⋅", ",": "⋅", "/": "⁄", ":": "∶", "×": "×", "..": "−", "...": "−"}
 _WHOLE = re.compile(r"(?<=\d) (?=\d{1,2}⁄\d{1,2}(?![\d⁄]))")
 _INITIALS = re.compile(r"\b([^\W\d_])\.(?:(?=[^\W\d_]\b)| (?=[^\W\d_]\.))")  # `J.K.` and `J. K.`
 # Of a programming language, a note or a grade: `c#`, `c++`, `a+`. The number sign of `#5` is punctuation.
@@ -93,8 +95,8 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
         text = unicodedata.normalize("NFC", text).replace("I", "ı")
     simple = text.isascii()
     text = _ascii(text, cased) if simple else _characters(text, cased)
-    if _DIGIT.search(text) and _MARKED.search(text):
-        text = _numbers(text, code)
+    if _DIGIT.search(text):
+        text = _UNIT.sub(" ", _numbers(text, code) if _MARKED.search(text) else text)
     if "." in text[:-1]:
         text = _INITIALS.sub(r"\1", text)
     if "#" in text:

@@ -93,6 +93,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a reco
         float | None, Meaning("the share in the setting; N / M for a pattern N:M", "0 to 1")
     ] = None
     kv_cache: Annotated[str | None, Meaning("dtype of cached keys and values; `auto`: the engine's")] = None
+    architecture: Annotated[
+        str | None, Meaning("digest of config.json and of the tensors' shapes: equal weights may differ in it")
+    ] = None
 
 
 class Record(Origin, frozen=True, kw_only=True):
@@ -260,5 +263,6 @@ class ControlRow(VerdictRow):
 # A checkpoint's own columns, equal in all its records; PRUNING are the ones about its compression.
 METADATA = tuple(name for name in Origin.__struct_fields__ if name != "checkpoint")
 CONTEXT = ("context_tokens", "context_depth")
+IDENTITY = ("weights_digest", "architecture", "kv_cache")  # equal ones make a checkpoint a re-run of its base
 SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
-PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base", "kv_cache"))
+PRUNING = tuple(name for name in METADATA if name not in ("base", *IDENTITY))

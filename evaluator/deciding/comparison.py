@@ -61,6 +61,7 @@ class Side:
     settings: Mapping[tuple[str, str], Mapping[str, str]]
     prompts: str  # the kind of `prompt`; answers and prompts are compared only if both sides have the same kind
     rounded: frozenset[str] = frozenset()  # checkpoints whose activations are known to be quantised
+    notes: tuple[str, ...] = ()
 
 
 def side_of_run(inputs: Inputs, name: str) -> Side:
@@ -79,6 +80,8 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
             part["said"] = np.nan if said is None else done[said]
             length = done["greedy_prompt_tokens"].map(lambda tokens: "" if pd.isna(tokens) else f"{tokens:g}:")
             part["prompt"] = length + done["greedy_prompt_digest"].fillna("")  # older records have the length alone
+            if measure == "choice":
+                part["prompt"] = done["options_digest"].astype(str) + ":" + part["prompt"]
             part["cluster"] = inputs.contexts_of(subject.task, done)
             digests = inputs.digests.get(subject.task, {})
             part["digest"] = [digests.get(key, "") for key in zip(part["language"], part["item_id"], strict=True)]
@@ -93,7 +96,8 @@ def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame
     run, provenance = inputs.run, mapping_at(inputs.run, "provenance")
     columns = {name.replace("_", " "): outcomes[name] for name in SERVING}
     columns["kv cache"] = inputs.all_outcomes_of(checkpoint, task)["kv_cache"]
-    columns["weights"] = inputs.all_outcomes_of(checkpoint, task)["weights_digest"].str[:12]
+    for name, digest in (("weights", "weights_digest"), ("configuration", "architecture")):
+        columns[name] = inputs.all_outcomes_of(checkpoint, task)[digest].str[:12]
     found: dict[str, Any] = {
         name: " and ".join(sorted({str(value) for value in values.dropna()})) or None
         for name, values in columns.items()
@@ -120,7 +124,8 @@ def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
                 settings[model.model, own_task] = _lm_eval_settings(model.results, task)
     if not rows:
         raise InputError(f"{name}: no sample has a metric that is a number")
-    return Side(name, pd.DataFrame(rows, columns=list(ANSWERS)), settings, "prompt_hash")
+    notes = tuple(f"{file}: not read: there is a newer log of its task" for model in logged for file in model.older)
+    return Side(name, pd.DataFrame(rows, columns=list(ANSWERS)), settings, "prompt_hash", notes=notes)
 
 
 def _scored_rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
@@ -206,14 +211,16 @@ def compare(
     names = _paired(a, b, "checkpoint", pairs, "--pair")
     tasks = _paired(a, b, "task", task_pairs, "--pair-task")
     rows: list[Row] = []
-    notes: dict[str, None] = {}  # each once
+    notes = dict.fromkeys([*a.notes, *b.notes])  # each once
     differences = {}
     for (name, other), (task, other_task) in product(names.items(), tasks.items()):
         left = a.answers[(a.answers["checkpoint"] == name) & (a.answers["task"] == task)]
         right = b.answers[(b.answers["checkpoint"] == other) & (b.answers["task"] == other_task)]
         left, right = _with_languages(left, right)
         right, data, unpaired = by_content(left, right, a.name, b.name)
-        notes |= {f"{task}: {each}": None for each in unpaired}
+        left, right = _with_plain_names(left, right), _with_plain_names(right, left)
+        left, right, strange = _finite(left, right)
+        notes |= {f"{task}: {each}": None for each in (*unpaired, *strange)}
         found = list(_rows(left, right, alike=a.prompts == b.prompts))
         if found:
             # A setting that a side does not state is left out.
@@ -273,7 +280,6 @@ def _paired(a: Side, b: Side, what: str, pairs: Mapping[str, str] | None, option
 
 def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[Row]:
     """The rows of one checkpoint and task. `alike`: both sides have the same kind of prompts and answers."""
-    left, right = _with_plain_names(left, right), _with_plain_names(right, left)
     both = left.merge(right, on=_KEY, suffixes=("_a", "_b"))
     tests: dict[str, pd.DataFrame] = {}
     for measure, here in both.groupby("measure", sort=False):
@@ -312,6 +318,20 @@ def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     several = {bare for bare in plain.values() if list(plain.values()).count(bare) > 1}
     found = {name: bare for name, bare in plain.items() if bare in others - names - several}
     return own.assign(measure=own["measure"].map(lambda name: found.get(name, name))) if found else own
+
+
+def _finite(left: pd.DataFrame, right: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+    """Both sides without the items whose value is infinite or no number in one of them; a remark for each measure."""
+    every = pd.concat([left, right])
+    strange = every[~np.isfinite(every["value"].astype(float))]
+    remarks = []
+    for measure, rows in strange.groupby("measure", sort=False):
+        first = rows.iloc[0]
+        count = len(rows.drop_duplicates(_KEY))
+        remarks.append(f"{measure} left out ({count}): it is {first['value']} for {first['item_id']}")
+    gone = pd.MultiIndex.from_frame(strange[_KEY])
+    left, right = (side[~pd.MultiIndex.from_frame(side[_KEY]).isin(gone)] for side in (left, right))
+    return left, right, remarks
 
 
 def _moved(items: pd.DataFrame, *, alike: bool) -> Row:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from evaluator.core.errors import mapping_at, rows_at
-from evaluator.core.records import CONTEXT, FORMATS, METADATA, PRUNING, SERVING, Origin
+from evaluator.core.records import CONTEXT, FORMATS, IDENTITY, METADATA, PRUNING, SERVING, Origin
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
@@ -38,11 +39,15 @@ class Subject(Origin, frozen=True):
     """One checkpoint on one task, and how it was pruned (all None for a dense one)."""
 
     task: str
-    re_run: bool = False  # its weights are those of its base, and so is its cache
+    re_run: bool = False  # its weights, its configuration and its cache are those of its base
 
     @property
     def key(self) -> tuple[str, str]:
         return self.task, self.checkpoint
+
+    @property
+    def identity(self) -> tuple[str | None, ...]:
+        return tuple(getattr(self, name) for name in IDENTITY)
 
     @property
     def requested(self) -> float | None:
@@ -89,7 +94,7 @@ class Inputs:
             for each in screened_of(self.run)
             if each.early
         }
-        self._weights = {each.key: (each.weights_digest, each.kv_cache) for each in subjects}
+        self._identity = {each.key: each.identity for each in subjects}
         self._asked = {str(task): asked for task, asked in self._outcomes.asked.groupby("task")}
         # Each item's number within its task, and the number of its context by the item's number.
         self._numbers: dict[str, dict[tuple[str, str], int]] = {}
@@ -174,9 +179,9 @@ class Inputs:
         return self._comparisons[format]
 
     def could_differ(self, task: str, one: str, other: str | None) -> bool:
-        """Whether the models can cause a difference of two checkpoints on a task: not if the weights are the same and
+        """Whether the models can cause a difference of two checkpoints on a task: not if the models are the same and
         the evaluations alike. Holm's families leave out comparisons that could not differ."""
-        if other is None or self._weights.get((task, one)) != self._weights.get((task, other)):
+        if other is None or self._identity.get((task, one)) != self._identity.get((task, other)):
             return True
         return self.incomparable.get((task, one)) != self.incomparable.get((task, other))
 
@@ -210,7 +215,7 @@ class Inputs:
         load = partial(self._joined.__getitem__, (name, base, task, format))
         both = load()["language"].value_counts()
         reason = None
-        if (task, base) not in self._weights:
+        if (task, base) not in self._identity:
             reason = f"base {base!r} has no records of task {task!r}: evaluate it into the same run"
         elif both.empty:
             reason = f"no item in format {format!r} is common to {name!r} and its base {base!r}"
@@ -223,17 +228,15 @@ class Inputs:
 
 def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
     """In display order: dense ones, then by base and setting. `first`: a first row of each checkpoint and task."""
-    columns = ["task", "checkpoint", "base", "weights_digest", "kv_cache", *PRUNING]
+    columns = ["task", "checkpoint", *METADATA]
     rows: list[Row] = [{name: None if pd.isna(each[name]) else each[name] for name in columns} for each in first]
     for row in rows:
         if row["base"] == row["checkpoint"]:
             row["base"] = None
         row["kv_cache"] = row["kv_cache"] or "auto"
-    served = {row["checkpoint"]: (row["weights_digest"], row["kv_cache"]) for row in rows}
-    subjects = [
-        Subject(**row, re_run=row["base"] is not None and served.get(row["base"]) == served[row["checkpoint"]])
-        for row in rows
-    ]
+    subjects = [Subject(**row) for row in rows]
+    served: dict[str | None, Any] = {each.checkpoint: each.identity for each in subjects}
+    subjects = [msgspec.structs.replace(each, re_run=served.get(each.base) == each.identity) for each in subjects]
 
     def order(each: Subject) -> tuple[Any, ...]:
         setting = (each.method or "", each.pattern or "", each.requested or 0.0, each.calibration or "")

@@ -50,6 +50,7 @@ class Choice(ItemProbe):
         "option_tokens": "Int64",
         "option_words": "Int64",
         "option_characters": "Int64",
+        "options_digest": "Int64",  # equal options have equal ones, in any order
     }
 
     def options_of(self, question: Question) -> Options | None:
@@ -105,6 +106,8 @@ class Choice(ItemProbe):
         }
         for name, count in counts.items():
             reduced[f"option_{name}"] = won.total(count).round().astype("Int64")
+        hashes = pd.util.hash_array(texts.to_numpy(object)) % 2**31
+        reduced["options_digest"] = won.total(pd.Series(hashes, index=asked.index)).astype("Int64")
         return where_measured(reduced, asked, self.name, "recognised", won.decided)
 
 

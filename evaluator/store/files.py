@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PLACES = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EPIPE),
 )
 _BEGINNINGS = tuple("=+-@\t\r\n＝＋－＠")  # the wide forms too: some programs read them as the narrow ones
 _numbers = itertools.count()
@@ -72,11 +72,18 @@ def move_into(folder: Path, path: Path) -> Path:
     return target
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write bytes or parts, whole or not at all: temporary file, fsync, rename. Raises InputError if it cannot."""
+def write_atomically(path: Path, content: bytes | Iterable[bytes], *, named: bool = False) -> None:
+    """Write bytes or parts, whole or not at all: temporary file, fsync, rename. Raises InputError if it cannot.
+
+    `named`: by the user of this command. Then a link stays, and so does a pipe or a device, which gets the bytes."""
     parts = [content] if isinstance(content, bytes) else content
+    path = Path(os.path.realpath(path)) if named else path
     owner = _fence_of(path)
     try:
+        if named and path.exists() and not (path.is_file() or path.is_dir()):
+            with path.open("wb") as handle:
+                handle.writelines(parts)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         if owner is None:
             _renamed(path.parent / f".{path.name}.writing", path, parts)

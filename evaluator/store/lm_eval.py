@@ -40,6 +40,7 @@ class Logged:
     model: str
     samples: Mapping[str, tuple[Sample, ...]]
     results: Mapping[str, Any]
+    older: tuple[Path, ...] = ()  # samples that are not read
 
 
 def is_logged(path: Path) -> bool:
@@ -55,14 +56,17 @@ def read_logged(path: Path) -> list[Logged]:
         if (other := folders.setdefault(folder.name, folder)) is not folder:
             raise InputError(f"{path}: model {folder.name!r} was logged in {other} and in {folder}: name one of them")
         newest: dict[str, Path] = {}
+        older = []
         for file in sorted((each for each in _sample_files(path) if each.parent == folder), key=_time):
             # The task is between the first underscore and the last, as in lm-eval itself.
-            newest[file.stem[file.stem.find("_") + 1 : file.stem.rfind("_")]] = file
+            task = file.stem[file.stem.find("_") + 1 : file.stem.rfind("_")]
+            older += [newest[task]] if task in newest else []
+            newest[task] = file
         samples = {task: tuple(_samples(file, task)) for task, file in newest.items()}
         results: Mapping[str, Any] = {}
         if files := sorted(folder.glob("results_*.json"), key=_time):
             results = of_kind(parse(files[-1].read_bytes(), str(files[-1])), dict, str(files[-1]))
-        found.append(Logged(model=folder.name, samples=samples, results=results))
+        found.append(Logged(model=folder.name, samples=samples, results=results, older=tuple(older)))
     return found
 
 
@@ -107,11 +111,7 @@ def _sample(row: Any, task: str, place: str) -> Sample:
         answer=_answer(row.get("filtered_resps")),
         prompt_hash=str(row.get("prompt_hash", "")),
         doc_hash=text_field(row, "doc_hash", place),
-        scores={
-            str(name): float(value)
-            for name in names
-            if isinstance(value := row.get(name), int | float) and math.isfinite(value)
-        },
+        scores={str(name): float(value) for name in names if isinstance(value := row.get(name), int | float)},
     )
 
 

@@ -42,6 +42,12 @@ class Argument:
     words: Mapping[str, str] = field(default_factory=dict)
 
 
+class Items(list[Item]):
+    """Items of a folder, and its data files that are not read."""
+
+    left_out: tuple[str, ...] = ()
+
+
 class DataReader(Protocol):
     """Reads a data set. Users may add a `Source`: split, configuration and columns."""
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import Field, ValidationError
 
+from evaluator.core.config import KeysOnce
 from evaluator.core.errors import InputError, need_regular, one_line
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
@@ -30,7 +31,7 @@ from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"
 # In C where libyaml is there: every process reads the presets.
-_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader: Any = type("_Loader", (KeysOnce, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
 _Said = TypeVar("_Said", bound=Source)
 
 
@@ -100,7 +101,7 @@ def document(path: Path, kind: type[_Said]) -> _Said:
         # A few aliases can stand for billions of entries.
         if "*" in text and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise InputError(f"{path}: aliases (*name) are not read here")
-        loader = _SAFE(text)
+        loader = _Loader(text)
         try:
             content = loader.get_single_data()
         finally:

@@ -15,7 +15,7 @@ from evaluator.core.grading import gradable
 from evaluator.core.plain import plain
 from evaluator.core.records import Item
 from evaluator.core.text import code_of
-from evaluator.tasks.base import TaskSpec
+from evaluator.tasks.base import Items, TaskSpec
 from evaluator.tasks.source import Source
 
 UNKNOWN_SIZE = 10_000  # items in a language of a data set that would have to be fetched to be counted
@@ -32,6 +32,7 @@ class TaskData:
     pools: Mapping[str, tuple[Item, ...]]  # requested language -> all its items in file order, as requested
     every_pool: Mapping[str, tuple[Item, ...]]  # the same for all languages of the task: `unrelated` draws from these
     text: str | None = None  # of a text task, which has no pools
+    left_out: tuple[str, ...] = ()  # data files beside those that were read
 
     def named(self, name: str) -> "TaskData":
         if name == self.name:
@@ -91,7 +92,13 @@ def load_task(
     }
     wanted = every_pool if languages is None else dict.fromkeys(spelled(name, languages, every_pool))
     pools = {language: every_pool[language] for language in wanted}
-    return TaskData(name=name, digest=digest_of_items.hexdigest(), pools=pools, every_pool=every_pool)
+    return TaskData(
+        name=name,
+        digest=digest_of_items.hexdigest(),
+        pools=pools,
+        every_pool=every_pool,
+        left_out=read.left_out if isinstance(read, Items) else (),
+    )
 
 
 def _translated(parsed: TaskSpec, said: Source | None) -> bool:

@@ -142,7 +142,7 @@ class _Reader:
                 continue
             first, *rest = [path] if path in self._row else path.split(".")
             for value, alone in self._walk(self._row.get(first), rest, path, name):
-                prose = name in ("context", "question")
+                prose = name not in ("answers", "options")
                 yield self._texts.read(value, path, self._at(name), alone=alone, prose=prose)
 
     def _walk(

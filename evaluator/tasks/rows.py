@@ -4,6 +4,7 @@
 the files; those of JSON are parsed here, because it takes texts that look like dates for timestamps, and large integers
 beside fractions for floats."""
 
+import csv
 import glob
 import itertools
 import logging
@@ -18,6 +19,7 @@ from evaluator.core.errors import InputError, need_regular, of_kind, one_line, p
 from evaluator.core.records import Item
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_splits
 from evaluator.core.text import code_of
+from evaluator.tasks.base import Items
 from evaluator.tasks.mapping import RowMapping
 from evaluator.tasks.source import Fields, Source
 from evaluator.tasks.values import Texts, decoded
@@ -108,19 +110,36 @@ def _splits(place: Place, asked: tuple[str, ...], options: Mapping[str, Any]) ->
     if format not in _LOADERS.values():
         raise InputError(f"{place}: its files are {format!r}; only Parquet, JSON and CSV are read")
     if place.local and path.is_dir() and not _lists_configs(path):
-        _need_every_file(path, itertools.chain(*builder.config.data_files.values()), str(place))
-    if format == "json":
+        left = left_out(path, itertools.chain(*builder.config.data_files.values()))
+        if left:
+            raise InputError(
+                f"{place}: would leave out {', '.join(left)}: name one file, or give the folder files of one "
+                "format, of which all or none are named after a split (train, validation, test)"
+            )
+    if format != "parquet":
         manager = datasets.DownloadManager(
             download_config=datasets.DownloadConfig(cache_dir=options.get("cache_dir"), use_etag=False)
         )
         files = manager.download_and_extract(dict(builder.config.data_files))
-        return {str(split): _json_rows(manager.iter_files(its)) for split, its in files.items()}
+        if format == "json":
+            return {str(split): _json_rows(manager.iter_files(its)) for split, its in files.items()}
+        for file in itertools.chain(*map(manager.iter_files, files.values())):
+            _need_each_name_once(file)
     found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
     if format == "csv":  # whose values are guessed otherwise: 007 would be a number, and NA nothing
         columns = next(iter(found.values())).column_names
         features = datasets.Features({column: datasets.Value("string") for column in columns})
         found = datasets.load_dataset(*asked, **options, features=features, keep_default_na=False)
     return found
+
+
+def _need_each_name_once(file: str) -> None:
+    """Raises InputError for two columns of one name in a CSV file: only one of them would be read."""
+    with open(file, encoding="utf-8-sig", errors="replace", newline="") as stream:
+        names = [name for name in next(filter(None, csv.reader(stream)), []) if name]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise InputError(f"{file}: column {name!r} occurs twice")
 
 
 class JsonRows(list[dict[str, Any]]):
@@ -140,30 +159,25 @@ def _json_rows(files: Iterable[str]) -> JsonRows:
     for file in files:
         content = read_bytes(Path(file))
         if content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-            values = [(f"{file}: entry {number}", row) for number, row in enumerate(parse(content, file, unique=True))]
+            values = [(f"{file}: entry {number}", row) for number, row in enumerate(parse(content, file))]
         else:
             lines = [(f"{file}: line {number}", line) for number, line in enumerate(content.split(b"\n"), start=1)]
-            values = [(at, parse(line, at, unique=True)) for at, line in lines if line.strip()]
+            values = [(at, parse(line, at)) for at, line in lines if line.strip()]
         rows += [of_kind(row, dict, at) for at, row in values]
     return rows
 
 
-def _need_every_file(folder: Path, read: Iterable[str], where: str) -> None:
-    """Raises InputError if files below a folder hold data and are not read."""
+def left_out(folder: Path, read: Iterable[str | Path]) -> tuple[str, ...]:
+    """The files below a folder that hold data, and are neither read nor in a folder that is."""
     known = {Path(file).resolve() for file in read}
     left = []
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder)
         hidden = any(part.startswith(".") for part in name.parts[:-1]) or file.name.startswith("._")
         holds_data = _DATA.intersection(map(str.lower, file.suffixes)) and file.name not in _NO_DATA and file.is_file()
-        if holds_data and not hidden and file.resolve() not in known:
+        if holds_data and not hidden and known.isdisjoint([file.resolve(), *file.resolve().parents]):
             left.append(str(name))
-    if left:
-        more = f" and {len(left) - 10} more" if len(left) > 10 else ""
-        raise InputError(
-            f"{where}: would leave out {', '.join(left[:10])}{more}: name one file, or give the folder files of one "
-            "format, of which all or none are named after a split (train, validation, test)"
-        )
+    return (*left[:10], f"{len(left) - 10} more") if len(left) > 10 else tuple(left)
 
 
 def _lists_configs(folder: Path) -> bool:
@@ -190,7 +204,7 @@ def _reason(error: Exception, place: Place) -> str:
     return text
 
 
-def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: bool) -> list[Item]:
+def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: bool) -> Items:
     """The items of every configuration, in the order of their rows.
 
     The user's settings `said` override the preset `usual`. `data` names a repository on the hub, or (`local`) a
@@ -199,7 +213,8 @@ def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: b
     be loaded or has no answered item, and for a malformed row; it names data, row and field."""
     source = said.over(usual)
     items: dict[tuple[str, str], Item] = {}
-    for language, place in _places(task, data, source, said, local=local):
+    places = list(_places(task, data, source, said, local=local))
+    for language, place in places:
         with rows_at(place) as (split, rows):
             fields = source.fields
             if fields is None:  # each field is the column of its name, where there is one
@@ -215,7 +230,9 @@ def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: b
                 if items.setdefault((item.language, item.item_id), item) is not item:
                     raise InputError(f"{place}: language {item.language!r}: field 'id' repeats {item.item_id!r}")
             texts.finish()
-    found = list(items.values())
+    found = Items(items.values())
+    if local:
+        found.left_out = left_out(Path(data), [place.data for _, place in places])
     where = data if local else f"data set {data!r}"
     if not found:
         raise InputError(f"task {task!r}: {where}: holds no items")
@@ -236,10 +253,12 @@ def _places(task: str, data: str, source: Source, said: Source, *, local: bool) 
             yield language, Place(task=task, data=data, local=False, **hub)
         return
     # A configuration that is no directory and no file is the affair of the data set's card, or of whoever names it.
-    asked = path.is_dir() and (said.config is not None or _lists_configs(path))
+    asked = _lists_configs(path)
     found = 0
     for language, config in source.configs.items():
-        inner = _inside(path, language, config)
+        inner = _inside(path, language, config, said=said.config is not None)
+        if inner is None and said.config is not None and not _lists_configs(path):
+            raise InputError(f"task {task!r}: {data}: field 'config': there is no folder or file {config!r}")
         if inner is None and not asked and len(source.configs) > 1:
             continue
         found += 1
@@ -253,11 +272,11 @@ def _places(task: str, data: str, source: Source, said: Source, *, local: bool) 
         )
 
 
-def _inside(path: Path, language: str | None, config: str | None) -> Path | None:
-    """The directory or file with the name of a configuration, or with the name or code of its language."""
-    names = [name for name in (config, language, None if language is None else code_of(language)) if name is not None]
+def _inside(path: Path, language: str | None, config: str | None, *, said: bool) -> Path | None:
+    """The directory or file with the name of a configuration, or, unless users `said` it, that of its language."""
     if config is None:
         return None
+    names = [config] if said or language is None else [name for name in (config, language, code_of(language)) if name]
     if path.is_file():
         called = {*names, *(f"{name}{suffix}" for name in names for suffix in SUFFIXES)}
         return path if path.name in called else None

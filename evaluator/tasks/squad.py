@@ -5,7 +5,7 @@ nine languages, which it names in full, each with its gold passage."""
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from evaluator.core.errors import InputError, field, need_regular, of_kind, pars
 from evaluator.core.records import Item
 from evaluator.core.saved_data import is_saved, saved_rows
 from evaluator.core.text import name_of
-from evaluator.tasks.base import Argument, Task
+from evaluator.tasks.base import Argument, Items, Task
+from evaluator.tasks.rows import left_out
 
 LanguageOf = Callable[[str, Path], str]  # (item id, file) -> language
 _SPLIT = "validation"
@@ -32,7 +33,7 @@ def read_xquad(path: Path | None) -> list[Item]:
     Questions on one paragraph share a cluster, named by the article and the paragraph, which are the same ones in every
     language of XQuAD. Raises InputError."""
     if path is not None:
-        return _read_all(_files(path, "xquad.*.json"), "xquad", _xquad_language, shared_contexts=True)
+        return _read_all(path, "xquad.*.json", "xquad", _xquad_language, shared_contexts=True)
     items: list[Item] = []
     for language in _XQUAD_LANGUAGES:
         items += _in_contexts(language, _hub_rows("xquad", "google/xquad", f"xquad.{language}"))
@@ -56,7 +57,7 @@ def read_tydiqa(path: Path | None) -> list[Item]:
     The language is the prefix of an item's id (`swahili-123`), or else it is taken from the file's name
     (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question is its own cluster. Raises InputError."""
     if path is not None:
-        return _read_all(_files(path, "*.json"), "tydiqa", _tydiqa_language, shared_contexts=False)
+        return _read_all(path, "*.json", "tydiqa", _tydiqa_language, shared_contexts=False)
     rows = _hub_rows("tydiqa", "google-research-datasets/tydiqa", "secondary_task")
     return [_hub_item("tydiqa", row["id"].partition("-")[0], row, row["id"]) for row in rows]
 
@@ -87,16 +88,19 @@ def _files(path: Path, pattern: str) -> list[Path]:
     return found
 
 
-def _read_all(files: Sequence[Path], task: str, language_of: LanguageOf, *, shared_contexts: bool) -> list[Item]:
+def _read_all(path: Path, pattern: str, task: str, language_of: LanguageOf, *, shared_contexts: bool) -> Items:
     """Every item, in order. Raises InputError with file and place if malformed, for an id twice, and without items."""
     items: dict[tuple[str, str], Item] = {}
+    files = _files(path, pattern)
     for file in files:
         for item in _read(file, task, language_of, shared_contexts=shared_contexts):
             if items.setdefault((item.language, item.item_id), item) is not item:
                 raise InputError(f"{file}: language {item.language!r}: field 'id' repeats {item.item_id!r}")
     if not items:
         raise InputError(f"{files[0].parent}: holds no items")
-    return list(items.values())
+    found = Items(items.values())
+    found.left_out = left_out(path, files)
+    return found
 
 
 def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bool) -> Iterator[Item]:

@@ -53,7 +53,7 @@ def compare(
     if csv is not None:
         from evaluator.store.files import csv_bytes, write_atomically
 
-        write_atomically(csv, csv_bytes(found.frame))
+        write_atomically(csv, csv_bytes(found.frame), named=True)
     if as_json:
         document = {"schema_version": 1, "moved": len(found.moved), "differences": found.stated}
         # The frame's own `to_json` drops infinite numbers.

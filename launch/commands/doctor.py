@@ -55,7 +55,7 @@ def doctor(
 
     for report in _reports(dtype, logs):
         if out is not None:  # after every run, because a later run may be cut off
-            write_atomically(out, doctor_report.markdown(report).encode())
+            write_atomically(out, doctor_report.markdown(report).encode(), named=True)
     if as_json:
         print(json_text(doctor_report.document(report)))
     else:

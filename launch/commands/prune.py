@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from rich.markup import escape
 
+from evaluator.checkpoints.info import FEW_TOKENS
 from evaluator.core.errors import InputError
 from launch.commands.options import grouped, output, prune_request
 from launch.commands.terminal import console, errors, print_plain, warn
 from launch.sweep.compress import SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
-from pruning.calibration import FEW_TOKENS, check_named
+from pruning.calibration import check_named
 from pruning.config import Allocation, Repair
 from pruning.methods import METHODS
 from pruning.methods.patterns import Group

@@ -234,9 +234,10 @@ def _shown(question: Question, prompt: Prompt, format: Format, prompter: Prompte
     yield "|".join(_pieces(prompt.token_ids, prompter, tokenizer))
     yield ""
     yield f"right: {' / '.join(item.answers)}"
-    if question.options is None or format != "open":
-        return  # of one item alone, no other answer can be drawn
     yield ""
+    if format != "open" or question.options is None:
+        yield f"choice scores no options: {question.why_not('shown') if format == 'open' else 'it asks in format open'}"
+        return
     yield "choice scores, after this prompt (* is right):"
     texts = question.options.texts
     for number, (text, scored) in enumerate(zip(texts, prompter.continuations(prompt, texts), strict=True)):

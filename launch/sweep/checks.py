@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import CheckpointInfo, check_directory, inspect_checkpoint, read_config
+from evaluator.checkpoints.info import CheckpointInfo, check_directory, few_tokens, inspect_checkpoint, read_config
 from evaluator.checkpoints.quantisation import ONLINE, read_quantisation
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tensors import read_tensors
@@ -132,7 +132,7 @@ def served_here(
 def remarks(engine: EngineConfig, infos: Iterable[CheckpointInfo], max_model_len: int) -> Iterator[str]:
     """Notes on tensors that no engine uses, and on what an engine computes in another way than transformers."""
     for info in infos:
-        yield from (f"{info.name}: {note}" for note in info.notes)
+        yield from (f"{info.name}: {note}" for note in (*info.notes, *few_tokens(info.path)))
         model = text_model(read_config(info.path))
         scaling = model.get("rope_parameters") or model.get("rope_scaling") or {}
         kind = scaling.get("rope_type", scaling.get("type"))

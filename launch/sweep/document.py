@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from evaluator.core.config import KeysOnce
 from evaluator.core.errors import InputError, need_regular, one_line, unknown
 
 _LARGEST_FILE = 2**22  # bytes
@@ -67,16 +68,8 @@ def _expanded(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
     return sizes[id(node)]
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a repeated key. YAML would silently keep the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} appears here twice", problem_mark=key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
+class _Loader(KeysOnce, yaml.SafeLoader):
+    """Strings, numbers, lists and mappings."""
 
 
 def validated(

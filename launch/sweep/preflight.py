@@ -159,7 +159,11 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
             try:
                 info = inspections.result(job.name)
                 tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
-                eos_ids_of(tokenizers[job.name])
+                known = range(vocabulary_of(job.path) or _NO_LIMIT)
+                strays = [number for number in eos_ids_of(tokenizers[job.name]) if number not in known]
+                if strays:
+                    note = f"{job.name}: eos_token_id: {strays[0]}, which ends no answer, is no id of the vocabulary"
+                    notes = (*notes, note)
                 dense[job.name] = info
             except InputError as error:
                 refused[job.name] = str(error)
@@ -247,7 +251,7 @@ def _identity(
 ) -> Mapping[str, Any]:
     """All that records depend on. A run directory accepts only sweeps with this identity's digest."""
     return {
-        "models": {name: info.weights_digest for name, info in dense.items()},
+        "models": {name: " ".join(info.engine_keys) for name, info in dense.items()},
         "bases": {job.name: job.base for job in jobs},
         **({"kv_cache": caches} if (caches := {job.name: job.kv_cache for job in jobs if job.is_variant}) else {}),
         "checkpoints": [

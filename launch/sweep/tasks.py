@@ -116,7 +116,9 @@ class TaskPreparation:
         plain = plain_task(name)
         key = (config.task, config.languages, json.dumps(config.given()))
         if (plain, *key) not in self._data:
-            self._data[plain, *key] = load_task(config.task, config.languages, plain, config.said)
+            found = self._data[plain, *key] = load_task(config.task, config.languages, plain, config.said)
+            if found.left_out:
+                self.notes[f"{plain}: {config.task}: these files are not read: {', '.join(found.left_out)}"] = None
         if (name, *key) not in self._data:
             self._data[name, *key] = self._data[plain, *key].named(name)
         return self._data[name, *key]

@@ -100,11 +100,15 @@ def fates_of(directory: Path, run: Path) -> Sequence[Row]:
     from evaluator.metrics.columns import rows_of
     from evaluator.store.reading import read_run
 
-    digest = inspect_checkpoint(directory).weights_digest
-    rows = rows_at(read_run(run), "checkpoints")
-    names = [row["name"] for row in rows if row.get("weights_digest") == digest and isinstance(row.get("name"), str)]
+    info = inspect_checkpoint(directory)
+    alike = [
+        row
+        for row in rows_at(read_run(run), "checkpoints")
+        if row.get("weights_digest") == info.weights_digest and row.get("architecture") in (None, info.architecture)
+    ]
+    names = [row["name"] for row in alike if isinstance(row.get("name"), str)]
     if not names:
-        raise InputError(f"--run: {run}: has no finished checkpoint with the weights of {directory}")
+        raise InputError(f"--run: {run}: has no finished checkpoint with the weights and config.json of {directory}")
     table = run / "tables" / "fates.csv"
     try:
         frame = pd.read_csv(table, keep_default_na=False, dtype=str)

@@ -22,6 +22,7 @@ _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a b
 _EMBEDDED = 1024  # tokens that are embedded at once: their masks grow with the square
 # Bytes of released layers that are kept: the system clears memory that was given back before it is used again.
 _KEPT_BYTES = 1 << 26
+_HEAD = "lm_head.weight"
 
 
 class _Recorder(nn.Module):
@@ -62,8 +63,12 @@ class Decoder:
         self.config = config
         self._architecture = architecture
         self.recurrent = architecture.recurrent  # only one sequence at a time can run through a layer
-        present = [p for p in architecture.prefixes if f"{p}embed_tokens.weight" in checkpoint.entries]
+        entries = checkpoint.entries
+        present = [p for p in architecture.prefixes if any(name.startswith(f"{p}layers.") for name in entries)]
         self._prefix = present[0] if present else architecture.prefixes[0]
+        table = f"{self._prefix}embed_tokens.weight"
+        # A tied matrix may have the head's name alone; `check_fit` refuses one that is not tied.
+        self._table = _HEAD if table not in entries and _HEAD in entries else table
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of token ids in the config that no forward pass here uses
             self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
@@ -72,7 +77,7 @@ class Decoder:
         self.layers: nn.ModuleList = self._model.layers
         if architecture.experts is not None:
             separate(self.layers, architecture.experts)
-        names = {f"{self._prefix}embed_tokens.weight": tuple(self._model.embed_tokens.weight.shape)}
+        names = {self._table: tuple(self._model.embed_tokens.weight.shape)}
         for index, layer in enumerate(self.layers):
             names |= {self.tensor_name(index, n): tuple(t.shape) for n, t in layer.state_dict().items()}
         for name, shape in names.items():
@@ -159,7 +164,7 @@ class Decoder:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             skeleton = AutoModel.from_config(config, dtype=self.dtype).eval()
-        rows = self.checkpoint.rows(f"{self._prefix}embed_tokens.weight", unique)
+        rows = self.checkpoint.rows(self._table, unique)
         skeleton.embed_tokens.weight = nn.Parameter(rows.to(self.dtype), requires_grad=False)
         skeleton.layers = nn.ModuleList(_Recorder(self._received) for _ in range(len(self)))
         skeleton.config.num_hidden_layers = len(self)

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from evaluator.checkpoints.files import digest_once
-from evaluator.checkpoints.fit import check_fit
+from evaluator.checkpoints.fit import Fit, check_fit
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.quantisation import read_quantisation
-from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer
 from evaluator.core.errors import InputError
 from pruning.calibration import Calibration, Sources, check_disjoint, digests_of, iterate, load, take_passages
 from pruning.config import JobConfig
@@ -48,21 +48,24 @@ class Job(Generic[ConfigT]):
             check_made(manifest, self.config, self.out, self.held_out, self.checkpoint)
         return manifest
 
-    def check_source(self) -> None:
-        """Raises InputError for tensors that are not those of the model, or that are tied the other way round."""
+    def check_source(self) -> Fit:
+        """Raises InputError for tensors that are not those of the model."""
         directory = self.checkpoint.directory
         config = read_config(directory)
         tensors = [*self.checkpoint.entries.values()]
-        fit = check_fit(directory, config, tensors, read_quantisation(directory, config))
-        for table, head in fit.head_only.items():
-            raise InputError(f"{directory}: tensor {table!r} is stored as {head!r} alone: rename it")
+        return check_fit(directory, config, tensors, read_quantisation(directory, config))
 
     def tokenizer(self) -> Any:
-        """A calibration's tokenizer, or None. Raises InputError for a bad source; reads one passage of a remote one."""
-        calibration = self.config.calibration
-        if calibration is None:
+        """The tokenizer; None if there is none, and no calibration. Reads one passage of a remote source.
+
+        Raises InputError for a bad source of calibration, a bad tokenizer and bad ids that end an answer."""
+        calibration, directory = self.config.calibration, self.checkpoint.directory
+        if calibration is None and not any(directory.glob("tokenizer*")):
             return None
-        tokenizer = load_tokenizer(self.checkpoint.directory)
+        tokenizer = load_tokenizer(directory)
+        eos_ids_of(tokenizer)
+        if calibration is None:
+            return tokenizer
         source = calibration.source
         if source in self.sources or source.partition(":")[0] in ("text", "jsonl"):  # no network
             check_disjoint(take_passages(calibration, self.config.seed, self.sources), self.held_out)

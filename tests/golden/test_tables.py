@@ -409,3 +409,12 @@ def test_a_re_run_is_not_the_headline_unless_it_is_alone():
     )
     found = tables(asked(4, name="dense", base=None), again, asked(4))
     assert sentence_of(found).startswith("p: open accuracy 4 → 4 of 4")
+
+
+def test_other_configuration_is_no_re_run():
+    """Equal weights compute something else with another rope_theta: no noise floor comes of them."""
+    again = asked(3, name="again").assign(weights_digest="dense", method=None, architecture="theta 10000")
+    found = tables(asked(4, name="dense", base=None).assign(architecture="theta 500000"), again, asked(4))
+    fates = found["fates"]
+    assert not fates["re_run"].any()
+    assert fates["noise_floor"].isna().all()

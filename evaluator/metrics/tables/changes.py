@@ -5,8 +5,8 @@ Table `fates`: what became of the answers that the dense model knew (`evaluator.
 The share of mc_only is the dissociation rate. `mc_only_corrected` subtracts the lucky guesses among K options. If U
 items are truly not recognised, chance picks U/K, and U(1 - 1/K) count as lost. So each lost item represents 1/(K - 1)
 lucky guesses. The result is not clipped: below zero, chance explains more than was measured. A checkpoint with the
-weights of its base is a re-run: its mc_only is noise of the measurement, the `noise_floor` in the rows of the pruned
-checkpoints of that base.
+weights and configuration of its base is a re-run: its mc_only is noise of the measurement, the `noise_floor` in the
+rows of the pruned checkpoints of that base.
 
 Table `flips`: how many answers changed, even if the accuracy did not (Dutta et al., arXiv 2407.09141).
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from evaluator.asking.thoughts import Thought
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.core.records import PRUNING, Item, Origin, Record
+from evaluator.core.records import IDENTITY, PRUNING, Item, Origin, Record
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import BaseAnswer, References
@@ -58,8 +58,8 @@ class BaseSource:
 
 def origin_of(info: CheckpointInfo, base: str | None) -> Origin:
     """The first columns of a checkpoint's records, if it is compared with `base`."""
-    named = {name: getattr(info, name) for name in (*PRUNING, "kv_cache")}
-    return Origin(checkpoint=info.name, weights_digest=info.weights_digest, base=base, **named)
+    named = {name: getattr(info, name) for name in (*PRUNING, *IDENTITY)}
+    return Origin(checkpoint=info.name, base=base, **named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

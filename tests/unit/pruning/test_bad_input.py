@@ -90,7 +90,8 @@ def test_what_does_not_fit_together_is_refused(checkpoints, passages, tmp_path):
         ("blank.txt", b"\n \n\n", "is empty"),
         ("latin.txt", "caf\xe9\n".encode("latin-1") * 9, "latin.txt, line 1: .* not UTF-8"),
         ("a.jsonl", b'{"text": "w1 w2"}\n{"txet": 1}\n', "a.jsonl, line 2: field 'text'"),
-        ("b.jsonl", b'{"text": "w1 w2"}\nhello\n', "b.jsonl, line 2: is not JSON"),
+        ("b.jsonl", b'{"text": "w1 w2"}\nhello\n', "b.jsonl, line 2: not JSON"),
+        ("b.jsonl", b'{"text": "w1", "text": "w2"}\n', "b.jsonl, line 1: key 'text' occurs twice"),
         ("c.jsonl.gz", b"not gzip", "c.jsonl.gz: calibration file cannot be read"),
         ("d.jsonl.gz", HALF_ZIPPED, "d.jsonl.gz: calibration file cannot be read"),
     ],
@@ -252,3 +253,16 @@ def test_a_machine_without_the_gpu_or_the_space_is_refused(checkpoints, tmp_path
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
     for device, message in (("cuda", "device: 'cuda' is not on"), ("cpu", "no space left")):
         refused(magnitude(checkpoints("qwen3"), device=device), tmp_path / "out", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("generation_config.json", '{"eos_token_id": "</s>"}', "eos_token_id' must be a token id"),
+        ("tokenizer.json", "{", "the tokenizer cannot be loaded"),
+    ],
+)
+def test_what_eval_would_refuse_is_not_pruned(name, content, message, copied, tmp_path):
+    """Not by a method without calibration either, which encodes nothing."""
+    (copied / name).write_text(content)
+    refused(magnitude(copied), tmp_path / "out", message)

@@ -1,9 +1,12 @@
 """Whole jobs on tiny models against the brute force."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pruning import run
 from pruning.layers import repair
@@ -236,3 +239,22 @@ def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(checkpoi
     assert manifest.config["calibration"]["source"] == manifest.calibration.source == "text:text.txt"
     assert manifest.calibration.files.keys() == {"text.txt"}
     assert {passage.origin for passage in manifest.calibration.passages} == {"text.txt"}
+
+
+def test_head_only_prunes_like_its_twin(checkpoints, passages, tmp_path):
+    """A tied matrix that is stored under the head's name is the embedding too, as it is for `eval`."""
+    source = checkpoints("qwen3")
+    twin = Path(shutil.copytree(source, tmp_path / "twin"))
+    tensors = load_file(twin / "model.safetensors")
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    save_file(tensors, twin / "model.safetensors", metadata={"format": "pt"})
+    prune(config(source, passages), tmp_path / "one")
+    prune(config(twin, passages), tmp_path / "other")
+    one, other = tiny.weights(tmp_path / "one"), tiny.weights(tmp_path / "other")
+    assert torch.equal(one.pop("model.embed_tokens.weight"), other.pop("lm_head.weight"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
+    settings = json.loads((twin / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (twin / "config.json").write_text(json.dumps(settings))
+    assert "the files lack tensor 'model.embed_tokens.weight'" in refused(check, config(twin, passages), tmp_path / "x")

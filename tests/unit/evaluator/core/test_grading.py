@@ -138,6 +138,11 @@ def test_punctuation_is_what_unicode_says(text):
 # language, gold answer, response
 RIGHT = [
     # english
+    ("english", "10 km", "It is 10km long."),
+    ("english", "10km", "10 km"),
+    ("english", "3 pm", "at 3pm"),
+    ("english", "seven", "Seven."),
+    ("finnish", "seitsemän", "seitsemänteen"),
     ("english", "J.K. Rowling", "J. K. Rowling"),
     ("english", "Washington, D. C.", "in Washington, D.C."),
     ("english", "C", "vitamin C. A cat"),
@@ -272,6 +277,12 @@ WRONG = [
     # english
     ("english", "World War I", "World War II"),
     ("english", "Louis XVII", "Louis XVIII"),
+    ("english", "5", "5…10"),
+    ("english", "10", "5..10"),
+    ("english", "seven", "seventeen"),
+    ("english", "chapter eight", "chapter eighty"),
+    ("german", "acht", "achtzehn"),
+    ("english", "10 km", "10kmh"),
     ("english", "3", "3×10⁸"),
     # chinese
     ("chinese", "三", "三十万"),

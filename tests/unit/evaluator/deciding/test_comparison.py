@@ -128,8 +128,9 @@ def test_languages_have_rows_of_their_own_and_keep_items_of_one_id_apart():
 
 def test_settings_of_records_and_runs_that_differ_are_named_and_prompts_counted():
     other = {"dtype": "bfloat16", "engine_version": "1", "weights_digest": "f" * 64, "prompt_tokens": 51}
-    found = compare(run("a", RIGHT, RIGHT), run("b", RIGHT, RIGHT, **other))
+    found = compare(run("a", RIGHT, RIGHT, architecture="d1"), run("b", RIGHT, RIGHT, **other, architecture="d2"))
     differences = {"dtype": ("float32", "bfloat16"), "engine version": ("0", "1"), "weights": ("a", "f" * 12)}
+    differences["configuration"] = ("d1", "d2")
     assert found.differences["int4", "t"] == differences
     assert only(found.frame, measure="open")["other_prompt"] == 2
     dated = [run(name, RIGHT, RIGHT, prompt_digest=each) for name, each in (("a", "00"), ("b", "11"), ("c", None))]
@@ -287,6 +288,24 @@ def test_sides_without_digests_pair_by_id():
     found = compare(a, exported)
     assert only(found.frame, measure="open")["n"] == 1
     assert "options changed (1): 1" in found.notes[0]
+
+
+def test_other_drawn_options_are_counted():
+    """The items are the same, and what choice was made among is not."""
+    drawn = [RIGHT, replace(RIGHT, option_texts=("g", "other", "w2", "w3"))]
+    found = compare(run("a", RIGHT, RIGHT), run("b", *drawn))
+    assert only(found.frame, measure="choice")["other_prompt"] == 1
+    assert only(found.frame, measure="open")["other_prompt"] == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_metrics_without_number_are_told(value):
+    """The document is on both sides: it is not one that only A has."""
+    a = logged("m", "acc", *[(f"h{n}", score, {}) for n, score in enumerate((1.0, 0.0, 1.0))])
+    b = logged("m", "acc", *[(f"h{n}", score, {}) for n, score in enumerate((1.0, value, 1.0))])
+    found = compare(a, b)
+    assert only(found.frame, language="all")[["n", "alone_a", "alone_b"]].tolist() == [2, 0, 0]
+    assert found.notes == [f"arc: choice left out (1): it is {value} for doc 1"]
 
 
 def test_lm_eval_duplicates_pair_by_doc_id():

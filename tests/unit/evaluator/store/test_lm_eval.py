@@ -5,6 +5,7 @@ import json
 import pytest
 
 from evaluator.core.errors import InputError
+from evaluator.deciding.comparison import side_of_logged
 from evaluator.store.lm_eval import is_logged, read_logged
 from tests.support.sweeps import refused
 
@@ -34,10 +35,13 @@ def test_samples_of_several_filters_and_the_results_beside_them(tmp_path):
     flexible = LINE | {"filter": "flexible-extract", "filtered_resps": ["18."], "exact_match": 0.0}
     flexible |= {"metrics": ["exact_match", "perplexity"], "perplexity": [1.0, 2]}
     assert not is_logged(tmp_path)
-    assert is_logged(logged(tmp_path / "org__model", LINE | {"exact_match": 0.5}, time="2026-01-01T00-00-00"))
+    first = logged(tmp_path / "org__model", LINE | {"exact_match": 0.5}, time="2026-01-01T00-00-00")
+    assert is_logged(first)
     logged(tmp_path / "org__model", LINE, flexible)
     (tmp_path / "org__model" / "results_2026-01-02T03-04-05.6.json").write_text('{"config": {"model": "vllm"}}')
     (found,) = read_logged(tmp_path)
+    assert found.older == (first,)
+    assert side_of_logged([found], "a").notes == (f"{first}: not read: there is a newer log of its task",)
     assert (found.model, found.results) == ("org__model", {"config": {"model": "vllm"}})
     strict, loose = found.samples["gsm8k_cot"]
     assert (strict.filter, strict.scores, strict.prompt_hash) == ("strict-match", {"exact_match": 1.0}, "b0")

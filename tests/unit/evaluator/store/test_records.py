@@ -310,7 +310,8 @@ def test_records_are_stored_as_the_contract_says():
     floats, flags = pa.list_(pa.float32()), pa.list_(pa.bool_())
     stored = [
         ("checkpoint weights_digest base method pattern", text), ("sparsity", number), ("calibration", text),
-        ("requested_sparsity", number), ("kv_cache task language item_id format probe", text), ("index", count),
+        ("requested_sparsity", number), ("kv_cache architecture task language item_id format probe", text),
+        ("index", count),
         ("seed", pa.int64()), ("status text", text), ("token_ids", pa.list_(count)), ("logprob", number),
         ("rank", count), ("margin", number), ("is_gold", flag), ("option_text", text), ("contains exact_match", flag),
         ("token_f1", number), ("prompt_tokens", count), ("truncated", flag), ("cached_tokens", count),

@@ -81,6 +81,7 @@ def test_a_preset_takes_the_split_that_is_there_and_configurations_of_a_director
     lines(tmp_path / "notes.jsonl", {"x": 1})
     data = load_task(f"mlqa:{tmp_path}", None)
     assert list(data.pools) == ["german", "hindi"]
+    assert data.left_out == ("both/test.jsonl", "both/validation.jsonl", "mine.jsonl", "notes.jsonl")
     assert items_by_language(f"mlqa:{tmp_path}", ["de"]) == {"german": 1}
     assert list(load_task(f"mlqa:{tmp_path / 'hi.jsonl'}", None).pools) == ["hindi"]
     message = only_error(f"mlqa:{tmp_path / 'notes.jsonl'}")
@@ -94,6 +95,19 @@ def test_a_preset_takes_the_split_that_is_there_and_configurations_of_a_director
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n{card}---\n", encoding="utf-8")
     for task in names:
         assert [item.item_id for item in load_task(f"{task}:{tmp_path}", None).pools["english"]] == [task]
+
+
+@pytest.mark.parametrize("config", ["zz", {"english": "zz"}])
+@pytest.mark.parametrize("name", ["", "english.jsonl"])
+def test_configuration_that_is_not_there(tmp_path, config, name):
+    """Neither the file of the language nor the only file stands for the configuration that is named."""
+    lines(tmp_path / "english.jsonl", {"n": 1, "q": "q", "a": "x"})
+    said = Source.model_validate(
+        {"config": config, "fields": MINE.fields} | ({"language": "english"} if config == "zz" else {})
+    )
+    assert "field 'config': there is no folder or file 'zz'" in only_error(f"hf:{tmp_path / name}", said)
+    lines(tmp_path / "zz.jsonl", {"n": 2, "q": "q", "a": "x"})
+    assert load_task(f"hf:{tmp_path}", None, said=said).pools["english"][0].item_id == "2"
 
 
 def test_a_mapping_in_a_file_and_files_that_are_not_read(tmp_path):

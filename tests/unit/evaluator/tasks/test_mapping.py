@@ -256,6 +256,7 @@ def test_belebele_is_parallel():
     ("text", "message"),
     [
         ("data: [", "not valid YAML"),
+        ("data: x\nfields: {question: q, question: p}", "key 'question' appears here twice"),
         ("&a [*a, *a]", "aliases (*name) are not read here"),
         ("{data: 2026-02-31}", "not valid YAML: day is out of range"),
         ("- a", "a mapping with data and fields is needed, not ['a']"),

@@ -141,6 +141,7 @@ def without(name):
         ({**LINE, "answers": ["x", 3]}, ["field 'answers'[1] must be a string, not 3"]),
         ({**LINE, "answers": {"text": ["x"] * 40}}, ["field 'answers' must be a list", "..."]),
         ({**LINE, "options": ["x", " "]}, ["field 'options'[1] is empty"]),
+        ('{"id": "b", "id": "c"}', ["key 'id' occurs twice"]),
         ({**LINE, "context": "\ud800"}, ["field 'context' holds a lone surrogate at character 0"]),
         (LINE, ["field 'id' repeats 'a' of line 1"]),
         ([LINE], ["must be an object"]),
@@ -164,7 +165,7 @@ def test_xquad_languages_come_from_file_names_and_paragraphs_are_clusters(tmp_pa
         write(tmp_path / f"xquad.{language}.json", {"data": [{"title": "A", "paragraphs": [first, second]}]})
     write(tmp_path / "notes.json", "not read")
     data = load_task(f"xquad:{tmp_path}", None)
-    assert list(data.pools) == ["en", "th"]
+    assert (list(data.pools), data.left_out) == (["en", "th"], ("notes.json",))
     assert [item.item_id for item in data.pools["th"]] == ["1", "2", "3"]
     clusters = [item.cluster for item in data.pools["en"]]
     assert clusters[0] == clusters[1] != clusters[2]
@@ -213,6 +214,7 @@ def test_tydiqa_without_a_language(tmp_path, name):
         ("{", ["not JSON"]),
         ([], ["must be an object, not []"]),
         ({}, ["field 'data' is missing"]),
+        ('{"data": [], "data": []}', ["key 'data' occurs twice"]),
         ({"data": {}}, ["field 'data' must be a list"]),
         ({"data": []}, ["holds no items"]),
         ({"data": [7]}, ["data[0] must be an object, not 7"]),

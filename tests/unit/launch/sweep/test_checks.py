@@ -1,6 +1,7 @@
 """Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run says that it need not be."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import engine
-from launch.sweep.checks import check_distinct, check_divided, check_dtypes
+from launch.sweep.checks import check_distinct, check_divided, check_dtypes, remarks
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import validated
 from launch.sweep.jobs import expand
@@ -36,6 +37,27 @@ def check(tmp_path: Path, config: EngineConfig, *, base: str | None = "dense", d
     jobs = expand(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
     infos: dict[str, CheckpointInfo] = {name: inspect_checkpoint(path, name) for name, path in paths.items()}
     check_dtypes(config, jobs, infos)
+
+
+@pytest.mark.parametrize(("longest", "factors"), [(511, "short"), (512, "long")])
+@pytest.mark.parametrize("kind", ["longrope", "su"])
+def test_longrope_is_told(tmp_path, longest, factors, kind):
+    """vLLM takes one set of factors for all prompts, transformers by the length of each."""
+    rope = {"rope_scaling": {"type": kind}, "original_max_position_embeddings": 512}
+    plain = [inspect_checkpoint(write(tmp_path / "plain", tensors()), "plain")]
+    scaled = [replace(plain[0], path=write(tmp_path / "scaled", tensors(), CONFIG | rope))]
+    (told,) = remarks(EngineConfig(), scaled, longest)
+    assert f"LongRoPE: vLLM computes every prompt with the {factors} factors" in told
+    assert f"up to {longest} tokens; transformers uses the long ones for more than 512 only" in told
+    assert list(remarks(EngineConfig(), plain, longest)) == []
+    assert list(remarks(EngineConfig(kind="torch"), scaled, longest)) == []
+
+
+def test_little_calibration_is_told(tmp_path):
+    info = inspect_checkpoint(write(tmp_path / "small", tensors()))
+    (info.path / "prune_manifest.json").write_text('{"calibration": {"tokens": 7}}')
+    (told,) = remarks(EngineConfig(), [info], 512)
+    assert told.endswith("prune_manifest.json: 7 tokens of calibration are few")
 
 
 def test_another_dtype_than_the_base_is_refused(tmp_path):

@@ -23,7 +23,7 @@ from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Inspections, prepare
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
-from tests.support.models import save_tiny_model
+from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, with_quantisation
 from tests.support.run_directories import opened
 from tests.support.sweeps import refused
@@ -249,6 +249,19 @@ def test_a_language_by_name_or_code_is_one_sweep_and_other_tokenizers_are_known(
     assert told(probes=["greedy", "rank"]) == frozenset()  # nothing reads a base's answers
 
 
+def test_configuration_is_identity_too(models, tmp_path):
+    """Equal weights compute something else with another epsilon: no run continues with them."""
+    shutil.copytree(models / "a", tmp_path / "a")
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+    sweep = {"models": {"a": str(tmp_path / "a")}, "tasks": [task]}
+    with opened(tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0) as directory:
+        directory.mark("finished")
+    file = tmp_path / "a" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": 1e-3}))
+    told = refused(opened(tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0).__enter__)
+    assert "digest: the directory belongs to another sweep (models.a" in told
+
+
 def test_options_are_part_of_a_runs_identity(models, tmp_path):
     def plan(**options):
         task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["choice"], **options}
@@ -350,6 +363,37 @@ def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
             if number % 3 == 0:
                 assert found.result(str(number)) == str(number)
         assert [found.result(str(number)) for number in range(200)] == [str(number) for number in range(200)]
+
+
+def test_template_that_opens_a_thought_is_told(tmp_path):
+    template = save_tiny_model(tmp_path / "m") / "chat_template.jinja"
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
+    hint = "m: the chat template opens a thought: --thinking lets the model end it"
+    for end, told in (("<think>\n", True), ("<think></think>", False)):
+        template.write_text("{{ messages[0].content }}\n" + end)
+        served = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
+        assert (hint in served) is told
+
+
+@pytest.mark.parametrize("value", [-1, 99999, VOCABULARY + 63])
+def test_eos_outside_vocabulary_is_told(tmp_path, value):
+    """Published models have rows for more tokens than their tokenizers know: the last id is sound."""
+    save_tiny_model(tmp_path / "m", vocabulary=VOCABULARY + 64)
+    (tmp_path / "m" / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, value]}))
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+    notes = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
+    told = f"m: eos_token_id: {value}, which ends no answer, is no id of the vocabulary"
+    assert (told in notes) is (value != VOCABULARY + 63)
+
+
+def test_files_that_are_not_read_are_told(models, tmp_path):
+    question = {"id": "finnish-1", "question": "?", "answers": [{"text": "x"}]}
+    content = {"data": [{"paragraphs": [{"context": "x", "qas": [question]}]}]}
+    (tmp_path / "dev.json").write_text(json.dumps(content))
+    (tmp_path / "more.jsonl").write_text("{}")
+    task = {"task": f"tydiqa:{tmp_path}", "items": 0, "probes": ["greedy"]}
+    notes = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task]).served
+    assert f"tydiqa: tydiqa:{tmp_path}: these files are not read: more.jsonl" in notes
 
 
 def test_unknown_language_and_loose_option_are_told(models, tmp_path):

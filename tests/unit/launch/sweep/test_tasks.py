@@ -165,6 +165,23 @@ def test_show_prompt(tmp_path, capsys):
     assert "'shown' lists candidates" in refused(show_prompt, "sciq", "bundled", **shown)
 
 
+def test_show_prompt_says_why_no_options(tmp_path, capsys):
+    usual = {"languages": None, "chat": False, "items": 200, "seed": 0}
+    row = {"id": "a", "language": "english", "context": "", "question": "?", "answers": ["Paris"]}
+    file = tmp_path / "q.jsonl"
+    reasons = {
+        (): "no other answer of the language differs from its gold answers",
+        ("PARIS", "Rome"): "its wrong option 'PARIS' is the gold answer to the grader",
+    }
+    for options, reason in reasons.items():
+        file.write_text(json.dumps(row | {"options": options}))
+        show_prompt(f"jsonl:{file}", "bundled", item="a", formats="open", **usual)
+        assert capsys.readouterr().out.rstrip().endswith(f"choice scores no options: {reason}")
+    file.write_text(json.dumps(row | {"options": ["Rome"]}))
+    show_prompt(f"jsonl:{file}", "bundled", item="a", formats="shown", **usual)
+    assert capsys.readouterr().out.rstrip().endswith("choice scores no options: it asks in format open")
+
+
 # ---- data sets: two mappings of one are two tasks
 
 

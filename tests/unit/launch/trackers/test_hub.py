@@ -34,6 +34,7 @@ def run(tmp_path, pruned):
     (tmp_path / "run" / "tables").mkdir(parents=True)
     digest = inspect_checkpoint(pruned).weights_digest
     asked = [{"name": "wanda-2of4", "weights_digest": digest}, {"name": "other", "weights_digest": "0"}]
+    asked.append({"name": "other", "weights_digest": digest, "architecture": "another rope_theta"})
     (tmp_path / "run" / "run.json").write_text(json.dumps({"checkpoints": asked}))
     rows = [FATES | COUNTS, FATES | COUNTS | {"checkpoint": "other", "lost": 99}]
     pd.DataFrame(rows).to_csv(tmp_path / "run" / "tables" / "fates.csv", index=False)
