@@ -7,7 +7,7 @@ lengths), biases, norms and activations: this is a lower bound. Two things are c
 passes every expert, and a layer with a sliding window reads the whole cache."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -141,31 +141,3 @@ def _on_the_gpu(action: Callable[[], Any]) -> float:
     ended.record()
     ended.synchronize()
     return float(begun.elapsed_time(ended)) / 1000 / _LAUNCHED
-
-
-def passage_tokens(source: Path, passages: Path, window: int) -> int:
-    """How many tokens the passages give."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    return sum(len(tokenizer(text, verbose=False)["input_ids"][:window]) for text in passages.read_text().splitlines())
-
-
-def pruning_operations(source: Path, method: str, tokens: int) -> float:
-    """Floating-point operations of our products, two for each multiply-add."""
-    from pruning.model.checkpoint import Checkpoint
-
-    layers: dict[int, dict[str, tuple[int, ...]]] = defaultdict(dict)
-    for name, entry in Checkpoint(source).entries.items():
-        _, found, rest = name.partition(".layers.")
-        if found and len(entry.shape) == 2:
-            layer, *_, module, _ = rest.split(".")
-            layers[int(layer)][module] = entry.shape
-    total = 0.0
-    for number, matrices in layers.items():
-        for module, (rows, columns) in matrices.items():
-            passes = (module != "down_proj") + (number != max(layers))
-            total += 2.0 * tokens * rows * columns * passes
-            if method == "sparsegpt" and module not in _FUSED:
-                total += tokens * columns**2
-    return total

@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import roofline
 from benchmarks.harness import Options, answer_of, count, module_command, print_table, run_main
 from benchmarks.pruning.llm_compressor_job import measured
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
@@ -146,9 +145,7 @@ _COLUMNS = {
     "median s": "{seconds:.2f} ({seconds_min:.2f}-{seconds_max:.2f})",
     "cpu s": "{cpu_seconds:.2f}",
     "peak GiB": "{peak_gib:.2f}",
-    "floor s": "{floor_s:.2f}",
     "ours is, times faster": "{ours_times_faster:.2f} ({ours_times_faster_min:.2f}-{ours_times_faster_max:.2f})",
-    "at most": "{at_most:.2f}",
     "masks agree (layer 0)": "{masks_agree:.4%} ({first_layer_agrees:.3%})",
 }
 
@@ -186,18 +183,9 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in _cases(arguments, Path(folder)):
-            tokens = roofline.passage_tokens(case.source, case.passages, case.tokens)
             for method in methods:
-                needed = roofline.pruning_operations(case.source, method, tokens)
-                made = measure(case, method, sides, arguments.repeat, arguments.threads, Path(folder))
-                rows += [row | {"operations": needed} for row in made]
-    import torch
-
-    torch.set_num_threads(arguments.threads)
-    rate = roofline.measure("float32")["flops_per_second"]  # last, as this process then holds a GPU's memory
+                rows += measure(case, method, sides, arguments.repeat, arguments.threads, Path(folder))
     for row in rows:
-        row["floor_s"] = row.pop("operations") / rate
-        row["at_most"] = row["seconds"] / row["floor_s"]
         for field, bar in _BARS[row["method"]].items() if row["who"] == "recipe" else ():
             if field in row and row[field] < bar:
                 print(
@@ -206,14 +194,12 @@ def main() -> None:
                     file=sys.stderr,
                 )
                 raise SystemExit(1)
-    alone = [*_COLUMNS.values()][:7]  # of a side that none is compared with
+    alone = [*_COLUMNS.values()][:6]  # of a side that none is compared with
     shown = [alone if "ours_times_faster" not in row else _COLUMNS.values() for row in rows]
     cells = [[cell.format(**row) for cell in line] for line, row in zip(shown, rows, strict=True)]
     print_table("bench prune", [*_COLUMNS], cells, left=3)
-    floor = f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best"
-    print(f"{floor}; at most: the other side's time over that")
     ratios = [row["ours_times_faster"] for row in rows if row["who"] == "recipe" and "ours_times_faster" in row]
-    print(json_text({"benchmark": "prune", "ratio": min(ratios, default=None), "gflops": rate / 1e9, "rows": rows}))
+    print(json_text({"benchmark": "prune", "ratio": min(ratios, default=None), "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ All `--sides` start together. Then they work in turn. DIR/pass-SIDE.json has the
 
 Prints where our time goes, the idle share, the fewest token forwards that the answers need (workload.py) beside
 the computed ones, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
-the rest of the wall time. With `--thinking` it prints the idle rows instead: those of steps that hold no request, until
-the last item begins and in the tail after it. The other side's thoughts are one more blocking call."""
+the rest of the wall time. With `--thinking`, whose forwards no record counts, it prints the idle share alone. The other
+side's thoughts are one more blocking call."""
 
 import argparse
 import json
@@ -72,7 +72,7 @@ def facts(path: Path, ours: Child) -> dict[str, Any]:
     number = typical(ours.results)
     one = ours.results[number]
     stats, seconds = one["stats"], one["seconds"]
-    common = {"split": one["split"], **one["rows"], **stats}
+    common = {"split": one["split"], **stats}
     accounts = ours.facts(number)
     if not accounts:
         return common

@@ -26,7 +26,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarks.harness import Child, environment, module_command, run_main, serve
-from benchmarks.serving.rows import Rows
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.engine.base import Cancel, EngineStats
 from evaluator.engine.vllm.start import BREAKABLE, serves_cpus
@@ -166,11 +165,9 @@ class Ours:
                 clock["tokenisation"] += time.perf_counter() - before
                 self._plans[question.item.language, question.item.item_id] = planned
                 yield planned
-            rows.tail = True
 
-        rows = Rows(_rows(self._work))
         # What `Evaluation` uses of an engine.
-        timed: Any = SimpleNamespace(name=self._engine.name, run=partial(_timed, self._engine, clock, rows))
+        timed: Any = SimpleNamespace(name=self._engine.name, run=partial(_timed, self._engine, clock))
         started = time.perf_counter()
         records: list[Record] = []
         greedy: dict[str, list[int]] = {}
@@ -201,7 +198,6 @@ class Ours:
             "dtype": self._engine.dtype,
             "split": {name: round(seconds / total, 4) for name, seconds in clock.items()},
             "stats": self._stats(),
-            "rows": rows.facts(),
         }
 
     def _stats(self) -> dict[str, Any]:
@@ -228,17 +224,15 @@ class Ours:
         }
 
 
-def _timed(engine: Any, clock: dict[str, float], rows: Rows, source: Any) -> Iterator[Any]:
+def _timed(engine: Any, clock: dict[str, float], source: Any) -> Iterator[Any]:
     """`engine.run`, which sums its time: the rest is the driver's."""
-    rows.source = source
-    stream = engine.run(rows)
+    stream = engine.run(source)
     while True:
         started = time.perf_counter()
         response = next(stream, None)
         clock["engine"] += time.perf_counter() - started
         if response is None:
             return
-        rows.held.discard(response.request_id)
         yield response
 
 

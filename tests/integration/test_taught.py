@@ -79,9 +79,7 @@ def test_kills_amid_thoughts_lose_no_answer_that_was_written(run):
     assert_alike(records(killed), records(run))
 
 
-def test_a_pass_with_thoughts_agrees_with_vllms_own_calls_and_has_no_idle_rows_until_its_tail(run):
+def test_a_pass_with_thoughts_agrees_with_vllms_own_calls(run):
     asked = "--thinking", 20, "--items", 14, "--rounds", 1, "--engine-args", '{"max_num_seqs": 4}'
     told = json.loads(resurface_apart("bench", "pass", "--model", run.parent / "loops", *asked).stdout.splitlines()[-1])
     assert "identical for 14 of 14 items" in told["agreement"]
-    assert told["idle_rows"] <= 0.1
-    assert 0 < told["tail_steps"] < 1

@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.serving.checkpoint_pass import facts, wall_time
-from benchmarks.serving.rows import Rows
-from evaluator.engine.base import Cancel, Generate
 from tests.support.models import save_tiny_model
 
 
@@ -49,7 +47,6 @@ def test_the_wall_time_has_shares_where_the_engine_knows_its_time(tmp_path, caps
         result = {
             "seconds": 2.0,
             "split": {},
-            "rows": {"idle_rows": 0.0},
             "stats": {"steps": 4, "busy_seconds": busy, "idle_share": None, "waiting_share": None},
         }
         results = [result, result | {"seconds": 3.0}, result, result | {"seconds": 1.0}]
@@ -64,22 +61,3 @@ def test_the_wall_time_has_shares_where_the_engine_knows_its_time(tmp_path, caps
     assert found["roofline"]["share_of_wall"] > 0
     assert json.dumps(found)
     assert capsys.readouterr().out == ""
-
-
-def asked(name):
-    return Generate(request_id=str(name), prompt_ids=(1,), max_tokens=1)
-
-
-def test_rows_are_idle_before_the_tail_and_in_it():
-    given_out = [[asked(1), asked(2), asked(3)], [Cancel(request_id="1")], [asked(4)], []]
-    source = SimpleNamespace(take=lambda limit: given_out.pop(0))
-    rows = Rows(2)
-    rows.source = source
-    assert rows.take(9)  # three requests: one waits
-    rows.take(9)  # two
-    rows.held.discard("2")
-    rows.tail = True
-    rows.take(9)  # two
-    rows.held.clear()
-    rows.take(9)  # none
-    assert rows.facts() == {"idle_rows": 0.0, "tail_idle_rows": 0.5, "tail_steps": 0.5}
