@@ -1,16 +1,20 @@
-"""The first things to know on a machine: does vLLM work at all, without our code?
+"""The first things to know on a machine: does vLLM work at all, without our code, and where does our time go?
 
-python -m tests.gpu.libraries imports      what vLLM imports, with seconds, and one of its kernels
-python -m tests.gpu.libraries plain        vLLM's own engine on the bundled model
+python -m tests.gpu.libraries imports             what vLLM imports, with seconds, and one of its kernels
+python -m tests.gpu.libraries plain               vLLM's own engine on the bundled model
+python -m tests.gpu.libraries profile MODEL 100   Python's own time in the second pass of our engine, by function
 """
 
+import cProfile
 import importlib
 import os
+import pstats
 import sys
 import time
 
 import torch
 
+from benchmarks.serving.sides import Ours
 from launch.sweep.models import BUNDLED_MODEL
 
 _EVERYWHERE = ("vllm", "vllm.platforms", "vllm._custom_ops")
@@ -50,5 +54,15 @@ def plain() -> None:
     print(f"vLLM alone: {answer[0].outputs[0].text!r}")
 
 
+def profile(model: str, items: str) -> None:
+    work = {"model": model, "task": "gazetteer", "count": int(items), "kv_cache_gib": 4, "engine_args": {}}
+    side = Ours(work, "full")
+    side.everything()
+    side.cold()
+    profiler = cProfile.Profile()
+    profiler.runcall(side.everything)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
+
+
 if __name__ == "__main__":
-    {"imports": imports, "plain": plain}[sys.argv[1]]()
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -106,7 +106,8 @@ def steps(out: Path, scratch: Path, *, tiny: bool, gpu: bool) -> list[Step]:
         *(agree(f"{name}-{graphs}", name, "bfloat16", graphs) for name in TINY for graphs in ("full", "piecewise")),
         *(Step(name, 150, module_command("tests.gpu", f"tests/gpu/{test}"), gpu=True) for name, test in TESTS.items()),
         Step("pass", 260, bench("pass", *passes, "--sides", *sides), after="model", timed=True),
-        Step("demo", 120, resurface("demo", "--out", out / "demo"), module="ray", timed=True),
+        Step("profile", 90, module_command("tests.gpu.libraries", "profile", model, items), after="model", timed=True),
+        Step("demo", 200, resurface("demo", "--out", out / "demo"), module="ray", timed=True),
         Step("host", 90, bench("host", "--pace", 4, "--items", items), timed=True),
     ]
     return listed if gpu else [replace(step, seconds=_PATIENCE_ON_A_CPU * step.seconds) for step in listed]
