@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -35,6 +36,9 @@ _HELD_ROWS = 20_000  # of outcomes, kept in memory after their first use
 _HELD_PAIRS = 10_000  # rows of comparisons, kept likewise
 
 
+_IDENTITY_OF = attrgetter(*IDENTITY)
+
+
 class Subject(Origin, frozen=True):
     """One checkpoint on one task, and how it was pruned (all None for a dense one)."""
 
@@ -44,10 +48,6 @@ class Subject(Origin, frozen=True):
     @property
     def key(self) -> tuple[str, str]:
         return self.task, self.checkpoint
-
-    @property
-    def identity(self) -> tuple[str | None, ...]:
-        return tuple(getattr(self, name) for name in IDENTITY)
 
     @property
     def requested(self) -> float | None:
@@ -94,7 +94,7 @@ class Inputs:
             for each in screened_of(self.run)
             if each.early
         }
-        self._identity = {each.key: each.identity for each in subjects}
+        self._identity = {each.key: _IDENTITY_OF(each) for each in subjects}
         self._asked = {str(task): asked for task, asked in self._outcomes.asked.groupby("task")}
         # Each item's number within its task, and the number of its context by the item's number.
         self._numbers: dict[str, dict[tuple[str, str], int]] = {}
@@ -235,8 +235,8 @@ def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
             row["base"] = None
         row["kv_cache"] = row["kv_cache"] or "auto"
     subjects = [Subject(**row) for row in rows]
-    served: dict[str | None, Any] = {each.checkpoint: each.identity for each in subjects}
-    subjects = [msgspec.structs.replace(each, re_run=served.get(each.base) == each.identity) for each in subjects]
+    served: dict[str | None, Any] = {each.checkpoint: _IDENTITY_OF(each) for each in subjects}
+    subjects = [msgspec.structs.replace(each, re_run=served.get(each.base) == _IDENTITY_OF(each)) for each in subjects]
 
     def order(each: Subject) -> tuple[Any, ...]:
         setting = (each.method or "", each.pattern or "", each.requested or 0.0, each.calibration or "")
