@@ -63,7 +63,6 @@ def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
         ({"method": "drop", "pattern": "1", "sparsity": 0.5}, "sparsity: 0.5: which layers go is said by pattern"),
         ({"method": "layers", "sparsity": 0.5, "allocation": "owl"}, "allocation: 'owl' means nothing with layers"),
         ({"method": "layers", "sparsity": 0.5, "group": "row"}, "group: 'row' means nothing with layers"),
-        ({"method": "wanda", "pattern": "20-25"}, "pattern: '20-25' is neither 'unstructured' nor N:M"),
         ({"method": ["layers"], "sparsity": 0.5}, "Input should be a valid string"),
     ],
 )
