@@ -12,6 +12,7 @@ from evaluator.metrics import headline_of, headline_sentence
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.inputs import ROUNDED
 from evaluator.metrics.intervals import Mean
+from evaluator.metrics.tables.recovery import pass_at
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import Tables, only, pair, tables
 
@@ -143,6 +144,8 @@ def test_pass_at_k_and_the_majority_equal_all_subsets_of_the_samples():
         assert row["drop"] == pytest.approx((values["dense"] - values["p"]).mean())
         between = Mean(values["dense"] - values["p"], np.arange(3), low=-1.0).interval()
         assert (row["drop_low"], row["drop_high"]) == pytest.approx(between)
+    for k, n in combinations(range(1, 9), 2):
+        assert pass_at(k, np.array([n]), np.array([0])) == 0  # exactly
 
 
 def test_length_of_context_by_length_and_depth():
