@@ -1,4 +1,4 @@
-"""Table `vote`: the rules on a textbook's example and against loops over their definitions, and an election by hand."""
+"""Table `vote`: the rules against loops over their definitions, and an election by hand."""
 
 from itertools import product
 
@@ -11,17 +11,6 @@ from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.vote import count_votes
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
-
-
-def test_the_rules_on_the_capital_of_tennessee():
-    """Memphis, Nashville, Chattanooga, Knoxville; 42, 26, 15 and 17 of 100 voters share a ranking."""
-    rankings = {(0, 1, 2, 3): 42, (1, 2, 3, 0): 26, (2, 3, 1, 0): 15, (3, 2, 1, 0): 17}
-    ballots = [ranking for ranking, count in rankings.items() for _ in range(count)]
-    scores_MV = np.array([[-ranking.index(city) for ranking in ballots] for city in range(4)], dtype=float)
-    found = count_votes(scores_MV)
-    assert found["borda"].tolist() == [126, 194, 173, 107]
-    assert found["copeland"].tolist() == [-3, 3, 1, -1]
-    assert found["worst_defeat"].tolist() == [58, 0, 68, 83]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -100,14 +100,8 @@ def _truncate(model: Path) -> None:
 
 CHECKPOINTS = [
     (shutil.rmtree, ["dense", "no such directory"]),
-    (_truncate, ["model.safetensors"]),
-    (lambda model: (model / "model.safetensors").rename(model / "x.safetensors.partial"), ["dense", "half-written"]),
     (lambda model: (model / "model.safetensors").unlink(), ["dense", "no *.safetensors"]),
-    (lambda model: (model / "config.json").unlink(), ["config.json", "missing"]),
-    (lambda model: (model / "config.json").write_text("{"), ["config.json", "not JSON"]),
-    (lambda model: (model / "config.json").write_text('{"model_type": "frobnicate"}'), ["config.json", "frobnicate"]),
     (lambda model: (model / "tokenizer.json").unlink(), ["dense", "tokenizer"]),
-    (lambda model: (model / "tokenizer.json").write_text("{"), ["dense", "tokenizer"]),
 ]
 
 
@@ -139,36 +133,16 @@ def test_a_damaged_checkpoint_is_refused_before_it_is_pruned(desk):
 
 EVAL = ("eval", "dense", "--task", "jsonl:questions.jsonl", "--items", "2", "--out", "run")
 COMMANDS = [
-    ((*EVAL, "--formats", "opne"), ["format", "'opne'", "did you mean 'open'?"]),
-    ((*EVAL, "--formats", "open,open"), ["formats", "open"]),
-    ((*EVAL, "--formats", ""), ["formats"]),
-    ((*EVAL, "--languages", "englsh"), ["language", "'englsh'", "did you mean 'english'?"]),
     ((*EVAL, "--languages", " , "), ["--languages"]),
     ((*EVAL, "--engine", "vlm"), ["--engine", "'vlm'", "did you mean 'vllm'?"]),
-    ((*EVAL, "--dtype", "float23"), ["--dtype", "'float23'", "did you mean 'float32'?"]),
     ((*EVAL, "--options", "foo"), ["--options", '"foo"', "'any' or 'alike'"]),
-    ((*EVAL, "--seed", "-3"), ["seed", "-3"]),
     ((*EVAL, "--shard-items", "0"), ["--shard-items: 0", "greater than or equal to 1"]),
-    ((*EVAL, "--engines", "4000000"), ["engines: 4000000", "less than or equal to 1000"]),
     ((*EVAL, "--itmes", "3"), ["--itmes", "--items"]),
     (("eval", "dense", "--out", "run"), ["--task"]),
+    (("eval", "dense", "--task", "gazeteer", "--out", "run"), ["'gazeteer'", "did you mean 'gazetteer'?"]),
     (("eval",), ["CHECKPOINT"]),
-    (("evaluate",), ["evaluate", "eval"]),
-    (("sweep", "dmeo", "--out", "run"), ["'dmeo'", "did you mean 'demo'?"]),
     (("sweep", ".", "--out", "run"), ["."]),
-    (("prune", "dense", "--method", "magnitude", "--sparsity", "1.5", "--out", "x"), ["sparsity", "1.5"]),
 ]
-TASKS = {
-    "gazeteer": ["'gazeteer'", "did you mean 'gazetteer'?"],
-    "gazetteer:somewhere": ["gazetteer", "no path"],
-    "jsonl": ["jsonl:FILE"],
-    "jsonl:": ["empty"],
-    "jsonl:absent.jsonl": ["absent.jsonl", "no such file"],
-    "jsonl:.": ["directory"],
-    "xquad:dense": ["dense", "xquad.*.json"],
-    "": ["task"],
-}
-COMMANDS += [(("eval", "dense", "--task", task, "--out", "run"), named) for task, named in TASKS.items()]
 
 
 @pytest.mark.parametrize(("arguments", "named"), COMMANDS)
@@ -199,15 +173,9 @@ def test_matchers(desk, changes, named):
     ("text", "named"),
     [
         ("- models", ["mapping"]),
-        ("", ["mapping"]),
         ("modles: {}", ["'modles'", "did you mean 'models'?"]),
         ("models: {dense: dense}\ntasks: [{tsak: gazetteer}]", ["'tsak'", "did you mean 'task'?", "tasks.0"]),
-        ("models: {dense: dense}\ntasks: [{task: gazetteer}]\nprune: [{methd: wanda}]", ["'methd'", "prune.0"]),
-        ("models: {dense: dense}\ntasks: [{task: gazetteer}]\nresources: {engine: 2}", ["'engine'", "'engines'"]),
-        ("models: {dense: dense}\ntasks: [{task: gazetteer}]\nengine: {kind: vlm}", ["engine.kind", "vlm", "'vllm'"]),
         ("models: {dense: dense}\ntasks: [{task: gazetteer, items: lots}]", ["tasks.0.items", "lots"]),
-        ("models: {dense: dense}\ntasks: [{task: gazetteer, probes: [gredy]}]", ["tasks.0.probes.0", "gredy"]),
-        ("models: {dense: dense}\ntasks: [{task: gazetteer}]\nseed: 1.5", ["seed", "1.5"]),
     ],
 )  # fmt: skip
 def test_sweep_files(desk, text, named):

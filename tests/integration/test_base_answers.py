@@ -158,7 +158,7 @@ def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
     assert all(len(each["kld"]) == each["prompt_tokens"] for _, each in windows.iterrows())
 
 
-def test_tables_and_page_have_fidelity_with_its_floor_and_aligned_ranks_and_the_distributions_are_gone(run):
+def test_tables_and_page_have_fidelity_and_references_are_gone(run):
     table = pd.read_csv(run / "tables" / "fidelity.csv")
     whole = table[(table["language"] == "all") & (table["group"] == "all") & (table["task"] != "lastword")]
     whole = whole.set_index(["checkpoint", "along"])
@@ -169,13 +169,8 @@ def test_tables_and_page_have_fidelity_with_its_floor_and_aligned_ranks_and_the_
         assert own["positions"] == floor["positions"] > 0
     assert np.isfinite(whole["kld_max"]).all()
     assert not (run / "references").exists()
-    assert "How far are the distributions" in (run / "report" / "index.html").read_text(encoding="utf-8")
-    rank = pd.read_csv(run / "tables" / "rank.csv")
-    whole = rank[(rank["language"] == "all") & (rank["group"] == "all") & (rank["side"] == "own")]
-    by_name = whole[whole["task"] == "lastword"].set_index("checkpoint")
-    assert by_name.loc["dense", ["n", "aligned_n", "aligned_rank_median"]].tolist() == [16, 15, 1.0]
-    assert by_name.loc[PRUNED, "aligned_n"] == 15
     page = (run / "report" / "index.html").read_text(encoding="utf-8")
+    assert "How far are the distributions" in page
     assert '"view":"aligned"' in page
     assert "aligned rank" in page
 
@@ -186,17 +181,10 @@ def test_a_dry_run_says_how_much_is_kept(questions, tmp_path):
 
 
 @pytest.mark.long
-def test_without_its_base_it_is_excluded_and_with_it_the_same(run, questions, tmp_path):
+def test_without_its_base_it_is_excluded(run, questions, tmp_path):
     pruned, task = run / "checkpoints" / PRUNED, f"jsonl:{questions}"
     asked = ("--task", task, "--items", "0", "--probes", "greedy,aligned_rank", "--engine", "torch")
     done = finish("eval", pruned, *asked, "--out", tmp_path / "alone")
     alone = _probe(records(tmp_path / "alone"), PRUNED, "aligned_rank")
     assert set(zip(alone["status"], alone["text"], strict=True)) == {("excluded", NO_BASE)}
     assert NO_BASE in done.stdout + done.stderr
-    finish("eval", pruned, BUNDLED, "--base", BUNDLED, *asked, "--out", tmp_path / "both")
-    both = _probe(records(tmp_path / "both"), PRUNED, "aligned_rank")
-    swept = _probe(records(run), PRUNED, "aligned_rank")
-    assert both["status"].tolist() == swept["status"].tolist()
-    ids, others = ([each if each is None else list(each) for each in found["token_ids"]] for found in (both, swept))
-    assert ids == others
-    pd.testing.assert_series_equal(both["logprob"], swept["logprob"], rtol=0, atol=TOLERANCE)

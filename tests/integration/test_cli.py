@@ -73,16 +73,7 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     found = records(run)
     assert set(found["status"]) == {"ok"}
     assert not found.duplicated(KEY).any()
-    # the dense baseline of seven recipes was asked once, everything
-    dense = found[(found["checkpoint"] == "dense") & (found["task"] == "gazetteer")]
-    assert dense[dense["probe"] == "greedy"].groupby("format").size().to_dict() == dict.fromkeys(
-        ("open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"), 24
-    )
-    assert sorted(dense.loc[dense["probe"] == "sample", "seed"].unique()) == [0, 1, 2, 3, 4]
     assert set(found["probe"]) == {"greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity"}
-    # a checkpoint that only one recipe asks for is asked what that recipe needs
-    swahili = found[found["checkpoint"] == "dense-wanda-0.7-gazetteer_swahili"]
-    assert set(swahili["probe"]) == {"greedy", "choice"}
     # what a matcher model decides comes afterwards
     finish("match", run, "--matcher", "bundled")
     # the paper compares no distributions and no prompts, and screens nothing; of so few questions no kind has enough

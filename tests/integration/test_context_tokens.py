@@ -1,6 +1,5 @@
 """Long contexts in a run on vLLM and Ray, against transformers' own loop on the prompts that their rule gives."""
 
-import pandas as pd
 import pytest
 
 from evaluator.asking.prompts import Prompter
@@ -45,13 +44,3 @@ def test_answers_are_those_of_transformers_after_the_long_prompts(run):
         assert said == greedy_tokens(oracle, prompt.token_ids, 32)[: len(said)]
         assert len(said) == 32 or said[-1] in prompter.eos_ids
         assert row["context_depth"] == plan.context_depth
-
-
-def test_the_table_counts_answers_by_length(run):
-    found = records(run)
-    greedy = found[found["probe"] == "greedy"]
-    table = pd.read_csv(run / "tables" / "length_of_context.csv")
-    for length, said in greedy.groupby(greedy["context_tokens"].fillna(0)):
-        rows = table[(table["context_tokens"] == length) & (table["depth"] == "all")]
-        assert not rows.empty
-        assert set(rows["accuracy"]) == {said["contains"].mean()}

@@ -120,11 +120,9 @@ def test_a_pruned_checkpoint_is_swapped_in_or_gets_an_engine(name, tmp_path):
     ("name", "methods"),
     [
         ("qwen3", ["layers", "heads", "channels"]),
-        pytest.param("qwen3", ["layers"], marks=long),
         pytest.param("gemma3_text", ["layers", "heads", "channels"], marks=long),
         pytest.param("phi3", ["heads", "channels"], marks=long),
         pytest.param("llama", ["heads"], marks=long),
-        pytest.param("mistral", ["heads"], marks=long),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )

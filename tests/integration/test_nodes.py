@@ -5,9 +5,7 @@ import json
 import os
 import stat
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
@@ -15,7 +13,7 @@ import yaml
 
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup
-from launch.run.decide.nodes import GPU_SHARE, Place, place_engines, prune_options
+from launch.run.decide.nodes import place_engines, prune_options
 from launch.run.work.actors import GROUPS, EngineActor, start_actor
 from launch.run.work.cluster import Cluster
 from launch.status import read_status
@@ -36,42 +34,6 @@ def _machines():
         yield cluster
     finally:
         cluster.closed.set()
-
-
-def _given() -> tuple[str, str]:
-    return os.environ["CUDA_VISIBLE_DEVICES"], os.environ[GPU_SHARE]
-
-
-def _fill(folder: Path) -> tuple[list[str], str, list[str], str]:
-    """GPUs of five engines on two for three each, of a prune task and its share, and of two engines after that."""
-    with (
-        ray_cluster([(folder, {"num_cpus": 2, "num_gpus": 2})]) as nodes,
-        ray.init(address=nodes.address, log_to_driver=False),
-        _machines() as machines,
-    ):
-        nodes = [replace(node, sharing=3) for node in machines.nodes()]
-        *five, sixth = place_engines(nodes, 1, None, spare=1)
-
-        def start(places: list[Place]) -> tuple[list[Any], list[str]]:
-            setups = [EngineSetup(config=EngineConfig(), log_path=folder / "log", place=place) for place in places]
-            actors = [start_actor(EngineActor, setup, concurrency_groups=GROUPS) for setup in setups]
-            return actors, [where.gpu.split(": ")[1] for where in ray.get([actor.where.remote() for actor in actors])]
-
-        actors, stand = start(five)
-        seen, share = ray.get(ray.remote(**prune_options(gpu=True, sharing=3, memory=0.9))(_given).remote())
-        ray.kill(actors[0])
-        actors[:1], more = start([five[0], sixth])
-        return stand, seen, more, share
-
-
-@pytest.mark.more
-def test_thirds_of_two_gpus_are_all_found_and_one_that_is_free_again_is_taken(tmp_path: Path) -> None:
-    """Five engines and a prune task: a part that Ray rounded up would leave no room for the last of three."""
-    stand, seen, more, share = in_own_process(_fill, tmp_path)
-    thirds = [f"{gpu} (1/3)" for gpu in (FIRST_GPU, FIRST_GPU + 1)]
-    assert sorted([*stand, f"{seen} (1/3)"]) == sorted(thirds * 3)
-    assert float(share) == 0.3
-    assert sorted(more) == sorted([stand[0], f"{seen} (1/3)"])
 
 
 @pytest.mark.long

@@ -179,14 +179,12 @@ def renamed(cheat: Cheat) -> None:
 
 
 CHEATS = {
-    "dropped items": (lambda cheat: drop(cheat, lambda row: row["language"] != "korean"), "22 records are missing"),
     "items that were not asked": (exclude, "rank 0: its status is 'excluded'"),
     "shortened answers": (lambda cheat: shorten(cheat, end=False), "shortened: 4 tokens without EOS"),
     "shortened answers with EOS": (lambda cheat: shorten(cheat, end=True), "log-probability is|not one that its seed"),
     "cut beams": (lambda cheat: drop(cheat, lambda row: (row["probe"], row["index"]) != ("beam", 4)), "9 .* missing"),
     "the same beam twice": (same_beams, "two of its beams are the same"),
     "a narrower search": (narrow_beams, "beam 4: its score is .* the slow search's"),
-    "fewer samples": (lambda cheat: drop(cheat, lambda row: row["index"] < 9), "9 records are missing, .*sample/9"),
     "copied samples": (copy_samples, "sample 9: its token . is not one that its seed draws"),
     "another dtype": (lambda cheat: [row.update(dtype="bfloat16") for row in cheat.rows], "dtype is 'bfloat16'"),
     "another dtype, relabelled": (half_precision, "its log-probability is"),

@@ -217,10 +217,7 @@ def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk):
     begun = {each["run_name"]: each for each in heard if each["call"] == "create_run"}
     assert set(begun) == {"undisturbed", *CHECKPOINTS}
     assert all(begun[name]["tags"] == {"mlflow.parentRunId": "1"} for name in CHECKPOINTS)
-    metrics = {(each["run_id"], each["key"]) for each in heard if each["call"] == "log_metric"}
-    assert len({run_id for run_id, key in metrics if key == "gazetteer/open_accuracy"}) == len(CHECKPOINTS)
     assert list(begun)[:2] == ["undisturbed", "dense"]  # the others are compared with it
-    assert [each["call"] for each in heard if each["run_id"] == "2"][-2:] == ["log_artifacts", "set_terminated"]
     assert {each["artifact_path"] for each in heard if each["call"] == "log_artifact"} == {"tables", "report"}
     assert heard[-1] == {"call": "set_terminated", "run_id": "1", "status": "FINISHED"}
     assert set(json.loads((run / "tracking.json").read_text())["mlflow"]["checkpoints"]) == CHECKPOINTS

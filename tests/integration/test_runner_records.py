@@ -59,12 +59,3 @@ def test_thoughts_of_the_gpus_runner_are_those_of_the_cpus(tmp_path):
     assert [runners(tmp_path / name) for name in ("v1", "v2")] == [{"V1"}, {"V2"}]
     assert {"closed", "cut"} & set(on_v1["thought_state"])
     assert_alike(*(frame.assign(thought_ids=frame["thought_ids"].map(str)) for frame in (on_v1, on_v2)))
-
-
-def test_quantised_caches_of_the_gpus_runner_give_the_records_of_the_cpus(tmp_path):
-    checkpoints = [save_tiny_model(tmp_path / "models" / "model", "qwen3", 3)]
-    how, probes = ("--kv-cache-dtype", "auto,fp8", "--max-new-tokens", "6"), "greedy,choice,fidelity"
-    on_v1 = evaluate(tmp_path / "v1", checkpoints, *how, probes=probes)
-    on_v2 = evaluate(tmp_path / "v2", checkpoints, *how, probes=probes, **v2.environment())
-    assert [runners(tmp_path / name) for name in ("v1", "v2")] == [{"V1"}, {"V2"}]
-    assert_alike(on_v2, on_v1)

@@ -145,11 +145,3 @@ def test_a_cut_thought_is_counted_apart_from_a_cut_context(ran):
     assert not cut["truncated"].any()
     accuracy = pd.read_csv(ran.folder / "tables" / "accuracy.csv")
     assert (accuracy["truncated"] == 0).all()
-
-
-def test_a_sample_has_its_own_thought(ran):
-    drawn = ran.of("other", "sample")
-    assert len(drawn) == 10 * ITEMS
-    assert drawn[drawn["thought_state"] == "cut"]["text"].eq("").all()
-    per_item = drawn.groupby("item_id")["thought"].nunique()
-    assert (per_item > 1).all()

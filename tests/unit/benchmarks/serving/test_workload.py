@@ -71,11 +71,9 @@ def test_a_model_has_a_relative_path_or_a_known_shape(model, monkeypatch):
     [
         (["--bogus"], "unrecognized arguments: --bogus"),
         (["--rounds", "many"], "argument --rounds: 'many' is not a count of at least 1"),
-        (["--rounds", "0"], "argument --rounds: '0' is not a count"),
         (["--llm-args", "{"], "argument --llm-args: '{' is not JSON"),
         (["--engine-args", "[]"], "argument --engine-args: '\\[\\]' is not a JSON object"),
         (["--task", "random:"], "--task random:: must be lengths in tokens"),
-        (["--task", "random:300,"], "--task random:300,: must be lengths in tokens"),
         (["--task", "random:0"], "--task random:0: must be lengths in tokens"),
     ],
 )

@@ -91,17 +91,3 @@ def test_the_turn_stands_between_the_templates_own_marks(model):
         for mark in MARKS[name]:  # one id each, as often as it is written: no second BOS, no closing EOS
             assert prompt.token_ids.count(tokenizer.convert_tokens_to_ids(mark)) == prompt.text.count(mark) > 0
         assert not prompt.truncated
-
-
-def test_a_cut_keeps_question_template_and_the_longest_context_that_fits(model):
-    name, tokenizer = model
-    for item in items():
-        prompt = prompter(tokenizer, 120).build(item, "open")
-        assert prompt.truncated
-        assert len(prompt.token_ids) <= 120
-        assert prompt.text.startswith(f"{BEFORE[name]}Context: ")
-        assert prompt.text.endswith(f"\n\nQuestion: {item.question}\n\nAnswer in a few words:{AFTER[name]}")
-        kept = prompt.text.removeprefix(f"{BEFORE[name]}Context: ").partition("\n\nQuestion: ")[0]
-        assert item.context.startswith(kept)
-        longer = prompt.text.replace(f"Context: {kept}", f"Context: {item.context[: len(kept) + 1]}", 1)
-        assert len(tokenizer(longer, add_special_tokens=False).input_ids) > 120

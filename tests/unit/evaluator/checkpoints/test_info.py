@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evaluator.checkpoints import info as described
-from evaluator.checkpoints.info import FEW_TOKENS, MANIFEST, few_tokens, inspect_checkpoint, recognise
+from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint, recognise
 from evaluator.checkpoints.tensors import SINGLE
 from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
 from tests.support.quantised import LAYOUTS, compressed_tensors, floats, with_quantisation
@@ -28,13 +28,6 @@ PRUNED = {
 @pytest.fixture
 def checkpoint(tmp_path):
     return write(tmp_path / "dense")
-
-
-def test_little_calibration_is_told(checkpoint):
-    few = f"{checkpoint / MANIFEST}: 12 tokens of calibration are few"
-    for tokens, told in ((12, (few,)), (FEW_TOKENS, ())):
-        (checkpoint / MANIFEST).write_text(json.dumps(PRUNED | {"calibration": {"tokens": tokens}}))
-        assert tuple(few_tokens(checkpoint)) == told
 
 
 def test_keys_given_twice_are_refused(checkpoint):

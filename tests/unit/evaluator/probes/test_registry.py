@@ -147,7 +147,6 @@ def test_an_error_of_ours_that_a_probe_raises_is_passed_on(again, monkeypatch):
         ({"task": "xquad", "sample_seeds": ()}, "at least one"),
         ({"task": "xquad", "sample_seeds": (3, 3)}, "at least one: 3, 3"),
         ({"task": "xquad", "sample_seeds": (0, -1)}, "greater than or equal to 0"),
-        ({"task": "xquad", "sample_seeds": (2**63,)}, "less than 9223372036854775808"),
         ({"task": "xquad", "seed": 2**63}, "less than 9223372036854775808"),
         ({"task": "xquad", "probes": ("fidelity",)}, "needs the probe greedy too"),
         ({"task": "xquad", "probes": ("aligned_rank", "rank")}, "reads the base's greedy answers: it needs"),

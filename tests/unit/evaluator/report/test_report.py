@@ -210,10 +210,7 @@ def test_records_that_cannot_be_read_are_named(tmp_path, content, message):
     ("name", "values", "message"),
     [
         ("status", pa.array(["fine"]), "holds 'fine' .known: ok, truncated, excluded, engine_error."),
-        ("status", pa.array([1]), "has type int64, not string"),
         ("rank", pa.array([1.5]), "does not hold int32"),
-        ("logprob", pa.array([True]), "has type bool, not double"),
-        ("token_ids", pa.array([["7"]]), "has type list<.*string>, not list<int32>"),
         ("item_id", None, "holds null"),
     ],
 )

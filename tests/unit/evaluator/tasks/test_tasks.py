@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,6 @@ from evaluator.tasks.squad import read_tydiqa, read_xquad
 from evaluator.tasks.user_files import read_jsonl
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
-
-XQUAD = Path(__file__).resolve().parents[5] / "shared" / "data" / "xquad"
-needs_xquad = pytest.mark.skipif(not XQUAD.is_dir(), reason="the shared XQuAD files are not here")
 
 LINE = {"id": "a", "language": "english", "context": "c", "question": "q?", "answers": ["x"]}
 
@@ -40,14 +36,12 @@ def write_lines(path, *records):
     ("spec", "parts"),
     [
         ("gazeteer", ["unknown task 'gazeteer'", "did you mean 'gazetteer'?"]),
-        ("squat", ["unknown task 'squat'", "'squad'"]),
         ("", ["unknown task ''"]),
         ("gazetteer:", ["takes no path"]),
         ("jsonl", ["jsonl:FILE"]),
         ("jsonl:", ["path after ':' is empty"]),
         ("xquad:/no/such/dir", ["/no/such/dir: no such file"]),
         ("jsonl:/", ["is a directory"]),
-        ("jsonl:/dev/zero", ["/dev/zero: is a pipe, a socket or a device"]),
         ("jsonl:~nobody-of-that-name/x.jsonl", ["no such file or directory"]),
     ],
 )
@@ -139,15 +133,12 @@ def without(name):
         ({**LINE, "context": None}, ["field 'context' must be a string, not null"]),
         ({**LINE, "answers": "x"}, ["field 'answers' must be a list, not \"x\""]),
         ({**LINE, "answers": ["x", 3]}, ["field 'answers'[1] must be a string, not 3"]),
-        ({**LINE, "answers": {"text": ["x"] * 40}}, ["field 'answers' must be a list", "..."]),
         ({**LINE, "options": ["x", " "]}, ["field 'options'[1] is empty"]),
         ('{"id": "b", "id": "c"}', ["key 'id' occurs twice"]),
         ({**LINE, "context": "\ud800"}, ["field 'context' holds a lone surrogate at character 0"]),
         (LINE, ["field 'id' repeats 'a' of line 1"]),
         ([LINE], ["must be an object"]),
         ('{"id": "b"', ["not JSON"]),
-        ("[" * 100_000, ["not JSON"]),
-        ('{"id": ' + "1" * 5000 + "}", ["not JSON"]),
     ],
 )
 def test_jsonl_errors_name_file_line_and_field(tmp_path, line, parts):
@@ -170,17 +161,6 @@ def test_xquad_languages_come_from_file_names_and_paragraphs_are_clusters(tmp_pa
     clusters = [item.cluster for item in data.pools["en"]]
     assert clusters[0] == clusters[1] != clusters[2]
     assert clusters == [item.cluster for item in data.pools["th"]]
-
-
-@needs_xquad
-def test_all_of_xquad():
-    data = load_task(f"xquad:{XQUAD}", ["en", "zh"])
-    assert sorted(data.every_pool) == ["ar", "de", "el", "en", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh"]
-    assert all(len(pool) == 1190 for pool in data.every_pool.values())
-    assert len({item.cluster for item in data.pools["en"]}) == 240
-    ids = [[item.item_id for item in pool] for pool in data.every_pool.values()]
-    assert all(other == ids[0] for other in ids)
-    assert data.pools["en"][0].answers == ("308",)
 
 
 def test_tydiqa_languages(tmp_path):
@@ -211,18 +191,14 @@ def test_tydiqa_without_a_language(tmp_path, name):
     ("content", "parts"),
     [
         (None, ["holds no file 'xquad.*.json'"]),
-        ("{", ["not JSON"]),
         ([], ["must be an object, not []"]),
         ({}, ["field 'data' is missing"]),
-        ('{"data": [], "data": []}', ["key 'data' occurs twice"]),
-        ({"data": {}}, ["field 'data' must be a list"]),
         ({"data": []}, ["holds no items"]),
         ({"data": [7]}, ["data[0] must be an object, not 7"]),
         ({"data": [{"title": 3, "paragraphs": []}]}, ["data[0]: field 'title' must be a string"]),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, ["data[0].paragraphs[0]: field 'context' is missing"]),
         (squad({"question": "q", "answers": []}), ["data[0].paragraphs[0].qas[0]: field 'id' is missing"]),
         (squad({"id": "1", "question": "q", "answers": ["x"]}), ["qas[0].answers[0] must be an object"]),
-        (squad({"id": "1", "question": "q", "answers": [{}]}), ["qas[0].answers[0]: field 'text' is missing"]),
         (squad(question("1", "\udfff")), ["lone surrogate"]),
         (squad(question("1", "x"), question("1", "y")), ["language 'en': field 'id' repeats '1'"]),
     ],

@@ -111,7 +111,6 @@ def test_two_checkpoints_of_two_runs_or_of_an_export_beside_its_run(run, tmp_pat
         (("export", "."), "Missing option '--lm-eval'"),
         (("gate", "."), "not a run directory"),
         (("gate", "alone"), "no checkpoint names a base"),
-        (("gate", "alone", "--max-drop", 6, "--max-drop-language", 5), "max_drop_language: 5 contradicts max_drop: 6"),
         (("gate", "alone", "--max-drop", 101), "error: resurface gate: --max-drop: 101"),
         (("screen", "alone"), "nothing to screen: no task has a base and a compressed checkpoint"),
         (("screen", "alone", "--items", 9), "error: resurface screen: --items: 9: Input should be greater than or"),

@@ -111,7 +111,6 @@ DIED = EngineError("after loading, x in the engine is not that of the files (wor
         (CPU, "served", counting_ties, {"ranks", "ranks, ties"}),
         (CPU, "by_prompt", counting_ties, {"ranks, ties"}),
         (TWO_GPUS, "divided", off_by_a_tenth, {"tensor parallel"}),
-        (TWO_GPUS, "divided", DIED, {"tensor parallel"}),
         (CPU, "by_prompt", DIED, {"scores", "ranks, ties", "swap"}),
     ],
 )

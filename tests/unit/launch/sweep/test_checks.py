@@ -1,12 +1,13 @@
 """Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run says that it need not be."""
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.checkpoints.info import FEW_TOKENS, CheckpointInfo, inspect_checkpoint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import engine
@@ -55,9 +56,9 @@ def test_longrope_is_told(tmp_path, longest, factors, kind):
 
 def test_little_calibration_is_told(tmp_path):
     info = inspect_checkpoint(write(tmp_path / "small", tensors()))
-    (info.path / "prune_manifest.json").write_text('{"calibration": {"tokens": 7}}')
-    (told,) = remarks(EngineConfig(), [info], 512)
-    assert told.endswith("prune_manifest.json: 7 tokens of calibration are few")
+    for tokens, few in ((7, ["prune_manifest.json: 7 tokens of calibration are few"]), (FEW_TOKENS, [])):
+        (info.path / "prune_manifest.json").write_text(json.dumps({"calibration": {"tokens": tokens}}))
+        assert [told.rpartition("/")[2] for told in remarks(EngineConfig(), [info], 512)] == few
 
 
 def test_another_dtype_than_the_base_is_refused(tmp_path):

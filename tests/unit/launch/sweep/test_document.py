@@ -85,7 +85,7 @@ def test_what_is_no_document_is_one_line(refused, text):
         ("tasks: {task: gazetteer}", 'tasks: {"task": "gazetteer"}: a list is needed'),
         ("tasks: [{task: gazetteer, probes: greedy}]", 'tasks.0.probes: "greedy": a list is needed'),
         ("seed: 9223372036854775808", "seed: 9223372036854775808: Input should be less than"),
-        *((f"resources: {{shard_items: {each}}}", f"resources.shard_items: {each}: ") for each in (10**6 + 1, 10**30)),
+        ("resources: {shard_items: 1000001}", "resources.shard_items: 1000001: "),
         ("calibration: {source: c4, samples: 1000000000000000}", "calibration.samples: 1000000000000000: Input should"),
         ("models: {a: b\ntasks: [", "line 1, column 9"),
         ("engine: {cuda_graphs: eager}", "Input should be 'full', 'piecewise', 'decode', True or False"),

@@ -108,8 +108,6 @@ def test_prompts_in_other_words_ask_the_same_items_but_those_without_options(tmp
     ("document", "parts"),
     [
         ({"prompts": {"bad": "{{ contxt }} {{ question }}"}}, ["prompts.bad", "unknown field 'contxt'"]),
-        ({"prompts": {"bad": "{{ question "}}, ["prompts.bad", "not a Jinja template: line 1"]),
-        ({"prompts": {"bad": "{{ context }}"}}, ["prompts.bad", "field 'question'"]),
         ({"prompts": {"paper": TERSE}}, ["prompts.paper", "the name of the paper's own prompts"]),
         ({"prompts": {"a+b": TERSE}}, ["prompts.a+b", "letters, digits"]),
         ({"prompts": "missing.yaml"}, ["missing.yaml", "cannot read the file of prompts"]),
