@@ -28,7 +28,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -178,7 +178,8 @@ def compare_sides(
     agree: Agree,
     more: Callable[[Child], Mapping[str, Any]] = lambda ours: ours.results[-1]["stats"],
 ) -> None:
-    """`compare` sides, which start together and live until `stack` closes. `names`: of the benchmark, of what ours do
+    """`compare` sides, which start together and live until `stack` closes. Each begins its warm-up, which is not timed,
+    when it is up: ours is written, whatever becomes of the others. `names`: of the benchmark, of what ours do
     and of what the others do; `more`: facts of the first of ours."""
     benchmark, ours, theirs = names
     peers = lm_eval.beside(stack, options, path, agree, generate=work == "everything")
@@ -189,8 +190,6 @@ def compare_sides(
         children[key] = stack.enter_context(start(key, work, path, log))
     sides: dict[str, Side] = {}
     for key, child in children.items():
-        with suppress(SystemExit):  # its first round says why
-            child.ready()  # nothing is timed while another engine starts
         name = ours if key in OURS else theirs
         name = name if key in ("ours", "theirs") else f"{key}: {name}"
         sides[key] = Side(name=name, run=child.round, agree=agree if sides else None)

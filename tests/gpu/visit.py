@@ -23,7 +23,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ _NO_GPU = "no NVIDIA GPU answers on this machine (nvidia-smi)"
 _LOCK, _SUMMARY = "visit.lock", "summary.md"
 _SECONDS = 840.0  # of a quarter of an hour
 _WELL = ("passed", "skipped")
+_MARK = "RESURFACE_VISIT_STEP"
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def variables(out: Path, scratch: Path) -> dict[str, str]:
@@ -91,9 +93,10 @@ class Visit:
                 self._summarise()
                 time.sleep(_LOOK_SECONDS)
         finally:
-            for running in list(self._running):
-                self._end(running, "the visit was stopped")
-            self._summarise()
+            with _no_stop():
+                for running in list(self._running):
+                    self._end(running, "the visit was stopped")
+                self._summarise()
         return all(card.state in _WELL for card in self._cards.values())
 
     def _now(self) -> float:
@@ -144,19 +147,23 @@ class Visit:
 
     def _begin(self, step: Step) -> None:
         self._waiting.remove(step)
-        own = variables(self._out, self._scratch)
+        own = {**variables(self._out, self._scratch), _MARK: self._mark(step)}
         if not step.timed:
             own["OMP_NUM_THREADS"] = str(max(1, usable_cores() // _MOST))
         with (self._out / f"{step.name}.log").open("wb") as log:
             files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             process = subprocess.Popen(step.command, env=own, cwd=_ROOT, start_new_session=True, **files)
         self._running.append(Running(step, process, self._now()))
-        print(f"{self._now():.0f} s: {step.name} begins", flush=True)
+        _tell(f"{self._now():.0f} s: {step.name} begins")
+
+    def _mark(self, step: Step) -> str:
+        """What every process of a step finds in its environment, and no other."""
+        return f"{self._scratch}/{step.name}"
 
     def _end(self, running: Running, reason: str | None) -> None:
         """End a step with all that it has started, and write its card. `reason`: why it did not pass."""
+        _kill(running.process, self._mark(running.step))
         self._running.remove(running)
-        _kill(running.process)
         name, seconds = running.step.name, self._now() - running.began
         text = (self._out / f"{name}.log").read_text(encoding="utf-8", errors="replace")
         text = text.replace(str(self._out), "OUT")  # cards leave the machine
@@ -168,7 +175,7 @@ class Visit:
         card = Card(step=name, state=state, reason=reason, at=self._now(), rehearsed=self._rehearses, **more)
         self._cards[name] = card
         write_atomically(self._out / f"{name}.json", json.dumps(dataclasses.asdict(card), indent=1).encode())
-        print(f"{card.at:.0f} s: {name} {state} after {card.seconds:.0f} s", *filter(None, [reason]), flush=True)
+        _tell(f"{card.at:.0f} s: {name} {state} after {card.seconds:.0f} s", *filter(None, [reason]))
 
     def _summarise(self) -> None:
         states = dict.fromkeys(self._names, "not run")
@@ -186,18 +193,40 @@ def _can_import(module: str | None) -> bool:
     return module is None or importlib.util.find_spec(module) is not None
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With its children in other sessions too."""
-    started = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        started = psutil.Process(process.pid).children(recursive=True)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for child in started:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+@contextlib.contextmanager
+def _no_stop() -> Iterator[None]:
+    """Whoever stops a program often repeats it."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(*parts: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it any more
+        print(*parts, flush=True)
+
+
+def _kill(process: subprocess.Popen[bytes], mark: str) -> None:
+    """With all that it has started, in other sessions too, and where it has died before them."""
+    while started := [each for each in psutil.process_iter() if _mark_of(each) == mark]:
+        for each in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait()
+        _, alive = psutil.wait_procs(started, timeout=_LAST_SECONDS)  # the next step needs the GPU's memory
+        if alive:
+            break
     process.wait()
-    psutil.wait_procs(started, timeout=_LAST_SECONDS)  # the next step needs the GPU's memory
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    mark: str | None = None
+    with contextlib.suppress(psutil.Error, OSError):
+        mark = process.environ().get(_MARK)
+    return mark
 
 
 def selected(listed: Sequence[Step], only: Collection[str], passed: Collection[str]) -> list[Step]:
@@ -277,6 +306,7 @@ def main() -> None:
             raise unknown("step", name, known)
     names = [] if "all" in names else names
     stop_in_order()
+    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))  # the terminal was closed
     if not (wait(out, names, options.seconds) if options.wait else _visit(options, out, names)):
         raise SystemExit(1)
 

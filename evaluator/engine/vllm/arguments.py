@@ -182,6 +182,8 @@ def graph_arguments(graphs: Graphs | None, *, compile: bool, requests: int, toke
     sizes = capture_sizes(most, requests)
     if chosen == "full":  # v2/schedules.py
         sizes = [size for size in sizes if size > 1]
+        if not sizes:  # a step has one token
+            return {"enforce_eager": True}
     config = {"mode": 0, "cudagraph_mode": _MODES[chosen], "cudagraph_capture_sizes": sizes}
     return {"enforce_eager": False, "compilation_config": config}
 

@@ -36,6 +36,7 @@ BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"  # graphs of pieces, without torch.compile
 _V2 = "VLLM_USE_V2_MODEL_RUNNER"  # 1 or 0 where vLLM is not to choose the runner
 INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"  # int4 weights are computed with int8 activations, on AMX
+_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 _REASONS = 400  # characters of an error that lists reasons
 _NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
@@ -312,7 +313,7 @@ def _prepare_environment(config: EngineConfig) -> None:
         os.environ[variable] = "1"
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib or CPU_CACHE_GIB),
+        _SPACE: str(CPU_CACHE_GIB),
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # the workers of tensor parallelism; ours has threads
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
@@ -324,3 +325,5 @@ def _prepare_environment(config: EngineConfig) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    if config.kv_cache_gib is not None:
+        os.environ[_SPACE] = str(config.kv_cache_gib)

@@ -56,11 +56,12 @@ def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
     """With a step that fails, one that hangs, one that waits for a library, and all that depends on them."""
     out, library = tmp_path / ("long" * 30) / "out", tmp_path / "library"
     monkeypatch.syspath_prepend(str(library))
-    pids, mended = tmp_path / "pids", tmp_path / "mended"
+    pids, orphan, mended = tmp_path / "pids", tmp_path / "orphan", tmp_path / "mended"
     listed = [
         shell("imports", "true"),
         shell("fails", 'echo "one | two" >&2; test -e "$0" || exit 3', mended),
         shell("hangs", HANGS, pids, seconds=3),
+        shell("dies", 'setsid sleep 600 & echo $! > "$0"; kill -9 $$', orphan),
         shell("model", 'echo x >> "$0"', tmp_path / "model"),
         shell("large", 'echo "wrote $0/large"', out, after="model"),
         shell("never", "true", after="fails"),
@@ -73,11 +74,11 @@ def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
     assert called(monkeypatch, out, "--rehearse", machine=CPU, listed=listed) == 1
     cards = read(out, [step.name for step in listed])
     expected = dict.fromkeys(cards, "passed")
-    expected |= {"fails": "failed", "hangs": "failed", "never": "not run", "gpu": "skipped"}
+    expected |= {"fails": "failed", "hangs": "failed", "dies": "failed", "never": "not run", "gpu": "skipped"}
     assert {name: card.state for name, card in cards.items()} == expected
     assert len(cards) == len(listed)
     assert (cards["fails"].reason, cards["hangs"].reason) == ("exit code 3: one | two", "exceeded 3 s")
-    assert alive(pids) == []
+    assert alive(pids) == alive(orphan) == []
     starts = {name: card.at - card.seconds for name, card in cards.items()}
     assert starts["hangs"] < cards["brings"].at <= starts["doctor"] + 0.3
     assert max(cards[name].at for name in ("hangs", "doctor", "large")) <= starts["pass"] + 0.3

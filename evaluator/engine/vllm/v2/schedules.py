@@ -30,12 +30,14 @@ def describe_as_captured() -> None:
         return
 
     @wraps(build)
-    def build_as_captured(builder: Any, common_prefix_len: int, common_attn_metadata: Any, **more: Any) -> Any:
+    def build_as_captured(
+        builder: Any, common_prefix_len: int, common_attn_metadata: Any, *more: Any, **named: Any
+    ) -> Any:
         step = common_attn_metadata
         if builder.aot_schedule and builder.use_full_cuda_graph:
             mixed = builder.compilation_config.cudagraph_mode.name == "FULL"
             query = max(step.max_query_len, 2 if mixed else 1)
             step = replace(step, max_query_len=query, max_seq_len=builder.model_config.max_model_len)
-        return build(builder, common_prefix_len, step, **more)
+        return build(builder, common_prefix_len, step, *more, **named)
 
     FlashAttentionMetadataBuilder.build = build_as_captured

@@ -40,6 +40,7 @@ def test_graphs_are_the_default_padded_by_an_eighth_at_most_and_compiling_is_not
     # FlashAttention 3 schedules a graph of one token otherwise, so steps that compute prompts have none
     least = {kind: arguments(kind)["compilation_config"]["cudagraph_capture_sizes"][0] for kind in KINDS}
     assert least == {"full": 2, "piecewise": 1, "decode": 1}
+    assert arguments("full", requests=1, tokens=1) == {"enforce_eager": True}
     for kind in KINDS:
         assert arguments(kind, requests=3000)["compilation_config"]["cudagraph_capture_sizes"][-1] == 3000
 

@@ -123,9 +123,11 @@ def environment(monkeypatch):
 def test_the_user_s_own_settings_of_vllm_stay(environment, name):
     start._prepare_environment(EngineConfig())
     assert environment[name] == "0"
-    environment[name] = "1"
+    environment[name] = environment["VLLM_CPU_KVCACHE_SPACE"] = "3"
     start._prepare_environment(EngineConfig())
-    assert environment[name] == "1"
+    assert environment[name] == environment["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    start._prepare_environment(EngineConfig(kv_cache_gib=2))  # that of the run comes first
+    assert environment["VLLM_CPU_KVCACHE_SPACE"] == "2"
 
 
 @pytest.mark.parametrize(

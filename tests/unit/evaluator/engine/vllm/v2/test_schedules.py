@@ -33,7 +33,7 @@ def described(monkeypatch):
         step = CommonAttentionMetadata(none, none, none, 4, 4, block_table_tensor=none, slot_mapping=none, **lengths)
         built = flash_attn.FlashAttentionMetadataBuilder.build
         told = built(builder, common_prefix_len=0, common_attn_metadata=step)
-        assert told == built(builder, 0, step, fast_build=True)
+        assert told == built(builder, 0, step, fast_build=True) == built(builder, 0, step, True)
         assert (step.max_query_len, step.max_seq_len) == (query, context)  # other builders read it too
         return told
 
