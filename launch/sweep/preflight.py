@@ -3,7 +3,7 @@
 import importlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -151,26 +151,10 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     _unusable(jobs, refused)
     engine, notes = checks.engine_of(config.engine, [job for job in own if job.name not in refused], here=here)
     config = config.model_copy(update={"engine": engine})
-    dense: dict[str, CheckpointInfo] = {}
-    tokenizers: dict[str, Any] = {}
-    positions = _NO_LIMIT  # the fewest of any checkpoint
-    with Inspections(existing, trust=trust) as inspections:
-        for job in existing:
-            try:
-                info = inspections.result(job.name)
-                tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
-                known = range(vocabulary_of(job.path) or _NO_LIMIT)
-                strays = [number for number in eos_ids_of(tokenizers[job.name]) if number not in known]
-                if strays:
-                    note = f"{job.name}: eos_token_id: {strays[0]}, which ends no answer, is no id of the vocabulary"
-                    notes = (*notes, note)
-                dense[job.name] = info
-            except InputError as error:
-                refused[job.name] = str(error)
-                with suppress(InputError, ValueError):  # its limit counts too: a repair must not change windows
-                    positions = min(positions, read_positions(job.path, unknown=_NO_LIMIT))
-                continue
-            positions = min(positions, read_positions(job.path, unknown=_NO_LIMIT))
+    dense, tokenizers, damage, remarks = _read_checkpoints(existing, trust=trust)
+    positions = _fewest_positions(existing, dense)
+    notes = (*notes, *remarks)
+    refused |= damage
     refused |= checks.damaged(job for job in jobs if job.is_made and job.model not in refused)
     unusable = _unusable(jobs, refused)
     lost = {each.checkpoint for each in unusable}
@@ -225,6 +209,44 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
             and not tokenise_alike(tokenizers[job.model], tokenizers[job.base])
         ),
     )
+
+
+def _read_checkpoints(
+    existing: Sequence[CheckpointJob], *, trust: bool
+) -> tuple[dict[str, CheckpointInfo], dict[str, Any], dict[str, str], list[str]]:
+    """The checkpoints that are sound, the tokenizers, why the others are refused, each by name; and notes."""
+    sound: dict[str, CheckpointInfo] = {}
+    tokenizers: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    notes: list[str] = []
+    with Inspections(existing, trust=trust) as inspections:
+        for job in existing:
+            try:
+                info = inspections.result(job.name)
+                tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
+                notes += _stray_eos(info, tokenizers[job.name])
+                sound[job.name] = info
+            except InputError as error:
+                refused[job.name] = str(error)
+    return sound, tokenizers, refused, notes
+
+
+def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str]) -> int:
+    """The fewest positions of any checkpoint. A refused one counts too: its repair must not change windows."""
+    positions = _NO_LIMIT
+    for job in existing:
+        with suppress(*(() if job.name in sound else (InputError, ValueError))):
+            positions = min(positions, read_positions(job.path, unknown=_NO_LIMIT))
+    return positions
+
+
+def _stray_eos(info: CheckpointInfo, tokenizer: Any) -> list[str]:
+    """A note on the first id that is to end an answer and is no token's. Raises InputError for what is no id."""
+    known = range(vocabulary_of(info.path) or _NO_LIMIT)
+    strays = [number for number in eos_ids_of(tokenizer) if number not in known]
+    return [
+        f"{info.name}: eos_token_id: {each}, which ends no answer, is no id of the vocabulary" for each in strays[:1]
+    ]
 
 
 def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tuple[Failure, ...]:

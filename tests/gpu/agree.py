@@ -49,6 +49,7 @@ NATS = {
 }
 _LENGTHS = (1, 15, 16, 17, 31, 32, 33, 129)  # of prompts: within, at and after the ends of cache blocks
 _OPTIONS, _SAMPLES = 16, 12
+_LEAST_TOKENS = 40 + _SAMPLES  # of the prompt that all samples begin with
 Distances = dict[str, list[float]]
 
 
@@ -142,8 +143,10 @@ def main() -> None:
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("dtype", choices=("float32", "bfloat16"))
     parser.add_argument("--graphs", choices=("full", "piecewise", "decode", "false"), default="full")
-    parser.add_argument("--tokens", type=count, default=300, help="of the longest prompt, at least 52")
+    parser.add_argument("--tokens", type=count, default=300, help="of the longest prompt")
     options = parser.parse_args()
+    if options.tokens < _LEAST_TOKENS:
+        parser.error(f"--tokens: {options.tokens}: at least {_LEAST_TOKENS} are needed")
     import torch
 
     config = EngineConfig(
