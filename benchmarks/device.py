@@ -1,12 +1,15 @@
 """A device that takes a fixed time for a step, behind vLLM's own engine core.
 
-`executor(script, device)` is a vLLM Executor. The core's scheduler, cache manager and asynchronous steps are real. The
-executor computes nothing: a step begins when it is submitted or when the device has ended the step before, whichever is
-later, and ends `pace` seconds afterwards. Its tokens and log-probabilities come from a script.
+`executor(script, device)` is a vLLM Executor. The core's scheduler, cache manager and
+asynchronous steps are real. The executor computes nothing: a step begins when it is
+submitted or when the device has ended the step before, whichever is later, and ends
+`pace` seconds afterwards. Its tokens and log-probabilities come from a script.
 
-Several engines share one `Device`, as processes share a GPU: it takes one step after another, whoever submits it.
+Several engines share one `Device`, as processes share a GPU: it takes one step after
+another, whoever submits it.
 
-Replaces vLLM's `Executor`. Reads `SchedulerOutput`, `NewRequestData` and `SamplingParams`; makes `ModelRunnerOutput`.
+Replaces vLLM's `Executor`. Reads `SchedulerOutput`, `NewRequestData` and
+`SamplingParams`; makes `ModelRunnerOutput`.
 """
 
 import hashlib
@@ -27,26 +30,35 @@ import numpy as np
 import torch
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsLists, LogprobsTensors, ModelRunnerOutput
+from vllm.v1.outputs import (
+    EMPTY_MODEL_RUNNER_OUTPUT,
+    LogprobsLists,
+    LogprobsTensors,
+    ModelRunnerOutput,
+)
 
 from evaluator.engine.vllm.prompt_scores import REFERENCE, SCORED_FROM
 
 STATES = 1021
 TOP = 16  # tokens of a distribution: the tail is nobody's answer
-CACHED_TOKENS = 640_000  # of keys and values: what an H100 has room for beside a model of 0.6 B parameters
+# of keys and values: what an H100 has room for beside a model of 0.6 B parameters
+CACHED_TOKENS = 640_000
 _SHARPNESS = 3.5
 _EOS_FIRST = 1 / 45  # of the states: EOS is the likeliest token
 _RANK = 57  # of a scored token that is not among them
 
 
 class ScriptedLM:
-    """A language model that costs next to nothing: its distributions were drawn before the clock starts.
+    """A language model that costs next to nothing: its distributions were drawn
+    before the clock starts.
 
-    The distribution after a prefix is one of `STATES`, by a checksum of the prefix's token ids. So equal prefixes have
-    equal distributions, and beams, samples and scores fit together as a model's do. Some prefixes are *planted*: there
-    a given token is the likeliest. How peaked the distributions are, and how often EOS is the likeliest token, give
-    lengths and beams of about those of SmolLM2-135M on XQuAD (answers of 22 to 28 tokens where 32 are allowed, 37
-    rollouts of a beam search).
+    The distribution after a prefix is one of `STATES`, by a checksum of the prefix's
+    token ids. So equal prefixes have equal distributions, and beams, samples and
+    scores fit together as a model's do. Some prefixes are *planted*: there a given
+    token is the likeliest. How peaked the distributions are, and how often EOS is
+    the likeliest token, give lengths and beams of about those of SmolLM2-135M on
+    XQuAD (answers of 22 to 28 tokens where 32 are allowed, 37 rollouts of a beam
+    search).
 
     A distribution is a row of `ids` and `logprobs`, most likely first."""
 
@@ -57,13 +69,22 @@ class ScriptedLM:
         self.logprobs: list[list[float]] = []
         for state in range(STATES):
             seed = hashlib.blake2b(repr((1, (state,))).encode(), digest_size=8).digest()
-            logits = np.random.default_rng(int.from_bytes(seed, "little")).normal(size=4 * TOP) * _SHARPNESS
-            row = np.sort(logits - np.logaddexp.reduce(logits))[::-1][:TOP].astype(np.float32)
+            logits = (
+                np.random.default_rng(int.from_bytes(seed, "little")).normal(
+                    size=4 * TOP
+                )
+                * _SHARPNESS
+            )
+            row = np.sort(logits - np.logaddexp.reduce(logits))[::-1][:TOP].astype(
+                np.float32
+            )
             ids = rng.sample(others, TOP)
             ids[0 if rng.random() < _EOS_FIRST else rng.randrange(2, TOP)] = eos_id
             self.ids.append(ids)
             self.logprobs.append([float(value) for value in row])
-        self._cumulated = [list(accumulate(np.exp(row[:8]).tolist())) for row in self.logprobs]
+        self._cumulated = [
+            list(accumulate(np.exp(row[:8]).tolist())) for row in self.logprobs
+        ]
         self._planted: dict[int, int] = {}  # checksum -> row
         self.eos_id = eos_id
 
@@ -89,7 +110,9 @@ class ScriptedLM:
             return 1 + ids.index(token), self.logprobs[row][ids.index(token)]
         return _RANK, self.logprobs[row][-1] - 2.0
 
-    def forced(self, prompt_ids: Sequence[int], continuation: Sequence[int]) -> list[int]:
+    def forced(
+        self, prompt_ids: Sequence[int], continuation: Sequence[int]
+    ) -> list[int]:
         """The row of each token of a continuation."""
         rows, prefix = [], checksum(prompt_ids)
         for token in continuation:
@@ -100,7 +123,8 @@ class ScriptedLM:
     def continued(
         self, prompt_ids: Sequence[int], most: int, draw: random.Random | None = None
     ) -> tuple[list[int], list[int]]:
-        """The likeliest continuation, or one that `draw` draws, and the row of each token.
+        """The likeliest continuation, or one that `draw` draws, and the row of each
+        token.
 
         At most `most` tokens, or up to EOS."""
         tokens: list[int] = []
@@ -109,7 +133,9 @@ class ScriptedLM:
         while len(tokens) < most and not (tokens and tokens[-1] == self.eos_id):
             row = self._planted.get(prefix, prefix % STATES)
             chances = self._cumulated[row]
-            token = self.ids[row][0 if draw is None else bisect_left(chances, draw.random() * chances[-1])]
+            token = self.ids[row][
+                0 if draw is None else bisect_left(chances, draw.random() * chances[-1])
+            ]
             tokens.append(token)
             rows.append(row)
             prefix = _then(prefix, token)
@@ -127,9 +153,12 @@ def _then(prefix: int, token: int) -> int:
 
 
 class Device:
-    """One device, shared by the processes that inherit it. Its times are those of `now`, which processes share."""
+    """One device, shared by the processes that inherit it. Its times are those of
+    `now`, which processes share."""
 
-    def __init__(self, pace: float, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, pace: float, now: Callable[[], float] = time.perf_counter
+    ) -> None:
         """`pace`: the seconds of a step."""
         self.pace, self._now = pace, now
         # The end of the last step, idle seconds, steps.
@@ -140,7 +169,11 @@ class Device:
         with self._queue.get_lock():
             free, idle, steps = self._queue
             begins: float = max(self._now(), free)
-            self._queue[:] = [begins + self.pace, idle + (begins - free if steps else 0.0), steps + 1]
+            self._queue[:] = [
+                begins + self.pace,
+                idle + (begins - free if steps else 0.0),
+                steps + 1,
+            ]
             return begins + self.pace
 
     @property
@@ -149,7 +182,8 @@ class Device:
 
     @property
     def idle_share(self) -> float:
-        """The share of the time between the first step's begin and the last one's end in which no step ran."""
+        """The share of the time between the first step's begin and the last one's
+        end in which no step ran."""
         _, idle, steps = self._queue
         return float(idle / max(1e-9, idle + steps * self.pace))
 
@@ -160,7 +194,8 @@ class _Row:
 
     tokens: list[int]
     rows: list[int]  # of the tables, one per token
-    own: list[tuple[int, float]]  # rank and log-probability of each token, where they are reported
+    # rank and log-probability of each token, where they are reported
+    own: list[tuple[int, float]]
     top: int  # how many of the likeliest tokens each report has
     left: int  # tokens of the prompt that are not computed
     report: LogprobsTensors | None  # on the prompt's last tokens
@@ -168,7 +203,8 @@ class _Row:
 
 
 class PacedExecutor(Executor):  # type: ignore[misc]
-    """Executes nothing, at a device's pace. `executor` makes the class that vLLM builds."""
+    """Executes nothing, at a device's pace. `executor` makes the class that vLLM
+    builds."""
 
     script: ScriptedLM
     device: Device
@@ -179,13 +215,15 @@ class PacedExecutor(Executor):  # type: ignore[misc]
         self._known: dict[str, _Row] = {}
         self.begin(self.device)
         self._submitted: Any = None
-        self._ids = np.array(self.script.ids, dtype=np.int64)  # nothing is planted from here on
+        # nothing is planted from here on
+        self._ids = np.array(self.script.ids, dtype=np.int64)
         self._logprobs = np.array(self.script.logprobs, dtype=np.float32)
 
     def begin(self, device: Device) -> None:
         """Submit steps to another device from now on, and count anew."""
         self.device = device
-        self.counts = dict.fromkeys(("steps", "rows", "arrivals", "mixed"), 0)  # mixed: steps with arrivals
+        # mixed: steps with arrivals
+        self.counts = dict.fromkeys(("steps", "rows", "arrivals", "mixed"), 0)
 
     def collective_rpc(self, method: Any, *_: Any, **__: Any) -> Any:
         """No worker is there."""
@@ -200,7 +238,13 @@ class PacedExecutor(Executor):  # type: ignore[misc]
 
     def get_kv_cache_specs(self) -> Any:
         size = self.cache_config.block_size
-        return [{"layer": FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=16, dtype=torch.bfloat16)}]
+        return [
+            {
+                "layer": FullAttentionSpec(
+                    block_size=size, num_kv_heads=1, head_size=16, dtype=torch.bfloat16
+                )
+            }
+        ]
 
     def determine_available_memory(self) -> list[int]:
         spec = self.get_kv_cache_specs()[0]["layer"]
@@ -219,10 +263,13 @@ class PacedExecutor(Executor):  # type: ignore[misc]
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """A step that was submitted: vLLM waits for its `result`."""
-        return SimpleNamespace(result=partial(self._result, self._submitted, self.device.submit()))
+        return SimpleNamespace(
+            result=partial(self._result, self._submitted, self.device.submit())
+        )
 
     def _without_tokens(self, step: Any) -> ModelRunnerOutput:
-        """Forget what a step ends. vLLM asks for results in order: the step before may hold rows of that."""
+        """Forget what a step ends. vLLM asks for results in order: the step before
+        may hold rows of that."""
         self._forget(step)
         return EMPTY_MODEL_RUNNER_OUTPUT
 
@@ -246,7 +293,8 @@ class PacedExecutor(Executor):  # type: ignore[misc]
         places, own, reports = [], [], {}
         for name, row in zip(names, rows, strict=True):
             row.left -= scheduled[name]
-            place = min(row.given, len(row.tokens) - 1)  # a step that was scheduled before EOS was seen
+            # a step that was scheduled before EOS was seen
+            place = min(row.given, len(row.tokens) - 1)
             places.append(row.rows[place])
             own.append(row.own[place] if row.own else (1, 0.0))
             tokens.append([])
@@ -258,10 +306,17 @@ class PacedExecutor(Executor):  # type: ignore[misc]
                 reports[name] = row.report
             row.given += 1
         arrivals = len(step.scheduled_new_reqs)
-        for count, more in zip(self.counts, (1, len(rows), arrivals, bool(arrivals)), strict=True):
+        for count, more in zip(
+            self.counts, (1, len(rows), arrivals, bool(arrivals)), strict=True
+        ):
             self.counts[count] += more
         wide = max(row.top for row in rows)
-        ids = np.array([[row.tokens[min(max(row.given - 1, 0), len(row.tokens) - 1)]] for row in rows])
+        ids = np.array(
+            [
+                [row.tokens[min(max(row.given - 1, 0), len(row.tokens) - 1)]]
+                for row in rows
+            ]
+        )
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
@@ -269,7 +324,11 @@ class PacedExecutor(Executor):  # type: ignore[misc]
             logprobs=LogprobsLists(
                 np.concatenate([ids, self._ids[places, :wide]], axis=1),
                 np.concatenate(
-                    [np.array([[value] for _, value in own], np.float32), self._logprobs[places, :wide]], axis=1
+                    [
+                        np.array([[value] for _, value in own], np.float32),
+                        self._logprobs[places, :wide],
+                    ],
+                    axis=1,
                 ),
                 np.array([rank for rank, _ in own]),
             ),
@@ -288,11 +347,21 @@ class PacedExecutor(Executor):  # type: ignore[misc]
             tokens = list(parameters.trace_decode_token_ids)
             rows = self.script.forced(prompt, tokens)
         else:
-            draw = None if parameters.temperature == 0 else random.Random(parameters.seed or 0)
+            draw = (
+                None
+                if parameters.temperature == 0
+                else random.Random(parameters.seed or 0)
+            )
             tokens, rows = self.script.continued(prompt, parameters.max_tokens, draw)
         reported = parameters.logprobs is not None
-        own = [self.script.rank(*each) for each in zip(rows, tokens, strict=True)] if reported else []
-        report = self._report(prompt, orders[SCORED_FROM]) if SCORED_FROM in orders else None
+        own = (
+            [self.script.rank(*each) for each in zip(rows, tokens, strict=True)]
+            if reported
+            else []
+        )
+        report = (
+            self._report(prompt, orders[SCORED_FROM]) if SCORED_FROM in orders else None
+        )
         left = len(new.prefill_token_ids or prompt) - new.num_computed_tokens
         return _Row(tokens, rows, own, parameters.logprobs or 0, left, report)
 
@@ -302,8 +371,18 @@ class PacedExecutor(Executor):  # type: ignore[misc]
         rows = self.script.forced(prompt[:context], tokens)
         own = [self.script.rank(*each) for each in zip(rows, tokens, strict=True)]
         return LogprobsTensors(
-            torch.tensor([[token, self.script.ids[row][0]] for token, row in zip(tokens, rows, strict=True)]),
-            torch.tensor([[value, self.script.logprobs[row][0]] for (_, value), row in zip(own, rows, strict=True)]),
+            torch.tensor(
+                [
+                    [token, self.script.ids[row][0]]
+                    for token, row in zip(tokens, rows, strict=True)
+                ]
+            ),
+            torch.tensor(
+                [
+                    [value, self.script.logprobs[row][0]]
+                    for (_, value), row in zip(own, rows, strict=True)
+                ]
+            ),
             torch.tensor([rank for rank, _ in own]),
         )
 

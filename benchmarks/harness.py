@@ -2,15 +2,19 @@
 
     compare("score", {"ours": Side(...), "theirs": Side(...)}, rounds=5, agree=...)
 
-prints a table and, as its last line, JSON with a `ratio`. After one warm-up each, the sides run in turn (ours, theirs,
-ours, ...). The ratio is the median of the ratios of neighbours: a machine whose speed drifts does not tilt it. A side
-that fails, or whose results are not ours, gets no ratio; the others go on, and the exit code is 1.
+prints a table and, as its last line, JSON with a `ratio`. After one warm-up each, the
+sides run in turn (ours, theirs, ours, ...). The ratio is the median of the ratios of
+neighbours: a machine whose speed drifts does not tilt it. A side that fails, or whose
+results are not ours, gets no ratio; the others go on, and the exit code is 1.
 
 A benchmark runs in a process with `Options`. A side's process answers in lines of JSON:
 
-    with Child("ours", module_command("benchmarks.serving.sides", "ours", "score", file)) as ours:
+    with Child("ours", module_command("benchmarks.serving.sides", "ours", "score",
+    file)) as ours:
         result = ours.round()
-    measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job", work))"""
+    measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job",
+    work))
+"""
 
 import argparse
 import contextlib
@@ -29,20 +33,27 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluator.core.errors import InputError, ResurfaceError, json_text
-from evaluator.core.isolated import environment as environment  # what every child is started with
+
+# what every child is started with
+from evaluator.core.isolated import environment as environment
 
 
 def module_command(module: str, *arguments: object) -> list[str]:
-    """The command for `environment()`. `-P`: the working directory is no place to look for modules."""
+    """The command for `environment()`. `-P`: the working directory is no place to
+    look for modules."""
     return [sys.executable, "-P", "-m", module, *map(str, arguments)]
 
 
 class Options(argparse.ArgumentParser):
-    """A benchmark's options. Its help is a module's docstring; `parse_args` raises InputError for what is
-    wrong, which `run_main` makes one line without a usage text."""
+    """A benchmark's options. Its help is a module's docstring; `parse_args` raises
+    InputError for what is wrong, which `run_main` makes one line without a usage
+    text."""
 
     def __init__(self, description: str | None) -> None:
-        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        super().__init__(
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message)
@@ -66,7 +77,13 @@ def settings(text: str) -> dict[str, Any]:
     return value
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    left: int = 1,
+) -> None:
     """The first `left` columns are aligned to the left. A None is an empty cell."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
@@ -77,8 +94,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run the `main` of a benchmark. An error that is raised for a user to read becomes one line on stderr, and
-    exit code 2 where the user can mend it, 1 elsewhere."""
+    """Run the `main` of a benchmark. An error that is raised for a user to read
+    becomes one line on stderr, and exit code 2 where the user can mend it, 1
+    elsewhere."""
     try:
         main()
     except ResurfaceError as error:
@@ -87,9 +105,14 @@ def run_main(main: Callable[[], None]) -> None:
 
 
 def answer_of(
-    name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> dict[str, Any]:
-    """The one answer of a process that errors call `name`. Raises SystemExit with stderr's last line if it fails."""
+    """The one answer of a process that errors call `name`. Raises SystemExit with
+    stderr's last line if it fails."""
     with Child(name, command, env=env, cwd=cwd) as child:
         return child.ready()
 
@@ -103,8 +126,8 @@ def serve(
     cold: Callable[[], object],
     facts: Callable[[int], Mapping[str, Any]] = lambda number: {},
 ) -> None:
-    """A side's process, as `Child` expects it. `cold` is called before each round, off the clock; `facts` adds to what
-    a round, by its number, has said."""
+    """A side's process, as `Child` expects it. `cold` is called before each round,
+    off the clock; `facts` adds to what a round, by its number, has said."""
     print("{}", flush=True)
     for line in sys.stdin:
         if line.strip() == _ROUND:
@@ -117,8 +140,9 @@ def serve(
 
 
 class Child:
-    """A side's process, kept for all rounds: it does one round of its work, or tells the facts of a round, per line it
-    reads, and answers with one line of JSON. It says `{}` when it is ready."""
+    """A side's process, kept for all rounds: it does one round of its work, or tells
+    the facts of a round, per line it reads, and answers with one line of JSON. It
+    says `{}` when it is ready."""
 
     def __init__(
         self,
@@ -129,7 +153,8 @@ class Child:
         cwd: Path | None = None,
         log: Path | None = None,
     ) -> None:
-        """Waits for nothing, so that several start side by side. `log` keeps the process's stderr."""
+        """Waits for nothing, so that several start side by side. `log` keeps the
+        process's stderr."""
         self.results: list[dict[str, Any]] = []  # of every round so far
         self._name = name
         self._first: dict[str, Any] | None = None
@@ -152,25 +177,28 @@ class Child:
         self._errors.close()
 
     def ready(self) -> dict[str, Any]:
-        """What the process says first, for which this waits. Raises SystemExit, with the last line of its stderr, if it
-        ends instead."""
+        """What the process says first, for which this waits. Raises SystemExit, with
+        the last line of its stderr, if it ends instead."""
         if self._first is None:
             self._first = self._answer()
         return self._first
 
     def round(self) -> dict[str, Any]:
-        """One round of the work; returns its result. Raises SystemExit if the process ends instead."""
+        """One round of the work; returns its result. Raises SystemExit if the
+        process ends instead."""
         self.results.append(self._ask(_ROUND))
         return self.results[-1]
 
     def facts(self, number: int) -> dict[str, Any]:
-        """More about a round, the first being 0. Raises SystemExit if the process ends instead."""
+        """More about a round, the first being 0. Raises SystemExit if the process
+        ends instead."""
         return self._ask(str(number))
 
     def _ask(self, line: str) -> dict[str, Any]:
         self.ready()
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # of a process that has ended, `_answer` says why
+        # of a process that has ended, `_answer` says why
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
         return self._answer()
@@ -189,7 +217,8 @@ class Child:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Whether the sides computed the same; `how` names the criterion, such as the tolerance."""
+    """Whether the sides computed the same; `how` names the criterion, such as the
+    tolerance."""
 
     holds: bool
     how: str
@@ -200,43 +229,66 @@ Agree = Callable[[Any, Any], Agreement]  # of our result and another's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way of doing the work. `run` does it once and returns the results to compare, and `seconds`. A side
-    times itself: the start of its process and the pipe to it are not part of the work."""
+    """One way of doing the work. `run` does it once and returns the results to compare,
+    and `seconds`. A side times itself: the start of its process and the pipe to it are
+    not part of the work.
+    """
 
     name: str
     run: Callable[[], Mapping[str, Any]]
     agree: Agree | None = None  # compares it with a side of ours
     ours: str = ""  # which one; the first, if empty
-    facts: Callable[[], Mapping[str, Any]] = dict  # its report on itself after the rounds
+    # its report on itself after the rounds
+    facts: Callable[[], Mapping[str, Any]] = dict
 
 
 def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Which keys one side has and the other lacks, in words; empty where both have the same."""
+    """Which keys one side has and the other lacks, in words; empty where both have
+    the same."""
     parts = []
     for side, own, other in (("ours", ours, theirs), ("theirs", theirs, ours)):
         missing = [key for key in other if key not in own]
         if missing:
-            parts.append(f"{side} lacks {len(missing)} of {len(other)} answers, the first of {missing[0]}")
+            parts.append(
+                f"{side} lacks {len(missing)} of {len(other)} answers, the first of"
+                f" {missing[0]}"
+            )
     return "; ".join(parts)
 
 
 Results = list[Mapping[str, Any]]  # of a side's rounds; the first is the warm-up
-# Gets a side's results after each of its rounds, and why it is left out of the next, if it is.
+# Gets a side's results after each of its rounds, and why it is left out of the next, if
+# it is.
 Keep = Callable[[str, Results, str | None], object]
 
 
-def compare(name: str, sides: Mapping[str, Side], *, rounds: int, keep: Keep = lambda *_: None) -> None:
-    """Time the sides, print table and JSON. The first side is ours, and the benchmark's ratio is that of the first of
-    theirs. Raises SystemExit with code 1 if a side was left out."""
+def compare(
+    name: str, sides: Mapping[str, Side], *, rounds: int, keep: Keep = lambda *_: None
+) -> None:
+    """Time the sides, print table and JSON. The first side is ours, and the
+    benchmark's ratio is that of the first of theirs. Raises SystemExit with code 1
+    if a side was left out."""
     ours = next(iter(sides))
     theirs = next((key for key in sides if key.startswith("theirs")), "")
     results, agreed, failed = _timed(name, sides, rounds, keep)
-    seconds = {key: [result["seconds"] for result in found[1:]] for key, found in results.items()}
-    shown = {sides[key].name: (statistics.median(each), min(each), max(each)) for key, each in seconds.items() if each}
-    rows = [(side, *(f"{value:.3f}" for value in values)) for side, values in shown.items()]
+    seconds = {
+        key: [result["seconds"] for result in found[1:]]
+        for key, found in results.items()
+    }
+    shown = {
+        sides[key].name: (statistics.median(each), min(each), max(each))
+        for key, each in seconds.items()
+        if each
+    }
+    rows = [
+        (side, *(f"{value:.3f}" for value in values)) for side, values in shown.items()
+    ]
     print_table(f"bench {name}", ("side", "median s", "min s", "max s"), rows)
     console = Console()
-    told = "{}: {ratio:.2f} times faster than {} ({ratio_min:.2f} to {ratio_max:.2f}); results: {agreement}"
+    told = (
+        "{}: {ratio:.2f} times faster than {} ({ratio_min:.2f} to {ratio_max:.2f});"
+        " results: {agreement}"
+    )
     main: dict[str, Any] = {}
     more = {} if ours in failed else dict(sides[ours].facts())
     for key, how in agreed.items():
@@ -261,7 +313,8 @@ def compare(name: str, sides: Mapping[str, Side], *, rounds: int, keep: Keep = l
 def _timed(
     name: str, sides: Mapping[str, Side], rounds: int, keep: Keep
 ) -> tuple[dict[str, Results], dict[str, str], dict[str, str]]:
-    """The results of each side, how it agrees with ours, and why sides were left out."""
+    """The results of each side, how it agrees with ours, and why sides were left
+    out."""
     results: dict[str, Results] = {key: [] for key in sides}
     agreed: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -287,14 +340,26 @@ def _timed(
         agreement = side.agree(results[reference][0], results[key][0])
         agreed[key] = agreement.how
         if not agreement.holds:
-            leave_out(key, f"no ratio: the results of {reference} and {key} do not agree ({agreement.how})")
+            leave_out(
+                key,
+                f"no ratio: the results of {reference} and {key} do not agree"
+                f" ({agreement.how})",
+            )
     for _ in range(rounds):
         turn()
     return results, agreed, failed
 
 
 def _figures(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """How many times faster ours was, by the ratios of each round, and the median seconds of both sides."""
+    """How many times faster ours was, by the ratios of each round, and the median
+    seconds of both sides."""
     ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
-    spread = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
-    return spread | {"ours_s": statistics.median(ours), "theirs_s": statistics.median(theirs)}
+    spread = {
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+    }
+    return spread | {
+        "ours_s": statistics.median(ours),
+        "theirs_s": statistics.median(theirs),
+    }

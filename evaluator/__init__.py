@@ -1,8 +1,9 @@
-"""Checkpoint + items -> records -> numbers: the evaluator of compressed language models.
+"""Checkpoint + items -> records -> numbers: the evaluator of compressed language
+models.
 
-run = open_run("runs/grid")
-run.table("fates")
-grade("It was in 1863.", ["1863"], "english")     # {"contains": True, "exact_match": False, "token_f1": 0.4}"""
+run = open_run("runs/grid") run.table("fates") grade("It was in 1863.", ["1863"],
+"english")     # {"contains": True, "exact_match": False, "token_f1": 0.4}
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,14 +14,19 @@ if TYPE_CHECKING:
 
 
 def open_run(path: str | Path) -> "OpenRun":
-    """A run directory, running or finished, for Python and notebooks. Raises InputError if there is none."""
-    from evaluator.report.opened import OpenRun  # late: a process that only imports a part needs no pandas
+    """A run directory, running or finished, for Python and notebooks. Raises
+    InputError if there is none."""
+    # late: a process that only imports a part needs no pandas
+    from evaluator.report.opened import OpenRun
 
     return OpenRun(Path(path))
 
 
-def grade(response: str, answers: Iterable[str], language: str, rule: str = "strict") -> dict[str, Any]:
-    """`contains`, `exact_match` and `token_f1` by rule `strict` or `paper` (`evaluator.core.grading`)."""
+def grade(
+    response: str, answers: Iterable[str], language: str, rule: str = "strict"
+) -> dict[str, Any]:
+    """`contains`, `exact_match` and `token_f1` by rule `strict` or `paper`
+    (`evaluator.core.grading`)."""
     from evaluator.core import grading
 
     return grading.grade(response, answers, language, rule)

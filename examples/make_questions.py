@@ -1,4 +1,5 @@
-"""Writes the example's own questions (passages.yaml) as JSON lines, for where XQuAD is not at hand.
+"""Writes the example's own questions (passages.yaml) as JSON lines, for where XQuAD is
+not at hand.
 
 python -m examples.make_questions --out runs/questions.jsonl
 """
@@ -18,17 +19,26 @@ PASSAGES = Path(__file__).with_name("passages.yaml")
 
 
 def questions(passages: Path = PASSAGES) -> Iterator[dict[str, Any]]:
-    """The items, in the fields that the task `jsonl:FILE` reads; ids are `<passage>-<number from 1>`.
+    """The items, in the fields that the task `jsonl:FILE` reads; ids are
+    `<passage>-<number from 1>`.
 
-    Raises ValueError for an answer that does not stand in its passage exactly once, or that its question gives away.
+    Raises ValueError for an answer that does not stand in its passage exactly once, or
+    that its question gives away.
     """
     for passage in yaml.safe_load(passages.read_text(encoding="utf-8")):
-        for number, (question, answer) in enumerate(passage["questions"].items(), start=1):
+        for number, (question, answer) in enumerate(
+            passage["questions"].items(), start=1
+        ):
             name = f"{passage['id']}-{number}"
             if passage["text"].count(answer) != 1:
-                raise ValueError(f"{passages}: {name}: {answer!r} does not stand in the passage exactly once")
+                raise ValueError(
+                    f"{passages}: {name}: {answer!r} does not stand in the passage"
+                    " exactly once"
+                )
             if answer.lower() in question.lower():
-                raise ValueError(f"{passages}: {name}: the question gives {answer!r} away")
+                raise ValueError(
+                    f"{passages}: {name}: the question gives {answer!r} away"
+                )
             yield {
                 "id": name,
                 "language": "english",

@@ -1,10 +1,12 @@
-"""A real model from start to report: makes SmolLM2, runs the sweep in smollm2.yaml, writes the report.
+"""A real model from start to report: makes SmolLM2, runs the sweep in smollm2.yaml,
+writes the report.
 
-    python -m examples.run_smollm2 --out runs/smollm2 [--items 200] [--task xquad:DIR] [--chat]
+    python -m examples.run_smollm2 --out runs/smollm2 [--items 200] [--task xquad:DIR]
+    [--chat]
 
-Without --task it asks English XQuAD where the Hugging Face hub can be reached, and the questions of passages.yaml where
-it cannot. The sweep as it is run lies beside the run (runs/smollm2.yaml). The same command finishes what a killed one
-left.
+Without --task it asks English XQuAD where the Hugging Face hub can be reached, and the
+questions of passages.yaml where it cannot. The sweep as it is run lies beside the run
+(runs/smollm2.yaml). The same command finishes what a killed one left.
 """
 
 from __future__ import annotations
@@ -26,30 +28,52 @@ _HUB_SECONDS = 10.0
 
 
 def main() -> int:
-    """The command line. Exit codes are those of `resurface sweep`; 2 where the model cannot be made."""
+    """The command line. Exit codes are those of `resurface sweep`; 2 where the model
+    cannot be made."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=REPOSITORY / "runs" / "smollm2", help="the run directory")
-    parser.add_argument("--items", type=int, help="questions per checkpoint; 0: all (default: those of smollm2.yaml)")
-    parser.add_argument("--task", help="xquad, xquad:DIR or jsonl:FILE (default: XQuAD, else our own questions)")
-    parser.add_argument("--chat", action="store_true", help="ask through the model's chat template")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=REPOSITORY / "runs" / "smollm2",
+        help="the run directory",
+    )
+    parser.add_argument(
+        "--items",
+        type=int,
+        help="questions per checkpoint; 0: all (default: those of smollm2.yaml)",
+    )
+    parser.add_argument(
+        "--task",
+        help="xquad, xquad:DIR or jsonl:FILE (default: XQuAD, else our own questions)",
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="ask through the model's chat template"
+    )
     arguments = parser.parse_args()
-    out = Path(os.path.relpath(arguments.out, REPOSITORY))  # paths in smollm2.yaml are relative to the repository
+    # paths in smollm2.yaml are relative to the repository
+    out = Path(os.path.relpath(arguments.out, REPOSITORY))
     os.chdir(REPOSITORY)
     try:
         sweep = _write_sweep(out, arguments.task, arguments.items, chat=arguments.chat)
     except (ExampleError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    # Each in a process of its own: making the model goes offline and imports much that the sweep does not need.
-    return _run("examples.make_smollm2") or _run("launch.commands.cli", "sweep", str(sweep), "--out", str(out))
+    # Each in a process of its own: making the model goes offline and imports much that
+    # the sweep does not need.
+    return _run("examples.make_smollm2") or _run(
+        "launch.commands.cli", "sweep", str(sweep), "--out", str(out)
+    )
 
 
 def _run(module: str, *arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", module, *arguments]).returncode
 
 
-def _write_sweep(out: Path, task: str | None, items: int | None, *, chat: bool = False) -> Path:
-    """The sweep file of the run at `out`: a run that has begun keeps its task, number of items and kind of prompt.
+def _write_sweep(
+    out: Path, task: str | None, items: int | None, *, chat: bool = False
+) -> Path:
+    """The sweep file of the run at `out`: a run that has begun keeps its task, number
+    of items and kind of prompt.
 
     Raises ExampleError if these are not the requested ones.
     """
@@ -58,9 +82,14 @@ def _write_sweep(out: Path, task: str | None, items: int | None, *, chat: bool =
         (begun,) = yaml.safe_load(file.read_text(encoding="utf-8"))["tasks"]
         for name, wanted in (("task", task), ("items", items)):
             if wanted is not None and begun[name] != wanted:
-                raise ExampleError(f"{out}: its run has {name} {begun[name]!r}, not {wanted!r}; choose another --out")
+                raise ExampleError(
+                    f"{out}: its run has {name} {begun[name]!r}, not {wanted!r}; choose"
+                    " another --out"
+                )
         if chat and not begun.get("chat"):
-            raise ExampleError(f"{out}: its run has no chat prompts; choose another --out")
+            raise ExampleError(
+                f"{out}: its run has no chat prompts; choose another --out"
+            )
         return file
     document = yaml.safe_load(SWEEP.read_text(encoding="utf-8"))
     (asked,) = document["tasks"]
@@ -70,7 +99,11 @@ def _write_sweep(out: Path, task: str | None, items: int | None, *, chat: bool =
         own = out.with_name("questions.jsonl")
         write_questions(own)
         asked["task"] = f"jsonl:{own}"
-        print("the hub cannot be reached: the questions are those of examples/passages.yaml", flush=True)
+        print(
+            "the hub cannot be reached: the questions are those of"
+            " examples/passages.yaml",
+            flush=True,
+        )
     if not asked["task"].startswith("xquad"):
         asked.pop("languages")  # those that the file has
     if items is not None:
@@ -79,7 +112,9 @@ def _write_sweep(out: Path, task: str | None, items: int | None, *, chat: bool =
         asked["chat"] = True
     out.parent.mkdir(parents=True, exist_ok=True)
     header = f"# examples/{SWEEP.name} as run_smollm2.py runs it in {out.name}/\n"
-    file.write_text(header + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    file.write_text(
+        header + yaml.safe_dump(document, sort_keys=False), encoding="utf-8"
+    )
     return file
 
 

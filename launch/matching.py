@@ -1,8 +1,11 @@
-"""Matcher models over a run's responses: one engine actor per matcher, which writes verdicts part by part.
+"""Matcher models over a run's responses: one engine actor per matcher, which writes
+verdicts part by part.
 
-A matcher judges control pairs first. Their answer is known, so they show whether the matcher is fit to judge. The same
-command resumes, and repeats only comparisons on which the engine failed. A matcher judges a response once, even if
-several checkpoints gave it. The run stays locked meanwhile, as it does for its driver."""
+A matcher judges control pairs first. Their answer is known, so they show whether the
+matcher is fit to judge. The same command resumes, and repeats only comparisons on which
+the engine failed. A matcher judges a response once, even if several checkpoints gave
+it. The run stays locked meanwhile, as it does for its driver.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +20,11 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from evaluator.asking.trial import try_template
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
+from evaluator.checkpoints.info import (
+    CheckpointInfo,
+    inspect_checkpoint,
+    read_positions,
+)
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.engine.base import Engine
@@ -36,7 +43,8 @@ from launch.run.work.cluster import Cluster, cluster
 from launch.sweep.models import names_of, resolve_model
 
 _PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
-_VERDICT_TOKENS = 8  # " yes" and " no" in the worst vocabulary, and room for a moved token boundary
+# " yes" and " no" in the worst vocabulary, and room for a moved token boundary
+_VERDICT_TOKENS = 8
 
 Ask = Callable[[Sequence[Claim]], list[Verdict]]
 Tell = Callable[[str], None]
@@ -49,13 +57,21 @@ class MatchActor:
         self._engine: Engine | None = None
 
     def verdicts(
-        self, checkpoint: Path, claims: Sequence[Claim], prompt_tokens: int, day: date | None
+        self,
+        checkpoint: Path,
+        claims: Sequence[Claim],
+        prompt_tokens: int,
+        day: date | None,
     ) -> list[Verdict]:
         if self._engine is None:
             self._engine = build_engine(self._config)
             self._engine.load(checkpoint)
-        tokenizer = load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code)
-        return Matcher(tokenizer, prompt_tokens=prompt_tokens, date=day).verdicts(self._engine, claims)
+        tokenizer = load_tokenizer(
+            checkpoint, trust_remote_code=self._config.trust_remote_code
+        )
+        return Matcher(tokenizer, prompt_tokens=prompt_tokens, date=day).verdicts(
+            self._engine, claims
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +86,11 @@ class Matched:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The comparisons of a call: `controls` control pairs for each language, then the responses to some probes.
+    """The comparisons of a call: `controls` control pairs for each language, then
+    the responses to some probes.
 
-    Without `everything`, responses that contain a gold answer are left out. `fit_only` affects only the report: unfit
-    matchers have no vote."""
+    Without `everything`, responses that contain a gold answer are left out.
+    `fit_only` affects only the report: unfit matchers have no vote."""
 
     probes: Sequence[str]
     everything: bool
@@ -82,15 +99,28 @@ class Asked:
 
 
 def match_run(
-    run_dir: Path, matchers: Sequence[str], asked: Asked, *, engine: EngineConfig, tell: Tell, warn: Tell
+    run_dir: Path,
+    matchers: Sequence[str],
+    asked: Asked,
+    *,
+    engine: EngineConfig,
+    tell: Tell,
+    warn: Tell,
 ) -> list[Matched]:
-    """Judge, with every matcher, what it has not judged yet. Raises InputError, or ResurfaceError if the work fails."""
+    """Judge, with every matcher, what it has not judged yet. Raises InputError, or
+    ResurfaceError if the work fails."""
     infos = [
-        inspect_checkpoint(resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code)
+        inspect_checkpoint(
+            resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code
+        )
         for name, matcher in names_of(matchers, "--matcher").items()
     ]
-    for info in infos:  # an unusable tokenizer, chat template or context length is reported before Ray starts
-        tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
+    # an unusable tokenizer, chat template or context length is reported before Ray
+    # starts
+    for info in infos:
+        tokenizer = load_tokenizer(
+            info.path, trust_remote_code=engine.trust_remote_code
+        )
         if tokenizer.chat_template:
             try_template(tokenizer)
         room = _prompt_tokens(info)
@@ -99,8 +129,9 @@ def match_run(
         )
         if not scores:
             raise InputError(
-                f"{info.path / 'config.json'}: field 'max_position_embeddings' leaves a prompt {room} tokens, in which "
-                "not even a response of one letter can be judged"
+                f"{info.path / 'config.json'}: field 'max_position_embeddings' leaves a"
+                f" prompt {room} tokens, in which not even a response of one letter can"
+                " be judged"
             )
     check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
     with ExitStack() as stack:
@@ -114,7 +145,8 @@ def match_run(
         logs, found = run_dir / "logs", []
 
         @cache
-        def machines() -> Cluster:  # only if a response has no verdict: else a run needs no Ray
+        # only if a response has no verdict: else a run needs no Ray
+        def machines() -> Cluster:
             return stack.enter_context(cluster(logs))
 
         for info in infos:
@@ -126,22 +158,41 @@ def match_run(
 
 
 def controls_by_task(run_dir: Path, per_language: int) -> dict[str, list[Control]]:
-    """The control pairs of each task of a run. None for a task without gradable answers."""
+    """The control pairs of each task of a run. None for a task without gradable
+    answers."""
     tasks = [path.stem for path in sorted((run_dir / "items").glob("*.parquet"))]
-    made = {task: controls_of(stored.read_questions(run_dir, task), per_language) for task in tasks}
+    made = {
+        task: controls_of(stored.read_questions(run_dir, task), per_language)
+        for task in tasks
+    }
     return {task: controls for task, controls in made.items() if controls}
 
 
-def match_controls(store: stored.ControlStore, controls: Mapping[str, Sequence[Control]], ask: Ask, tell: Tell) -> int:
-    """Request and write the missing verdicts, task by task; returns the number of requested pairs."""
+def match_controls(
+    store: stored.ControlStore,
+    controls: Mapping[str, Sequence[Control]],
+    ask: Ask,
+    tell: Tell,
+) -> int:
+    """Request and write the missing verdicts, task by task; returns the number of
+    requested pairs."""
     asked = 0
     for task, pairs in controls.items():
         said = store.read((task,))
-        left = [each for each in pairs if (key := stored.control_key(each)) not in said or said[key].failed]
+        left = [
+            each
+            for each in pairs
+            if (key := stored.control_key(each)) not in said or said[key].failed
+        ]
         if left:
             judged = ask([each.claim for each in left])
             store.write(
-                (task,), said | {stored.control_key(each): verdict for each, verdict in zip(left, judged, strict=True)}
+                (task,),
+                said
+                | {
+                    stored.control_key(each): verdict
+                    for each, verdict in zip(left, judged, strict=True)
+                },
             )
         asked += len(left)
         tell(f"{task}: {len(left)} control pairs asked about, {len(pairs)} in all")
@@ -149,9 +200,13 @@ def match_controls(store: stored.ControlStore, controls: Mapping[str, Sequence[C
 
 
 def match_parts(
-    store: stored.VerdictStore, answered: Mapping[stored.Part, Sequence[stored.Answered]], ask: Ask, tell: Tell
+    store: stored.VerdictStore,
+    answered: Mapping[stored.Part, Sequence[stored.Answered]],
+    ask: Ask,
+    tell: Tell,
 ) -> tuple[int, list[Verdict]]:
-    """Write verdicts part by part; returns the number requested and all. Raises InputError for another matcher's."""
+    """Write verdicts part by part; returns the number requested and all. Raises
+    InputError for another matcher's."""
     done = {part: store.read(part) for part in answered}
     elsewhere: dict[Claim, Verdict] = {}
     for part, records in answered.items():
@@ -161,13 +216,20 @@ def match_parts(
     for part, records in answered.items():
         left = stored.pending(records, done[part], elsewhere)
         judged = ask(left.claims) if left.claims else []
-        elsewhere.update((claim, each) for claim, each in zip(left.claims, judged, strict=True) if not each.failed)
+        elsewhere.update(
+            (claim, each)
+            for claim, each in zip(left.claims, judged, strict=True)
+            if not each.failed
+        )
         complete = left.complete(judged)
         if complete != done[part]:
             store.write(part, complete)
         asked += len(left.claims)
         verdicts += complete.values()
-        tell(f"{part[0]}, {part[1]}: {len(left.claims)} responses asked about, {len(complete)} in all")
+        tell(
+            f"{part[0]}, {part[1]}: {len(left.claims)} responses asked about,"
+            f" {len(complete)} in all"
+        )
     return asked, verdicts
 
 
@@ -179,7 +241,8 @@ def _judge(
     tell: Tell,
     over: ExitStack,
 ) -> Ask:
-    """Judges with the engine of one matcher: it starts for the first response without a verdict, and ends with `over`.
+    """Judges with the engine of one matcher: it starts for the first response
+    without a verdict, and ends with `over`.
 
     Raises ResurfaceError if the engine or Ray fails."""
     room, path, day = _prompt_tokens(info), info.path.absolute(), day_of(run_dir)
@@ -189,22 +252,31 @@ def _judge(
     def actor() -> Any:
         setting = config.model_copy(update={"max_model_len": room + _VERDICT_TOKENS})
         (place,) = place_engines(machines().nodes(), config.tensor_parallel, 1, spare=0)
-        needs = f", as soon as {place.gpus} of one node's GPUs are free" if place.gpus else ""
+        needs = (
+            f", as soon as {place.gpus} of one node's GPUs are free"
+            if place.gpus
+            else ""
+        )
         tell(f"starting the engine{needs}")
-        started = start_actor(MatchActor, EngineSetup(config=setting, log_path=log, place=place))
+        started = start_actor(
+            MatchActor, EngineSetup(config=setting, log_path=log, place=place)
+        )
         over.callback(_kill, started)
         return started
 
     def verdicts(claims: Sequence[Claim]) -> list[Verdict]:
         try:
-            found: list[Verdict] = ray.get(actor().verdicts.remote(path, claims, room, day))
+            found: list[Verdict] = ray.get(
+                actor().verdicts.remote(path, claims, room, day)
+            )
         except RayError as error:
             machines().check()
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
                 raise cause from error
             raise EngineError(
-                f"matcher {info.name!r} failed: {one_line(cause)}; see {log}; the same command resumes"
+                f"matcher {info.name!r} failed: {one_line(cause)}; see {log}; the same"
+                " command resumes"
             ) from error
         return found
 
@@ -226,9 +298,15 @@ def _match(
     tell: Tell,
 ) -> Matched:
     store = stored.VerdictStore(run_dir, info.name, info.weights_digest)
-    for part in answered:  # find verdicts of another matcher with that name before the first request
+    # find verdicts of another matcher with that name before the first request
+    for part in answered:
         store.read(part)
-    match_controls(stored.ControlStore(run_dir, info.name, info.weights_digest), controls, ask, tell)
+    match_controls(
+        stored.ControlStore(run_dir, info.name, info.weights_digest),
+        controls,
+        ask,
+        tell,
+    )
     asked, verdicts = match_parts(store, answered, ask, tell)
     return Matched(
         matcher=info.name,
@@ -241,5 +319,7 @@ def _match(
 
 
 def _prompt_tokens(info: CheckpointInfo) -> int:
-    positions = read_positions(info.path, unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1)
+    positions = read_positions(
+        info.path, unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1
+    )
     return min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)

@@ -1,12 +1,14 @@
-"""SIGTERM ends a run in order, as Ctrl-C does, and then ends the process by the same signal.
+"""SIGTERM ends a run in order, as Ctrl-C does, and then ends the process by the same
+signal.
 
-- When a process connects to Ray, Ray replaces its handler of SIGTERM. Ray's handler (absl's failure signal handler)
-  calls ours, but also sets an alarm. The alarm aborts the process three seconds later. So after Ray has started, we
-  set our handler again and cancel the alarm.
-- A SystemExit that is raised while Ray starts or waits may get lost, or become another one with code 1. So this module
-  records the signal.
-- After the last step, a library's thread could still abort the process while the interpreter ends. So the process ends
-  itself with the signal, without a handler.
+- When a process connects to Ray, Ray replaces its handler of SIGTERM. Ray's handler
+  (absl's failure signal handler) calls ours, but also sets an alarm. The alarm
+  aborts the process three seconds later. So after Ray has started, we set our
+  handler again and cancel the alarm.
+- A SystemExit that is raised while Ray starts or waits may get lost, or become
+  another one with code 1. So this module records the signal.
+- After the last step, a library's thread could still abort the process while the
+  interpreter ends. So the process ends itself with the signal, without a handler.
 
 Output never ends a command either (`any_output`)."""
 
@@ -26,12 +28,14 @@ from rich.console import Console
 
 _received: list[int] = []
 _lost: list[OSError] = []  # the first error of writing to stdout
-# Their reader wants no more: a pipe's end, a terminal that hung up, a descriptor that is closed for writing.
+# Their reader wants no more: a pipe's end, a terminal that hung up, a descriptor that
+# is closed for writing.
 _UNREAD = (errno.EPIPE, errno.EIO, errno.EBADF)
 
 
 class _Output(io.FileIO):
-    """A descriptor that loses what its device does not take, instead of raising an error."""
+    """A descriptor that loses what its device does not take, instead of raising an
+    error."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -43,9 +47,12 @@ class _Output(io.FileIO):
 
 
 def use_utf8() -> None:
-    """Start the program again with file names in UTF-8 if the locale has another encoding (ISO 8859-1, or ASCII).
+    """Start the program again with file names in UTF-8 if the locale has another
+    encoding (ISO 8859-1, or ASCII).
 
-    Only the terminal keeps the locale's. Otherwise a checkpoint's folder would have other names elsewhere."""
+    Only the terminal keeps the locale's. Otherwise a checkpoint's folder would have
+    other names elsewhere.
+    """
     if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1":
         return
     encoding = sys.stdout.encoding if sys.stdout else "utf-8"
@@ -55,10 +62,11 @@ def use_utf8() -> None:
 
 @contextlib.contextmanager
 def any_output() -> Iterator[None]:
-    """Within the block stdout and stderr take every text, so that an exit code tells of the work alone.
+    """Within the block stdout and stderr take every text, so that an exit code tells
+    of the work alone.
 
-    A question mark replaces a character that the encoding lacks, also in child processes. What cannot be written is
-    lost; see `lost_output`."""
+    A question mark replaces a character that the encoding lacks, also in child
+    processes. What cannot be written is lost; see `lost_output`."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -68,7 +76,8 @@ def any_output() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             given = getattr(sys, name) or open(descriptor, "w", closefd=False)  # noqa: SIM115 (not ours to close)
-            with contextlib.suppress(io.UnsupportedOperation):  # not backed by a file, as in a notebook or a test
+            # not backed by a file, as in a notebook or a test
+            with contextlib.suppress(io.UnsupportedOperation):
                 stack.callback(setattr, sys, name, given)
                 setattr(sys, name, _open_output(given, given.fileno(), closefd=False))
                 stack.callback(getattr(sys, name).flush)
@@ -89,12 +98,18 @@ def output_failed() -> OSError | None:
 def _open_output(like: TextIO, descriptor: int, *, closefd: bool) -> TextIO:
     like.flush()
     sink = io.BufferedWriter(_Output(descriptor, "w", closefd=closefd))
-    lines = getattr(like, "line_buffering", False) or getattr(like, "write_through", False)  # `python -u`
-    return io.TextIOWrapper(sink, encoding=like.encoding, errors="replace", line_buffering=lines)
+    # `python -u`
+    lines = getattr(like, "line_buffering", False) or getattr(
+        like, "write_through", False
+    )
+    return io.TextIOWrapper(
+        sink, encoding=like.encoding, errors="replace", line_buffering=lines
+    )
 
 
 def stop_in_order() -> None:
-    """From now on SIGTERM raises SystemExit in the main thread. A call from another thread does nothing."""
+    """From now on SIGTERM raises SystemExit in the main thread. A call from another
+    thread does nothing."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
 
@@ -103,8 +118,10 @@ def stop_in_order() -> None:
 def noting_stop() -> Iterator[None]:
     """Record SIGTERM even if others replace its handler within the block.
 
-    If the signal came, an error that leaves the block becomes SystemExit. Without an error, `check_stop` raises it.
-    The interpreter itself writes the number of each received signal into a pipe, whichever handler is set."""
+    If the signal came, an error that leaves the block becomes SystemExit. Without an
+    error, `check_stop` raises it. The interpreter itself writes the number of each
+    received signal into a pipe, whichever handler is set.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -131,12 +148,16 @@ def check_stop() -> None:
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether SIGTERM caused an error. Before Ray has started, Ray's own handler may have raised it."""
-    return isinstance(error, SystemExit) and (bool(_received) or error.code == signal.SIGTERM)
+    """Whether SIGTERM caused an error. Before Ray has started, Ray's own handler may
+    have raised it."""
+    return isinstance(error, SystemExit) and (
+        bool(_received) or error.code == signal.SIGTERM
+    )
 
 
 def end_by_sigterm() -> None:
-    """End this process at once: a shell sees exit status 143. Call this after the last write."""
+    """End this process at once: a shell sees exit status 143. Call this after the
+    last write."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -155,12 +176,15 @@ def _note(number: int) -> None:
 
 @contextlib.contextmanager
 def captured(console: Console, log: Path) -> Iterator[None]:
-    """Append this process's stdout and stderr to `log`; only `console` still writes to the terminal."""
+    """Append this process's stdout and stderr to `log`; only `console` still writes
+    to the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
-        sink = stack.enter_context(log.open("a", encoding="utf-8", errors="replace", buffering=1))
+        sink = stack.enter_context(
+            log.open("a", encoding="utf-8", errors="replace", buffering=1)
+        )
         console.file = _kept(sys.stdout, stack)
         # None means the current sys.stdout.
         stack.callback(setattr, console, "file", None)
@@ -175,10 +199,14 @@ def captured(console: Console, log: Path) -> Iterator[None]:
 
 
 def _kept(stream: TextIO, stack: contextlib.ExitStack) -> TextIO:
-    """A stream that keeps writing to the current target of `stream` when its descriptor is redirected."""
+    """A stream that keeps writing to the current target of `stream` when its
+    descriptor is redirected."""
     try:
         descriptor = os.dup(stream.fileno())
-    except (OSError, io.UnsupportedOperation):  # not backed by a file, as in a notebook or a test
+    except (
+        OSError,
+        io.UnsupportedOperation,
+    ):  # not backed by a file, as in a notebook or a test
         return stream
     kept = _open_output(stream, descriptor, closefd=True)
     stack.callback(kept.close)

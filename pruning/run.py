@@ -1,4 +1,5 @@
-"""One pruning job: a dense checkpoint and a configuration in, a sparse or a smaller checkpoint out."""
+"""One pruning job: a dense checkpoint and a configuration in, a sparse or a smaller
+checkpoint out."""
 
 import importlib.metadata
 import math
@@ -19,36 +20,58 @@ from evaluator.core.garbage import rare_collections
 from pruning.calibration import Calibration, Sources
 from pruning.config import PruneConfig, needs_calibration
 from pruning.layers.flow import Activations, Flow
-from pruning.layers.sequential import Writer, leave_dense, outlier_shares, owl, prune_layers
+from pruning.layers.sequential import (
+    Writer,
+    leave_dense,
+    outlier_shares,
+    owl,
+    prune_layers,
+)
 from pruning.methods.patterns import NofM, Pattern, Share, Unstructured, written
 from pruning.model import memory
 from pruning.model.decoder import Decoder
 from pruning.model.packing import batches
 from pruning.output import export
 from pruning.output.job import NOTHING, Job
-from pruning.output.manifest import MANIFEST_NAME, PruneManifest, RemovedParts, read_manifest
+from pruning.output.manifest import (
+    MANIFEST_NAME,
+    PruneManifest,
+    RemovedParts,
+    read_manifest,
+)
 from pruning.structured.cut import Cut, choose, first_cut, slices
 from pruning.structured.write import check_built, mended, write
 
 _BATCH_TOKENS_CUDA = 16_384  # enough for full-speed products
-# On a CPU: few enough that a layer's widest activation stays in the cache between one operation and the next.
+# On a CPU: few enough that a layer's widest activation stays in the cache between one
+# operation and the next.
 _CACHED_ELEMENTS = 1_800_000
 _BATCH_TOKENS_CPU = (512, 4096)  # at least, at most
 _ACTIVATION_BYTES = 4 << 30  # activations beyond this go to disk
 
 
-def check(config: PruneConfig, out: Path, *, sources: Sources = NOTHING, held_out: Mapping[str, str] = NOTHING) -> None:
-    """Look for every bad input that shows before heavy work. Raises InputError; writes nothing.
+def check(
+    config: PruneConfig,
+    out: Path,
+    *,
+    sources: Sources = NOTHING,
+    held_out: Mapping[str, str] = NOTHING,
+) -> None:
+    """Look for every bad input that shows before heavy work. Raises InputError; writes
+    nothing.
 
-    It reads the configuration, headers, the tokenizer, and calibration passages (one, of a source on the network).
-    `prune` itself searches weights for NaN, and passages on the network for those in `held_out`."""
+    It reads the configuration, headers, the tokenizer, and calibration passages (one,
+    of a source on the network). `prune` itself searches weights for NaN, and passages
+    on the network for those in `held_out`.
+    """
     job = Job(config, out, sources, held_out)
     if job.finished(read_manifest) is None:
         _check(job)
 
 
 def _check(job: Job[PruneConfig]) -> tuple[Decoder, Any]:
-    """The decoder, and the tokenizer if the job has a calibration. Raises InputError; no weights are read."""
+    """The decoder, and the tokenizer if the job has a calibration. Raises
+    InputError; no weights are read."""
     decoder = _decoder(job)
     if job.config.removes:
         cut = first_cut(decoder, job.config.removed)
@@ -58,7 +81,8 @@ def _check(job: Job[PruneConfig]) -> tuple[Decoder, Any]:
         for name, (_, columns) in decoder.matrices().items():
             if isinstance(pattern, NofM) and columns % pattern.m:
                 raise InputError(
-                    f"pattern: {pattern.n}:{pattern.m} does not divide the {columns} columns of matrix {name}"
+                    f"pattern: {pattern.n}:{pattern.m} does not divide the"
+                    f" {columns} columns of matrix {name}"
                 )
     job.check_source()
     export.check_place(job.checkpoint, job.out)
@@ -69,15 +93,21 @@ def _decoder(job: Job[PruneConfig]) -> Decoder:
     """The model without its weights, on the job's device. Raises InputError."""
     name, available = job.config.device, torch.cuda.is_available()
     device = torch.device(("cuda" if available else "cpu") if name == "auto" else name)
-    if device.type == "cuda" and (not available or (device.index or 0) >= torch.cuda.device_count()):
+    if device.type == "cuda" and (
+        not available or (device.index or 0) >= torch.cuda.device_count()
+    ):
         raise InputError(f"device: {name!r} is not on this machine")
     return Decoder(job.checkpoint, device)
 
 
 def settings_after(config: PruneConfig) -> dict[str, Any]:
-    """The whole configuration of the model that remains when a job takes parts out. Raises InputError."""
+    """The whole configuration of the model that remains when a job takes parts out.
+    Raises InputError."""
     decoder = _decoder(Job(config, Path(), {}, {}))
-    return {**decoder.config.to_dict(), **text_model(mended(decoder, first_cut(decoder, config.removed)))}
+    return {
+        **decoder.config.to_dict(),
+        **text_model(mended(decoder, first_cut(decoder, config.removed))),
+    }
 
 
 def prune(
@@ -89,11 +119,14 @@ def prune(
     provenance: Mapping[str, object] = NOTHING,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PruneManifest:
-    """Prune `config.source` into `out`, which is complete afterwards, or absent if anything fails.
+    """Prune `config.source` into `out`, which is complete afterwards, or absent if
+    anything fails.
 
-    `sources`: named passages that calibration may take; `held_out`: digests of texts that no passage may be, each with
-    what it is; `provenance` goes into the manifest; `progress` gets (layers done, layers). An `out` that the same
-    job has finished is returned at once. Raises InputError, and JobError for a job that failed."""
+    `sources`: named passages that calibration may take; `held_out`: digests of texts
+    that no passage may be, each with what it is; `provenance` goes into the manifest;
+    `progress` gets (layers done, layers). An `out` that the same job has finished is
+    returned at once. Raises InputError, and JobError for a job that failed.
+    """
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)
     finished = job.finished(read_manifest)
@@ -103,12 +136,21 @@ def prune(
         decoder, tokenizer = _check(job)
     job.checkpoint.check_finite()
     memory.reset_peak(decoder.device)
-    with export.open_export(job.checkpoint, out) as target, _full_precision(), memory.kept_when_freed():
+    with (
+        export.open_export(job.checkpoint, out) as target,
+        _full_precision(),
+        memory.kept_when_freed(),
+    ):
         looks = needs_calibration(config.method, config.allocation, config.repair)
         calibration = job.calibrate(tokenizer) if looks else None
         with _flow(decoder, calibration, target.partial) as flow:
             if config.removes:
-                outcome = _take_out(choose(config, decoder, flow, progress), config, decoder, target.partial)
+                outcome = _take_out(
+                    choose(config, decoder, flow, progress),
+                    config,
+                    decoder,
+                    target.partial,
+                )
             else:
                 target.copy_weights()
                 outcome = _set_to_zero(config, decoder, flow, target.write, progress)
@@ -126,7 +168,11 @@ def prune(
                 versions=_versions(),
                 provenance=dict(provenance),
                 seed=config.seed,
-                device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+                device=(
+                    torch.cuda.get_device_name(device)
+                    if device.type == "cuda"
+                    else "cpu"
+                ),
                 dtype=job.checkpoint.entry(first).dtype,
                 compute_dtype=str(decoder.dtype).removeprefix("torch."),
                 seconds=round(time.perf_counter() - started, 3),
@@ -138,12 +184,20 @@ def prune(
 
 
 def _set_to_zero(
-    config: PruneConfig, decoder: Decoder, flow: Flow | None, write: Writer, report: Callable[[int, int], None]
+    config: PruneConfig,
+    decoder: Decoder,
+    flow: Flow | None,
+    write: Writer,
+    report: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Prune every layer; returns what the manifest says about the weights."""
     pattern = config.weights_pattern
     patterns: list[Pattern] = [pattern] * len(decoder)  # one for each layer
-    if config.allocation == "owl" and isinstance(pattern, Unstructured) and pattern.ratio:
+    if (
+        config.allocation == "owl"
+        and isinstance(pattern, Unstructured)
+        and pattern.ratio
+    ):
         assert flow is not None  # a job with this allocation has a calibration
         patterns = [*owl(outlier_shares(decoder, flow), pattern.ratio)]
     if pattern.ratio == 0:
@@ -155,18 +209,23 @@ def _set_to_zero(
     return {
         "sparsity": pattern.ratio,
         "layer_sparsity": tuple(each.ratio for each in patterns),
-        "measured_sparsity": sum(m.zeros for m in matrices) / sum(m.rows * m.columns for m in matrices),
+        "measured_sparsity": sum(m.zeros for m in matrices)
+        / sum(m.rows * m.columns for m in matrices),
         "matrices": matrices,
     }
 
 
-def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> dict[str, Any]:
+def _take_out(
+    cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path
+) -> dict[str, Any]:
     """Write what stays; returns what the manifest says about the weights."""
     kept = slices(decoder, cut)
     check_built(decoder, cut, kept)
     write(decoder.checkpoint, kept, mended(decoder, cut), folder)
     matrices = decoder.matrices()
-    left = sum(math.prod(part.shape) for name in matrices if (part := kept[name]) is not None)
+    left = sum(
+        math.prod(part.shape) for name in matrices if (part := kept[name]) is not None
+    )
     removed, gone = config.removed, cut.gone[0]
     sparsity = removed.ratio if isinstance(removed, Share) else len(gone) / cut.of
     of_layers = [sparsity] * len(decoder)
@@ -175,19 +234,29 @@ def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> 
     return {
         "sparsity": sparsity,
         "layer_sparsity": tuple(of_layers),
-        "measured_sparsity": 1 - left / sum(rows * columns for rows, columns in matrices.values()),
+        "measured_sparsity": 1
+        - left / sum(rows * columns for rows, columns in matrices.values()),
         "matrices": (),
-        "removed": RemovedParts(unit=cut.unit, of=cut.of, gone=tuple(map(written, cut.gone)), distances=cut.distances),
+        "removed": RemovedParts(
+            unit=cut.unit,
+            of=cut.of,
+            gone=tuple(map(written, cut.gone)),
+            distances=cut.distances,
+        ),
     }
 
 
 @contextmanager
-def _flow(decoder: Decoder, calibration: Calibration | None, folder: Path) -> Iterator[Flow | None]:
+def _flow(
+    decoder: Decoder, calibration: Calibration | None, folder: Path
+) -> Iterator[Flow | None]:
     """The calibration text, ready to enter the decoder; None without one."""
     if calibration is None:
         yield None
         return
-    decoder.open_skeleton(torch.tensor([token for ids in calibration.sequences for token in ids]))
+    decoder.open_skeleton(
+        torch.tensor([token for ids in calibration.sequences for token in ids])
+    )
     if decoder.recurrent:
         tokens = 1  # one sequence at a time
     elif decoder.device.type == "cuda":
@@ -207,7 +276,10 @@ def _versions() -> dict[str, str]:
     import tokenizers
     import transformers
 
-    found = {module.__name__: str(module.__version__) for module in (torch, transformers, tokenizers, np)}
+    found = {
+        module.__name__: str(module.__version__)
+        for module in (torch, transformers, tokenizers, np)
+    }
     found["python"] = platform.python_version()
     with suppress(importlib.metadata.PackageNotFoundError):  # run from a source tree
         found["resurface"] = importlib.metadata.version("resurface")

@@ -1,7 +1,8 @@
-"""The configuration of a quantisation, and `quantise_manifest.json`: how a quantised checkpoint was made.
+"""The configuration of a quantisation, and `quantise_manifest.json`: how a quantised
+checkpoint was made.
 
-Both are frozen, and unknown keys are errors. The manifest is written last: a directory without it is no checkpoint that
-a sweep has quantised."""
+Both are frozen, and unknown keys are errors. The manifest is written last: a
+directory without it is no checkpoint that a sweep has quantised."""
 
 from pathlib import Path
 from typing import Annotated, Self
@@ -18,7 +19,8 @@ from quantising.methods.base import Wanted
 from quantising.schemes import SCHEMES
 
 MethodName = Annotated[str, AfterValidator(METHODS.checked)]
-IGNORED = ("lm_head",)  # by llm-compressor's own examples: the output head stays as it is
+# by llm-compressor's own examples: the output head stays as it is
+IGNORED = ("lm_head",)
 
 
 class QuantiseConfig(JobConfig):
@@ -26,38 +28,66 @@ class QuantiseConfig(JobConfig):
 
     method: MethodName
     scheme: str
-    group_size: int | None = Field(default=None, ge=1)  # weights of a row that share a scale; None: the scheme's own
-    ignore: tuple[str, ...] = IGNORED  # modules that stay as they are, or patterns after `re:`
-    recipe: str | None = None  # the text of llm-compressor's recipe, for method `recipe`
+    # weights of a row that share a scale; None: the scheme's own
+    group_size: int | None = Field(default=None, ge=1)
+    # modules that stay as they are, or patterns after `re:`
+    ignore: tuple[str, ...] = IGNORED
+    # the text of llm-compressor's recipe, for method `recipe`
+    recipe: str | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         method = METHODS[self.method]
         if self.scheme not in method.schemes:
-            raise ValueError(str(unknown(f"scheme of method {self.method}", self.scheme, method.schemes)))
-        if self.group_size is not None and (not method.takes_group or SCHEMES[self.scheme].group is None):
-            raise ValueError(f"group_size: {self.group_size} means nothing with {self.method}, scheme {self.scheme}")
+            raise ValueError(
+                str(
+                    unknown(
+                        f"scheme of method {self.method}", self.scheme, method.schemes
+                    )
+                )
+            )
+        if self.group_size is not None and (
+            not method.takes_group or SCHEMES[self.scheme].group is None
+        ):
+            raise ValueError(
+                f"group_size: {self.group_size} means nothing with {self.method},"
+                f" scheme {self.scheme}"
+            )
         if (self.recipe is not None) != method.takes_recipe:
-            raise ValueError(f"recipe: method {self.method} {'needs one' if method.takes_recipe else 'takes none'}")
+            raise ValueError(
+                "recipe: method"
+                f" {self.method} {'needs one' if method.takes_recipe else 'takes none'}"
+            )
         if self.calibration is None and method.needs_calibration:
             raise ValueError(f"calibration: method {self.method!r} needs a source")
         return self
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(scheme=self.scheme, group_size=self.group_size, ignore=self.ignore, recipe=self.recipe)
+        return Wanted(
+            scheme=self.scheme,
+            group_size=self.group_size,
+            ignore=self.ignore,
+            recipe=self.recipe,
+        )
 
     @property
     def quantisation(self) -> terms.Quantisation:
         """That of the checkpoint to come, as far as it is known before."""
         if self.method == terms.ONLINE:
             scheme, per = terms.ONLINE_SCHEMES[self.scheme]
-            return terms.Quantisation(library=terms.ONLINE, scheme=scheme, algorithm=terms.ONLINE, per=per)
+            return terms.Quantisation(
+                library=terms.ONLINE, scheme=scheme, algorithm=terms.ONLINE, per=per
+            )
         known = SCHEMES[self.scheme]
         per = f"group {self.group_size}" if self.group_size else known.per
         symmetric = not known.name.endswith("_ASYM")
         return terms.Quantisation(
-            library=terms.COMPRESSED_TENSORS, scheme=known.term, algorithm=self.method, per=per, symmetric=symmetric
+            library=terms.COMPRESSED_TENSORS,
+            scheme=known.term,
+            algorithm=self.method,
+            per=per,
+            symmetric=symmetric,
         )
 
 
@@ -65,11 +95,13 @@ class QuantiseManifest(JobManifest):
     """A quantised checkpoint's provenance."""
 
     scheme: str
-    # Of the matrices that were pruned before, as they were written; None: there were none, or the layout is not known.
+    # Of the matrices that were pruned before, as they were written; None: there were
+    # none, or the layout is not known.
     pattern: str | None = None
     measured_sparsity: float | None = None  # zeros / weights
 
 
 def read_manifest(directory: Path) -> QuantiseManifest | None:
-    """The manifest of a checkpoint quantised here, or None. Raises InputError for a broken one."""
+    """The manifest of a checkpoint quantised here, or None. Raises InputError for a
+    broken one."""
     return parse_manifest(directory / terms.QUANTISE_MANIFEST, QuantiseManifest)

@@ -17,7 +17,8 @@ from pruning.output.manifest import read_manifest as read_prune_manifest
 from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
 from quantising.methods import METHODS
 
-_WEIGHTS = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".msgpack", ".h5")  # nothing reads these here
+# nothing reads these here
+_WEIGHTS = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".msgpack", ".h5")
 
 
 def check(
@@ -28,7 +29,8 @@ def check(
     held_out: Mapping[str, str] = NOTHING,
     source_to_come: bool = False,
 ) -> None:
-    """Look for bad input before heavy work. Raises InputError; writes nothing. `source_to_come`: it is a stand-in."""
+    """Look for bad input before heavy work. Raises InputError; writes nothing.
+    `source_to_come`: it is a stand-in."""
     made = read_manifest(out)
     if made is not None and source_to_come:
         check_made(made, config, out, held_out)
@@ -39,10 +41,15 @@ def check(
 
 
 def _check(job: Job[QuantiseConfig]) -> Any:
-    """The tokenizer if the job has a calibration. Raises InputError; no weights are read."""
+    """The tokenizer if the job has a calibration. Raises InputError; no weights are
+    read."""
     METHODS[job.config.method].check(job.checkpoint, job.config.wanted)
-    for table, head in job.check_source().head_only.items():  # llm-compressor would make up the table
-        raise InputError(f"{job.config.source}: tensor {table!r} is stored as {head!r} alone: rename it")
+    # llm-compressor would make up the table
+    for table, head in job.check_source().head_only.items():
+        raise InputError(
+            f"{job.config.source}: tensor {table!r} is stored as {head!r} alone:"
+            " rename it"
+        )
     export.check_place(job.checkpoint, job.out)
     return job.tokenizer()
 
@@ -55,22 +62,34 @@ def quantise(
     held_out: Mapping[str, str] = NOTHING,
     provenance: Mapping[str, object] = NOTHING,
 ) -> QuantiseManifest:
-    """As `pruning.run.prune`: `out` is complete afterwards or absent. Raises InputError, or JobError if it failed."""
+    """As `pruning.run.prune`: `out` is complete afterwards or absent. Raises
+    InputError, or JobError if it failed."""
     started = time.perf_counter()
     job = Job(config, out, sources, held_out)
     finished = job.finished(read_manifest)
     if finished is not None:
         return finished
     tokenizer, method = _check(job), METHODS[config.method]
-    method.check_here()  # another machine than the one that the run was checked on may have to install something
+    # another machine than the one that the run was checked on may have to install
+    # something
+    method.check_here()
     job.checkpoint.check_finite()
     with export.open_export(job.checkpoint, out) as target:
         calibration = job.calibrate(tokenizer)
         sequences = () if calibration is None else calibration.sequences
-        versions = method.write(job.checkpoint, target.partial, config.wanted, sequences)
-        others = [file.name for file in sorted(target.partial.rglob("*")) if file.suffix in _WEIGHTS]
+        versions = method.write(
+            job.checkpoint, target.partial, config.wanted, sequences
+        )
+        others = [
+            file.name
+            for file in sorted(target.partial.rglob("*"))
+            if file.suffix in _WEIGHTS
+        ]
         if others or not any(target.partial.glob("*.safetensors")):
-            raise JobError(f"weights were written as {others[0] if others else 'nothing'}, not as safetensors")
+            raise JobError(
+                f"weights were written as {others[0] if others else 'nothing'}, not as"
+                " safetensors"
+            )
         share, pattern = _sparsity(config.source, target.partial) or (None, None)
 
         return target.finish(
@@ -92,10 +111,15 @@ def quantise(
 
 
 def _sparsity(source: Path, folder: Path) -> tuple[float, str] | None:
-    """Of the matrices that were pruned in `source`, as they are in `folder`; None: none were, or it cannot be said."""
+    """Of the matrices that were pruned in `source`, as they are in `folder`; None:
+    none were, or it cannot be said."""
     pruned = read_prune_manifest(source)
     if pruned is None:
         return None
     if pruned.removed is not None:  # the parts stay gone
         return pruned.measured_sparsity, pruned.pattern
-    return measure(read_tensors(folder), [matrix.name for matrix in pruned.matrices], pruned.pattern)
+    return measure(
+        read_tensors(folder),
+        [matrix.name for matrix in pruned.matrices],
+        pruned.pattern,
+    )

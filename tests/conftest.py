@@ -1,4 +1,5 @@
-"""Shared by every test: quiet, offline, without a GPU unless a test asks for one, and no engine outside slow tests."""
+"""Shared by every test: quiet, offline, without a GPU unless a test asks for one,
+and no engine outside slow tests."""
 
 import itertools
 import os
@@ -9,54 +10,76 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-if "PYTEST_XDIST_WORKER" in os.environ:  # threads that wait for each other beside other work lose more than they gain
+# threads that wait for each other beside other work lose more than they gain
+if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests.support import v2
 from tests.support.devices import hides_gpus, vllm_serves_cpus
 from tests.support.guard import GUARD
 
-# No test has a time limit, and each of hypothesis's examples has one of 200 ms unless it is told otherwise.
-unhurried = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# No test has a time limit, and each of hypothesis's examples has one of 200 ms unless
+# it is told otherwise.
+unhurried = hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.register_profile("unhurried", unhurried)
 hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--runner", choices=("V1", "V2"), default="V1", help="vLLM's model runner; V2 is the GPU's")
+    parser.addoption(
+        "--runner",
+        choices=("V1", "V2"),
+        default="V1",
+        help="vLLM's model runner; V2 is the GPU's",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before anything looks for a GPU or imports vLLM, here or in a process that a test starts."""
+    """Before anything looks for a GPU or imports vLLM, here or in a process that a
+    test starts."""
     if config.option.runner == "V2" and v2.missing() is None:
         v2.enter()
     start = config.invocation_params.dir
-    if hides_gpus(config.option.markexpr, [start / argument.partition("::")[0] for argument in config.args]):
+    if hides_gpus(
+        config.option.markexpr,
+        [start / argument.partition("::")[0] for argument in config.args],
+    ):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes more than cores, as tests wait for the processes that they start; memory is enough for four."""
+    """Two processes more than cores, as tests wait for the processes that they
+    start; memory is enough for four."""
     return min(4, len(os.sched_getaffinity(0)) + 2)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Commands that start a whole run serve it with vLLM, whose builds for GPUs cannot do without one."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Commands that start a whole run serve it with vLLM, whose builds for GPUs
+    cannot do without one."""
     runs_v2 = config.option.runner == "V2"
     due = [_is_due(item, config.option.markexpr, runs_v2=runs_v2) for item in items]
-    config.hook.pytest_deselected(items=[item for item, kept in zip(items, due, strict=True) if not kept])
+    config.hook.pytest_deselected(
+        items=[item for item, kept in zip(items, due, strict=True) if not kept]
+    )
     items[:] = itertools.compress(items, due)
     reason = v2.missing() if runs_v2 else None
     for item in items:
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
         elif not vllm_serves_cpus() and _starts_a_run(item):
-            item.add_marker(pytest.mark.skip(reason="no vLLM that serves on a CPU is installed"))
+            item.add_marker(
+                pytest.mark.skip(reason="no vLLM that serves on a CPU is installed")
+            )
 
 
 def _is_due(item: pytest.Item, expression: str, *, runs_v2: bool) -> bool:
-    """Whether the test belongs to the model runner, and to what `-m EXPRESSION` names."""
+    """Whether the test belongs to the model runner, and to what `-m EXPRESSION`
+    names."""
     marks = {mark.name for mark in item.iter_markers()}
     if "long" in marks and "long" not in expression:
         return False
@@ -66,7 +89,10 @@ def _is_due(item: pytest.Item, expression: str, *, runs_v2: bool) -> bool:
 
 
 def _starts_a_run(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is not None and item.path.parent.name in ("integration", "real")
+    return item.get_closest_marker("slow") is not None and item.path.parent.name in (
+        "integration",
+        "real",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

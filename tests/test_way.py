@@ -1,4 +1,5 @@
-"""The way of a greedy question, measured: how many functions, files and forms it passes from a task to a table."""
+"""The way of a greedy question, measured: how many functions, files and forms it
+passes from a task to a table."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ ENGINE = str(ROOT / "tests" / "support" / "fake.py")
 
 
 class Way:
-    """What runs within `measure`. A function counts once, however often it is called; comprehensions and lambdas count
-    as part of their function. A file counts if one of its functions runs. A form is a class of the project of which an
-    object is made. The scripted engine itself does not count."""
+    """What runs within `measure`. A function counts once, however often it is
+    called; comprehensions and lambdas count as part of their function. A file counts
+    if one of its functions runs. A form is a class of the project of which an object
+    is made. The scripted engine itself does not count."""
 
     def __init__(self) -> None:
         self.functions: set[tuple[str, str]] = set()
@@ -44,9 +46,13 @@ class Way:
         code = frame.f_code
         if event != "call" or code.co_filename == ENGINE:
             return
-        if code.co_name == "__init__" and (kind := type(frame.f_locals.get("self"))).__module__.startswith("evaluator"):
+        if code.co_name == "__init__" and (
+            kind := type(frame.f_locals.get("self"))
+        ).__module__.startswith("evaluator"):
             self.forms.add(kind.__name__)
-        if code.co_filename.startswith(str(ROOT / "evaluator")) and not code.co_name.startswith("<"):
+        if code.co_filename.startswith(
+            str(ROOT / "evaluator")
+        ) and not code.co_name.startswith("<"):
             self.functions.add((code.co_filename, code.co_qualname))
 
     @property
@@ -57,11 +63,19 @@ class Way:
 def test_the_way_of_a_greedy_question_is_short(tmp_path: Path) -> None:
     settings = probing.config(formats=("open",), probes=("greedy",), items=2)
     tokenizer = load_tokenizer(save_tiny_model(tmp_path))
-    prompter, engine = probing.prompter(tokenizer), FakeEngine(probing.answer(tokenizer, "answer 3"))
+    prompter, engine = (
+        probing.prompter(tokenizer),
+        FakeEngine(probing.answer(tokenizer, "answer 3")),
+    )
 
     def to_records() -> list[Any]:
-        plans = [plan_of(question, prompter, settings) for question in probing.questions(settings)]
-        evaluation = Evaluation(plans, config=settings, prompter=prompter, columns=STAMP)
+        plans = [
+            plan_of(question, prompter, settings)
+            for question in probing.questions(settings)
+        ]
+        evaluation = Evaluation(
+            plans, config=settings, prompter=prompter, columns=STAMP
+        )
         return [record for _, records in evaluation.run(engine) for record in records]
 
     first, second = Way(), Way()

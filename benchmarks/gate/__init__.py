@@ -1,1 +1,2 @@
-"""The gate's errors: on made-up checkpoints with known losses, and on redrawn records."""
+"""The gate's errors: on made-up checkpoints with known losses, and on redrawn
+records."""

@@ -1,9 +1,10 @@
-"""llm-compressor's side of `bench prune`, as a script in its own environment; it imports none of our modules.
+"""llm-compressor's side of `bench prune`, as a script in its own environment; it
+imports none of our modules.
 
     python -P llm_compressor_job.py METHOD MODEL PASSAGES.txt OUT TOKENS THREADS
 
-Prunes once, and prints one line of JSON: seconds, processor seconds, and peak memory in GiB above what the process held
-after its imports."""
+Prunes once, and prints one line of JSON: seconds, processor seconds, and peak memory
+in GiB above what the process held after its imports."""
 
 import json
 import sys
@@ -21,7 +22,8 @@ def process_status(field: str) -> int:
 
 @contextmanager
 def measured(threads: int) -> Iterator[dict[str, float]]:
-    """What the block took, known after it: seconds, processor seconds, GiB above what the process held before it."""
+    """What the block took, known after it: seconds, processor seconds, GiB above
+    what the process held before it."""
     import torch
 
     torch.set_num_threads(threads)
@@ -29,11 +31,16 @@ def measured(threads: int) -> Iterator[dict[str, float]]:
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts here
     started, cpu = time.perf_counter(), time.process_time()
     yield found
-    found |= {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+    found |= {
+        "seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
+    }
     found["peak_gib"] = (process_status("VmHWM") - base) / 2**30
 
 
-def _job(method: str, source: str, passages: str, out: str, tokens: int, threads: int) -> dict[str, float]:
+def _job(
+    method: str, source: str, passages: str, out: str, tokens: int, threads: int
+) -> dict[str, float]:
     import torch
     from datasets import Dataset
     from llmcompressor import oneshot
@@ -46,11 +53,17 @@ def _job(method: str, source: str, passages: str, out: str, tokens: int, threads
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
         encoded = [tokenizer(text)["input_ids"][:tokens] for text in texts]
         rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in encoded]
-        modifier = {"wanda": WandaPruningModifier, "sparsegpt": SparseGPTModifier}[method]
+        modifier = {"wanda": WandaPruningModifier, "sparsegpt": SparseGPTModifier}[
+            method
+        ]
         oneshot(
             model=model,
             dataset=Dataset.from_list(rows),
-            recipe=modifier(sparsity=0.5, mask_structure="0:0", targets=[type(model.model.layers[0]).__name__]),
+            recipe=modifier(
+                sparsity=0.5,
+                mask_structure="0:0",
+                targets=[type(model.model.layers[0]).__name__],
+            ),
             max_seq_length=tokens,
             num_calibration_samples=len(rows),
             shuffle_calibration_samples=False,

@@ -1,9 +1,12 @@
-"""The recipe of the published pruning scripts, written plainly: what `bench prune` compares with.
+"""The recipe of the published pruning scripts, written plainly: what `bench prune`
+compares with.
 
-Wanda and SparseGPT as their authors' repositories run them, made to work with today's transformers: the whole model in
-memory, sequences one at a time, a forward pass per layer to collect and one to propagate, one statistic and one Hessian
-per matrix, a full sort per row, the inverse's factor by way of the inverse, blocks of 128 columns. float32 on a CPU.
-Masks follow the same rules as ours (exact counts), so that the two can be compared."""
+Wanda and SparseGPT as their authors' repositories run them, made to work with
+today's transformers: the whole model in memory, sequences one at a time, a forward
+pass per layer to collect and one to propagate, one statistic and one Hessian per
+matrix, a full sort per row, the inverse's factor by way of the inverse, blocks of
+128 columns. float32 on a CPU. Masks follow the same rules as ours (exact counts), so
+that the two can be compared."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +21,8 @@ class _Caught(Exception):
 
 
 def prune_wanda(weight: Tensor, norm_sq: Tensor, ratio: float) -> Tensor:
-    """`weight` [rows, columns] without `ratio` of each row, by |w| times the norm of the column's inputs."""
+    """`weight` [rows, columns] without `ratio` of each row, by |w| times the norm of
+    the column's inputs."""
     score = weight.abs() * norm_sq.sqrt()
     order = torch.sort(score, dim=-1, stable=True).indices
     mask = torch.zeros_like(score, dtype=torch.bool)
@@ -26,9 +30,11 @@ def prune_wanda(weight: Tensor, norm_sq: Tensor, ratio: float) -> Tensor:
     return weight.masked_fill(mask, 0)
 
 
-def prune_sparsegpt(weight: Tensor, hessian: Tensor, ratio: float, block: int = 128) -> Tensor:
-    """`weight` [rows, columns] without `ratio` of each block of columns, the rest updated by the `hessian` of its
-    inputs, which is overwritten."""
+def prune_sparsegpt(
+    weight: Tensor, hessian: Tensor, ratio: float, block: int = 128
+) -> Tensor:
+    """`weight` [rows, columns] without `ratio` of each block of columns, the rest
+    updated by the `hessian` of its inputs, which is overwritten."""
     weight = weight.clone()
     columns = weight.shape[1]
     dead = hessian.diagonal() == 0
@@ -39,10 +45,15 @@ def prune_sparsegpt(weight: Tensor, hessian: Tensor, ratio: float, block: int = 
     upper = torch.linalg.cholesky(inverse, upper=True)
     for start in range(0, columns, block):
         end = min(start + block, columns)
-        part, errors = weight[:, start:end].clone(), torch.zeros_like(weight[:, start:end])
+        part, errors = (
+            weight[:, start:end].clone(),
+            torch.zeros_like(weight[:, start:end]),
+        )
         corner = upper[start:end, start:end]
         score = part**2 / corner.diagonal() ** 2
-        order = torch.sort(score.flatten(), stable=True).indices[: int(score.numel() * ratio)]
+        order = torch.sort(score.flatten(), stable=True).indices[
+            : int(score.numel() * ratio)
+        ]
         mask = torch.zeros(score.numel(), dtype=torch.bool)
         mask[order] = True
         mask = mask.view(score.shape)
@@ -59,7 +70,9 @@ def prune_sparsegpt(weight: Tensor, hessian: Tensor, ratio: float, block: int = 
     return weight
 
 
-def run(source: Path, out: Path, method: str, ratio: float, texts: list[str], window: int) -> None:
+def run(
+    source: Path, out: Path, method: str, ratio: float, texts: list[str], window: int
+) -> None:
     """Prune `source` into `out`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -84,7 +97,12 @@ def run(source: Path, out: Path, method: str, ratio: float, texts: list[str], wi
     tokenizer.save_pretrained(out)
 
 
-def _prune_layer(layer: nn.Module, calls: list[tuple[Tensor, dict[str, Any]]], method: str, ratio: float) -> None:
+def _prune_layer(
+    layer: nn.Module,
+    calls: list[tuple[Tensor, dict[str, Any]]],
+    method: str,
+    ratio: float,
+) -> None:
     linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
     sums: dict[nn.Module, Tensor] = {}
 

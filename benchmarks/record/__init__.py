@@ -1,1 +1,2 @@
-"""The record: one fixed division of evaluation work, the card of a run of it, and the card's verification."""
+"""The record: one fixed division of evaluation work, the card of a run of it, and
+the card's verification."""

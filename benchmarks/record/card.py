@@ -1,10 +1,13 @@
-"""A division, and the card of a run of it: everything but what is `measured` follows from the run directory.
+"""A division, and the card of a run of it: everything but what is `measured` follows
+from the run directory.
 
-So a verifier derives it again (verify.py). The submitter's word are only the seconds of the whole process, the peak of
-memory and the machine's measured peaks.
+So a verifier derives it again (verify.py). The submitter's word are only the seconds of
+the whole process, the peak of memory and the machine's measured peaks.
 
-The digest of the records is that of their rows, sorted by their key. It leaves out where and when they were computed
-(checkpoint's name, device, cached tokens), so that honest runs on one machine have the same."""
+The digest of the records is that of their rows, sorted by their key. It leaves out
+where and when they were computed (checkpoint's name, device, cached tokens), so that
+honest runs on one machine have the same.
+"""
 
 import dataclasses
 import hashlib
@@ -32,7 +35,8 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.document import digest, validated
 
 DIVISIONS = {"closed": Path(__file__).with_name("closed.json")}
-SMALLER = "-first-"  # closed-first-2: two items of each language, another division, for tests
+# closed-first-2: two items of each language, another division, for tests
+SMALLER = "-first-"
 _ELSEWHERE = ("checkpoint", "cached_tokens", "device")  # columns of where and when
 Row = Mapping[str, Any]
 Item = tuple[str, str]  # language, id
@@ -49,35 +53,71 @@ class Division:
     name: str
     task: str
     data: str  # the digest of the task's data
-    items: Mapping[str, Sequence[str]]  # language -> ids, in the order in which they are asked
+    # language -> ids, in the order in which they are asked
+    items: Mapping[str, Sequence[str]]
     settings: Mapping[str, Any]  # of EvalConfig
     dtype: str
     digest: str
 
-    def sweep(self, run_id: str, model: str, engine: Mapping[str, Any], resources: Mapping[str, Any]) -> SweepConfig:
-        """The sweep that runs it. Raises InputError for settings of the engine that the division fixes."""
+    def sweep(
+        self,
+        run_id: str,
+        model: str,
+        engine: Mapping[str, Any],
+        resources: Mapping[str, Any],
+    ) -> SweepConfig:
+        """The sweep that runs it. Raises InputError for settings of the engine that
+        the division fixes."""
         if "dtype" in engine:
-            raise InputError(f"--engine-args: dtype: the division fixes it ({self.dtype})")
+            raise InputError(
+                f"--engine-args: dtype: the division fixes it ({self.dtype})"
+            )
         count = len(next(iter(self.items.values())))
-        task = {"task": self.task, "languages": list(self.items), "items": count, **self.settings}
-        document = {"models": {run_id: model}, "tasks": [task], "seed": self.settings["seed"], "resources": resources}
-        return validated(SweepConfig, {**document, "engine": {**engine, "dtype": self.dtype}}, "resurface bench record")
+        task = {
+            "task": self.task,
+            "languages": list(self.items),
+            "items": count,
+            **self.settings,
+        }
+        document = {
+            "models": {run_id: model},
+            "tasks": [task],
+            "seed": self.settings["seed"],
+            "resources": resources,
+        }
+        return validated(
+            SweepConfig,
+            {**document, "engine": {**engine, "dtype": self.dtype}},
+            "resurface bench record",
+        )
 
     def plans(self, model: Path) -> tuple[EvalConfig, Prompter, dict[Item, Plan]]:
-        """Every item in the model's token ids. Raises InputError if this checkout's data are others."""
+        """Every item in the model's token ids. Raises InputError if this checkout's
+        data are others."""
         (config,) = self.sweep("model", "", {}, {}).tasks
         data = load_task(self.task, list(self.items))
-        questions = {(each.item.language, each.item.item_id): each for each in questions_of(data, config)}
+        questions = {
+            (each.item.language, each.item.item_id): each
+            for each in questions_of(data, config)
+        }
         if data.digest != self.data or [*questions] != [
             (name, each) for name in self.items for each in self.items[name]
         ]:
-            raise InputError(f"division {self.name}: this checkout has other data of task {self.task}")
+            raise InputError(
+                f"division {self.name}: this checkout has other data of task"
+                f" {self.task}"
+            )
         prompter = workload.prompter_of(model)
-        return config, prompter, {key: plan_of(each, prompter, config) for key, each in questions.items()}
+        return (
+            config,
+            prompter,
+            {key: plan_of(each, prompter, config) for key, each in questions.items()},
+        )
 
 
 def division_of(name: str) -> Division:
-    """A division by its name, or its first items. Raises InputError for an unknown one and for a changed file."""
+    """A division by its name, or its first items. Raises InputError for an unknown
+    one and for a changed file."""
     known, smaller, count = name.partition(SMALLER)
     if known not in DIVISIONS or (smaller and not (count.isdecimal() and int(count))):
         raise unknown("division", name, DIVISIONS)
@@ -85,7 +125,9 @@ def division_of(name: str) -> Division:
     if document.pop("digest") != digest(document):
         raise InputError(f"{DIVISIONS[known]}: digest: it is not that of the file")
     if smaller:
-        items = {language: ids[: int(count)] for language, ids in document["items"].items()}
+        items = {
+            language: ids[: int(count)] for language, ids in document["items"].items()
+        }
         document |= {"name": name, "items": items}
     return Division(**document, digest=digest(document))
 
@@ -101,30 +143,42 @@ def records_digest(rows: Iterable[Row]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a record must be of: the ids before its answer, and the answer's own where the model does not choose it."""
+    """What a record must be of: the ids before its answer, and the answer's own
+    where the model does not choose it."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...] | None = None
     excluded: bool = False
 
 
-def _asked(plan: Plan, config: EvalConfig, prompter: Prompter, greedy: Sequence[int]) -> dict[tuple[str, int], Asked]:
-    """What each probe asks of an item, by probe and index; `greedy` is the item's greedy answer."""
+def _asked(
+    plan: Plan, config: EvalConfig, prompter: Prompter, greedy: Sequence[int]
+) -> dict[tuple[str, int], Asked]:
+    """What each probe asks of an item, by probe and index; `greedy` is the item's
+    greedy answer."""
     question = plan.question
     assert isinstance(question, Question)
     if "open" not in plan.prompts:
         return {(probe, 0): Asked(prompt=(), excluded=True) for probe in config.probes}
     prompt = plan.prompts["open"].token_ids
     counts = {"greedy": 1, "beam": config.beam_width, "sample": config.samples}
-    found = {(name, index): Asked(prompt=prompt) for name, count in counts.items() for index in range(count)}
-    scored = {("choice", index): text for index, text in enumerate(question.option_texts)}
+    found = {
+        (name, index): Asked(prompt=prompt)
+        for name, count in counts.items()
+        for index in range(count)
+    }
+    scored = {
+        ("choice", index): text for index, text in enumerate(question.option_texts)
+    }
     for place, text in (scored | {("rank", 0): gold_option(question.item)}).items():
         ids = plan.scored[text]
         found[place] = Asked(prompt=ids.prompt_ids, answer=ids.continuation_ids)
     own = tuple(greedy[:-1] if greedy and greedy[-1] in prompter.eos_ids else greedy)
     aligned = align(own, partial(right, question.item, config.grading), prompter.decode)
     lead_in, answer = aligned or ((), ())
-    found["aligned_rank", 0] = Asked(prompt=prompt + lead_in, answer=answer, excluded=aligned is None)
+    found["aligned_rank", 0] = Asked(
+        prompt=prompt + lead_in, answer=answer, excluded=aligned is None
+    )
     return found
 
 
@@ -144,31 +198,71 @@ class Submission:
         """Raises InputError for what cannot be read."""
         config, prompter, plans = division.plans(model)
         parts = (folder / "records").glob("*/*/*.parquet")
-        rows = [row for part in parts for row in read_part(part, RECORDS.names, RECORD_COLUMNS).to_pylist()]
+        rows = [
+            row
+            for part in parts
+            for row in read_part(part, RECORDS.names, RECORD_COLUMNS).to_pylist()
+        ]
         rows.sort(key=lambda row: json.dumps([row[name] for name in KEY]))
-        greedy = {(row["language"], row["item_id"]): row["token_ids"] or () for row in rows if row["probe"] == "greedy"}
-        asked = {key: _asked(plan, config, prompter, greedy.get(key, ())) for key, plan in plans.items()}
-        return cls(run=read_run(folder), rows=rows, config=config, prompter=prompter, plans=plans, asked=asked)
+        greedy = {
+            (row["language"], row["item_id"]): row["token_ids"] or ()
+            for row in rows
+            if row["probe"] == "greedy"
+        }
+        asked = {
+            key: _asked(plan, config, prompter, greedy.get(key, ()))
+            for key, plan in plans.items()
+        }
+        return cls(
+            run=read_run(folder),
+            rows=rows,
+            config=config,
+            prompter=prompter,
+            plans=plans,
+            asked=asked,
+        )
 
     def asked_of(self, row: Row) -> Asked:
         return self.asked[row["language"], row["item_id"]][row["probe"], row["index"]]
 
 
-def card_of(found: Submission, division: Division, model: Path, measured: Mapping[str, Any]) -> dict[str, Any]:
+def card_of(
+    found: Submission, division: Division, model: Path, measured: Mapping[str, Any]
+) -> dict[str, Any]:
     """The card; `measured` holds what only the run itself can tell (run.py)."""
-    run, config, stats = found.run, mapping_at(found.run, "config"), rows_at(found.run, "engine_stats")
+    run, config, stats = (
+        found.run,
+        mapping_at(found.run, "config"),
+        rows_at(found.run, "engine_stats"),
+    )
     ((run_id, typed),) = config["models"].items()
-    computed = sum(row["prompt_tokens"] + row["generated_tokens"] - row["requests"] for row in stats)
-    asked = ((found.asked_of(row), row["token_ids"]) for row in found.rows if row["token_ids"])
-    fewest = workload.fewest((each.prompt, ids, each.answer is None) for each, ids in asked)
+    computed = sum(
+        row["prompt_tokens"] + row["generated_tokens"] - row["requests"]
+        for row in stats
+    )
+    asked = (
+        (found.asked_of(row), row["token_ids"])
+        for row in found.rows
+        if row["token_ids"]
+    )
+    fewest = workload.fewest(
+        (each.prompt, ids, each.answer is None) for each, ids in asked
+    )
     needed, wall = min(1.0, fewest.forwards / max(1, computed)), measured["wall_s"]
     engine_s = split = None
-    if all(row["busy_seconds"] is not None for row in stats):  # else the engine cannot tell
+    # else the engine cannot tell
+    if all(row["busy_seconds"] is not None for row in stats):
         # Of one engine of several, which ran side by side.
         parts = ("busy", "waiting", "idle")
-        busy, waiting, idle = (sum(row[f"{name}_seconds"] for row in stats) / len(stats) for name in parts)
+        busy, waiting, idle = (
+            sum(row[f"{name}_seconds"] for row in stats) / len(stats) for name in parts
+        )
         engine_s = busy + waiting + idle
-        split = {"device": busy * needed, "unneeded_tokens": busy - busy * needed, "engine": waiting}
+        split = {
+            "device": busy * needed,
+            "unneeded_tokens": busy - busy * needed,
+            "engine": waiting,
+        }
         split["start"] = measured["start_s"]
         split["driver"] = wall - sum(split.values())
     provenance = mapping_at(run, "provenance")
@@ -177,42 +271,74 @@ def card_of(found: Submission, division: Division, model: Path, measured: Mappin
         "division_digest": division.digest,
         "run_id": run_id,
         "model": typed.rstrip("/").rpartition("/")[2],
-        "weights_digest": next((row["weights_digest"] for row in rows_at(run, "checkpoints")), None),
+        "weights_digest": next(
+            (row["weights_digest"] for row in rows_at(run, "checkpoints")), None
+        ),
         "dtype": config["engine"]["dtype"],
         "items": len(found.plans),
         "records": len(found.rows),
         "records_digest": records_digest(found.rows),
         "items_per_second": _short(len(found.plans) / wall),
-        "items_per_engine_second": None if engine_s is None else _short(len(found.plans) / engine_s),
+        "items_per_engine_second": (
+            None if engine_s is None else _short(len(found.plans) / engine_s)
+        ),
         "engine_s": None if engine_s is None else _short(engine_s),
         "engines": len(stats),
         "computed_tokens": computed,
         "fewest_tokens": fewest.forwards,
         "fewest_distributions": fewest.distributions,
         "roofline": _roofline(model, fewest, measured["peaks"], wall, engine_s),
-        "split": None if split is None else {name: _short(seconds) for name, seconds in split.items()},
-        "machine": {name: provenance.get(name) for name in ("processor", "cpus", "device", "platform")},
+        "split": (
+            None
+            if split is None
+            else {name: _short(seconds) for name, seconds in split.items()}
+        ),
+        "machine": {
+            name: provenance.get(name)
+            for name in ("processor", "cpus", "device", "platform")
+        },
         "versions": provenance.get("versions"),
         "commit": provenance.get("commit"),
-        "dirty": provenance.get("dirty"),  # whether the checkout differed from the commit
+        # whether the checkout differed from the commit
+        "dirty": provenance.get("dirty"),
         **measured,
     }
 
 
 def _roofline(
-    model: Path, fewest: workload.Fewest, peaks: Mapping[str, float], wall: float, engine_s: float | None
+    model: Path,
+    fewest: workload.Fewest,
+    peaks: Mapping[str, float],
+    wall: float,
+    engine_s: float | None,
 ) -> dict[str, float | None]:
-    """Seconds of the fewest tokens' products, weights and cache at the measured peak, and the larger bound's shares."""
-    counted, size, speed = dataclasses.asdict(fewest), peaks["element_bytes"], peaks["bytes_per_second"]
+    """Seconds of the fewest tokens' products, weights and cache at the measured
+    peak, and the larger bound's shares."""
+    counted, size, speed = (
+        dataclasses.asdict(fewest),
+        peaks["element_bytes"],
+        peaks["bytes_per_second"],
+    )
     products = roofline.read_products(model)
     whole = roofline.work(products, **counted, element_bytes=size)
-    weights = roofline.work(products, **(counted | {"cached": 0}), element_bytes=size)["bytes"]
-    found = {"products_s": whole["flops"] / peaks["flops_per_second"], "weights_s": weights / speed}
+    weights = roofline.work(products, **(counted | {"cached": 0}), element_bytes=size)[
+        "bytes"
+    ]
+    found = {
+        "products_s": whole["flops"] / peaks["flops_per_second"],
+        "weights_s": weights / speed,
+    }
     found["kv_reads_s"] = (whole["bytes"] - weights) / speed
     found = {name: seconds / peaks["devices"] for name, seconds in found.items()}
     bound = max(found["products_s"], found["weights_s"] + found["kv_reads_s"])
-    shares = {name: _short(value) for name, value in (found | {"share_of_wall": bound / wall}).items()}
-    return {**shares, "share_of_engine": None if engine_s is None else _short(bound / engine_s)}
+    shares = {
+        name: _short(value)
+        for name, value in (found | {"share_of_wall": bound / wall}).items()
+    }
+    return {
+        **shares,
+        "share_of_engine": None if engine_s is None else _short(bound / engine_s),
+    }
 
 
 def _short(value: float) -> float:

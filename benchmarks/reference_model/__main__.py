@@ -1,4 +1,5 @@
-"""Makes a test model that thinks: `python -m benchmarks.reference_model --out DIR [--variant base|loops]`."""
+"""Makes a test model that thinks: `python -m benchmarks.reference_model --out DIR
+[--variant base|loops]`."""
 
 from tests.taught.__main__ import main
 

@@ -1,1 +1,2 @@
-"""How fast checkpoints are served: our engine and drivers against `vllm.LLM` used as its documentation shows."""
+"""How fast checkpoints are served: our engine and drivers against `vllm.LLM` used as
+its documentation shows."""

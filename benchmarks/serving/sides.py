@@ -1,14 +1,17 @@
-"""The sides of the serving benchmarks, each in a separate process with its own engine, for all rounds.
+"""The sides of the serving benchmarks, each in a separate process with its own engine,
+for all rounds.
 
-`Ours` is Resurface's engine and drivers; `Theirs` is `vllm.LLM` used as its documentation shows. A side is a child
-process that does one round of its work per line it reads, and answers with one line of JSON::
+`Ours` is Resurface's engine and drivers; `Theirs` is `vllm.LLM` used as its
+documentation shows. A side is a child process that does one round of its work per line
+it reads, and answers with one line of JSON::
 
     python -m benchmarks.serving.sides full score WORKLOAD.json      (started by the benchmarks of serving)
 
-On a GPU the caches of all engines have a fixed size: vLLM then measures no memory, and they can start side by side.
+On a GPU the caches of all engines have a fixed size: vLLM then measures no memory, and
+they can start side by side.
 
-Results are keyed by the workload's item ids, and scores by the option's number besides, so that a comparison sees which
-answers a side lacks.
+Results are keyed by the workload's item ids, and scores by the option's number besides,
+so that a comparison sees which answers a side lacks.
 """
 
 from __future__ import annotations
@@ -49,31 +52,42 @@ OURS: Mapping[str, Mapping[str, Any]] = {
     "deterministic": {"deterministic": True},
     "compile": {"compile": True},
 }
-# The others, with arguments of `vllm.LLM` on a GPU. `theirs` has all graphs that vLLM (0.32) computes right without
-# torch.compile: in those of mixed steps ("FULL"), narrow heads give noise (evaluator/engine/vllm/v2/schedules.py).
+# The others, with arguments of `vllm.LLM` on a GPU. `theirs` has all graphs that vLLM
+# (0.32) computes right without torch.compile: in those of mixed steps ("FULL"), narrow
+# heads give noise (evaluator/engine/vllm/v2/schedules.py).
 THEIRS: Mapping[str, Mapping[str, Any]] = {
-    "theirs": {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE"}},
+    "theirs": {
+        "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE"}
+    },
     "theirs-compiled": {},
 }
 _GPU = {"gpu_memory_utilization": 0.1, "max_num_seqs": 256}  # a cache's size is given
 
 Work = Literal["score", "beam", "beam_without_eos", "everything"]
-Scores = dict[str, dict[str, float]]  # item -> option's number -> summed log-likelihood, nats
+# item -> option's number -> summed log-likelihood, nats
+Scores = dict[str, dict[str, float]]
 
 
 def start(side: str, work: Work, workload: Path, log: Path | None = None) -> Child:
     """A side's process, which starts its engine."""
     command = module_command("benchmarks.serving.sides", side, work, workload)
-    return Child(f"{side}, {work}", command, env=environment(HF_HUB_OFFLINE="1"), log=log)
+    return Child(
+        f"{side}, {work}", command, env=environment(HF_HUB_OFFLINE="1"), log=log
+    )
 
 
 def scored_pairs(item: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
-    """Of each option of a workload's item: the ids before it, and its own. Where a tokenizer merges across the
-    boundary, the ids before it are fewer than the prompt's. After a thought they are `pairs`."""
+    """Of each option of a workload's item: the ids before it, and its own. Where a
+    tokenizer merges across the boundary, the ids before it are fewer than the prompt's.
+    After a thought they are `pairs`.
+    """
     if "pairs" in item:
         return list(item["pairs"])
     starts = item.get("starts") or [len(item["prompt"])] * len(item["options"])
-    return [(item["prompt"][:start], option) for start, option in zip(starts, item["options"], strict=True)]
+    return [
+        (item["prompt"][:start], option)
+        for start, option in zip(starts, item["options"], strict=True)
+    ]
 
 
 class Ours:
@@ -89,7 +103,8 @@ class Ours:
         self._plans: dict[tuple[str, str], Plan] = {}  # by language and item id
 
     def cold(self) -> None:
-        """Loading resets the prefix cache, so that no round profits from the one before."""
+        """Loading resets the prefix cache, so that no round profits from the one
+        before."""
         self._engine.load(self._model)
 
     def score(self) -> dict[str, Any]:
@@ -101,7 +116,13 @@ class Ours:
             for number, (prompt, option) in enumerate(scored_pairs(item)):
                 request_id = str(len(requests))
                 wanted[request_id] = item["id"], str(number)
-                requests.append(Score(request_id=request_id, prompt_ids=tuple(prompt), continuation_ids=tuple(option)))
+                requests.append(
+                    Score(
+                        request_id=request_id,
+                        prompt_ids=tuple(prompt),
+                        continuation_ids=tuple(option),
+                    )
+                )
         scores: Scores = {}
         for response in self._engine.run(FixedSource(requests)):
             if response.status == "ok":
@@ -116,10 +137,18 @@ class Ours:
         ends = frozenset(self._work["eos_ids"]) if eos else frozenset()
         items = self._work["items"]
         searches = {
-            str(i): BeamSearch(str(i), tuple(item["prompt"]), width=WIDTH, max_tokens=TOKENS, eos_ids=ends)
+            str(i): BeamSearch(
+                str(i),
+                tuple(item["prompt"]),
+                width=WIDTH,
+                max_tokens=TOKENS,
+                eos_ids=ends,
+            )
             for i, item in enumerate(items)
         }
-        queue: list[Any] = [request for search in searches.values() for request in search.start()]
+        queue: list[Any] = [
+            request for search in searches.values() for request in search.start()
+        ]
 
         class Source:
             def take(self, limit: int) -> Sequence[Any]:
@@ -132,9 +161,13 @@ class Ours:
                 return taken
 
         for response in self._engine.run(Source()):
-            queue.extend(searches[response.request_id.split("/")[0]].advance([response]))
+            queue.extend(
+                searches[response.request_id.split("/")[0]].advance([response])
+            )
         beams = {
-            item["id"]: [[list(found.token_ids), found.logprob] for found in search.hypotheses()]
+            item["id"]: [
+                [list(found.token_ids), found.logprob] for found in search.hypotheses()
+            ]
             for item, search in zip(items, searches.values(), strict=True)
             if search.error is None
         }
@@ -142,14 +175,21 @@ class Ours:
 
     @cached_property
     def _questions(self) -> Questions:
-        """Settings, tokenizer and questions, read in the round before the timed ones: the other side has its prompts
-        as token ids from the start. Tokenising them is ours to do in every round."""
+        """Settings, tokenizer and questions, read in the round before the timed
+        ones: the other side has its prompts as token ids from the start. Tokenising
+        them is ours to do in every round."""
         from benchmarks.serving.workload import read_questions
 
-        return read_questions(self._work["task"], self._model, self._work["count"], **self._work.get("settings", {}))
+        return read_questions(
+            self._work["task"],
+            self._model,
+            self._work["count"],
+            **self._work.get("settings", {}),
+        )
 
     def everything(self) -> dict[str, Any]:
-        """The whole probe set, as the evaluator does it: one stream, records, Parquet."""
+        """The whole probe set, as the evaluator does it: one stream, records,
+        Parquet."""
         from benchmarks.serving.workload import columns, key
         from evaluator.probes.planning import plan_of
         from evaluator.probes.stream import Evaluation
@@ -158,7 +198,8 @@ class Ours:
         clock = {"tokenisation": 0.0, "engine": 0.0, "writing": 0.0}
         read = self._questions
 
-        def tokenised() -> Iterator[Plan]:  # when the stream has room for another item, as in a run
+        # when the stream has room for another item, as in a run
+        def tokenised() -> Iterator[Plan]:
             for question in read.questions:
                 before = time.perf_counter()
                 planned = plan_of(question, read.prompter, read.config)
@@ -167,7 +208,9 @@ class Ours:
                 yield planned
 
         # What `Evaluation` uses of an engine.
-        timed: Any = SimpleNamespace(name=self._engine.name, run=partial(_timed, self._engine, clock))
+        timed: Any = SimpleNamespace(
+            name=self._engine.name, run=partial(_timed, self._engine, clock)
+        )
         started = time.perf_counter()
         records: list[Record] = []
         greedy: dict[str, list[int]] = {}
@@ -196,26 +239,39 @@ class Ours:
             "greedy": greedy,
             "scores": scores,
             "dtype": self._engine.dtype,
-            "split": {name: round(seconds / total, 4) for name, seconds in clock.items()},
+            "split": {
+                name: round(seconds / total, 4) for name, seconds in clock.items()
+            },
             "stats": self._stats(),
         }
 
     def _stats(self) -> dict[str, Any]:
         stats = self._engine.stats()
-        named = ("requests", "steps", "prompt_tokens", "generated_tokens", "busy_seconds")
+        named = (
+            "requests",
+            "steps",
+            "prompt_tokens",
+            "generated_tokens",
+            "busy_seconds",
+        )
         counters = {name: getattr(stats, name) for name in named}
-        shares = {name: None if share is None else round(share, 4) for name, share in stats.shares().items()}
+        shares = {
+            name: None if share is None else round(share, 4)
+            for name, share in stats.shares().items()
+        }
         return counters | shares
 
     def accounts(self, number: int) -> dict[str, Any]:
-        """The least work for the answers of a round of `everything`, the computed work, and this machine's peak."""
+        """The least work for the answers of a round of `everything`, the computed
+        work, and this machine's peak."""
         from benchmarks import roofline
         from benchmarks.serving.workload import answers_of, fewest
 
         if self._questions.config.thinks:  # records hold no thought's forwards
             return {}
         records, stats = self._rounds[number]
-        # Of a request's tokens all are forwarded but the last one generated. Each generated one took a distribution.
+        # Of a request's tokens all are forwarded but the last one generated. Each
+        # generated one took a distribution.
         computed = stats.prompt_tokens + stats.generated_tokens - stats.requests
         return {
             "fewest": dataclasses.asdict(fewest(answers_of(records, self._plans))),
@@ -238,29 +294,51 @@ def _timed(engine: Any, clock: dict[str, float], source: Any) -> Iterator[Any]:
 
 def _positions(workload: Mapping[str, Any]) -> int:
     settings = workload.get("settings", {})
-    return _MAX_MODEL_LEN + int(settings.get("context_tokens", 0)) + int(settings.get("thought_limit", 0))
+    return (
+        _MAX_MODEL_LEN
+        + int(settings.get("context_tokens", 0))
+        + int(settings.get("thought_limit", 0))
+    )
 
 
 def _rows(workload: Mapping[str, Any]) -> int:
-    return int(workload["engine_args"].get("max_num_seqs", _ROWS if serves_cpus() else _GPU["max_num_seqs"]))
+    return int(
+        workload["engine_args"].get(
+            "max_num_seqs", _ROWS if serves_cpus() else _GPU["max_num_seqs"]
+        )
+    )
 
 
 def engine_settings(workload: Mapping[str, Any], side: str) -> dict[str, Any]:
     """Of our engine: those of the device, then the user's."""
     device = {} if serves_cpus() else {**_GPU, **OURS[side]}
-    common = {"max_model_len": _positions(workload), "kv_cache_gib": workload["kv_cache_gib"]}
+    common = {
+        "max_model_len": _positions(workload),
+        "kv_cache_gib": workload["kv_cache_gib"],
+    }
     return {**common, **device, **workload["engine_args"]}
 
 
 def llm_arguments(workload: Mapping[str, Any], side: str = "theirs") -> dict[str, Any]:
-    """What `vllm.LLM` is made with on the other side: what ours uses where it helps them too (dtype, block size, batch
-    size, the size of the cache, no statistics), then the user's options."""
+    """What `vllm.LLM` is made with on the other side: what ours uses where it helps
+    them too (dtype, block size, batch size, the size of the cache, no statistics),
+    then the user's options."""
     if serves_cpus():
-        device = {"dtype": "float32", "block_size": 32, "enforce_eager": True, "enable_chunked_prefill": False}
+        device = {
+            "dtype": "float32",
+            "block_size": 32,
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+        }
         device["max_num_batched_tokens"] = 4096
     else:
-        stored = read_blueprint(Path(workload["model"])).dtype  # "auto" computes float32 in bfloat16
-        device = {**_GPU, **THEIRS[side], "dtype": "float32" if stored == "float32" else "auto"}
+        # "auto" computes float32 in bfloat16
+        stored = read_blueprint(Path(workload["model"])).dtype
+        device = {
+            **_GPU,
+            **THEIRS[side],
+            "dtype": "float32" if stored == "float32" else "auto",
+        }
         device["max_num_batched_tokens"] = 16_384
     return {
         **device,
@@ -277,7 +355,9 @@ class Theirs:
     """`vllm.LLM`, one blocking call per probe."""
 
     def __init__(self, workload: Mapping[str, Any], side: str) -> None:
-        os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
+        os.environ.update(
+            VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR"
+        )
         if THEIRS[side] and not serves_cpus():
             os.environ[BREAKABLE] = "1"  # pieces of graphs without torch.compile
         from vllm import LLM
@@ -293,50 +373,81 @@ class Theirs:
         pairs = [pair for item in self._items for pair in scored_pairs(item)]
         out = self._llm.generate(
             [{"prompt_token_ids": [*prompt, *option]} for prompt, option in pairs],
-            SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False),
+            SamplingParams(
+                max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False
+            ),
             use_tqdm=False,
         )
         flat = iter(
-            sum(result.prompt_logprobs[len(prompt) + i][token].logprob for i, token in enumerate(option))
+            sum(
+                result.prompt_logprobs[len(prompt) + i][token].logprob
+                for i, token in enumerate(option)
+            )
             for result, (prompt, option) in zip(out, pairs, strict=True)
         )
         scores = {
-            item["id"]: {str(number): next(flat) for number in range(len(item["options"]))} for item in self._items
+            item["id"]: {
+                str(number): next(flat) for number in range(len(item["options"]))
+            }
+            for item in self._items
         }
         return {"scores": scores}
 
     def beam(self, eos: bool = True, only_deep: bool = False) -> dict[str, Any]:
-        """Beam search of every item, or of those that are asked in depth; `eos` ends an answer."""
+        """Beam search of every item, or of those that are asked in depth; `eos` ends
+        an answer."""
         from vllm.sampling_params import BeamSearchParams
 
         items = [item for item in self._items if item["deep"] or not only_deep]
-        parameters = BeamSearchParams(beam_width=WIDTH, max_tokens=TOKENS, ignore_eos=not eos)
-        out = self._llm.beam_search([{"prompt_token_ids": item["prompt"]} for item in items], parameters)
+        parameters = BeamSearchParams(
+            beam_width=WIDTH, max_tokens=TOKENS, ignore_eos=not eos
+        )
+        out = self._llm.beam_search(
+            [{"prompt_token_ids": item["prompt"]} for item in items], parameters
+        )
         beams = {
-            item["id"]: [[list(s.tokens[len(item["prompt"]) :]), s.cum_logprob] for s in result.sequences]
+            item["id"]: [
+                [list(s.tokens[len(item["prompt"]) :]), s.cum_logprob]
+                for s in result.sequences
+            ]
             for item, result in zip(items, out, strict=True)
         }
         return {"beams": beams}
 
     def everything(self) -> dict[str, Any]:
-        """Greedy, then samples, then beams, then candidates: four blocking calls; a thought before them is a fifth."""
+        """Greedy, then samples, then beams, then candidates: four blocking calls; a
+        thought before them is a fifth."""
         from vllm import SamplingParams
 
         if budget := self._work["settings"].get("thinking"):
             self._items = list(self._after_thoughts(budget))
         prompts = [{"prompt_token_ids": item["prompt"]} for item in self._items]
-        deep = [prompt for prompt, item in zip(prompts, self._items, strict=True) if item["deep"]]
+        deep = [
+            prompt
+            for prompt, item in zip(prompts, self._items, strict=True)
+            if item["deep"]
+        ]
         greedy = self._llm.generate(
-            prompts, SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False), use_tqdm=False
+            prompts,
+            SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False),
+            use_tqdm=False,
         )
         self._llm.generate(
             deep,
-            SamplingParams(n=SAMPLES, temperature=1.0, top_p=TOP_P, max_tokens=TOKENS, seed=0, detokenize=False),
+            SamplingParams(
+                n=SAMPLES,
+                temperature=1.0,
+                top_p=TOP_P,
+                max_tokens=TOKENS,
+                seed=0,
+                detokenize=False,
+            ),
             use_tqdm=False,
         )
         self.beam(only_deep=True)
         answers = {
-            item["id"]: list(result.outputs[0].token_ids) for item, result in zip(self._items, greedy, strict=True)
+            item["id"]: list(result.outputs[0].token_ids)
+            for item, result in zip(self._items, greedy, strict=True)
         }
         return {"greedy": answers, **self.score()}
 
@@ -356,21 +467,34 @@ class Theirs:
         assert thoughts is not None
         out = self._llm.generate(
             [{"prompt_token_ids": item["prompt"]} for item in self._work["items"]],
-            SamplingParams(temperature=0, max_tokens=budget, stop_token_ids=[thoughts.end_id], detokenize=False),
+            SamplingParams(
+                temperature=0,
+                max_tokens=budget,
+                stop_token_ids=[thoughts.end_id],
+                detokenize=False,
+            ),
             use_tqdm=False,
         )
         for item, result in zip(self._work["items"], out, strict=True):
-            prompt = Prompt(text=item["text"], token_ids=tuple(item["prompt"]), truncated=False)
+            prompt = Prompt(
+                text=item["text"], token_ids=tuple(item["prompt"]), truncated=False
+            )
             ids = tuple(result.outputs[0].token_ids)
-            thought = thoughts.read(prompt.text, ids, self._prompter.eos_ids, self._prompter.decode)
+            thought = thoughts.read(
+                prompt.text, ids, self._prompter.eos_ids, self._prompter.decode
+            )
             prompt = self._prompter.after(prompt, thought)
-            found = self._prompter.continuations(prompt, [text[1:] for text in item["option_texts"]])
+            found = self._prompter.continuations(
+                prompt, [text[1:] for text in item["option_texts"]]
+            )
             pairs = [(each.prompt_ids, each.continuation_ids) for each in found]
             yield {**item, "prompt": list(prompt.token_ids), "pairs": pairs}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("side", choices=(*OURS, *THEIRS))
     parser.add_argument("work", choices=get_args(Work))
     parser.add_argument("workload", type=Path)
@@ -378,7 +502,11 @@ def main() -> None:
     workload = json.loads(options.workload.read_text())
     side: Any = (Ours if options.side in OURS else Theirs)(workload, options.side)
     accounts: Any = getattr(side, "accounts", dict)
-    work = partial(side.beam, eos=False) if options.work == "beam_without_eos" else getattr(side, options.work)
+    work = (
+        partial(side.beam, eos=False)
+        if options.work == "beam_without_eos"
+        else getattr(side, options.work)
+    )
     serve(work, cold=side.cold, facts=accounts)
 
 

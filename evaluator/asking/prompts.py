@@ -1,13 +1,15 @@
-"""From an item and a format to token ids, and from an answer to its additional ids. Pure.
+"""From an item and a format to token ids, and from an answer to its additional ids.
+Pure.
 
-    prompter = Prompter(load_tokenizer(checkpoint), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
-    prompt = prompter.build(item, "open")
-    [scored] = prompter.continuations(prompt, ["Nile"])  # scored.continuation_ids are the ids of " Nile"
+    prompter = Prompter(load_tokenizer(checkpoint), chat=False, prompt_tokens=512,
+    one_shot_prompt_tokens=1024) prompt = prompter.build(item, "open")
+    [scored] = prompter.continuations(prompt, ["Nile"])  # scored.continuation_ids are
+                                                         the ids of " Nile"
 
 The wording is the paper's, or a user's template's (`templates.py`).
 
-A prompt over its token cap loses the end of its context, never its question: see `Prompter.build`. Without a context, a
-prompt begins with the question.
+A prompt over its token cap loses the end of its context, never its question: see
+`Prompter.build`. Without a context, a prompt begins with the question.
 """
 
 import hashlib
@@ -26,15 +28,18 @@ from evaluator.core.errors import InputError, one_line
 from evaluator.core.records import Format, Item
 from evaluator.tasks.loading import gold_option
 
-CAPPED_CONTEXT_CHARS = 500  # of the item in `one_shot`, and in `open_capped`, the 0-shot column beside it
+# of the item in `one_shot`, and in `open_capped`, the 0-shot column beside it
+CAPPED_CONTEXT_CHARS = 500
 EXEMPLAR_CONTEXT_CHARS = 300
 CAPPED_FORMATS: tuple[Format, ...] = ("one_shot", "open_capped")
 
-# Some templates (Llama 3, gpt-oss) give the model today's date; a prompt must not change at midnight. So a run has one
-# date. This is the default of Llama 3's templates, for prompts without a run.
+# Some templates (Llama 3, gpt-oss) give the model today's date; a prompt must not
+# change at midnight. So a run has one date. This is the default of Llama 3's templates,
+# for prompts without a run.
 DATE = date(2024, 7, 26)
 _INSTRUCTION = "Answer in a few words:"
-# How many longer prefixes are tried past one that fits: a merge can make a longer text shorter in tokens.
+# How many longer prefixes are tried past one that fits: a merge can make a longer text
+# shorter in tokens.
 _LOOKAHEAD = 8
 _TOKENS: dict[int, int] = {}  # every token id that was made, once
 
@@ -43,32 +48,40 @@ _TOKENS: dict[int, int] = {}  # every token id that was made, once
 class Prompt:
     """A prompt as the model sees it."""
 
-    text: str  # chat template applied, context cut; after a thought: what stands between thought and answer
+    # chat template applied, context cut; after a thought: what stands between thought
+    # and answer
+    text: str
     token_ids: tuple[int, ...]  # after a thought: prompt, thought and text
     truncated: bool  # the token cap (not a cap in characters) cut the context
-    thought: Thought | None = None  # what the model thought before the answer that is to follow
+    # what the model thought before the answer that is to follow
+    thought: Thought | None = None
 
     @property
     def digest(self) -> str:
         """Of the token ids; 16 hexadecimal digits."""
-        return hashlib.blake2b(array("I", self.token_ids).tobytes(), digest_size=8).hexdigest()
+        return hashlib.blake2b(
+            array("I", self.token_ids).tobytes(), digest_size=8
+        ).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """Together the encoding of prompt and answer; a tokenizer that merges across the two leaves the prompt fewer."""
+    """Together the encoding of prompt and answer; a tokenizer that merges across the
+    two leaves the prompt fewer."""
 
     prompt_ids: tuple[int, ...]
     continuation_ids: tuple[int, ...]  # at least one
 
 
 class Prompter:
-    """Makes the prompts of one task for one tokenizer (of transformers). The same call gives the same ids.
+    """Makes the prompts of one task for one tokenizer (of transformers). The same call
+    gives the same ids.
 
-    `chat`: prompts are user turns of its chat template. `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's
-    length. `template` words the prompts; None: the paper. `thinking`: models think before they answer (`thoughts`).
-    `date`: what a chat template takes for today.
-    Raises InputError for `chat` without a chat template, and for `thinking` without a template of thoughts.
+    `chat`: prompts are user turns of its chat template. `prompt_tokens` and
+    `one_shot_prompt_tokens` cap a prompt's length. `template` words the prompts; None:
+    the paper. `thinking`: models think before they answer (`thoughts`). `date`: what a
+    chat template takes for today. Raises InputError for `chat` without a chat template,
+    and for `thinking` without a template of thoughts.
     """
 
     def __init__(
@@ -89,9 +102,12 @@ class Prompter:
         self._one_shot_prompt_tokens = one_shot_prompt_tokens
         self._wording = None if template is None else Wording(template)
         if chat and not tokenizer.chat_template:
-            raise InputError(f"{tokenizer.name_or_path}: chat: the tokenizer has no chat template")
-        # A chat template writes its special tokens itself. A tokenizer that ends every text with one (EOS) would close
-        # the prompt before its answer: we drop that tail.
+            raise InputError(
+                f"{tokenizer.name_or_path}: chat: the tokenizer has no chat template"
+            )
+        # A chat template writes its special tokens itself. A tokenizer that ends every
+        # text with one (EOS) would close the prompt before its answer: we drop that
+        # tail.
         self._add_special_tokens = not chat
         self._tail = 0 if chat else _special_tail(tokenizer)
         self.eos_ids = eos_ids_of(tokenizer)
@@ -109,42 +125,58 @@ class Prompter:
         context_chars: int | None = None,
         thinking: bool = True,
     ) -> Prompt:
-        """The prompt that poses `item`. Raises InputError if it is too long without any context, or lacks an exemplar.
+        """The prompt that poses `item`. Raises InputError if it is too long without any
+        context, or lacks an exemplar.
 
-        `shown`, `distractors_only` and `unrelated` list the `candidates`; a template that names `options` lists them in
-        every format. `one_shot` shows the `exemplar`. `context_chars` cuts the context first: by default to 500 for
-        `one_shot` and `open_capped`, which also share a token cap, and not for the others. Without `thinking`, a model
-        that thinks otherwise does not.
+        `shown`, `distractors_only` and `unrelated` list the `candidates`; a template
+        that names `options` lists them in every format. `one_shot` shows the
+        `exemplar`. `context_chars` cuts the context first: by default to 500 for
+        `one_shot` and `open_capped`, which also share a token cap, and not for the
+        others. Without `thinking`, a model that thinks otherwise does not.
 
-        If the prompt is over its cap, the context is cut from its end, at a code point, to the longest prefix that
-        fits: none of the next 8 longer ones does. (The number of tokens is not monotonic in the number of characters.
-        So the search starts at the character of the cap's last token, gallops and bisects to a prefix that fits while
-        the next one does not, and looks ahead.)
+        If the prompt is over its cap, the context is cut from its end, at a code point,
+        to the longest prefix that fits: none of the next 8 longer ones does. (The
+        number of tokens is not monotonic in the number of characters. So the search
+        starts at the character of the cap's last token, gallops and bisects to a prefix
+        that fits while the next one does not, and looks ahead.)
         """
-        assert bool(candidates) == (format not in ("open", *CAPPED_FORMATS)) or self._wording is not None, format
+        assert (
+            bool(candidates) == (format not in ("open", *CAPPED_FORMATS))
+            or self._wording is not None
+        ), format
         if context_chars is None and format in CAPPED_FORMATS:
             context_chars = CAPPED_CONTEXT_CHARS
-        cap = self._one_shot_prompt_tokens if format in CAPPED_FORMATS else self._prompt_tokens
-        before, context, after = _pieces(item, format, candidates, exemplar, context_chars, self._wording)
+        cap = (
+            self._one_shot_prompt_tokens
+            if format in CAPPED_FORMATS
+            else self._prompt_tokens
+        )
+        before, context, after = _pieces(
+            item, format, candidates, exemplar, context_chars, self._wording
+        )
         if self._chat:
-            before, after = self._in_chat_template(before, context, after, thinking=thinking)
+            before, after = self._in_chat_template(
+                before, context, after, thinking=thinking
+            )
         prompt = self._fit(before, context, after, cap)
         if prompt is None:
             shortest = len(self._encode(before + after))
             raise InputError(
-                f"task {item.task!r}, item {item.item_id!r}: the {format!r} prompt takes {shortest} tokens without "
-                f"its context, and the cap is {cap}"
+                f"task {item.task!r}, item {item.item_id!r}: the {format!r} prompt"
+                f" takes {shortest} tokens without its context, and the cap is {cap}"
             )
         return prompt
 
     def pose(self, before: str, middle: str, after: str) -> Prompt | None:
-        """Any other text as a prompt, `middle` cut from its end to fit; None if it is too long even without."""
+        """Any other text as a prompt, `middle` cut from its end to fit; None if it
+        is too long even without."""
         if self._chat:
             before, after = self._in_chat_template(before, middle, after)
         return self._fit(before, middle, after, self._prompt_tokens)
 
     def _fit(self, before: str, middle: str, after: str, cap: int) -> Prompt | None:
-        """The pieces as one prompt of at most `cap` tokens; None when it has more without the middle."""
+        """The pieces as one prompt of at most `cap` tokens; None when it has more
+        without the middle."""
         ids = self._encode(before + middle + after)
         if len(ids) <= cap:
             return Prompt(text=before + middle + after, token_ids=ids, truncated=False)
@@ -154,42 +186,64 @@ class Prompter:
         text = before + middle[:kept] + after
         return Prompt(text=text, token_ids=self._encode(text), truncated=True)
 
-    def continuations(self, prompt: Prompt, answers: Sequence[str]) -> list[Continuation]:
-        """Each answer as a continuation of `prompt`, checked by encoding both together, in one batch.
+    def continuations(
+        self, prompt: Prompt, answers: Sequence[str]
+    ) -> list[Continuation]:
+        """Each answer as a continuation of `prompt`, checked by encoding both together,
+        in one batch.
 
-        A space precedes an answer, except after a chat template or white space. If the joint encoding does not begin
-        with the prompt's ids, it is split after the last common token. Raises InputError for an answer that adds no
-        tokens.
+        A space precedes an answer, except after a chat template or white space. If the
+        joint encoding does not begin with the prompt's ids, it is split after the last
+        common token. Raises InputError for an answer that adds no tokens.
         """
         separator = "" if self._chat else _separator(prompt.text)
         before: tuple[int, ...] = ()
-        if prompt.thought is not None and self.thoughts is not None:  # they are no text that could be encoded again
+        # they are no text that could be encoded again
+        if prompt.thought is not None and self.thoughts is not None:
             text = prompt.text + self.thoughts.format.gap
-            before = prompt.token_ids[: len(prompt.token_ids) - len(self._encode(prompt.text))]
-            prompt = Prompt(text=text, token_ids=self._encode(text), truncated=prompt.truncated)
-        joint = self._encode_batch([prompt.text + separator + answer for answer in answers])
-        return [_split(before, prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
+            before = prompt.token_ids[
+                : len(prompt.token_ids) - len(self._encode(prompt.text))
+            ]
+            prompt = Prompt(
+                text=text, token_ids=self._encode(text), truncated=prompt.truncated
+            )
+        joint = self._encode_batch(
+            [prompt.text + separator + answer for answer in answers]
+        )
+        return [
+            _split(before, prompt, ids, answer)
+            for ids, answer in zip(joint, answers, strict=True)
+        ]
 
     def after(self, prompt: Prompt, thought: Thought | None) -> Prompt:
-        """The prompt with a thought that has ended, or None: what follows is the answer."""
+        """The prompt with a thought that has ended, or None: what follows is the
+        answer."""
         assert self.thoughts is not None
         if thought is None:
             if not (bare := self.thoughts.format.bare):
                 return prompt
             ids = (*prompt.token_ids, *self._encode(bare))
-            return Prompt(text=prompt.text + bare, token_ids=ids, truncated=prompt.truncated)
+            return Prompt(
+                text=prompt.text + bare, token_ids=ids, truncated=prompt.truncated
+            )
         text = self.thoughts.format.end + self.thoughts.format.header
         ids = (*prompt.token_ids, *thought.token_ids, *self._encode(text))
-        return Prompt(text=text, token_ids=ids, truncated=prompt.truncated, thought=thought)
+        return Prompt(
+            text=text, token_ids=ids, truncated=prompt.truncated, thought=thought
+        )
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of generated ids, without special tokens and with unchanged white space."""
+        """The text of generated ids, without special tokens and with unchanged white
+        space."""
         return self._decode(list(token_ids))
 
     def ends(self, text: str) -> list[int]:
-        """Where each token of a text by itself ends, in characters; of a slow tokenizer, about where."""
+        """Where each token of a text by itself ends, in characters; of a slow
+        tokenizer, about where."""
         fast = self._tokenizer.is_fast
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
+        encoded = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False
+        )
         if fast:
             return [end for _, end in encoded["offset_mapping"]]
         count = len(encoded["input_ids"])
@@ -201,7 +255,9 @@ class Prompter:
             self._counts[passage] = len(self.ends(passage))
         return self._counts[passage]
 
-    def _in_chat_template(self, before: str, context: str, after: str, *, thinking: bool = True) -> tuple[str, str]:
+    def _in_chat_template(
+        self, before: str, context: str, after: str, *, thinking: bool = True
+    ) -> tuple[str, str]:
         """What stands before and after the context once the template is applied."""
         turn = before + context + after
         try:
@@ -215,15 +271,20 @@ class Prompter:
             )
         except Exception as error:  # a template divides by zero as it likes
             raise InputError(
-                f"{self._tokenizer.name_or_path}: chat: the chat template cannot be applied ({one_line(error)})"
+                f"{self._tokenizer.name_or_path}: chat: the chat template cannot be"
+                f" applied ({one_line(error)})"
             ) from error
         if len(rendered) > len(turn) + LONGEST:
             raise InputError(
-                f"{self._tokenizer.name_or_path}: chat: the chat template writes more than {LONGEST:,} characters"
+                f"{self._tokenizer.name_or_path}: chat: the chat template writes more"
+                f" than {LONGEST:,} characters"
             )
         start = rendered.find(turn)
         if start < 0:
-            raise InputError(f"{self._tokenizer.name_or_path}: chat: the chat template rewrites the user's turn")
+            raise InputError(
+                f"{self._tokenizer.name_or_path}: chat: the chat template rewrites the"
+                " user's turn"
+            )
         rest = rendered[start + len(turn) :]
         if not thinking and self.thoughts is not None:
             rest += self.thoughts.skipped(rest)
@@ -235,13 +296,19 @@ class Prompter:
     def _encode_batch(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         if not texts:
             return []
-        encoded = self._tokenizer(list(texts), add_special_tokens=self._add_special_tokens, verbose=False)["input_ids"]
+        encoded = self._tokenizer(
+            list(texts), add_special_tokens=self._add_special_tokens, verbose=False
+        )["input_ids"]
         kept = [ids[: len(ids) - self._tail] for ids in encoded]
-        # One object for each token of the vocabulary: kept prompts take a fifth of the memory.
+        # One object for each token of the vocabulary: kept prompts take a fifth of the
+        # memory.
         return [tuple(map(_TOKENS.setdefault, ids, ids)) for ids in kept]
 
-    def _longest_prefix(self, before: str, context: str, after: str, cap: int) -> int | None:
-        """The characters of the context's longest prefix that keeps the prompt within `cap` tokens."""
+    def _longest_prefix(
+        self, before: str, context: str, after: str, cap: int
+    ) -> int | None:
+        """The characters of the context's longest prefix that keeps the prompt
+        within `cap` tokens."""
 
         def fits(length: int) -> bool:
             return len(self._encode(before + context[:length] + after)) <= cap
@@ -258,9 +325,19 @@ class Prompter:
                 high, probe = length, length - step
             step *= 2
         while low < len(context):
-            longer = [low + ahead for ahead in range(1, _LOOKAHEAD + 1) if low + ahead < len(context)]
-            encoded = self._encode_batch([before + context[:length] + after for length in longer])
-            fitting = [length for length, ids in zip(longer, encoded, strict=True) if len(ids) <= cap]
+            longer = [
+                low + ahead
+                for ahead in range(1, _LOOKAHEAD + 1)
+                if low + ahead < len(context)
+            ]
+            encoded = self._encode_batch(
+                [before + context[:length] + after for length in longer]
+            )
+            fitting = [
+                length
+                for length, ids in zip(longer, encoded, strict=True)
+                if len(ids) <= cap
+            ]
             if not fitting:
                 break
             low = fitting[-1]
@@ -272,7 +349,10 @@ class Prompter:
         if not self._tokenizer.is_fast:
             return len(context) * cap // len(self._encode(text))
         encoded = self._tokenizer(
-            text, add_special_tokens=self._add_special_tokens, return_offsets_mapping=True, verbose=False
+            text,
+            add_special_tokens=self._add_special_tokens,
+            return_offsets_mapping=True,
+            verbose=False,
         )
         ends: list[int] = [end for _, end in encoded["offset_mapping"]]
         end_of_context = len(before) + len(context)
@@ -280,8 +360,14 @@ class Prompter:
         return ends[max(0, cap - tokens_after - 1)] - len(before)
 
 
-def prompt_text(item: Item, format: Format, candidates: Sequence[str] = (), exemplar: Item | None = None) -> str:
-    """The prompt before chat template and cap, which take a tokenizer. Raises InputError without an exemplar."""
+def prompt_text(
+    item: Item,
+    format: Format,
+    candidates: Sequence[str] = (),
+    exemplar: Item | None = None,
+) -> str:
+    """The prompt before chat template and cap, which take a tokenizer. Raises
+    InputError without an exemplar."""
     capped = CAPPED_CONTEXT_CHARS if format in CAPPED_FORMATS else None
     return "".join(_pieces(item, format, candidates, exemplar, capped))
 
@@ -300,8 +386,9 @@ def _pieces(
     if format == "one_shot":
         if exemplar is None:
             raise InputError(
-                f"task {item.task!r}, language {item.language!r}: format 'one_shot' needs an item that is not "
-                f"evaluated as its exemplar, and none is left; use fewer items"
+                f"task {item.task!r}, language {item.language!r}: format 'one_shot'"
+                " needs an item that is not evaluated as its exemplar, and none is"
+                " left; use fewer items"
             )
         shown = _context(exemplar)[:EXEMPLAR_CONTEXT_CHARS]
         if wording is None:
@@ -330,31 +417,53 @@ def _context(item: Item) -> str:
 
 
 def _around(context: str, gap: str, question: str) -> tuple[str, str]:
-    """What stands before and after a context: its label, and the question, which alone is left where there is none."""
-    return ("Context: ", f"{gap}Question: {question}") if context else ("", f"Question: {question}")
+    """What stands before and after a context: its label, and the question, which
+    alone is left where there is none."""
+    return (
+        ("Context: ", f"{gap}Question: {question}")
+        if context
+        else ("", f"Question: {question}")
+    )
 
 
-def _split(before: tuple[int, ...], prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:
+def _split(
+    before: tuple[int, ...], prompt: Prompt, joint: tuple[int, ...], answer: str
+) -> Continuation:
     own = prompt.token_ids
     pairs = enumerate(zip(own, joint, strict=False))
-    common = next((place for place, (one, other) in pairs if one != other), min(len(own), len(joint)))
+    common = next(
+        (place for place, (one, other) in pairs if one != other),
+        min(len(own), len(joint)),
+    )
     if not 0 < common < len(joint):
-        raise InputError(f"answer {answer!r} has no tokens of its own after the prompt in this tokenizer")
-    return Continuation(prompt_ids=before + joint[:common], continuation_ids=joint[common:])
+        raise InputError(
+            f"answer {answer!r} has no tokens of its own after the prompt in this"
+            " tokenizer"
+        )
+    return Continuation(
+        prompt_ids=before + joint[:common], continuation_ids=joint[common:]
+    )
 
 
 def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
-    """transformers' decode, no special tokens; of byte-level tokenizers in a third of the time."""
+    """transformers' decode, no special tokens; of byte-level tokenizers in a third
+    of the time."""
     from tokenizers.decoders import ByteLevel
     from transformers import PreTrainedTokenizerFast as Fast
 
     kind = type(tokenizer)
-    if isinstance(tokenizer, Fast) and kind.decode is Fast.decode and kind._decode is Fast._decode:
+    if (
+        isinstance(tokenizer, Fast)
+        and kind.decode is Fast.decode
+        and kind._decode is Fast._decode
+    ):
         backend = tokenizer.backend_tokenizer
         if type(backend.decoder) is ByteLevel:
             return _ByteLevel(backend).text
         return partial(backend.decode, skip_special_tokens=True)
-    return partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return partial(
+        tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
 
 
 class _ByteLevel(dict[int, bytes]):
@@ -363,13 +472,24 @@ class _ByteLevel(dict[int, bytes]):
     def __init__(self, backend: Any) -> None:
         from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-        self._backend, self._bytes = backend, {char: byte for byte, char in bytes_to_unicode().items()}
-        self |= {token: b"" for token, added in backend.get_added_tokens_decoder().items() if added.special}
+        self._backend, self._bytes = (
+            backend,
+            {char: byte for byte, char in bytes_to_unicode().items()},
+        )
+        self |= {
+            token: b""
+            for token, added in backend.get_added_tokens_decoder().items()
+            if added.special
+        }
 
     def __missing__(self, token: int) -> bytes:
         name: str = self._backend.id_to_token(token) or ""
-        spelt = all(char in self._bytes for char in name)  # an added token may have other characters
-        return self.setdefault(token, bytes([self._bytes[char] for char in name]) if spelt else name.encode())
+        # an added token may have other characters
+        spelt = all(char in self._bytes for char in name)
+        return self.setdefault(
+            token,
+            bytes([self._bytes[char] for char in name]) if spelt else name.encode(),
+        )
 
     def text(self, token_ids: Sequence[int]) -> str:
         return b"".join(map(self.__getitem__, token_ids)).decode(errors="replace")
@@ -380,5 +500,8 @@ def _special_tail(tokenizer: Any) -> int:
     with_special = tokenizer("a", verbose=False)["input_ids"]
     bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
     starts = range(len(with_special) - len(bare) + 1)
-    start = next((start for start in starts if with_special[start : start + len(bare)] == bare), None)
+    start = next(
+        (start for start in starts if with_special[start : start + len(bare)] == bare),
+        None,
+    )
     return 0 if start is None else len(with_special) - start - len(bare)

@@ -1,8 +1,10 @@
-"""Checks of a checkpoint directory before a read: ordinary files, small descriptions, no code.
+"""Checks of a checkpoint directory before a read: ordinary files, small
+descriptions, no code.
 
-A checkpoint is untrusted data. Links are followed, because the hub's cache consists of links. They must lead to regular
-files, since a pipe or a device may never end. The manifests of pruned and quantised checkpoints share one reader.
-`read_ahead` loads the next checkpoint's files into the page cache."""
+A checkpoint is untrusted data. Links are followed, because the hub's cache consists
+of links. They must lead to regular files, since a pipe or a device may never end.
+The manifests of pruned and quantised checkpoints share one reader. `read_ahead`
+loads the next checkpoint's files into the page cache."""
 
 import hashlib
 import os
@@ -48,22 +50,34 @@ _LONGEST_NAME = 255  # bytes, of every file system in use
 _FOLDERS = ("additional_chat_templates",)  # the only one whose files are read
 _STATED = (".safetensors", ".json")
 
-FileStates = Mapping[str, tuple[int, int]]  # of each file its size in bytes, and when it was last written in ns
+# of each file its size in bytes, and when it was last written in ns
+FileStates = Mapping[str, tuple[int, int]]
 
-# Fields of config.json that transformers takes for the implementation of a layer. With a slash it is a repository of
-# the hub, whose code would be fetched and run.
+# Fields of config.json that transformers takes for the implementation of a layer. With
+# a slash it is a repository of the hub, whose code would be fetched and run.
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 
 
 def check_files(checkpoint: Path) -> None:
-    """Raises InputError for an adapter, anything but a regular file, and a JSON file larger than any description."""
-    if (adapter := checkpoint / "adapter_config.json").exists():  # peft or nobody would apply it
-        raise InputError(f"{adapter}: an adapter is not applied: merge it into its model's weights, or remove it")
+    """Raises InputError for an adapter, anything but a regular file, and a JSON file
+    larger than any description."""
+    # peft or nobody would apply it
+    if (adapter := checkpoint / "adapter_config.json").exists():
+        raise InputError(
+            f"{adapter}: an adapter is not applied: merge it into its model's weights,"
+            " or remove it"
+        )
     for directory in (checkpoint, *(checkpoint / name for name in _FOLDERS)):
         for file in sorted(directory.iterdir()) if directory.is_dir() else ():
             # A link that leads nowhere is a missing file, for those who look for it.
-            if need_regular(file).suffix == ".json" and file.exists() and (size := file.stat().st_size) > _LARGEST_JSON:
-                raise InputError(f"{file}: has {size:,} bytes; at most {_LARGEST_JSON:,} are read")
+            if (
+                need_regular(file).suffix == ".json"
+                and file.exists()
+                and (size := file.stat().st_size) > _LARGEST_JSON
+            ):
+                raise InputError(
+                    f"{file}: has {size:,} bytes; at most {_LARGEST_JSON:,} are read"
+                )
 
 
 def file_states(checkpoint: Path) -> FileStates:
@@ -71,7 +85,8 @@ def file_states(checkpoint: Path) -> FileStates:
     states = {}
     for path in sorted(checkpoint.iterdir()):
         if path.suffix in _STATED:
-            with suppress(OSError):  # a link that leads nowhere, or gone since it was listed
+            # a link that leads nowhere, or gone since it was listed
+            with suppress(OSError):
                 state = path.stat()
                 states[path.name] = (state.st_size, state.st_mtime_ns)
     return states
@@ -79,18 +94,25 @@ def file_states(checkpoint: Path) -> FileStates:
 
 def changed_file(before: FileStates, now: FileStates) -> str | None:
     """The first file, by name, that was changed, added or removed."""
-    return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
+    return next(
+        (name for name in sorted({*before, *now}) if before.get(name) != now.get(name)),
+        None,
+    )
 
 
 def check_no_code(file: Path, config: Mapping[str, Any]) -> None:
-    """Raises InputError for a configuration (`file` holds it) that names code on the hub for one of its layers."""
+    """Raises InputError for a configuration (`file` holds it) that names code on the
+    hub for one of its layers."""
     waiting = [config]
     while waiting:  # parts of a model too (`text_config`)
         for name, value in waiting.pop().items():
             if name.strip("_").removesuffix("_internal") in _IMPLEMENTATIONS:
                 wanted = value.values() if isinstance(value, dict) else (value,)
                 if any(isinstance(each, str) and "/" in each for each in wanted):
-                    raise InputError(f"{file}: field {name!r} is {value!r}: code from the hub is not run")
+                    raise InputError(
+                        f"{file}: field {name!r} is {value!r}: code from the hub is"
+                        " not run"
+                    )
             elif isinstance(value, dict):
                 waiting.append(value)
 
@@ -102,7 +124,8 @@ def is_inside(name: str) -> bool:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name can be that of a file in a directory that is known, and of none elsewhere."""
+    """Whether a name can be that of a file in a directory that is known, and of none
+    elsewhere."""
     return (
         PurePosixPath(name).name == name
         and name not in ("", "..")
@@ -122,7 +145,8 @@ def _all_inside(files: dict[str, str]) -> dict[str, str]:
     return files
 
 
-Files = Annotated[dict[str, str], AfterValidator(_all_inside)]  # sha256 of files of the manifest's directory, by name
+# sha256 of files of the manifest's directory, by name
+Files = Annotated[dict[str, str], AfterValidator(_all_inside)]
 
 
 def of_version(wanted: int) -> AfterValidator:
@@ -130,14 +154,18 @@ def of_version(wanted: int) -> AfterValidator:
 
     def check(version: int) -> int:
         if version != wanted:
-            raise ValueError(f"{version}: was written by another version of Resurface, this one reads {wanted}")
+            raise ValueError(
+                f"{version}: was written by another version of Resurface, this one"
+                f" reads {wanted}"
+            )
         return version
 
     return AfterValidator(check)
 
 
 def parse_manifest(file: Path, kind: type[_Manifest]) -> _Manifest | None:
-    """A manifest; None where there is none. Raises InputError for a broken one, naming the file and the field."""
+    """A manifest; None where there is none. Raises InputError for a broken one,
+    naming the file and the field."""
     try:
         text = file.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -149,18 +177,24 @@ def parse_manifest(file: Path, kind: type[_Manifest]) -> _Manifest | None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise InputError(
+            f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
 
 
 _SHARE = 0.5  # of the available memory: reading ahead must not evict used pages
 
 
 def read_ahead(checkpoint: Path) -> threading.Thread | None:
-    """Read safetensors in a background thread; None if absent, above half of memory, or without posix_fadvise."""
+    """Read safetensors in a background thread; None if absent, above half of memory,
+    or without posix_fadvise."""
     files = sorted(checkpoint.glob("*.safetensors"))
     if not files or not hasattr(os, "posix_fadvise"):
         return None
-    if sum(file.stat().st_size for file in files) > _SHARE * psutil.virtual_memory().available:
+    if (
+        sum(file.stat().st_size for file in files)
+        > _SHARE * psutil.virtual_memory().available
+    ):
         return None
 
     def advise() -> None:

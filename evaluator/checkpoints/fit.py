@@ -1,8 +1,10 @@
 """Whether a checkpoint's tensors are those that its model has, neither more nor fewer.
 
-transformers' own loader decides, on its meta device: it has no values, so only headers are read. A tensor that has no
-place in the model would be passed over in silence, and a number computed without it. Of quantised weights only the
-names are compared. Parts that no engine uses for text, as heads that predict several tokens, are named as notes."""
+transformers' own loader decides, on its meta device: it has no values, so only headers
+are read. A tensor that has no place in the model would be passed over in silence, and a
+number computed without it. Of quantised weights only the names are compared. Parts that
+no engine uses for text, as heads that predict several tokens, are named as notes.
+"""
 
 import operator
 import re
@@ -18,18 +20,22 @@ from evaluator.checkpoints.quantisation import LAYOUTS, ONLINE, Quantisation
 from evaluator.checkpoints.tensors import BESIDE, Tensor
 from evaluator.core.errors import InputError, one_line
 
-_LOCK = threading.Lock()  # transformers sets torch's default dtype, which all threads share
+# transformers sets torch's default dtype, which all threads share
+_LOCK = threading.Lock()
 _PARTS = r"mtp(_\w+)?|visual|vision_\w+|audio_tower|embed_(vision|audio)|multi_?modal_projector|mm_projector"
 _SPARE = re.compile(rf"(^|\.)(({_PARTS})\.|rotary_emb\.inv_freq$)")
-_MASK = re.compile(r"\.(attn|attention|self_attention)\.(masked_)?bias$")  # buffers of GPT-2's relatives
-_NEXT = re.compile(r"(.*\blayers\.\d+\.)(eh_proj|enorm|hnorm|shared_head)\b")  # of a layer for one token more
+# buffers of GPT-2's relatives
+_MASK = re.compile(r"\.(attn|attention|self_attention)\.(masked_)?bias$")
+# of a layer for one token more
+_NEXT = re.compile(r"(.*\blayers\.\d+\.)(eh_proj|enorm|hnorm|shared_head)\b")
 _PACKED = re.compile(r"(\.weight_packed|\.qweight|(?<=proj)_blocks)$")
 _REMEDIES = {
     r"\blora_|modules_to_save": "merge the adapter into the weights",
     r"scale|zero|packed|g_idx|absmax": "no file describes a quantisation",
 }
 _PLAIN = ("F64", "F32", "F16", "BF16")
-# Architectures whose published files lack the prefix that others need ("transformer."); every engine adds it.
+# Architectures whose published files lack the prefix that others need ("transformer.");
+# every engine adds it.
 _BARE = ("gpt2", "openai-gpt", "bloom", "opt", "ctrl", "xlm", "xlnet")
 
 
@@ -38,7 +44,8 @@ class Fit:
     """What is remarkable about tensors that fit."""
 
     unused: tuple[str, ...] = ()  # parts that no engine uses, a line each
-    head_only: Mapping[str, str] = field(default_factory=dict)  # a tied embedding -> the output head that is stored
+    # a tied embedding -> the output head that is stored
+    head_only: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,30 +60,44 @@ class _Loaded:
 
 
 def build_config(file: Path, config: Mapping[str, Any]) -> Any:
-    """transformers' configuration of an architecture that it knows. Raises InputError; `file` holds `config`."""
+    """transformers' configuration of an architecture that it knows. Raises
+    InputError; `file` holds `config`."""
     from transformers import CONFIG_MAPPING
 
     kind = config["model_type"]
     try:
         return CONFIG_MAPPING[kind].from_dict(dict(config))
     except Exception as error:  # each architecture checks its fields in its own way
-        raise InputError(f"{file}: not a {kind} configuration: {one_line(error)}") from error
+        raise InputError(
+            f"{file}: not a {kind} configuration: {one_line(error)}"
+        ) from error
 
 
 def check_fit(
-    checkpoint: Path, config: Mapping[str, Any], tensors: Sequence[Tensor], quantisation: Quantisation | None
+    checkpoint: Path,
+    config: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    quantisation: Quantisation | None,
 ) -> Fit:
-    """Raises InputError for tensors that the model of config.json lacks or has besides; it names the first.
+    """Raises InputError for tensors that the model of config.json lacks or has besides;
+    it names the first.
 
-    Architectures that transformers cannot generate text with are not compared, nor unknown layouts of quantisation."""
+    Architectures that transformers cannot generate text with are not compared, nor
+    unknown layouts of quantisation.
+    """
     from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
     file = checkpoint / "config.json"
     if quantisation is not None and quantisation.library == ONLINE:
         quantisation = None
     if quantisation is not None and all(tensor.dtype in _PLAIN for tensor in tensors):
-        raise InputError(f"{checkpoint}: {quantisation.label} is described, but no tensor is quantised")
-    if config["model_type"] not in CONFIG_MAPPING or (quantisation is not None and quantisation.library not in LAYOUTS):
+        raise InputError(
+            f"{checkpoint}: {quantisation.label} is described, but no tensor is"
+            " quantised"
+        )
+    if config["model_type"] not in CONFIG_MAPPING or (
+        quantisation is not None and quantisation.library not in LAYOUTS
+    ):
         return Fit()
     built = build_config(file, config)
     if type(built) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -85,23 +106,39 @@ def check_fit(
     with _LOCK:
         try:
             loaded = _load(
-                built, _parameters(tensors) if quantisation else {name: each.shape for name, each in held.items()}
+                built,
+                (
+                    _parameters(tensors)
+                    if quantisation
+                    else {name: each.shape for name, each in held.items()}
+                ),
             )
         except Exception as error:  # of each architecture's own code
-            raise InputError(f"{file}: transformers cannot build this model: {one_line(error)}") from error
+            raise InputError(
+                f"{file}: transformers cannot build this model: {one_line(error)}"
+            ) from error
     if quantisation is None:
         _check_plain(loaded, held)
-    spare = frozenset(name for name in loaded.extra if name in loaded.ignored or _is_spare(name, loaded, held))
+    spare = frozenset(
+        name
+        for name in loaded.extra
+        if name in loaded.ignored or _is_spare(name, loaded, held)
+    )
     _check_names(file, loaded, loaded.extra - spare)
     wrong = loaded.missing if not loaded.failed else frozenset()
-    if loaded.extra - spare or wrong or (quantisation is None and (loaded.shapes or loaded.failed)):
+    if (
+        loaded.extra - spare
+        or wrong
+        or (quantisation is None and (loaded.shapes or loaded.failed))
+    ):
         raise InputError(_misfit(file, loaded, loaded.extra - spare))
     unused = (f"not used for text: {_listed(spare)}",) if spare else ()
     return Fit(unused=unused, head_only=_check_tied(file, loaded, held))
 
 
 def _parameters(tensors: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
-    """The names and stored shapes of parameters that quantised tensors hold, without scales and their kin."""
+    """The names and stored shapes of parameters that quantised tensors hold, without
+    scales and their kin."""
     names = {tensor.name: _PACKED.sub("", tensor.name) for tensor in tensors}
     found = {}
     for tensor in tensors:
@@ -117,7 +154,11 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, convert_and_load_state_dict_in_model, rename_source_key
+    from transformers.core_model_loading import (
+        WeightConverter,
+        convert_and_load_state_dict_in_model,
+        rename_source_key,
+    )
     from transformers.modeling_utils import LoadStateDictConfig
     from transformers.utils import logging
 
@@ -135,7 +176,9 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
         homes[name], _ = rename_source_key(name, renamings, converters, prefix, state)
         if homes[name] not in state and name in state:
             homes[name] = name
-    how = LoadStateDictConfig(weight_mapping=rules, device_map={"": "meta"}, ignore_mismatched_sizes=True)
+    how = LoadStateDictConfig(
+        weight_mapping=rules, device_map={"": "meta"}, ignore_mismatched_sizes=True
+    )
     found, _ = convert_and_load_state_dict_in_model(model, tensors, how, None)
     before = frozenset(found.unexpected_keys)
     model.tie_weights(missing_keys=found.missing_keys, recompute_mapping=False)
@@ -144,9 +187,16 @@ def _load(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> _Loaded:
         model=model,
         homes=homes,
         extra=frozenset(name for name, home in homes.items() if home in before),
-        ignored=frozenset(name for name, home in homes.items() if home in before - found.unexpected_keys),
+        ignored=frozenset(
+            name
+            for name, home in homes.items()
+            if home in before - found.unexpected_keys
+        ),
         missing=frozenset(found.missing_keys),
-        shapes={name: (list(stored), list(own)) for name, stored, own in found.mismatched_keys},
+        shapes={
+            name: (list(stored), list(own))
+            for name, stored, own in found.mismatched_keys
+        },
         failed=bool(found.conversion_errors),
     )
 
@@ -156,12 +206,20 @@ def _check_plain(loaded: _Loaded, held: Mapping[str, Tensor]) -> None:
     state = loaded.model.state_dict()
     for name, home in loaded.homes.items():
         tensor = held[name]
-        if home in state and state[home].is_floating_point() and tensor.dtype not in _PLAIN:
-            raise InputError(f"{tensor.file}: tensor {name!r} is {tensor.dtype}, and no file describes a quantisation")
+        if (
+            home in state
+            and state[home].is_floating_point()
+            and tensor.dtype not in _PLAIN
+        ):
+            raise InputError(
+                f"{tensor.file}: tensor {name!r} is {tensor.dtype}, and no file"
+                " describes a quantisation"
+            )
 
 
 def _is_spare(name: str, loaded: _Loaded, held: Mapping[str, Tensor]) -> bool:
-    """Whether an extra tensor cannot matter to text: a part for other tasks, a buffer, or a bias of zeros."""
+    """Whether an extra tensor cannot matter to text: a part for other tasks, a
+    buffer, or a bias of zeros."""
     tensor = held.get(name)
     if _SPARE.search(name) or tensor is None:
         return _SPARE.search(name) is not None
@@ -172,26 +230,35 @@ def _is_spare(name: str, loaded: _Loaded, held: Mapping[str, Tensor]) -> bool:
         return not any(map(any, tensor.chunks()))
     layers = {found[1] for each in loaded.extra if (found := _NEXT.match(each))}
     layer = next((each for each in layers if name.startswith(each)), None)
-    return layer is not None and all(each in loaded.extra for each in loaded.homes if each.startswith(layer))
+    return layer is not None and all(
+        each in loaded.extra for each in loaded.homes if each.startswith(layer)
+    )
 
 
 def _check_names(file: Path, loaded: _Loaded, extra: Collection[str]) -> None:
-    """Raises InputError where all names have a prefix too many, or lack the model's own."""
+    """Raises InputError where all names have a prefix too many, or lack the model's
+    own."""
     own, state = loaded.model.base_model_prefix, loaded.model.state_dict()
     for name in sorted(extra):
         parts = name.split(".")
-        starts = (number for number in range(1, len(parts)) if ".".join(parts[number:]) in state)
+        starts = (
+            number
+            for number in range(1, len(parts))
+            if ".".join(parts[number:]) in state
+        )
         if (first := next(starts, None)) is not None:
             prefix = ".".join([*parts[:first], ""])
             raise InputError(
-                f"{file.parent}: tensor {name!r} has the prefix {prefix!r}: save the model without its wrapper"
+                f"{file.parent}: tensor {name!r} has the prefix {prefix!r}: save the"
+                " model without its wrapper"
             )
     if loaded.model.config.model_type in _BARE:
         return
     for name, home in loaded.homes.items():
         if home == f"{own}.{name}" and re.match(r"(embed|wte|layers\.|h\.)", name):
             raise InputError(
-                f"{file.parent}: tensor {name!r} lacks the prefix '{own}.': save AutoModelForCausalLM, not AutoModel"
+                f"{file.parent}: tensor {name!r} lacks the prefix '{own}.': save"
+                " AutoModelForCausalLM, not AutoModel"
             )
 
 
@@ -199,11 +266,23 @@ def _misfit(file: Path, loaded: _Loaded, extra: Collection[str]) -> str:
     from transformers.core_model_loading import revert_weight_conversion
 
     if extra:
-        remedy = next((text for pattern, text in _REMEDIES.items() if re.search(pattern, min(extra))), "")
-        return f"{file}: the model that it describes has no {_listed(extra)}{remedy and f': {remedy}'}"
+        remedy = next(
+            (
+                text
+                for pattern, text in _REMEDIES.items()
+                if re.search(pattern, min(extra))
+            ),
+            "",
+        )
+        return (
+            f"{file}: the model that it describes has no"
+            f" {_listed(extra)}{remedy and f': {remedy}'}"
+        )
     loaded.model._weight_conversions = None  # not only those that were used
     with suppress(Exception):  # names as they stand in files
-        expected = revert_weight_conversion(loaded.model, loaded.model.state_dict()).keys()
+        expected = revert_weight_conversion(
+            loaded.model, loaded.model.state_dict()
+        ).keys()
         tied = loaded.model.all_tied_weights_keys.keys()
         if surplus := loaded.homes.keys() - expected:
             return f"{file}: the model that it describes has no {_listed(surplus)}"
@@ -212,7 +291,9 @@ def _misfit(file: Path, loaded: _Loaded, extra: Collection[str]) -> str:
     if loaded.missing:
         return f"{file.parent}: the files lack {_listed(loaded.missing)}"
     name, (stored, own) = min(loaded.shapes.items(), default=("", ([], [])))
-    return f"{file}: describes tensor {name!r} of shape {own}, but the files have {stored}"
+    return (
+        f"{file}: describes tensor {name!r} of shape {own}, but the files have {stored}"
+    )
 
 
 def _listed(names: Collection[str]) -> str:
@@ -220,8 +301,11 @@ def _listed(names: Collection[str]) -> str:
     return f"tensor {min(names)!r}{more}"
 
 
-def _check_tied(file: Path, loaded: _Loaded, held: Mapping[str, Tensor]) -> dict[str, str]:
-    """`Fit.head_only`. Raises InputError for two tensors that the configuration ties and that differ."""
+def _check_tied(
+    file: Path, loaded: _Loaded, held: Mapping[str, Tensor]
+) -> dict[str, str]:
+    """`Fit.head_only`. Raises InputError for two tensors that the configuration ties
+    and that differ."""
     stored = {home: name for name, home in loaded.homes.items() if name in held}
     head_only = {}
     for head, table in loaded.model.all_tied_weights_keys.items():
@@ -230,7 +314,8 @@ def _check_tied(file: Path, loaded: _Loaded, held: Mapping[str, Tensor]) -> dict
             same = (one.dtype, one.shape) == (other.dtype, other.shape)
             if not (same and all(map(operator.eq, one.chunks(), other.chunks()))):
                 raise InputError(
-                    f"{file}: ties {one.name!r} to {other.name!r}, but they differ: set tie_word_embeddings to false"
+                    f"{file}: ties {one.name!r} to {other.name!r}, but they differ: set"
+                    " tie_word_embeddings to false"
                 )
         elif head in stored and table not in stored:
             head_only[table] = stored[head]

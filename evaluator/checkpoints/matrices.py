@@ -2,23 +2,28 @@
 
 Three layouts are read, by their tensors' names and shapes:
 
-- compressed-tensors, packed: `weight_packed` [out, in / k] has k columns in an int32, from its lowest bits on. The
-  offset is half the range, or `weight_zero_point` [out / k, groups], packed along its rows. `weight_scale` is
-  [out, groups].
-- plain: `weight` [out, in] of int8 or float8, with `weight_scale` or `weight_scale_inv` of one value, one for each row,
-  or one for each block; of floats, as they are;
-- GPTQ: `qweight` [in / 8, out], packed along its rows. AWQ: `qweight` [in, out / 8], packed along its columns in AWQ's
-  order. Both have `scales` and `qzeros` [groups, ...].
+- compressed-tensors, packed: `weight_packed` [out, in / k] has k columns in an int32,
+  from its lowest bits on. The offset is half the range, or `weight_zero_point` [out /
+  k, groups], packed along its rows. `weight_scale` is [out, groups].
+- plain: `weight` [out, in] of int8 or float8, with `weight_scale` or `weight_scale_inv`
+  of one value, one for each row, or one for each block; of floats, as they are;
+- GPTQ: `qweight` [in / 8, out], packed along its rows. AWQ: `qweight` [in, out / 8],
+  packed along its columns in AWQ's order. Both have `scales` and `qzeros` [groups,
+  ...].
 
-The arithmetic is this module's own: it checks vLLM's, and compressed-tensors' is what vLLM loads with."""
+The arithmetic is this module's own: it checks vLLM's, and compressed-tensors' is what
+vLLM loads with.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-Tensors = Mapping[str, Any]  # of a checkpoint's files by name, as slices that are read on demand
-_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # of the columns in an int32, from the lowest bits on
+# of a checkpoint's files by name, as slices that are read on demand
+Tensors = Mapping[str, Any]
+# of the columns in an int32, from the lowest bits on
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 # The tensors of a quantised matrix; the first one that is there holds its values.
 _PARTS = ("weight_packed", "qweight", "weight", "weight_shape", "weight_scale", "weight_scale_inv",
           "weight_zero_point", "scales", "qzeros", "g_idx")  # fmt: skip
@@ -31,17 +36,24 @@ class Matrix:
 
     def __init__(self, tensors: Tensors, base: str) -> None:
         names = {name: f"{base}.{name}" for name in _PARTS}
-        self._parts = {name: tensors[whole] for name, whole in names.items() if whole in tensors}
+        self._parts = {
+            name: tensors[whole] for name, whole in names.items() if whole in tensors
+        }
         if not self._parts:
             raise LookupError(base)
         self._stored = next(iter(self._parts))  # in the order of _PARTS
         self.shape = self._shape()
 
     def rows(self, first: int, stop: int) -> torch.Tensor | None:
-        """The values of some rows, in float32 [rows, in]; None where the layout is not known here."""
+        """The values of some rows, in float32 [rows, in]; None where the layout is
+        not known here."""
         if self._stored == "weight":
             return self._plain(first, stop)
-        return self._packed(first, stop) if self._stored == "weight_packed" else self._columns(first, stop)
+        return (
+            self._packed(first, stop)
+            if self._stored == "weight_packed"
+            else self._columns(first, stop)
+        )
 
     def _shape(self) -> tuple[int, int]:
         if self._stored == "weight":
@@ -57,7 +69,14 @@ class Matrix:
         return out, inputs
 
     def _plain(self, first: int, stop: int) -> torch.Tensor | None:
-        name = next((name for name in ("weight_scale", "weight_scale_inv") if name in self._parts), None)
+        name = next(
+            (
+                name
+                for name in ("weight_scale", "weight_scale_inv")
+                if name in self._parts
+            ),
+            None,
+        )
         if name is None and self._parts["weight"].get_dtype() not in _FLOATS:
             return None
         whole: torch.Tensor = self._parts["weight"][first:stop].float()
@@ -70,7 +89,9 @@ class Matrix:
             one: torch.Tensor = scales[...] if not shape else scales[:]
             return whole * one.reshape(()).float()
         if shape[0] == out:
-            values: torch.Tensor = whole * scales[first:stop].float().reshape(stop - first, -1)[:, :1]
+            values: torch.Tensor = (
+                whole * scales[first:stop].float().reshape(stop - first, -1)[:, :1]
+            )
             return values
         if len(shape) == 2 and shape[0] > 0 and shape[1] > 0:
             height, width = _block(out, shape[0]), _block(inputs, shape[1])
@@ -85,12 +106,16 @@ class Matrix:
         if each not in (4, 8):
             return None
         bits = 32 // each
-        whole = _unpacked(packed[first:stop], bits).reshape(stop - first, -1)[:, :inputs]
+        whole = _unpacked(packed[first:stop], bits).reshape(stop - first, -1)[
+            :, :inputs
+        ]
         scales: torch.Tensor = self._parts["weight_scale"][first:stop].float()
         zeros: torch.Tensor | float = float(2 ** (bits - 1))
         if "weight_zero_point" in self._parts:
             down = self._parts["weight_zero_point"][:].T  # [groups, out / k]
-            zeros = _unpacked(down, bits).reshape(down.shape[0], -1)[:, :out].T[first:stop]
+            zeros = (
+                _unpacked(down, bits).reshape(down.shape[0], -1)[:, :out].T[first:stop]
+            )
             zeros = zeros.repeat_interleave(inputs // zeros.shape[1], 1)
         return (whole - zeros) * scales.repeat_interleave(inputs // scales.shape[1], 1)
 
@@ -98,9 +123,12 @@ class Matrix:
         qweight = self._parts["qweight"]
         scales: torch.Tensor = self._parts["scales"][:, first:stop].float()
         out, inputs = self.shape
-        if qweight.get_shape()[1] == out:  # GPTQ: symmetric, as in vLLM; g_idx has each row's group
+        # GPTQ: symmetric, as in vLLM; g_idx has each row's group
+        if qweight.get_shape()[1] == out:
             bits = 32 * int(qweight.get_shape()[0]) // inputs
-            whole = _unpacked(qweight[:, first:stop].T.contiguous(), bits).reshape(stop - first, inputs)
+            whole = _unpacked(qweight[:, first:stop].T.contiguous(), bits).reshape(
+                stop - first, inputs
+            )
             groups = torch.arange(inputs) // (inputs // scales.shape[0])
             if "g_idx" in self._parts:
                 groups = self._parts["g_idx"][:].long()
@@ -109,10 +137,17 @@ class Matrix:
         low, high = first // 8, -(-stop // 8)
         inside = slice(first - 8 * low, stop - 8 * low)
         order = list(_AWQ_ORDER)
-        whole = _unpacked(qweight[:, low:high], 4)[..., order].reshape(inputs, -1)[:, inside]
-        zeros = _unpacked(self._parts["qzeros"][:, low:high], 4)[..., order].reshape(scales.shape[0], -1)[:, inside]
+        whole = _unpacked(qweight[:, low:high], 4)[..., order].reshape(inputs, -1)[
+            :, inside
+        ]
+        zeros = _unpacked(self._parts["qzeros"][:, low:high], 4)[..., order].reshape(
+            scales.shape[0], -1
+        )[:, inside]
         group = inputs // scales.shape[0]
-        return ((whole - zeros.repeat_interleave(group, 0)) * scales.repeat_interleave(group, 0)).T
+        return (
+            (whole - zeros.repeat_interleave(group, 0))
+            * scales.repeat_interleave(group, 0)
+        ).T
 
 
 def is_quantised(tensors: Tensors, base: str) -> bool:
@@ -120,7 +155,9 @@ def is_quantised(tensors: Tensors, base: str) -> bool:
         return f"{base}.weight_shape" in tensors and f"{base}.weight_scale" in tensors
     if f"{base}.qweight" in tensors:
         return f"{base}.scales" in tensors and f"{base}.qzeros" in tensors
-    return f"{base}.weight" in tensors and tensors[f"{base}.weight"].get_dtype() in _PLAIN
+    return (
+        f"{base}.weight" in tensors and tensors[f"{base}.weight"].get_dtype() in _PLAIN
+    )
 
 
 def _unpacked(packed: torch.Tensor, bits: int) -> torch.Tensor:
@@ -131,7 +168,8 @@ def _unpacked(packed: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _block(size: int, blocks: int) -> int:
-    """The length of `blocks` equal blocks that cover `size`, the last one perhaps in part: the next power of two."""
+    """The length of `blocks` equal blocks that cover `size`, the last one perhaps in
+    part: the next power of two."""
     least = -(-size // blocks)
     length = 1
     while length < least:

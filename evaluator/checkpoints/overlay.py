@@ -1,7 +1,8 @@
-"""A directory with links to a checkpoint's files, a config.json of its own and, if necessary, one more tensor.
+"""A directory with links to a checkpoint's files, a config.json of its own and, if
+necessary, one more tensor.
 
-It is served if the installed readers refuse a field that changes nothing, or read a tied matrix under one name only.
-The user's own files stay unchanged."""
+It is served if the installed readers refuse a field that changes nothing, or read a
+tied matrix under one name only. The user's own files stay unchanged."""
 
 import copy
 import json
@@ -13,7 +14,12 @@ from typing import Any
 
 from evaluator.checkpoints.fit import check_fit
 from evaluator.checkpoints.info import read_config
-from evaluator.checkpoints.quantisation import COMPRESSED_TENSORS, STATED_IN, online_scheme, read_quantisation
+from evaluator.checkpoints.quantisation import (
+    COMPRESSED_TENSORS,
+    STATED_IN,
+    online_scheme,
+    read_quantisation,
+)
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tensors import INDEX, read_tensors
 
@@ -23,7 +29,8 @@ _ADDED = "resurface-tied.safetensors"
 
 @contextmanager
 def served_directory(checkpoint: Path) -> Iterator[Path]:
-    """The directory that an engine loads for a checkpoint: the checkpoint itself, or an overlay."""
+    """The directory that an engine loads for a checkpoint: the checkpoint itself, or
+    an overlay."""
     config = read_config(checkpoint)
     served, head_only = served_config(config), _head_only(checkpoint, config)
     if served is config and not head_only:
@@ -37,16 +44,22 @@ def served_directory(checkpoint: Path) -> Iterator[Path]:
 
 
 def _head_only(checkpoint: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
-    """`Fit.head_only`. Most checkpoints have a matrix as large as the vocabulary that is not an output head."""
+    """`Fit.head_only`. Most checkpoints have a matrix as large as the vocabulary
+    that is not an output head."""
     tensors, rows = read_tensors(checkpoint), text_model(config).get("vocab_size")
-    tables = [each for each in tensors if len(each.shape) == 2 and each.shape[0] == rows]
+    tables = [
+        each for each in tensors if len(each.shape) == 2 and each.shape[0] == rows
+    ]
     if len(tables) != 1 or "head" not in tables[0].name:
         return {}
-    return check_fit(checkpoint, config, tensors, read_quantisation(checkpoint, config)).head_only
+    return check_fit(
+        checkpoint, config, tensors, read_quantisation(checkpoint, config)
+    ).head_only
 
 
 def _add(directory: Path, copies: Mapping[str, str]) -> None:
-    """Write tensors once more, each under a new name (`copies`: new -> old), beside the files of an overlay."""
+    """Write tensors once more, each under a new name (`copies`: new -> old), beside
+    the files of an overlay."""
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -56,42 +69,74 @@ def _add(directory: Path, copies: Mapping[str, str]) -> None:
         with safe_open(homes[old], framework="pt") as opened:
             weights[new] = opened.get_tensor(old)
     save_file(weights, directory / _ADDED, metadata={"format": "pt"})
-    places = {name: file.name for name, file in homes.items()} | dict.fromkeys(copies, _ADDED)
+    places = {name: file.name for name, file in homes.items()} | dict.fromkeys(
+        copies, _ADDED
+    )
     (directory / INDEX).unlink(missing_ok=True)
-    (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}), encoding="utf-8")
+    (directory / INDEX).write_text(
+        json.dumps({"metadata": {}, "weight_map": places}), encoding="utf-8"
+    )
 
 
 def overlay(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Path:
-    """Fill the empty `directory` with links to the files of `checkpoint`, and a config.json that holds `config`."""
+    """Fill the empty `directory` with links to the files of `checkpoint`, and a
+    config.json that holds `config`."""
     for file in checkpoint.iterdir():
         if file.name != CONFIG and file.is_file():
             (directory / file.name).symlink_to(file.resolve())
-    (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (directory / CONFIG).write_text(
+        json.dumps(config, indent=2) + "\n", encoding="utf-8"
+    )
     return directory
 
 
 def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration without fields that change no computation but prevent serving. Without any, the same object.
+    """The configuration without fields that change no computation but prevent serving.
+    Without any, the same object.
 
-    - `sparsity_config` of format "dense": a tool's view of the zeros in tensors that it stored whole. vLLM 0.32 refuses
-      every such field that names layers.
-    - `actorder: static` with one scale for a row: the order of a tool's visits to columns. Some versions of
-      compressed-tensors refuse it without groups.
-    - `quant_method: online`: the weights are plain. The engine gets the scheme separately.
+    - `sparsity_config` of format "dense": a tool's view of the zeros in tensors that it
+      stored whole. vLLM 0.32 refuses every such field that names layers.
+    - `actorder: static` with one scale for a row: the order of a tool's visits to
+      columns. Some versions of compressed-tensors refuse it without groups.
+    - `quant_method: online`: the weights are plain. The engine gets the scheme
+      separately.
 
-    A quantisation that another file describes is in it, as engines look for it there."""
+    A quantisation that another file describes is in it, as engines look for it there.
+    """
     if online_scheme(config) is not None:
-        return {name: value for name, value in config.items() if name != "quantization_config"}
-    key = next((key for key in ("quantization_config", "compression_config") if config.get(key)), None)
+        return {
+            name: value
+            for name, value in config.items()
+            if name != "quantization_config"
+        }
+    key = next(
+        (
+            key
+            for key in ("quantization_config", "compression_config")
+            if config.get(key)
+        ),
+        None,
+    )
     if key is not None and STATED_IN in config[key]:
-        return {**config, key: {name: value for name, value in config[key].items() if name != STATED_IN}}
-    if key is None or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS:
+        return {
+            **config,
+            key: {
+                name: value for name, value in config[key].items() if name != STATED_IN
+            },
+        }
+    if (
+        key is None
+        or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS
+    ):
         return config
     said = copy.deepcopy(dict(config[key]))
     if (said.get("sparsity_config") or {}).get("format") == "dense":
         del said["sparsity_config"]
     for group in (said.get("config_groups") or {}).values():
         weights = group.get("weights") or {}
-        if weights.get("strategy") == "channel" and weights.get("actorder") in ("static", "weight"):
+        if weights.get("strategy") == "channel" and weights.get("actorder") in (
+            "static",
+            "weight",
+        ):
             weights["actorder"] = None
     return config if said == config[key] else {**config, key: said}

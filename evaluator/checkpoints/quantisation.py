@@ -1,11 +1,15 @@
-"""The quantisation of a checkpoint's weights, from its `quantization_config`, in the usual terms.
+"""The quantisation of a checkpoint's weights, from its `quantization_config`, in the
+usual terms.
 
-    W4A16 (gptq, group 128)     weights of 4 bits, activations as they are; one scale for 128 weights of a row
+    W4A16 (gptq, group 128)     weights of 4 bits, activations as they are; one scale
+                                for 128 weights of a row
     W8A8 (per channel)          int8 weights and activations
     FP8 (block 128x128)         float8 weights and activations
 
-Every tool has its own layout. Values that a configuration does not state stay None. Most do not name the algorithm;
-llm-compressor leaves it in a `recipe.yaml` beside it. This module does not decide what can be served."""
+Every tool has its own layout. Values that a configuration does not state stay None.
+Most do not name the algorithm; llm-compressor leaves it in a `recipe.yaml` beside it.
+This module does not decide what can be served.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,8 +20,9 @@ from typing import Any
 from evaluator.core.errors import InputError, field, of_kind, parse, read_bytes, unknown
 
 COMPRESSED_TENSORS = "compressed-tensors"
-# `quant_method` of plain weights that vLLM quantises while it loads; `scheme` is then one of these. The keys are vLLM's
-# names, without the ones that leave dense layers unchanged. The values are the scheme and the part with a common scale.
+# `quant_method` of plain weights that vLLM quantises while it loads; `scheme` is then
+# one of these. The keys are vLLM's names, without the ones that leave dense layers
+# unchanged. The values are the scheme and the part with a common scale.
 ONLINE = "online"
 ONLINE_SCHEMES: Mapping[str, tuple[str, str]] = {
     "fp8_per_channel": ("FP8", "channel"),
@@ -26,30 +31,48 @@ ONLINE_SCHEMES: Mapping[str, tuple[str, str]] = {
     "mxfp8": ("MXFP8", "group 32"),
     "mxfp4": ("MXFP4", "group 32"),
 }
-_KEYS = ("quantization_config", "compression_config")  # the second one from before compressed-tensors 0.4
-# Files that tools write beside config.json or in place of its field, and the `quant_method` that they leave out.
-_BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+# the second one from before compressed-tensors 0.4
+_KEYS = ("quantization_config", "compression_config")
+# Files that tools write beside config.json or in place of its field, and the
+# `quant_method` that they leave out.
+_BESIDE = {
+    "hf_quant_config.json": "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
 STATED_IN = "resurface_stated_in"  # a field that names that file
 _NO_ACTIVATION_BITS = 16
 _RECIPE = "recipe.yaml"
-QUANTISE_MANIFEST = "quantise_manifest.json"  # of a checkpoint that a sweep has quantised
-# llm-compressor's modifiers that choose or transform weights; Quantization alone rounds to the nearest value.
-_MODIFIERS = {name: name.lower() for name in ("SmoothQuant", "SpinQuant", "QuIP", "AWQ", "GPTQ", "AutoRound")}
+# of a checkpoint that a sweep has quantised
+QUANTISE_MANIFEST = "quantise_manifest.json"
+# llm-compressor's modifiers that choose or transform weights; Quantization alone rounds
+# to the nearest value.
+_MODIFIERS = {
+    name: name.lower()
+    for name in ("SmoothQuant", "SpinQuant", "QuIP", "AWQ", "GPTQ", "AutoRound")
+}
 _MODIFIERS["Quantization"] = "rtn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantisation:
-    """A quantised checkpoint's scheme. The fields are equal for all of its matrices, or those of most."""
+    """A quantised checkpoint's scheme. The fields are equal for all of its matrices,
+    or those of most."""
 
-    library: str  # quant_method of the configuration: who can read the layout ("compressed-tensors", "awq", "fp8")
+    # quant_method of the configuration: who can read the layout ("compressed-tensors",
+    # "awq", "fp8")
+    library: str
     scheme: str  # "W4A16", "W8A8", "FP8", "NVFP4", ...; several are joined by " and "
-    algorithm: str | None = None  # "gptq", "awq", "rtn" (rounding to nearest), "smoothquant + gptq"
-    per: str | None = None  # what shares a scale: "group 128", "channel", "tensor", "block 128x128"
+    # "gptq", "awq", "rtn" (rounding to nearest), "smoothquant + gptq"
+    algorithm: str | None = None
+    # what shares a scale: "group 128", "channel", "tensor", "block 128x128"
+    per: str | None = None
     symmetric: bool = True
-    activation_order: str | None = None  # "static": the order of visits to columns; "group": groups follow the order
+    # "static": the order of visits to columns; "group": groups follow the order
+    activation_order: str | None = None
     calibration: str | None = None  # the data for fitting scales or weights, if named
-    sparse_format: str | None = None  # of a sparsity_config that names layers: "dense", "sparse-24-bitmask"
+    # of a sparsity_config that names layers: "dense", "sparse-24-bitmask"
+    sparse_format: str | None = None
     stated_in: str | None = None  # the file that describes it, if not config.json
 
     @property
@@ -57,18 +80,23 @@ class Quantisation:
         """For people: the scheme and what sets it apart from others of its name."""
         details = [] if self.algorithm is None else [self.algorithm]
         if self.per is not None:
-            details.append(f"per {self.per}" if self.per in ("channel", "tensor") else self.per)
+            details.append(
+                f"per {self.per}" if self.per in ("channel", "tensor") else self.per
+            )
         if not self.symmetric:
             details.append("asymmetric")
         if self.activation_order is not None:
-            details.append("act order" if self.activation_order == "group" else "static act order")
+            details.append(
+                "act order" if self.activation_order == "group" else "static act order"
+            )
         if self.stated_in is not None:
             details.append(f"by {self.stated_in}")
         return f"{self.scheme} ({', '.join(details)})" if details else self.scheme
 
 
 def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with the quantisation that another file describes. Raises InputError if both do, and differ."""
+    """config.json with the quantisation that another file describes. Raises
+    InputError if both do, and differ."""
     own = next((config[key] for key in _KEYS if config.get(key) is not None), None)
     whole, inner = dict(config), (config.get("text_config") or {}).get(_KEYS[0])
     if own is None and inner is not None:
@@ -82,23 +110,35 @@ def described(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         if own is None:
             whole[_KEYS[0]] = said | {"quant_method": library, STATED_IN: name}
             continue
-        one, other = read_quantisation(path, config), _READERS.get(library, _by_bits)(library, said, str(file))
+        one, other = (
+            read_quantisation(path, config),
+            _READERS.get(library, _by_bits)(library, said, str(file)),
+        )
         if one is not None and one.scheme != other.scheme:
-            raise InputError(f"{file}: describes {other.scheme}, but config.json {one.scheme}: remove the wrong one")
+            raise InputError(
+                f"{file}: describes {other.scheme}, but config.json {one.scheme}:"
+                " remove the wrong one"
+            )
     return whole
 
 
 def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | None:
-    """How a checkpoint is quantised; None: dense. Raises InputError that names file, field and value."""
+    """How a checkpoint is quantised; None: dense. Raises InputError that names file,
+    field and value."""
     key = next((key for key in _KEYS if config.get(key) is not None), None)
     if key is None:
         return None
     said = of_kind(config[key], dict, f"{path / 'config.json'}: {key}")
     stated = said.get(STATED_IN)
-    place = str(path / stated) if stated in _BESIDE else f"{path / 'config.json'}: {key}"
-    # Before it was named in the configuration, compressed-tensors was the only one that wrote config_groups.
+    place = (
+        str(path / stated) if stated in _BESIDE else f"{path / 'config.json'}: {key}"
+    )
+    # Before it was named in the configuration, compressed-tensors was the only one that
+    # wrote config_groups.
     named = "quant_method" in said or "config_groups" not in said
-    library = field(said, "quant_method", str, place).lower() if named else COMPRESSED_TENSORS
+    library = (
+        field(said, "quant_method", str, place).lower() if named else COMPRESSED_TENSORS
+    )
     if library == COMPRESSED_TENSORS:
         return _compressed_tensors(path, said, place)
     found = _READERS.get(library, _by_bits)(library, said, place)
@@ -106,12 +146,19 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
 
 
 def online_scheme(config: Mapping[str, Any]) -> str | None:
-    """What vLLM is to make of the plain weights of a checkpoint while it loads them, by its own name; None: nothing."""
+    """What vLLM is to make of the plain weights of a checkpoint while it loads them,
+    by its own name; None: nothing."""
     said = config.get(_KEYS[0])
-    return str(said.get("scheme")) if isinstance(said, dict) and said.get("quant_method") == ONLINE else None
+    return (
+        str(said.get("scheme"))
+        if isinstance(said, dict) and said.get("quant_method") == ONLINE
+        else None
+    )
 
 
-def _compressed_tensors(path: Path, said: Mapping[str, Any], place: str) -> Quantisation:
+def _compressed_tensors(
+    path: Path, said: Mapping[str, Any], place: str
+) -> Quantisation:
     groups = []
     for name, group in field(said, "config_groups", dict, place).items():
         where = f"{place}.config_groups.{name}"
@@ -127,9 +174,15 @@ def _compressed_tensors(path: Path, said: Mapping[str, Any], place: str) -> Quan
         algorithm=_of_recipe(path / _RECIPE),
         per=groups[0].per if len({group.per for group in groups}) == 1 else None,
         symmetric=all(group.symmetric for group in groups),
-        activation_order=next((group.activation_order for group in groups if group.activation_order), None),
+        activation_order=next(
+            (group.activation_order for group in groups if group.activation_order), None
+        ),
         calibration=_of_manifest(path / QUANTISE_MANIFEST),
-        sparse_format=field(sparse, "format", str, place) if sparse and sparse.get("targets") else None,
+        sparse_format=(
+            field(sparse, "format", str, place)
+            if sparse and sparse.get("targets")
+            else None
+        ),
     )
 
 
@@ -138,10 +191,18 @@ def _of_group(group: Mapping[str, Any], place: str) -> Quantisation:
     weights = of_kind(group["weights"], dict, f"{place}.weights")
     inputs = group.get("input_activations")
     bits = _bits(weights, "num_bits", f"{place}.weights")
-    activations = _NO_ACTIVATION_BITS if inputs is None else _bits(inputs, "num_bits", f"{place}.inputs")
-    strategy, size, block = (weights.get(name) for name in ("strategy", "group_size", "block_structure"))
+    activations = (
+        _NO_ACTIVATION_BITS
+        if inputs is None
+        else _bits(inputs, "num_bits", f"{place}.inputs")
+    )
+    strategy, size, block = (
+        weights.get(name) for name in ("strategy", "group_size", "block_structure")
+    )
     if strategy is None:
-        strategy = "group" if size and size > 0 else "channel" if size == -1 else "tensor"
+        strategy = (
+            "group" if size and size > 0 else "channel" if size == -1 else "tensor"
+        )
     if weights.get("type", "int") != "float":
         scheme = f"W{bits}A{activations}"
     elif bits == 4:
@@ -161,17 +222,28 @@ def _of_group(group: Mapping[str, Any], place: str) -> Quantisation:
         scheme=scheme,
         per=per,
         symmetric=bool(weights.get("symmetric", True)),
-        activation_order=None if not order else "static" if order in ("static", "weight") else "group",
+        activation_order=(
+            None
+            if not order
+            else "static"
+            if order in ("static", "weight")
+            else "group"
+        ),
     )
 
 
 def _of_recipe(file: Path) -> str | None:
-    """The names of the modifiers in a recipe, in order, or None. Searched, not parsed: it may hold any arguments."""
+    """The names of the modifiers in a recipe, in order, or None. Searched, not
+    parsed: it may hold any arguments."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    used = [_MODIFIERS[name] for name in re.findall(r"(?m)^\s*(\w+)Modifier\b", text) if name in _MODIFIERS]
+    used = [
+        _MODIFIERS[name]
+        for name in re.findall(r"(?m)^\s*(\w+)Modifier\b", text)
+        if name in _MODIFIERS
+    ]
     if "awq" in used:  # rounding is a part of AWQ; recipes now write it separately
         used = [each for each in used if each != "rtn"]
     return " + ".join(dict.fromkeys(used)) or None
@@ -181,9 +253,13 @@ def _of_manifest(file: Path) -> str | None:
     """The calibration data of a checkpoint that a sweep has quantised."""
     if not file.is_file():
         return None
-    calibration = field(parse(read_bytes(file), str(file)), "config", dict, str(file)).get("calibration")
+    calibration = field(
+        parse(read_bytes(file), str(file)), "config", dict, str(file)
+    ).get("calibration")
     place = f"{file}: config.calibration"
-    source: str | None = None if calibration is None else field(calibration, "source", str, place)
+    source: str | None = (
+        None if calibration is None else field(calibration, "source", str, place)
+    )
     return source
 
 
@@ -202,7 +278,9 @@ def _gptq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
 def _awq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     return Quantisation(
         library=library,
-        scheme=f"W{_bits(said, 'bits' if 'bits' in said else 'w_bit', place)}A{_NO_ACTIVATION_BITS}",
+        scheme=(
+            f"W{_bits(said, 'bits' if 'bits' in said else 'w_bit', place)}A{_NO_ACTIVATION_BITS}"
+        ),
         algorithm="awq",
         per=_by_size(said.get("group_size", said.get("q_group_size"))),
         symmetric=not said.get("zero_point", True),
@@ -212,7 +290,9 @@ def _awq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
 def _auto_round(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     return Quantisation(
         library=library,
-        scheme=f"W{_bits(said, 'bits', place)}A{said.get('act_bits') or _NO_ACTIVATION_BITS}",
+        scheme=(
+            f"W{_bits(said, 'bits', place)}A{said.get('act_bits') or _NO_ACTIVATION_BITS}"
+        ),
         algorithm="autoround",
         per=_by_size(said.get("group_size")),
         symmetric=bool(said.get("sym", True)),
@@ -228,21 +308,29 @@ def _data_set(said: Mapping[str, Any]) -> str | None:
 
 def _fp8(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     block = said.get("weight_block_size")
-    per = f"block {block[0]}x{block[1]}" if isinstance(block, list | tuple) and len(block) == 2 else "tensor"
+    per = (
+        f"block {block[0]}x{block[1]}"
+        if isinstance(block, list | tuple) and len(block) == 2
+        else "tensor"
+    )
     return Quantisation(library=library, scheme="FP8", per=per if block else None)
 
 
 def _bitsandbytes(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     four = bool(said.get("load_in_4bit") or said.get("_load_in_4bit"))
     kind = str(said.get("bnb_4bit_quant_type", "fp4")).upper()
-    return Quantisation(library=library, scheme=kind if four else "LLM.int8", algorithm="rtn")
+    return Quantisation(
+        library=library, scheme=kind if four else "LLM.int8", algorithm="rtn"
+    )
 
 
 def _modelopt(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     inner = said.get("quantization", said)
     scheme: str = field(inner, "quant_algo", str, place)
     size = inner.get("group_size")
-    return Quantisation(library=library, scheme=scheme, per=None if size is None else f"group {size}")
+    return Quantisation(
+        library=library, scheme=scheme, per=None if size is None else f"group {size}"
+    )
 
 
 def _online(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
@@ -254,20 +342,27 @@ def _online(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
 
 
 def _by_bits(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
-    """A layout that is not known here: the tool's name, and its bits if it says them."""
+    """A layout that is not known here: the tool's name, and its bits if it says
+    them."""
     bits = said.get("bits", said.get("num_bits"))
     scheme = f"W{bits}A{_NO_ACTIVATION_BITS}" if type(bits) is int else library.upper()
-    return Quantisation(library=library, scheme=scheme, per=_by_size(said.get("group_size")))
+    return Quantisation(
+        library=library, scheme=scheme, per=_by_size(said.get("group_size"))
+    )
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = {
     **dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), _gptq),
     **dict.fromkeys(("awq", "awq_marlin", "auto_awq"), _awq),
-    **dict.fromkeys(("auto-round", "auto_round", "intel/auto-round", "inc"), _auto_round),
+    **dict.fromkeys(
+        ("auto-round", "auto_round", "intel/auto-round", "inc"), _auto_round
+    ),
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
     "bitsandbytes": _bitsandbytes,
     ONLINE: _online,
-    **dict.fromkeys(("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"), _modelopt),
+    **dict.fromkeys(
+        ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"), _modelopt
+    ),
 }
 LAYOUTS = {*_READERS, COMPRESSED_TENSORS}  # whose names of tensors are known
 

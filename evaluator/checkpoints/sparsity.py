@@ -1,4 +1,5 @@
-"""How sparse a checkpoint's pruned matrices are: their zeros are counted in the files, whatever a manifest states."""
+"""How sparse a checkpoint's pruned matrices are: their zeros are counted in the
+files, whatever a manifest states."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,31 +13,47 @@ from evaluator.checkpoints.matrices import Matrix
 from evaluator.checkpoints.tensors import Tensor
 from evaluator.core.liveness import HEARTBEAT
 
-_AT_ONCE = 1 << 15  # weights that are dequantised: as many as torch leaves to one thread
+# weights that are dequantised: as many as torch leaves to one thread
+_AT_ONCE = 1 << 15
 
 
-def measure(tensors: Sequence[Tensor], names: Sequence[str], pattern: str) -> tuple[float, str] | None:
-    """Zeros / weights over the matrices `names` ("....weight"), dequantised, and their pattern: an N:M `pattern` that
-    does not hold becomes "unstructured". None where there is no matrix, one is missing, or its layout is not known."""
+def measure(
+    tensors: Sequence[Tensor], names: Sequence[str], pattern: str
+) -> tuple[float, str] | None:
+    """Zeros / weights over the matrices `names` ("....weight"), dequantised, and their
+    pattern: an N:M `pattern` that does not hold becomes "unstructured". None where
+    there is no matrix, one is missing, or its layout is not known.
+    """
     grouped = re.fullmatch(r"(\d+):([1-9]\d*)", pattern)
     zeros = weights = 0
     with ExitStack() as stack:
-        opened = [stack.enter_context(safe_open(file, framework="pt")) for file in {each.file for each in tensors}]
+        opened = [
+            stack.enter_context(safe_open(file, framework="pt"))
+            for file in {each.file for each in tensors}
+        ]
         slices = {name: each.get_slice(name) for each in opened for name in each.keys()}  # noqa: SIM118  (not a dict)
         try:
             for name in names:
                 for zero_RI in _zeros(Matrix(slices, name.removesuffix(".weight"))):
                     zeros += int(np.count_nonzero(zero_RI.numpy()))
                     weights += zero_RI.numel()
-                    if grouped and not groups_hold(zero_RI, int(grouped[1]), int(grouped[2])):
+                    if grouped and not groups_hold(
+                        zero_RI, int(grouped[1]), int(grouped[2])
+                    ):
                         pattern = "unstructured"
-        except (ArithmeticError, LookupError, RuntimeError, ValueError):  # missing, or its parts do not fit
+        except (
+            ArithmeticError,
+            LookupError,
+            RuntimeError,
+            ValueError,
+        ):  # missing, or its parts do not fit
             return None
     return (zeros / weights, pattern) if weights else None
 
 
 def _zeros(matrix: Matrix) -> Iterator[torch.Tensor]:
-    """Which weights are zero, some rows at a time. Raises LookupError for a layout that is not known."""
+    """Which weights are zero, some rows at a time. Raises LookupError for a layout
+    that is not known."""
     rows, columns = matrix.shape
     step = max(1, _AT_ONCE // columns)
     for first in range(0, rows, step):
@@ -50,4 +67,6 @@ def _zeros(matrix: Matrix) -> Iterator[torch.Tensor]:
 def groups_hold(zero_OI: torch.Tensor, n: int, m: int) -> bool:
     """Whether every `m` consecutive columns of every row have at least `n` zeros."""
     rows, columns = zero_OI.shape
-    return columns % m == 0 and bool((zero_OI.reshape(rows, columns // m, m).sum(dim=2) >= n).all())
+    return columns % m == 0 and bool(
+        (zero_OI.reshape(rows, columns // m, m).sum(dim=2) >= n).all()
+    )

@@ -1,7 +1,10 @@
-"""The safetensors files of a checkpoint, checked byte by byte before anything is loaded from them.
+"""The safetensors files of a checkpoint, checked byte by byte before anything is loaded
+from them.
 
-The headers are parsed here because the safetensors package reports neither a tensor's position nor the damaged tensor.
-The format: the header's length in 8 bytes, little-endian; the header as JSON; the tensors' bytes, without gaps."""
+The headers are parsed here because the safetensors package reports neither a tensor's
+position nor the damaged tensor. The format: the header's length in 8 bytes,
+little-endian; the header as JSON; the tensors' bytes, without gaps.
+"""
 
 import hashlib
 import json
@@ -28,11 +31,24 @@ _BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
-    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8", "U8", "BOOL"), 8),
+    **dict.fromkeys(
+        (
+            "F8_E4M3",
+            "F8_E5M2",
+            "F8_E8M0",
+            "F8_E4M3FNUZ",
+            "F8_E5M2FNUZ",
+            "I8",
+            "U8",
+            "BOOL",
+        ),
+        8,
+    ),
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     "F4": 4,
 }
-# The bits that are all set in a NaN or infinity: the exponent, and in F8_E4M3, which has no infinity, the mantissa too.
+# The bits that are all set in a NaN or infinity: the exponent, and in F8_E4M3, which
+# has no infinity, the mantissa too.
 NOT_FINITE: Mapping[str, tuple[str, int]] = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),
     "F32": ("<u4", 0x7F80_0000),
@@ -43,8 +59,10 @@ NOT_FINITE: Mapping[str, tuple[str, int]] = {
 }
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 _MOST_DIMENSIONS = 64  # torch's own limit
-_LARGEST = 2**63  # above every size and offset: products of larger numbers may take any time
-_CHUNK = 1 << 24  # bytes of a tensor that are held at a time; a multiple of every dtype's size
+# above every size and offset: products of larger numbers may take any time
+_LARGEST = 2**63
+# bytes of a tensor that are held at a time; a multiple of every dtype's size
+_CHUNK = 1 << 24
 _SMALL = 1 << 16  # bytes of a tensor whose second read costs nothing
 _KEPT = 1 << 30  # bytes of tensors that wait in memory for their turn
 
@@ -61,7 +79,8 @@ class Tensor:
     size: int  # bytes
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes, 16 MiB at a time in one buffer. Raises InputError for a short file, NaN and infinity."""
+        """The bytes, 16 MiB at a time in one buffer. Raises InputError for a short
+        file, NaN and infinity."""
         buffer = memoryview(bytearray(min(_CHUNK, self.size)))
         try:
             with self.file.open("rb") as stream:
@@ -72,50 +91,85 @@ class Tensor:
                     while filled < len(chunk):
                         count = stream.readinto(chunk[filled:])
                         if not count:
-                            raise InputError(f"{self.file}: became shorter while it was read")
+                            raise InputError(
+                                f"{self.file}: became shorter while it was read"
+                            )
                         filled += count
                     if self.dtype in NOT_FINITE:
                         kind, mask = NOT_FINITE[self.dtype]
-                        if bool(((np.frombuffer(chunk, dtype=kind) & mask) == mask).any()):
-                            raise InputError(f"{self.file}: tensor {self.name!r} holds NaN or infinity")
+                        if bool(
+                            ((np.frombuffer(chunk, dtype=kind) & mask) == mask).any()
+                        ):
+                            raise InputError(
+                                f"{self.file}: tensor {self.name!r} holds NaN or"
+                                " infinity"
+                            )
                     yield chunk
         except OSError as error:
-            raise InputError(f"{self.file}: cannot be read ({error.strerror})") from error
+            raise InputError(
+                f"{self.file}: cannot be read ({error.strerror})"
+            ) from error
 
 
 def read_tensors(checkpoint: Path) -> list[Tensor]:
-    """Every tensor, sorted by name. Raises InputError for a file or tensor that is missing, cut, twice or ambiguous."""
+    """Every tensor, sorted by name. Raises InputError for a file or tensor that is
+    missing, cut, twice or ambiguous."""
     index = checkpoint / INDEX
     files = sorted(checkpoint.glob("*.safetensors"))
     if not index.is_file():
         if not files:
-            others = [file.name for each in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in checkpoint.glob(each)]
-            hint = f" (weights are read from safetensors only, not from {min(others)})" if others else ""
+            others = [
+                file.name
+                for each in ("*.bin", "*.pt", "*.pth", "*.gguf")
+                for file in checkpoint.glob(each)
+            ]
+            hint = (
+                f" (weights are read from safetensors only, not from {min(others)})"
+                if others
+                else ""
+            )
             raise InputError(f"{checkpoint}: holds no *.safetensors file{hint}")
         if len(files) > 1:
-            raise InputError(f"{checkpoint}: holds {len(files)} *.safetensors files and no {INDEX} that lists them")
+            raise InputError(
+                f"{checkpoint}: holds {len(files)} *.safetensors files and no"
+                f" {INDEX} that lists them"
+            )
         return _by_name(read_header(files[0]))
     document = parse(read_bytes(index), str(index))
     weight_map: dict[str, Any] = field(document, "weight_map", dict, str(index))
-    shards = {of_kind(shard, str, f"{index}: weight_map[{name!r}]") for name, shard in weight_map.items()}
+    shards = {
+        of_kind(shard, str, f"{index}: weight_map[{name!r}]")
+        for name, shard in weight_map.items()
+    }
     if not shards:
         raise InputError(f"{index}: field 'weight_map' is empty")
     check_meant(checkpoint, shards)
     for shard in sorted(shards):
         if not is_plain(shard) or not (checkpoint / shard).is_file():
-            raise InputError(f"{index}: field 'weight_map' names {shard!r}, which is missing")
-    tensors = _by_name(tensor for shard in sorted(shards) for tensor in read_header(checkpoint / shard))
+            raise InputError(
+                f"{index}: field 'weight_map' names {shard!r}, which is missing"
+            )
+    tensors = _by_name(
+        tensor for shard in sorted(shards) for tensor in read_header(checkpoint / shard)
+    )
     homes = {tensor.name: tensor.file.name for tensor in tensors}
     for name, shard in weight_map.items():
         if homes.get(name) != shard:
-            raise InputError(f"{checkpoint / shard}: lacks tensor {name!r}, which {INDEX} places there")
+            raise InputError(
+                f"{checkpoint / shard}: lacks tensor {name!r}, which {INDEX} places"
+                " there"
+            )
     return tensors
 
 
 def check_meant(checkpoint: Path, shards: Collection[str]) -> None:
-    """Raises InputError where model.safetensors lies beside an index that names other files: which are meant?"""
+    """Raises InputError where model.safetensors lies beside an index that names
+    other files: which are meant?"""
     if SINGLE not in shards and (checkpoint / SINGLE).exists():
-        raise InputError(f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files; remove one of them")
+        raise InputError(
+            f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files;"
+            " remove one of them"
+        )
 
 
 def _by_name(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -123,35 +177,50 @@ def _by_name(tensors: Iterable[Tensor]) -> list[Tensor]:
     for tensor in tensors:
         earlier = found.setdefault(tensor.name, tensor)
         if earlier is not tensor:
-            raise InputError(f"{tensor.file}: tensor {tensor.name!r} is also in {earlier.file.name}")
+            raise InputError(
+                f"{tensor.file}: tensor {tensor.name!r} is also in {earlier.file.name}"
+            )
     return sorted(found.values(), key=lambda tensor: tensor.name)
 
 
 def read_header(file: Path) -> list[Tensor]:
-    """The tensors of one safetensors file. Raises InputError for a file that is missing, truncated or damaged."""
+    """The tensors of one safetensors file. Raises InputError for a file that is
+    missing, truncated or damaged."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
             prefix = stream.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            # A length that the file cannot hold is not read: it could request any amount of memory.
+            # A length that the file cannot hold is not read: it could request any
+            # amount of memory.
             text = stream.read(length) if length <= min(size, _LONGEST_HEADER) else b""
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
     if not text or len(text) < length:
-        raise InputError(f"{file}: truncated, or not a safetensors file: {size} bytes hold no whole header")
+        raise InputError(
+            f"{file}: truncated, or not a safetensors file: {size} bytes hold no whole"
+            " header"
+        )
     header = of_kind(parse(text, f"{file}: header"), dict, f"{file}: header")
-    entries = [(name, value) for name, value in header.items() if name != "__metadata__"]
+    entries = [
+        (name, value) for name, value in header.items() if name != "__metadata__"
+    ]
     if not entries:
         raise InputError(f"{file}: holds no tensor")
     tensors = [_tensor(file, name, entry, 8 + length) for name, entry in entries]
     expected = 8 + length
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.size)):
         if tensor.start != expected:
-            raise InputError(f"{file}: tensor {tensor.name!r} starts at byte {tensor.start}, not at {expected}")
+            raise InputError(
+                f"{file}: tensor {tensor.name!r} starts at byte {tensor.start}, not at"
+                f" {expected}"
+            )
         expected += tensor.size
     if size < expected:
-        raise InputError(f"{file}: truncated: {size} bytes of the {expected} that its header describes")
+        raise InputError(
+            f"{file}: truncated: {size} bytes of the {expected} that its header"
+            " describes"
+        )
     if size > expected:
         raise InputError(f"{file}: {size} bytes, but its header describes {expected}")
     return tensors
@@ -160,25 +229,47 @@ def read_header(file: Path) -> list[Tensor]:
 def _tensor(file: Path, name: str, entry: Any, data_start: int) -> Tensor:
     place = f"{file}: tensor {name!r}"
     dtype: str = field(entry, "dtype", str, place)
-    shape, offsets = field(entry, "shape", list, place), field(entry, "data_offsets", list, place)
+    shape, offsets = (
+        field(entry, "shape", list, place),
+        field(entry, "data_offsets", list, place),
+    )
     if dtype not in _BITS:
-        raise InputError(f"{place}: field 'dtype' is {dtype!r} (known: {', '.join(sorted(_BITS))})")
-    counts = all(type(number) is int and 0 <= number < _LARGEST for number in (*shape, *offsets))
+        raise InputError(
+            f"{place}: field 'dtype' is {dtype!r} (known: {', '.join(sorted(_BITS))})"
+        )
+    counts = all(
+        type(number) is int and 0 <= number < _LARGEST for number in (*shape, *offsets)
+    )
     if not counts or len(offsets) != 2 or len(shape) > _MOST_DIMENSIONS:
-        raise InputError(f"{place}: fields 'shape' and 'data_offsets' are {shape} and {offsets}, not counts")
+        raise InputError(
+            f"{place}: fields 'shape' and 'data_offsets' are {shape} and {offsets}, not"
+            " counts"
+        )
     start, end = offsets
     if (end - start) * 8 != math.prod(shape) * _BITS[dtype]:
-        raise InputError(f"{place}: {end - start} bytes do not hold shape {shape} of {dtype}")
-    return Tensor(name=name, file=file, dtype=dtype, shape=tuple(shape), start=data_start + start, size=end - start)
+        raise InputError(
+            f"{place}: {end - start} bytes do not hold shape {shape} of {dtype}"
+        )
+    return Tensor(
+        name=name,
+        file=file,
+        dtype=dtype,
+        shape=tuple(shape),
+        start=data_start + start,
+        size=end - start,
+    )
 
 
 # What quantised matrices have beside their values: scales, zero points, orders, shapes.
-BESIDE = re.compile(r"(scales?|_scale_inv|_scale_2|zero_point|qzeros|g_idx|_shape|\.SCB|_format|\.weight\.\w.*)$")
+BESIDE = re.compile(
+    r"(scales?|_scale_inv|_scale_2|zero_point|qzeros|g_idx|_shape|\.SCB|_format|\.weight\.\w.*)$"
+)
 
 
 def count_weights(tensors: Iterable[Tensor], scheme: str | None) -> int:
-    """The weights in a checkpoint's tensors. Quantised ones (`scheme`: "W4A16") count as if unpacked, without scales,
-    zero points and, if a shape is stored, padding."""
+    """The weights in a checkpoint's tensors. Quantised ones (`scheme`: "W4A16")
+    count as if unpacked, without scales, zero points and, if a shape is stored,
+    padding."""
     if scheme is None:
         return sum(math.prod(tensor.shape) for tensor in tensors)
     by_name = {tensor.name: tensor for tensor in tensors}
@@ -206,12 +297,18 @@ def identity(tensor: Tensor) -> bytes:
 
 
 def digests(files: Iterable[Path]) -> tuple[dict[Path, str], str]:
-    """sha256 of each safetensors file, and of all tensors as `inspect_checkpoint` digests them; both from one read.
+    """sha256 of each safetensors file, and of all tensors as `inspect_checkpoint`
+    digests them; both from one read.
 
-    The tensors are read by name. A file's digest follows its bytes, in the same order for each dtype. A tensor that
-    comes before its turn waits in memory; beyond `_KEPT` bytes it is read again. Raises InputError as `Tensor.chunks`
-    does."""
-    turns = {file: deque(sorted(read_header(file), key=lambda tensor: (tensor.start, tensor.size))) for file in files}
+    The tensors are read by name. A file's digest follows its bytes, in the same
+    order for each dtype. A tensor that comes before its turn waits in memory; beyond
+    `_KEPT` bytes it is read again. Raises InputError as `Tensor.chunks` does."""
+    turns = {
+        file: deque(
+            sorted(read_header(file), key=lambda tensor: (tensor.start, tensor.size))
+        )
+        for file in files
+    }
     of_files, of_weights = {file: hashlib.sha256() for file in turns}, hashlib.sha256()
     for file, turn in turns.items():
         with file.open("rb") as stream:
@@ -220,7 +317,8 @@ def digests(files: Iterable[Path]) -> tuple[dict[Path, str], str]:
     room = _KEPT
 
     def follow(file: Path, most: int) -> None:
-        """Digest the tensors whose turn it is, as long as they wait in memory or have at most `most` bytes."""
+        """Digest the tensors whose turn it is, as long as they wait in memory or
+        have at most `most` bytes."""
         nonlocal room
         turn = turns[file]
         while turn and (turn[0].name in kept or turn[0].size <= most):
@@ -249,4 +347,6 @@ def digests(files: Iterable[Path]) -> tuple[dict[Path, str], str]:
             room -= tensor.size
     for file in turns:
         follow(file, sys.maxsize)
-    return {file: digest.hexdigest() for file, digest in of_files.items()}, of_weights.hexdigest()
+    return {
+        file: digest.hexdigest() for file, digest in of_files.items()
+    }, of_weights.hexdigest()

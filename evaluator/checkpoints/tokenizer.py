@@ -7,39 +7,61 @@ from typing import Any
 from evaluator.core.errors import InputError, of_kind, one_line, parse
 
 TOKENIZER = "tokenizer.json"
-# Every kind of white space beside scripts, digits and code: what a rebuilt tokenizer loses first.
+# Every kind of white space beside scripts, digits and code: what a rebuilt tokenizer
+# loses first.
 _PROBE = (
-    '  Two  spaces,\ttabs\n\n  and\r\nlines.\u00a0\u3000 don\'t 3.14 1,234 x+=1;\n\tif (a[0] != b): return "\\n"\n'
-    " Zürich naïve İstanbul Ελλάδα Москва 北京 東京です 서울의 القاهرة ירושלים दिल्ली में ঢাকা తెలుగు กรุงเทพ አዲስ"
-    " ١٢٣ १२३ \U0001f642 \U0001f469\u200d\U0001f467 <b> ##x ▁ "
+    "  Two  spaces,\ttabs\n\n  and\r\nlines.\u00a0\u3000 don't 3.14 1,234 x+=1;\n\tif"
+    ' (a[0] != b): return "\\n"\n Zürich naïve İstanbul Ελλάδα Москва 北京 東京です'
+    " 서울의 القاهرة ירושלים दिल्ली में ঢাকা తెలుగు กรุงเทพ አዲስ ١٢٣ १२३ \U0001f642"
+    " \U0001f469\u200d\U0001f467 <b> ##x ▁ "
 )
-_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_NAMED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "sep_token",
+    "cls_token",
+    "mask_token",
+)
 
 
 def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a checkpoint directory, from its own files alone: that of tokenizer.json. Raises InputError.
+    """The tokenizer of a checkpoint directory, from its own files alone: that of
+    tokenizer.json. Raises InputError.
 
-    transformers rebuilds some tokenizers by the class that tokenizer_config.json names. A result that differs from
-    tokenizer.json is replaced by the file's own, with the special tokens of both."""
-    if not checkpoint.is_dir():  # else transformers takes the path for the name of a model of the hub
+    transformers rebuilds some tokenizers by the class that tokenizer_config.json
+    names. A result that differs from tokenizer.json is replaced by the file's own,
+    with the special tokens of both."""
+    # else transformers takes the path for the name of a model of the hub
+    if not checkpoint.is_dir():
         raise InputError(f"{checkpoint}: no such checkpoint directory")
     from transformers import AutoTokenizer
 
-    # An absolute path, as transformers treats some models by the name that is typed in another way.
+    # An absolute path, as transformers treats some models by the name that is typed in
+    # another way.
     where, file = str(checkpoint.absolute()), checkpoint / TOKENIZER
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=True, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(
+            where, local_files_only=True, trust_remote_code=trust_remote_code
+        )
         if file.is_file() and type(tokenizer).__module__.startswith("transformers."):
             tokenizer = _as_stated(tokenizer, file)
         ids = tokenizer("a", add_special_tokens=False)["input_ids"]
     except InputError:
         raise
-    # A broken file raises whatever the parser below raises, up to a bare Exception of a Rust library.
+    # A broken file raises whatever the parser below raises, up to a bare Exception of a
+    # Rust library.
     except Exception as error:
-        raise InputError(f"{checkpoint}: the tokenizer cannot be loaded: {one_line(error)}") from error
+        raise InputError(
+            f"{checkpoint}: the tokenizer cannot be loaded: {one_line(error)}"
+        ) from error
     if not ids:
-        # Where the files are missing, transformers makes an empty tokenizer for some architectures.
-        raise InputError(f"{checkpoint}: the tokenizer has no vocabulary (are its files missing?)")
+        # Where the files are missing, transformers makes an empty tokenizer for some
+        # architectures.
+        raise InputError(
+            f"{checkpoint}: the tokenizer has no vocabulary (are its files missing?)"
+        )
     return tokenizer
 
 
@@ -54,7 +76,11 @@ def _as_stated(tokenizer: Any, file: Path) -> Any:
     if _is_alike(tokenizer, stated):
         return tokenizer
     named = {name: getattr(tokenizer, name, None) for name in _NAMED}
-    known = {name: token for name, token in named.items() if token and stated.token_to_id(token) is not None}
+    known = {
+        name: token
+        for name, token in named.items()
+        if token and stated.token_to_id(token) is not None
+    }
     read = Fast.from_pretrained(tokenizer.name_or_path, local_files_only=True, **known)
     if not _is_alike(read, stated):
         raise InputError(f"{file}: transformers makes another tokenizer of it")
@@ -62,12 +88,16 @@ def _as_stated(tokenizer: Any, file: Path) -> Any:
 
 
 def _is_alike(tokenizer: Any, stated: Any) -> bool:
-    """Whether a tokenizer has the rules of `stated`, and makes the same of a text in many scripts."""
+    """Whether a tokenizer has the rules of `stated`, and makes the same of a text in
+    many scripts."""
     if not tokenizer.is_fast:
         return False
     sides = []
     for one in (tokenizer.backend_tokenizer, stated):
-        parts = [part and part.__getstate__() for part in (one.normalizer, one.pre_tokenizer, one.decoder)]
+        parts = [
+            part and part.__getstate__()
+            for part in (one.normalizer, one.pre_tokenizer, one.decoder)
+        ]
         try:
             ids = one.encode(_PROBE).ids
             sides.append((parts, ids, one.decode(ids, skip_special_tokens=False)))
@@ -77,7 +107,8 @@ def _is_alike(tokenizer: Any, stated: Any) -> bool:
 
 
 def tokenise_alike(one: Any, other: Any) -> bool:
-    """Whether two tokenizers make the same ids of every text, and the same texts of ids."""
+    """Whether two tokenizers make the same ids of every text, and the same texts of
+    ids."""
     if not (one.is_fast and other.is_fast):
         return type(one) is type(other) and bool(one.get_vocab() == other.get_vocab())
     rules = [json.loads(each.backend_tokenizer.to_str()) for each in (one, other)]
@@ -88,24 +119,36 @@ def tokenise_alike(one: Any, other: Any) -> bool:
 
 
 def eos_ids_of(tokenizer: Any) -> frozenset[int]:
-    """The tokenizer's own EOS, and `eos_token_id` of the checkpoint's generation_config.json, or else of its
-    config.json. Raises InputError for one that is not an id or a list of ids."""
-    own = frozenset() if tokenizer.eos_token_id is None else frozenset({tokenizer.eos_token_id})
-    for name in ("generation_config.json", "config.json") if tokenizer.name_or_path else ():
+    """The tokenizer's own EOS, and `eos_token_id` of the checkpoint's
+    generation_config.json, or else of its config.json. Raises InputError for one
+    that is not an id or a list of ids."""
+    own = (
+        frozenset()
+        if tokenizer.eos_token_id is None
+        else frozenset({tokenizer.eos_token_id})
+    )
+    for name in (
+        ("generation_config.json", "config.json") if tokenizer.name_or_path else ()
+    ):
         file = Path(tokenizer.name_or_path) / name
         if file.is_file():
-            configured = of_kind(parse(file.read_bytes(), str(file)), dict, str(file)).get("eos_token_id")
+            configured = of_kind(
+                parse(file.read_bytes(), str(file)), dict, str(file)
+            ).get("eos_token_id")
             if configured is None:
                 continue
             ids = configured if isinstance(configured, list) else [configured]
             if not all(type(number) is int for number in ids):
                 raise InputError(
-                    f"{file}: field 'eos_token_id' must be a token id or a list of them, not {configured!r}"
+                    f"{file}: field 'eos_token_id' must be a token id or a list of"
+                    f" them, not {configured!r}"
                 )
             return own | frozenset(ids)
     return own
 
 
-def read_eos_ids(checkpoint: Path, *, trust_remote_code: bool = False) -> frozenset[int]:
+def read_eos_ids(
+    checkpoint: Path, *, trust_remote_code: bool = False
+) -> frozenset[int]:
     """`eos_ids_of` a checkpoint directory. Raises InputError."""
     return eos_ids_of(load_tokenizer(checkpoint, trust_remote_code=trust_remote_code))

@@ -1,1 +1,2 @@
-"""The ground floor: records, settings, errors and text that every other package uses."""
+"""The ground floor: records, settings, errors and text that every other package
+uses."""

@@ -2,9 +2,12 @@
 
     PROBES: Registry[Probe] = Registry("probe")
     PROBES.register(Greedy())
-    PROBES["greedi"]           # InputError: unknown probe 'greedi'; did you mean 'greedy'? (known: ...)
+    PROBES["greedi"]           # InputError: unknown probe 'greedi'; did you mean
+                               'greedy'? (known: ...)
 
-A registry is filled where its kind is defined, one line for each object; its order is that of registration."""
+A registry is filled where its kind is defined, one line for each object; its order is
+that of registration.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +21,8 @@ from evaluator.core.errors import InputError, unknown
 
 
 class Frozen(BaseModel):
-    """Immutable; a key that it does not know is an error, and so is a number that is not finite."""
+    """Immutable; a key that it does not know is an error, and so is a number that is
+    not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -40,11 +44,16 @@ Day = Annotated[date, BeforeValidator(day)]
 class KeysOnce(yaml.constructor.SafeConstructor):
     """A loader that refuses a repeated key. YAML would silently keep the last one."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Any, Any]:
         seen: set[object] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} appears here twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key.value!r} appears here twice",
+                    problem_mark=key.start_mark,
+                )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -66,7 +75,8 @@ class Registry(Generic[T]):
             self.register(each)
 
     def register(self, entry: T) -> T:
-        """Add an object under its own name. Raises ValueError if that name is empty or taken."""
+        """Add an object under its own name. Raises ValueError if that name is empty
+        or taken."""
         if not entry.name:
             raise ValueError(f"a {self.kind} needs a name")
         if entry.name in self._objects:
@@ -84,13 +94,15 @@ class Registry(Generic[T]):
             del self._objects[entry.name]
 
     def __getitem__(self, name: str) -> T:
-        """Raises InputError, with the nearest name suggested, for a name that is not registered."""
+        """Raises InputError, with the nearest name suggested, for a name that is not
+        registered."""
         if name not in self._objects:
             raise unknown(self.kind, name, self._objects)
         return self._objects[name]
 
     def checked(self, name: str) -> str:
-        """The name itself if it is registered: for pydantic's fields, so it raises ValueError with `[]`'s message."""
+        """The name itself if it is registered: for pydantic's fields, so it raises
+        ValueError with `[]`'s message."""
         try:
             return self[name].name
         except InputError as error:

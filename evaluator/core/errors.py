@@ -1,10 +1,14 @@
-"""The exceptions of every package, and checked access to JSON that others wrote: items, configurations, manifests.
+"""The exceptions of every package, and checked access to JSON that others wrote: items,
+configurations, manifests.
 
 ResurfaceError                the base of every package's errors for users
 |-- InputError                something that the user can mend: one line, exit code 2
-`-- EngineError               an engine failed while it worked: exit code 1 if retries do not help
+`-- EngineError               an engine failed while it worked: exit code 1 if retries
+                              do not help
 
-A check that fails raises an InputError of one line, which names the place, the field and the value."""
+A check that fails raises an InputError of one line, which names the place, the field
+and the value.
+"""
 
 import difflib
 import json
@@ -16,17 +20,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-_HALF = 2000  # characters of an error's text that are told from its beginning, and from its end
+# characters of an error's text that are told from its beginning, and from its end
+_HALF = 2000
 _LISTED = 50  # names
 _KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
 class ResurfaceError(Exception):
-    """For a user to read: one complete line. The middle of a long text, which may quote anything, is left out."""
+    """For a user to read: one complete line. The middle of a long text, which may
+    quote anything, is left out."""
 
     def __str__(self) -> str:
         text = super().__str__()
-        return text if len(text) <= 2 * _HALF else f"{text[:_HALF]} [...] {text[-_HALF:]}"
+        return (
+            text if len(text) <= 2 * _HALF else f"{text[:_HALF]} [...] {text[-_HALF:]}"
+        )
 
 
 class InputError(ResurfaceError):
@@ -38,11 +46,16 @@ class JobError(ResurfaceError):
 
 
 class EngineError(ResurfaceError):
-    """An engine died or answered nonsense; the work in flight was lost, records were not."""
+    """An engine died or answered nonsense; the work in flight was lost, records were
+    not."""
 
 
-# Names of environment variables with secret values, and tokens of the hub from any source.
-_SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY)$", re.IGNORECASE)
+# Names of environment variables with secret values, and tokens of the hub from any
+# source.
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY)$",
+    re.IGNORECASE,
+)
 _SECRET = re.compile(
     r"\bhf_[A-Za-z0-9]{16,}|\bhf_(?:jwt|oauth)_[\w.-]{16,}"
     r"|(?<=\b[Bb]earer )[^\s'\"]{8,}|(?<=://)[^/\s@]+(?=@)"
@@ -51,7 +64,8 @@ _SHORTEST_SECRET = 8  # characters; hiding shorter values would garble ordinary 
 
 
 def redacted(text: str) -> str:
-    """A text without secrets of this process's environment, tokens of the hub and passwords in addresses."""
+    """A text without secrets of this process's environment, tokens of the hub and
+    passwords in addresses."""
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name):
             text = text.replace(value, "***")
@@ -59,7 +73,8 @@ def redacted(text: str) -> str:
 
 
 def one_line(error: BaseException | str, limit: int = 200) -> str:
-    """An error's text as one line of at most `limit` characters; the name of its type where it has no text."""
+    """An error's text as one line of at most `limit` characters; the name of its
+    type where it has no text."""
     text = redacted(" ".join(str(error).split()))
     if not text and isinstance(error, BaseException):
         return type(error).__name__
@@ -67,18 +82,23 @@ def one_line(error: BaseException | str, limit: int = 200) -> str:
 
 
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not one of `known`, with the nearest valid name suggested; it lists at most 50."""
+    """The error for a name that is not one of `known`, with the nearest valid name
+    suggested; it lists at most 50."""
     names = sorted(known)
-    cutoff = 0.6 if len(value) > 3 else 0.4  # one wrong letter is half of a language's code
+    # one wrong letter is half of a language's code
+    cutoff = 0.6 if len(value) > 3 else 0.4
     near = difflib.get_close_matches(value, names, n=1, cutoff=cutoff)
     near = near or [name for name in names if value and name.startswith(value)]
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")
+    listed = ", ".join(names[:_LISTED]) + (
+        f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    )
     return InputError(f"unknown {what} {value!r}{hint} (known: {listed})")
 
 
 def need_regular(path: Path) -> Path:
-    """The path itself, a missing one too. Raises InputError for a pipe, a socket or a device, which may never end."""
+    """The path itself, a missing one too. Raises InputError for a pipe, a socket or
+    a device, which may never end."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -97,38 +117,55 @@ def read_bytes(file: Path) -> bytes:
 
 
 def parse(text: bytes, place: str) -> Any:
-    """The JSON value in UTF-8 text. Raises InputError that names `place`, also for a key given twice."""
+    """The JSON value in UTF-8 text. Raises InputError that names `place`, also for a
+    key given twice."""
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            twice = next(
+                key
+                for key, count in Counter(key for key, _ in pairs).items()
+                if count > 1
+            )
             raise InputError(f"{place}: key {twice!r} occurs twice")
         return found
 
     try:
         return json.loads(text.decode("utf-8-sig"), object_pairs_hook=each_once)
     except UnicodeDecodeError as error:
-        raise InputError(f"{place}: not UTF-8 text (byte {error.start}: {error.reason})") from error
+        raise InputError(
+            f"{place}: not UTF-8 text (byte {error.start}: {error.reason})"
+        ) from error
     except json.JSONDecodeError as error:
         raise InputError(f"{place}: not JSON ({error})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested too deep
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a number of thousands of digits; brackets nested too deep
         raise InputError(f"{place}: not JSON that can be read ({error})") from error
 
 
 def json_text(value: object, **options: Any) -> str:
-    """A value as JSON, which has no infinite numbers: they become "Infinity" and "-Infinity", and NaN becomes null.
+    """A value as JSON, which has no infinite numbers: they become "Infinity" and
+    "-Infinity", and NaN becomes null.
 
-    So does Protocol Buffers' JSON; `float` and JavaScript's `Number` read the words. `options`: those of json.dumps."""
+    So does Protocol Buffers' JSON; `float` and JavaScript's `Number` read the words.
+    `options`: those of json.dumps.
+    """
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
-        plain = json.loads(json.dumps(value, **options), parse_constant=lambda name: None if name == "NaN" else name)
+        plain = json.loads(
+            json.dumps(value, **options),
+            parse_constant=lambda name: None if name == "NaN" else name,
+        )
         return json.dumps(plain, allow_nan=False, **options)
 
 
 def field(record: Any, name: str, kind: type, place: str) -> Any:
-    """`record[name]`, which must be there and of `kind` (str, list or dict). Raises InputError."""
+    """`record[name]`, which must be there and of `kind` (str, list or dict). Raises
+    InputError."""
     checked = of_kind(record, dict, place)
     if name not in checked:
         raise InputError(f"{place}: field {name!r} is missing")
@@ -145,24 +182,34 @@ def text_field(record: Any, name: str, place: str) -> str:
 
 def strings(values: Any, place: str) -> tuple[str, ...]:
     """A list of strings. Raises InputError."""
-    return tuple(of_kind(value, str, f"{place}[{number}]") for number, value in enumerate(of_kind(values, list, place)))
+    return tuple(
+        of_kind(value, str, f"{place}[{number}]")
+        for number, value in enumerate(of_kind(values, list, place))
+    )
 
 
 def mapping_at(document: Any, *keys: Any) -> Mapping[str, Any]:
-    """What JSON holds under one key after another; empty where it holds no object there. Raises nothing."""
+    """What JSON holds under one key after another; empty where it holds no object
+    there. Raises nothing."""
     for key in keys:
         document = document.get(key) if isinstance(document, Mapping) else None
     return document if isinstance(document, Mapping) else {}
 
 
 def rows_at(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """The objects of the list that JSON holds under a key; none where it holds no list. Raises nothing."""
+    """The objects of the list that JSON holds under a key; none where it holds no
+    list. Raises nothing."""
     found = document.get(key)
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+    return (
+        [row for row in found if isinstance(row, Mapping)]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def of_kind(value: Any, kind: type, place: str) -> Any:
-    """`value` itself if it is of `kind`, and if a string then one that can be written as UTF-8. Raises InputError."""
+    """`value` itself if it is of `kind`, and if a string then one that can be
+    written as UTF-8. Raises InputError."""
     if not isinstance(value, kind):
         shown = json.dumps(value, ensure_ascii=True, default=str)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
@@ -171,6 +218,9 @@ def of_kind(value: Any, kind: type, place: str) -> Any:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            # JSON can spell half of a surrogate pair; no tokenizer and no file format takes it.
-            raise InputError(f"{place} holds a lone surrogate at character {error.start}") from error
+            # JSON can spell half of a surrogate pair; no tokenizer and no file format
+            # takes it.
+            raise InputError(
+                f"{place} holds a lone surrogate at character {error.start}"
+            ) from error
     return value

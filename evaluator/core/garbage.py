@@ -1,7 +1,9 @@
 """How often Python searches for dead cycles of objects.
 
-Imports, requests and records make many objects and few cycles. After every 700 new objects, as by default, the search
-takes a tenth of an engine's start and of a report, and an eighth of the driver's time with 256 requests in flight."""
+Imports, requests and records make many objects and few cycles. After every 700 new
+objects, as by default, the search takes a tenth of an engine's start and of a report,
+and an eighth of the driver's time with 256 requests in flight.
+"""
 
 import gc
 from collections.abc import Iterator
@@ -11,7 +13,8 @@ _OBJECTS = 50_000  # new and alive, before a search
 
 
 def collect_rarely() -> None:
-    """Search only after 50,000 new objects from now on; not at all if somebody has turned the search off."""
+    """Search only after 50,000 new objects from now on; not at all if somebody has
+    turned the search off."""
     first, *others = gc.get_threshold()
     gc.set_threshold(max(_OBJECTS, first) if first else 0, *others)
 

@@ -1,22 +1,30 @@
-"""Grading: compares a text with the gold answers by containment, exact match and token F1. Pure.
+"""Grading: compares a text with the gold answers by containment, exact match and token
+F1. Pure.
 
     grade("<think>hm</think>\\n\\nThe Nile.", ("the Nile",), "english")
     -> {"contains": True, "exact_match": True, "token_f1": 1.0}
 
-Both sides are brought to a normal form, and the best over the gold answers counts. Spans between `<think>` and
-`</think>` are not part of an answer. They are removed here, so callers pass the decoded text unchanged.
+Both sides are brought to a normal form, and the best over the gold answers counts.
+Spans between `<think>` and `</think>` are not part of an answer. They are removed here,
+so callers pass the decoded text unchanged.
 
-Rule `strict` compares normal forms of `evaluator.core.plain`. A text contains an answer where it stands by itself:
+Rule `strict` compares normal forms of `evaluator.core.plain`. A text contains an answer
+where it stands by itself:
 
-- A digit at the answer's edge touches no digit and no sign of a number. 1863 is not in 18636363, 5 not in -5 or 1.5, 1
-  not in 1/2 or 1:30, and 1914 not in 1914-1918, which says more. A date does contain its year.
-- A number in Han characters is whole: neither 三 nor 十 is in 三十. So is a Roman numeral that ends an answer,
-  and a number word: `seven` is not in `seventeen`.
-- An answer of at most three letters touches no letter in scripts that separate words: `no` is not in `north`. A single
-  letter has the answer's case: `A` is not in `a cat`. Longer answers may stand inside a word, which has its endings.
-- An answer may lack its leading article; of at most three letters, it must then be the whole text.
+- A digit at the answer's edge touches no digit and no sign of a number. 1863 is not in
+  18636363, 5 not in -5 or 1.5, 1 not in 1/2 or 1:30, and 1914 not in 1914-1918, which
+  says more. A date does contain its year.
+- A number in Han characters is whole: neither 三 nor 十 is in 三十. So is a Roman numeral
+  that ends an answer, and a number word: `seven` is not in `seventeen`.
+- An answer of at most three letters touches no letter in scripts that separate words:
+  `no` is not in `north`. A single letter has the answer's case: `A` is not in `a cat`.
+  Longer answers may stand inside a word, which has its endings.
+- An answer may lack its leading article; of at most three letters, it must then be the
+  whole text.
 
-Rule `paper` is that of The Benchmark Illusion (arXiv 2606.17609): lower case, no punctuation, and any containment."""
+Rule `paper` is that of The Benchmark Illusion (arXiv 2606.17609): lower case, no
+punctuation, and any containment.
+"""
 
 import re
 import unicodedata
@@ -33,38 +41,52 @@ from evaluator.core.text import ARTICLES, UNSPACED, main_code, normalise, split_
 
 LOOP = 8  # tokens of the n-grams that show a loop
 _FEW = 3  # letters of an answer that stands alone
-# A span that is never closed runs to the end: the model ran out of tokens while it was still thinking.
+# A span that is never closed runs to the end: the model ran out of tokens while it was
+# still thinking.
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _HANGUL = re.compile("[가-힣]")
 _HAN_NUMBERS = frozenset("〇零一二三四五六七八九十百千万萬亿億兆两兩")
 _NUMBER = re.compile(
-    r"(?:^|.* )(?:(?=[ivxlcdm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
+    r"(?:^|.*"
+    r" )(?:(?=[ivxlcdm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
     r"|four|seven|eight|nine|vier|fünf|sieben|acht|neun)"
 )
 
 
 def thinking_spans(text: str) -> list[tuple[int, int]]:
-    """Where the `<think>...</think>` spans of a text begin and end; one that is not closed runs to the end."""
-    return [found.span() for found in _THINKING.finditer(text)] if "<think>" in text else []
+    """Where the `<think>...</think>` spans of a text begin and end; one that is not
+    closed runs to the end."""
+    return (
+        [found.span() for found in _THINKING.finditer(text)]
+        if "<think>" in text
+        else []
+    )
 
 
 def strip_thinking(text: str) -> str:
-    """The text without its `<think>...</think>` spans; one that is not closed runs to the end."""
+    """The text without its `<think>...</think>` spans; one that is not closed runs
+    to the end."""
     return _THINKING.sub("", text) if "<think>" in text else text
 
 
 def loops(thought: str, language: str) -> bool:
-    """Whether a thought loops: at least half of its n-grams of `LOOP` tokens stand in it before.
+    """Whether a thought loops: at least half of its n-grams of `LOOP` tokens stand in
+    it before.
 
-    The tokens are those of token F1, of the normalised text. A thought of fewer than 2 `LOOP` tokens does not loop."""
+    The tokens are those of token F1, of the normalised text. A thought of fewer than 2
+    `LOOP` tokens does not loop.
+    """
     tokens = split_tokens(normalise(thought), language)
-    grams = [tuple(tokens[start : start + LOOP]) for start in range(len(tokens) - LOOP + 1)]
+    grams = [
+        tuple(tokens[start : start + LOOP]) for start in range(len(tokens) - LOOP + 1)
+    ]
     return len(tokens) >= 2 * LOOP and 2 * len(set(grams)) <= len(grams)
 
 
 def gradable(answers: Iterable[str], language: str) -> tuple[str, ...]:
-    """The answers with anything to compare: their normal form has a letter, a number or a symbol."""
+    """The answers with anything to compare: their normal form has a letter, a number
+    or a symbol."""
     return tuple(answer for answer in answers if _says(plain(answer, language)))
 
 
@@ -72,32 +94,41 @@ def _says(normal: str) -> bool:
     return any(unicodedata.category(char)[0] in "LNS" for char in normal)
 
 
-def grade(response: str, answers: Iterable[str], language: str, rule: str = "strict") -> dict[str, Any]:
-    """`contains`, `exact_match` and `token_f1` of a text by a rule, against those of the answers that are `gradable`.
+def grade(
+    response: str, answers: Iterable[str], language: str, rule: str = "strict"
+) -> dict[str, Any]:
+    """`contains`, `exact_match` and `token_f1` of a text by a rule, against those of
+    the answers that are `gradable`.
 
-    Token F1 is that of two multisets of tokens, in [0, 1], as in SQuAD (Rajpurkar et al., 2016). Raises InputError for
-    an unknown rule."""
+    Token F1 is that of two multisets of tokens, in [0, 1], as in SQuAD (Rajpurkar et
+    al., 2016). Raises InputError for an unknown rule."""
     if rule not in RULES:
         raise unknown("rule of grading", rule, RULES)
     return _GRADERS[rule](strip_thinking(response), tuple(answers), language)
 
 
 def grades(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
-    """The columns of a record that grade its text: by the strict rule, and `contains_paper`."""
+    """The columns of a record that grade its text: by the strict rule, and
+    `contains_paper`."""
     paper = normalise(strip_thinking(response))
     loose = any(answer.text in paper for answer in _by_paper(answers, language))
     return {**grade(response, answers, language), "contains_paper": loose}
 
 
-def contains(response: str, answers: Iterable[str], language: str, rule: str = "strict") -> bool:
+def contains(
+    response: str, answers: Iterable[str], language: str, rule: str = "strict"
+) -> bool:
     """Whether a text contains one of the answers by a rule."""
     return bool(grade(response, answers, language, rule)["contains"])
 
 
 def holds(normal: str, answers: tuple[str, ...], language: str) -> bool:
-    """Whether a normal form of a text (`plain`) contains one of the answers; a single letter in either case."""
+    """Whether a normal form of a text (`plain`) contains one of the answers; a
+    single letter in either case."""
     texts = forms(normal)
-    return any(answer.is_in(text) for answer in _by_strict(answers, language) for text in texts)
+    return any(
+        answer.is_in(text) for answer in _by_strict(answers, language) for text in texts
+    )
 
 
 def alike(one: str, other: str, language: str) -> bool:
@@ -128,14 +159,18 @@ def _by_strict(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
         letter = plain(answer, language, cased=True) if single else ""
         for text in forms(normal):
             bare = _bare(text, language)
-            found.append(_Answer(text, bare, letter, Counter(split_tokens(bare, language))))
+            found.append(
+                _Answer(text, bare, letter, Counter(split_tokens(bare, language)))
+            )
     return tuple(found)
 
 
 @lru_cache(maxsize=1024)
 def _by_paper(answers: tuple[str, ...], language: str) -> tuple[_Answer, ...]:
     texts = filter(None, map(normalise, answers))
-    return tuple(_Answer(text, text, "", Counter(split_tokens(text, language))) for text in texts)
+    return tuple(
+        _Answer(text, text, "", Counter(split_tokens(text, language))) for text in texts
+    )
 
 
 def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[str, Any]:
@@ -144,9 +179,15 @@ def _strictly(response: str, answers: tuple[str, ...], language: str) -> dict[st
     for text in forms(plain(response, language)):
         bare = _bare(text, language)
         exact = exact or any(answer.bare == bare for answer in wanted)
-        found = found or exact or any(answer.is_in(text) for answer in wanted if not answer.letter)
+        found = (
+            found
+            or exact
+            or any(answer.is_in(text) for answer in wanted if not answer.letter)
+        )
         token_f1 = max(token_f1, _token_f1(split_tokens(bare, language), wanted))
-    letters = () if found else tuple(answer.letter for answer in wanted if answer.letter)
+    letters = (
+        () if found else tuple(answer.letter for answer in wanted if answer.letter)
+    )
     if letters:
         cased = forms(plain(response, language, cased=True))
         found = any(_stands(letter, text, True) for letter in letters for text in cased)
@@ -169,8 +210,14 @@ _GRADERS = {"strict": _strictly, "paper": _loosely}
 def _token_f1(produced: Sequence[str], wanted: Iterable[_Answer]) -> float:
     best = 0.0
     for answer in wanted:
-        if shared := sum([min(produced.count(token), count) for token, count in answer.counts.items()]):
-            # 2PR / (P + R) with P = shared / produced and R = shared / wanted. It needs no special case for P = R = 0.
+        if shared := sum(
+            [
+                min(produced.count(token), count)
+                for token, count in answer.counts.items()
+            ]
+        ):
+            # 2PR / (P + R) with P = shared / produced and R = shared / wanted. It needs
+            # no special case for P = R = 0.
             best = max(best, 2 * shared / (len(produced) + sum(answer.counts.values())))
     return best
 
@@ -189,19 +236,24 @@ def _is_short(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _ends_in_number(text: str) -> bool:
-    """Whether the last word is a number whose name begins others: `world war i` is not in `world war ii`."""
+    """Whether the last word is a number whose name begins others: `world war i` is
+    not in `world war ii`."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def _stands(answer: str, text: str, alone: bool) -> bool:
-    """Whether the answer stands by itself somewhere in the text, both in normal form."""
+    """Whether the answer stands by itself somewhere in the text, both in normal
+    form."""
     start = text.find(answer)
     while start >= 0:
         end = start + len(answer)
         before, after = text[start - 1 : start], text[end : end + 1]
         glued = alone and answer[0].isdecimal() and before.islower()  # `5` in `h5n1`
-        last = (alone or _ends_in_number(answer)) and not _HANGUL.match(after)  # particles follow a noun directly
-        if not (glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, last)):
+        # particles follow a noun directly
+        last = (alone or _ends_in_number(answer)) and not _HANGUL.match(after)
+        if not (
+            glued or _touch(answer[0], before, alone) or _touch(answer[-1], after, last)
+        ):
             return True
         start = text.find(answer, start + 1)
     return False
@@ -220,4 +272,6 @@ def _touch(edge: str, beside: str, alone: bool) -> bool:
 
 def _joins(char: str) -> bool:
     """Whether a character is of a word of a script that separates words."""
-    return (char.isalnum() or unicodedata.category(char)[0] == "M") and not _UNSPACED.match(char)
+    return (
+        char.isalnum() or unicodedata.category(char)[0] == "M"
+    ) and not _UNSPACED.match(char)

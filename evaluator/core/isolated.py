@@ -1,4 +1,5 @@
-"""Work in a separate process. When it ends, its whole process group is killed, so that nothing stays behind."""
+"""Work in a separate process. When it ends, its whole process group is killed, so
+that nothing stays behind."""
 
 import contextlib
 import os
@@ -24,7 +25,8 @@ class Ending:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment for a child, which finds the packages that this process was started from."""
+    """This process's environment for a child, which finds the packages that this
+    process was started from."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path, **changes}
 
@@ -38,16 +40,27 @@ def run_isolated(
     timeout: float | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> Ending:
-    """Run `command` to its end, or for `timeout` seconds. `log` gets its output. `meanwhile` runs every 2 s."""
+    """Run `command` to its end, or for `timeout` seconds. `log` gets its output.
+    `meanwhile` runs every 2 s."""
     end = None if timeout is None else time.monotonic() + timeout
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         code: int | None = None
         try:
             while code is None and (end is None or time.monotonic() < end):
-                left = _LOOK_SECONDS if end is None else max(0.0, min(_LOOK_SECONDS, end - time.monotonic()))
+                left = (
+                    _LOOK_SECONDS
+                    if end is None
+                    else max(0.0, min(_LOOK_SECONDS, end - time.monotonic()))
+                )
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(left)
                 if code is None and meanwhile is not None:
@@ -61,7 +74,11 @@ def run_isolated(
     if code is None:
         how = f"has no result after {timeout:g} s"
     else:
-        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = (
+            f"died of {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
     return Ending(code, last, f"{how} ({last})" if last else how)
 
 
@@ -73,6 +90,9 @@ def run_module(
     defaults: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> Ending:
-    """`run_isolated` for a module of this program, offline. `defaults` are variables that the user may set."""
+    """`run_isolated` for a module of this program, offline. `defaults` are variables
+    that the user may set."""
     env = {**(defaults or {}), **environment(HF_HUB_OFFLINE="1")}
-    return run_isolated([sys.executable, "-P", "-m", module, *arguments], log, env=env, timeout=timeout)
+    return run_isolated(
+        [sys.executable, "-P", "-m", module, *arguments], log, env=env, timeout=timeout
+    )

@@ -1,13 +1,18 @@
-"""Is the process that does some work alive, and does it make progress? One module for runs, prune jobs and engines.
+"""Is the process that does some work alive, and does it make progress? One module
+for runs, prune jobs and engines.
 
-- An `Owner` is a process. A directory names its owner in a file (`owned_directory`), on any file system and for every
-  node of a cluster. Locks do not suffice: on shared file systems flock works within one node, or not at all.
-- A lease decides which driver writes a run directory. Each driver claims the next number; the latest claim is the
-  lease. `launch/run/directory/lock.py` keeps its files.
-- A `Heartbeat` is a counter that work raises. A `HangWatch` decides that work hangs when the counter stands still.
+- An `Owner` is a process. A directory names its owner in a file (`owned_directory`),
+  on any file system and for every node of a cluster. Locks do not suffice: on shared
+  file systems flock works within one node, or not at all.
+- A lease decides which driver writes a run directory. Each driver claims the next
+  number; the latest claim is the lease. `launch/run/directory/lock.py` keeps its
+  files.
+- A `Heartbeat` is a counter that work raises. A `HangWatch` decides that work hangs
+  when the counter stands still.
 
-An owner on the same machine is looked up by its process id. An owner elsewhere shows signs of life only: it touches its
-file every few seconds. No two machines' clocks are compared."""
+An owner on the same machine is looked up by its process id. An owner elsewhere shows
+signs of life only: it touches its file every few seconds. No two machines' clocks
+are compared."""
 
 import json
 import os
@@ -31,7 +36,8 @@ Decision = Literal["take", "refuse", "watch"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     host: str
-    machine: str  # one start of one machine, and the processes that see each other's ids there
+    # one start of one machine, and the processes that see each other's ids there
+    machine: str
     pid: int
     started: str  # by the machine's count; ids are used again
 
@@ -41,11 +47,17 @@ class Owner:
 
 def this_process() -> Owner:
     found = _stat(os.getpid())
-    return Owner(host=platform.node(), machine=_machine(), pid=os.getpid(), started=found[1] if found else "")
+    return Owner(
+        host=platform.node(),
+        machine=_machine(),
+        pid=os.getpid(),
+        started=found[1] if found else "",
+    )
 
 
 def sight(owner: Owner) -> Sight:
-    """What this process can see of another one. Of a process elsewhere that is nothing."""
+    """What this process can see of another one. Of a process elsewhere that is
+    nothing."""
     if owner.machine != _machine():
         return "elsewhere"
     found = _stat(owner.pid)
@@ -74,16 +86,18 @@ _PACE = Pace()  # of a directory's owner
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseClaim:
     number: int
-    token: str  # no other claim has it: two that were made at the same moment are told apart
+    # no other claim has it: two that were made at the same moment are told apart
+    token: str
     owner: Owner | None  # None: the file could not be read
     locked: bool  # whether its owner also got the file lock
     released: bool = False
 
 
 def decide(last: LeaseClaim | None, sight: Sight, locked_by_another: bool) -> Decision:
-    """The reaction to the latest claim. `sight`: its owner's state; `locked_by_another`: the file lock's state. The
-    lock works at once, but not on every file system, and a stopped process keeps it. It decides only if no claimant can
-    hold it: then another process is just claiming the directory."""
+    """The reaction to the latest claim. `sight`: its owner's state;
+    `locked_by_another`: the file lock's state. The lock works at once, but not on
+    every file system, and a stopped process keeps it. It decides only if no claimant
+    can hold it: then another process is just claiming the directory."""
     if last is None or last.released or sight == "gone":
         unexplained = locked_by_another and (last is None or last.locked)
         return "refuse" if unexplained else "take"
@@ -100,7 +114,8 @@ class SilenceWatch:
     _silent: float = 0.0
 
     def look(self, *, now: float, beats: int | None) -> Decision:
-        """refuse: it lives; take: it was silent for too long; watch: neither is certain."""
+        """refuse: it lives; take: it was silent for too long; watch: neither is
+        certain."""
         if beats != self.beats:
             return "refuse"
         # A paused waiter did not look meanwhile: at most four looks' time counts.
@@ -111,7 +126,8 @@ class SilenceWatch:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Work raises it after each piece of bounded size. Only a change matters: two threads at once may lose a beat."""
+    """Work raises it after each piece of bounded size. Only a change matters: two
+    threads at once may lose a beat."""
 
     beats: int = 0
 
@@ -130,7 +146,8 @@ class Hung(Exception):
 
 @dataclass(slots=True)
 class HangWatch:
-    """Watches one kind of work, of one engine or of several. Times are of any one clock, in seconds."""
+    """Watches one kind of work, of one engine or of several. Times are of any one
+    clock, in seconds."""
 
     least: float  # silence is never a hang before this
     longest: float = 0.0  # pause between two signs of progress so far
@@ -151,7 +168,8 @@ class HangWatch:
         self._since = now
 
     def end(self) -> None:
-        """Work ended, well or badly. A silence before the end does not count as a pause."""
+        """Work ended, well or badly. A silence before the end does not count as a
+        pause."""
         self._since = None
 
     def silence(self, now: float) -> float:
@@ -169,18 +187,23 @@ class HangWatch:
 
 @contextmanager
 def owned_directory(path: Path) -> Iterator[None]:
-    """Make a directory that says, from the first moment to the block's end, who writes it. Raises OSError."""
+    """Make a directory that says, from the first moment to the block's end, who
+    writes it. Raises OSError."""
     os.umask(umask := os.umask(0o022))  # it can only be read by setting it
     unseen = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         unseen.chmod(0o777 & ~umask)
-        (unseen / OWNER).write_text(json.dumps(asdict(this_process())), encoding="utf-8")
+        (unseen / OWNER).write_text(
+            json.dumps(asdict(this_process())), encoding="utf-8"
+        )
         unseen.rename(path)
     except BaseException:  # a full disk, or Ctrl-C
         shutil.rmtree(unseen, ignore_errors=True)
         raise
     ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(path / OWNER, ended), name="owner-beat", daemon=True)
+    beating = threading.Thread(
+        target=_beat, args=(path / OWNER, ended), name="owner-beat", daemon=True
+    )
     beating.start()
     try:
         yield
@@ -190,7 +213,8 @@ def owned_directory(path: Path) -> Iterator[None]:
 
 
 def living_owner(directory: Path) -> Owner | None:
-    """The process that writes a directory; None if none does. For another machine's process it may take 45 seconds."""
+    """The process that writes a directory; None if none does. For another machine's
+    process it may take 45 seconds."""
     file = directory / OWNER
     try:
         owner = Owner(**json.loads(file.read_bytes()))
@@ -211,30 +235,37 @@ def living_owner(directory: Path) -> Owner | None:
 
 def _beat(file: Path, ended: threading.Event) -> None:
     while not ended.wait(_PACE.beat_seconds):
-        with suppress(OSError):  # the directory has its final name, or a file server is away for a moment
+        # the directory has its final name, or a file server is away for a moment
+        with suppress(OSError):
             os.utime(file)
 
 
 def _touched(file: Path) -> int | None:
     """When a file was last touched, by its server's clock; None if it is gone."""
-    with suppress(OSError), file.open("rb") as opened:  # opened anew: a node may cache a file's attributes
+    # opened anew: a node may cache a file's attributes
+    with suppress(OSError), file.open("rb") as opened:
         return os.fstat(opened.fileno()).st_mtime_ns
     return None
 
 
 def _machine() -> str:
-    """Differs between machines, starts of one, and containers that do not see each other's processes."""
+    """Differs between machines, starts of one, and containers that do not see each
+    other's processes."""
     parts = [platform.node()]
     with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        )
         parts.append(os.readlink("/proc/self/ns/pid"))
     return " ".join(parts)
 
 
 def _stat(pid: int) -> tuple[str, str] | None:
-    """A process's state, a letter, and its start in ticks since the machine's; None if there is none, or it is dead."""
+    """A process's state, a letter, and its start in ticks since the machine's; None
+    if there is none, or it is dead."""
     with suppress(OSError):
-        # The second field is a name in parentheses that may hold anything; the start is the 22nd.
+        # The second field is a name in parentheses that may hold anything; the start is
+        # the 22nd.
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         state, *fields = stat.rpartition(")")[2].split()
         return None if state in "ZX" else (state, fields[18])

@@ -1,33 +1,50 @@
-"""The strict grader's normal form of a text: what is left of it when spelling, script and layout do not matter. Pure.
+"""The strict grader's normal form of a text: what is left of it when spelling, script
+and layout do not matter. Pure.
 
     plain("The O'Brien “Café” cost ３,000.", "en") == "the o'brien café cost 3000"
 
-- Characters: NFKC and case folding (Turkish and Azerbaijani: `I` is `ı`, `İ` is `i`; elsewhere both are `i`). Format
-  characters go. So do the vowel marks of Arabic, Hebrew and Syriac, tatweel, and stress marks on Cyrillic. Accents of
-  Latin and Greek and the vowel signs of India stay. Digits of every script are one.
-- Numbers: thousands are joined, by the language's custom where a sign is ambiguous: `1.000` is 1 in English and 1000 in
-  German. Six signs stay where they belong to a number: ⋅ (decimal), − (minus or range), ⁄ (fraction), ∶ (time), ×, ^.
-  A usual unit stands apart: `10km` is `10 km`.
-- Punctuation goes. Inside a word it becomes `'`, a joint: `e-mail`, `O'Brien` (`forms`). Between digits it is a space.
-- White space is single, and none stands between two characters of scripts that put no space between words."""
+- Characters: NFKC and case folding (Turkish and Azerbaijani: `I` is `ı`, `İ` is `i`;
+  elsewhere both are `i`). Format characters go. So do the vowel marks of Arabic, Hebrew
+  and Syriac, tatweel, and stress marks on Cyrillic. Accents of Latin and Greek and the
+  vowel signs of India stay. Digits of every script are one.
+- Numbers: thousands are joined, by the language's custom where a sign is ambiguous:
+  `1.000` is 1 in English and 1000 in German. Six signs stay where they belong to a
+  number: ⋅ (decimal), − (minus or range), ⁄ (fraction), ∶ (time), ×, ^. A usual unit
+  stands apart: `10km` is `10 km`.
+- Punctuation goes. Inside a word it becomes `'`, a joint: `e-mail`, `O'Brien`
+  (`forms`). Between digits it is a space.
+- White space is single, and none stands between two characters of scripts that put no
+  space between words.
+"""
 
 import re
 import unicodedata
 from functools import cache, partial
 
-from evaluator.core.text import BY_SPACE, LARGE, UNSPACED, WITH_COMMA, is_punctuation, main_code, punctuation
+from evaluator.core.text import (
+    BY_SPACE,
+    LARGE,
+    UNSPACED,
+    WITH_COMMA,
+    is_punctuation,
+    main_code,
+    punctuation,
+)
 
 SIGNS = frozenset("⋅−⁄∶×^+♯")  # of numbers, and of `C♯`
 _TURKIC = frozenset(("tr", "az"))
-# Before NFKC, which would make an accent of an apostrophe, and lose how thousands, powers and fractions look.
+# Before NFKC, which would make an accent of an apostrophe, and lose how thousands,
+# powers and fractions look.
 _BEFORE = str.maketrans(
-    dict.fromkeys("´`‘’‛ʹʻʼʽˈ′‵＇ꞌ᾽᾿῾՚׳ߴߵ", "'") | {"№": " no ", "⋅": ".", "٫": ".", "٬": "'", "،": ",", "İ": "i"}
+    dict.fromkeys("´`‘’‛ʹʻʼʽˈ′‵＇ꞌ᾽᾿῾՚׳ߴߵ", "'")
+    | {"№": " no ", "⋅": ".", "٫": ".", "٬": "'", "،": ",", "İ": "i"}
 )
 _ODD = re.compile(f"[{''.join(map(chr, _BEFORE))}\u00a0\u2009\u202f⁻⁰¹²³⁴-⁹¼-¾⅐-⅞]")
 _GROUPED = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _POWER = re.compile(r"(?<=\d)(?=[⁻⁰¹²³⁴-⁹])")
 _MIXED = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")
-# Marks that readers leave out: Hebrew, Arabic with tatweel, Syriac; fillers and variation selectors of all scripts.
+# Marks that readers leave out: Hebrew, Arabic with tatweel, Syriac; fillers and
+# variation selectors of all scripts.
 _DROPPED = re.compile(
     "[\u0591-\u05bd\u05bf\u05c1-\u05c2\u05c4-\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4"
     "\u06e7-\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u08d3-\u08ff\u034f\u115f-\u1160\u17b4-\u17b5\u180b-\u180f\u3164"
@@ -36,12 +53,18 @@ _DROPPED = re.compile(
 _STRESS = re.compile("(?<=[\u0400-\u052f])[\u0300\u0301]+")
 _APART = re.compile(f"(?<=[{UNSPACED}])[ ']+(?=[{UNSPACED}])")
 _DIGIT = re.compile("[0-9]")
-_MARKED = re.compile(r"[-.,/:~'—+×][$€£¥₹₩]?\d|\d [-/:] \d|\d \d{3}")  # a number that is more than its digits
+# a number that is more than its digits
+_MARKED = re.compile(r"[-.,/:~'—+×][$€£¥₹₩]?\d|\d [-/:] \d|\d \d{3}")
 _SPREAD = re.compile(r"(?<=\d) ([-/:]) (?=\d)")
 _WRITTEN = re.compile(r"\d+(?:[.,']\d+)+")
 # Groups of thousands, and the decimal sign: with a decimal comma, and with a point.
 _CUSTOMS = tuple(
-    (re.compile(rf"[1-9]\d{{0,2}}(?:{group}\d{{3}})+|[1-9]\d?(?:{group}\d\d)+{group}\d{{3}}"), decimal)
+    (
+        re.compile(
+            rf"[1-9]\d{{0,2}}(?:{group}\d{{3}})+|[1-9]\d?(?:{group}\d\d)+{group}\d{{3}}"
+        ),
+        decimal,
+    )
     for group, decimal in (("[.']", ","), ("[,']", "."))
 )
 _BY_SPACE = re.compile(r"(?<![\d.,/:-])[1-9]\d{0,2}(?: \d{3})+(?![\d/:]|[.,]\d{3})")
@@ -49,18 +72,34 @@ _DAY_FIRST = re.compile(r"(?<!\d)(\d\d?([./-])\d\d?\2)(\d{4})(?!\d)")
 _YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})([./-]\d\d?[./-]\d\d?)(?!\d)")
 _LEADING = re.compile(r"(?<![\w.,])\.(?=\d)")
 _BETWEEN = re.compile(r"(?<=\d)(?:[-.,/:~—×]|\.\.\.?)(?=\d)")
-_UNIT = re.compile(r"(?<=\d)(?=(?:[ap]m|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)\b)")
+_UNIT = re.compile(
+    r"(?<=\d)(?=(?:[ap]m|[kcm]?m|[km]?g|m?l|mph|ft|lbs?|[kmg]?hz|[kmgt]b|[km]?w)\b)"
+)
 _NEGATIVE = re.compile(r"(?<!\w)-([$€£¥₹₩]?)(?=\d)")
 _POSITIVE = re.compile(r"(?<!\w)\+(?=\d)")
-_SIGN_OF = {"-": "−", "~": "−", "—": "−", ".": "⋅", ",": "⋅", "/": "⁄", ":": "∶", "×": "×", "..": "−", "...": "−"}
+_SIGN_OF = {
+    "-": "−",
+    "~": "−",
+    "—": "−",
+    ".": "⋅",
+    ",": "⋅",
+    "/": "⁄",
+    ":": "∶",
+    "×": "×",
+    "..": "−",
+    "...": "−",
+}
 _WHOLE = re.compile(r"(?<=\d) (?=\d{1,2}⁄\d{1,2}(?![\d⁄]))")
-_INITIALS = re.compile(r"\b([^\W\d_])\.(?:(?=[^\W\d_]\b)| (?=[^\W\d_]\.))")  # `J.K.` and `J. K.`
-# Of a programming language, a note or a grade: `c#`, `c++`, `a+`. The number sign of `#5` is punctuation.
+# `J.K.` and `J. K.`
+_INITIALS = re.compile(r"\b([^\W\d_])\.(?:(?=[^\W\d_]\b)| (?=[^\W\d_]\.))")
+# Of a programming language, a note or a grade: `c#`, `c++`, `a+`. The number sign of
+# `#5` is punctuation.
 _SHARP = re.compile(r"(?<=[^\W\d_])#(?!\w)")
 
 
 class _Kept(dict[int, str | None]):
-    """The table of `str.translate` after NFKC: what is kept of a special character. Each is looked up once."""
+    """The table of `str.translate` after NFKC: what is kept of a special character.
+    Each is looked up once."""
 
     def __missing__(self, code: int) -> str | None:
         kept = self[code] = _kept(chr(code))
@@ -69,7 +108,10 @@ class _Kept(dict[int, str | None]):
 
 def _kept(char: str) -> str | None:
     kind = unicodedata.category(char)
-    if _DROPPED.match(char) or (kind == "Cf" and not "\U000e0020" <= char <= "\U000e007f"):  # flags have tags
+    # flags have tags
+    if _DROPPED.match(char) or (
+        kind == "Cf" and not "\U000e0020" <= char <= "\U000e007f"
+    ):
         return None
     if kind == "Nd":
         return str(unicodedata.decimal(char))
@@ -85,7 +127,9 @@ _KEPT = _Kept()
 @cache
 def _special() -> re.Pattern[str]:
     """The characters of 16 bits that `_kept` changes."""
-    return re.compile(f"[{re.escape(''.join(char for char in map(chr, range(2**16)) if _kept(char) != char))}]")
+    return re.compile(
+        f"[{re.escape(''.join(char for char in map(chr, range(2**16)) if _kept(char) != char))}]"
+    )
 
 
 def plain(text: str, language: str, *, cased: bool = False) -> str:
@@ -106,8 +150,13 @@ def plain(text: str, language: str, *, cased: bool = False) -> str:
 
 
 def forms(normal: str) -> tuple[str, ...]:
-    """The texts that a normal form stands for: with each joint closed, and open. `e'mail`: `email`, `e mail`."""
-    return (normal.replace("'", ""), normal.replace("'", " ")) if "'" in normal else (normal,)
+    """The texts that a normal form stands for: with each joint closed, and open.
+    `e'mail`: `email`, `e mail`."""
+    return (
+        (normal.replace("'", ""), normal.replace("'", " "))
+        if "'" in normal
+        else (normal,)
+    )
 
 
 def _ascii(text: str, cased: bool) -> str:
@@ -117,7 +166,9 @@ def _ascii(text: str, cased: bool) -> str:
 def _characters(text: str, cased: bool) -> str:
     text = unicodedata.normalize("NFC", text)
     if _ODD.search(text):
-        text = _MIXED.sub("+", _POWER.sub("^", _GROUPED.sub("", text.translate(_BEFORE))))
+        text = _MIXED.sub(
+            "+", _POWER.sub("^", _GROUPED.sub("", text.translate(_BEFORE)))
+        )
     text = unicodedata.normalize("NFKC", text)
     if not cased:
         text = unicodedata.normalize("NFKC", text.casefold())
@@ -137,14 +188,17 @@ def _numbers(text: str, code: str) -> str:
 
 
 def _joined(found: re.Match[str], comma: bool) -> str:
-    """A number without thousands: grouped by the language's custom, or without doubt by the other one."""
+    """A number without thousands: grouped by the language's custom, or without doubt
+    by the other one."""
     number = found[0]
     (own, decimal), (other, _) = customs = _CUSTOMS if comma else _CUSTOMS[::-1]
     for groups, mark in customs:
         whole, _, part = number.rpartition(mark)
         if groups.fullmatch(whole) and part.isdecimal():
             return f"{_digits(whole)}.{part}"
-    grouped = own.fullmatch(number) or (other.fullmatch(number) and number.count(decimal) > 1)
+    grouped = own.fullmatch(number) or (
+        other.fullmatch(number) and number.count(decimal) > 1
+    )
     return _digits(number) if grouped else number
 
 

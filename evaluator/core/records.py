@@ -1,16 +1,19 @@
 """The evaluator's input and output: items in, records out, both frozen.
 
-An `Item` is one question. A `Record` is the outcome of one probe of one item on one checkpoint. A `VerdictRow` is a
-matcher model's decision about a record's response. Their fields are the columns of the run directory's Parquet files.
-Each field states its meaning and unit here, once. `evaluator.store.schema` derives the Arrow schemas, the report's
-columns and docs/records.md from them. A number that was not measured is None, never a sentinel.
+An `Item` is one question. A `Record` is the outcome of one probe of one item on one
+checkpoint. A `VerdictRow` is a matcher model's decision about a record's response.
+Their fields are the columns of the run directory's Parquet files. Each field states its
+meaning and unit here, once. `evaluator.store.schema` derives the Arrow schemas, the
+report's columns and docs/records.md from them. A number that was not measured is None,
+never a sentinel.
 
 Example (the beam probe's second beam of one item)::
 
     Record(checkpoint="wanda-0.5", weights_digest="9f3c...", base="dense", method="wanda", pattern="unstructured",
            sparsity=0.5, calibration="gazetteer", task="gazetteer", language="swahili", item_id="swahili-0017",
            format="open", probe="beam", index=1, seed=0, status="ok", text="Mto Kalo", token_ids=(88, 912, 2),
-           logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)"""
+           logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +21,9 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
+Format = Literal[
+    "open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"
+]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
 ThoughtState = Literal["none", "closed", "cut", "forced"]
 Grading = Literal["strict", "paper"]  # the rule by which an answer is right
@@ -34,8 +39,11 @@ class Meaning:
     text: str  # completes "<name>: ..."; Markdown
     unit: str = ""
     key: bool = False  # one of the columns that together name a record
-    reported: bool = True  # False: kept for audits; neither the tables nor the page read it
-    arrow: str = ""  # the Arrow type, where it is not that of the Python type (str, int32, float64, bool)
+    # False: kept for audits; neither the tables nor the page read it
+    reported: bool = True
+    # the Arrow type, where it is not that of the Python type (str, int32, float64,
+    # bool)
+    arrow: str = ""
 
 
 _Unreported = partial(Meaning, reported=False)
@@ -47,198 +55,334 @@ class Item:
     """One question, with everything needed to pose and to grade it."""
 
     task: Annotated[str, Meaning("the task's name")]
-    language: Annotated[str, Meaning("as the task spells it; `text` for a task of text")]
-    item_id: Annotated[str, Meaning("unique within its task; never changes between versions")]
+    language: Annotated[
+        str, Meaning("as the task spells it; `text` for a task of text")
+    ]
+    item_id: Annotated[
+        str, Meaning("unique within its task; never changes between versions")
+    ]
     context: Annotated[str, Meaning("the passage that the question is about")]
     question: Annotated[str, Meaning("the question")]
-    answers: Annotated[tuple[str, ...], Meaning("gold answers: each counts as right; the first is the gold option")]
-    cluster: Annotated[str, Meaning("the group that intervals resample as one; by default the items of one context")]
+    answers: Annotated[
+        tuple[str, ...],
+        Meaning("gold answers: each counts as right; the first is the gold option"),
+    ]
+    cluster: Annotated[
+        str,
+        Meaning(
+            "the group that intervals resample as one; by default the items of one"
+            " context"
+        ),
+    ]
     options: Annotated[
         tuple[str, ...],
-        _Unreported("the options of `choice` in order, with the gold answer (in memory: the task's own wrong options)"),
+        _Unreported(
+            "the options of `choice` in order, with the gold answer (in memory: the"
+            " task's own wrong options)"
+        ),
     ] = ()
     digest: Annotated[
-        str | None, Meaning("SHA-256 over context, question, gold answers and the task's own options: what was asked")
+        str | None,
+        Meaning(
+            "SHA-256 over context, question, gold answers and the task's own options:"
+            " what was asked"
+        ),
     ] = None
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):  # msgspec makes a record in a fifth of a dataclass's time
-    """Which checkpoint a record is of, and how that was compressed: its first columns."""
+# msgspec makes a record in a fifth of a dataclass's time
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Which checkpoint a record is of, and how that was compressed: its first
+    columns."""
 
     checkpoint: Annotated[str, Meaning("the checkpoint's name in this run", key=True)]
-    weights_digest: Annotated[str, Meaning("SHA-256 over name, dtype, shape and bytes of every tensor", key=True)]
-    base: Annotated[str | None, Meaning("the dense checkpoint that this one is compared with; null for a dense one")]
+    weights_digest: Annotated[
+        str,
+        Meaning("SHA-256 over name, dtype, shape and bytes of every tensor", key=True),
+    ]
+    base: Annotated[
+        str | None,
+        Meaning(
+            "the dense checkpoint that this one is compared with; null for a dense one"
+        ),
+    ]
     method: Annotated[
         str | None,
         Meaning(
-            "how it was compressed: `wanda`, `gptq`, `wanda + gptq`, `wanda + least_squares` (repaired), "
-            "`quantised` (unknown); null for a dense one"
+            "how it was compressed: `wanda`, `gptq`, `wanda + gptq`, `wanda +"
+            " least_squares` (repaired), `quantised` (unknown); null for a dense one"
         ),
     ]
     pattern: Annotated[
         str | None,
         Meaning(
-            "zeros (`unstructured`, `2:4`), removed parts (`layers`, `heads`, `channels`, `20-25,28`), scheme "
-            "(`W4A16 (gptq, group 128)`), or both (`2:4 + FP8 (per channel)`); null for a dense one"
+            "zeros (`unstructured`, `2:4`), removed parts (`layers`, `heads`,"
+            " `channels`, `20-25,28`), scheme (`W4A16 (gptq, group 128)`), or both"
+            " (`2:4 + FP8 (per channel)`); null for a dense one"
         ),
     ]
     sparsity: Annotated[
         float | None,
         Meaning(
-            "the achieved share of zeros in the pruned matrices, or the removed share of the layers' weights", "0 to 1"
+            "the achieved share of zeros in the pruned matrices, or the removed share"
+            " of the layers' weights",
+            "0 to 1",
         ),
     ]
-    calibration: Annotated[str | None, Meaning("the source of the calibration text; null if none is known")]
+    calibration: Annotated[
+        str | None, Meaning("the source of the calibration text; null if none is known")
+    ]
     requested_sparsity: Annotated[
-        float | None, Meaning("the share in the setting; N / M for a pattern N:M", "0 to 1")
+        float | None,
+        Meaning("the share in the setting; N / M for a pattern N:M", "0 to 1"),
     ] = None
-    kv_cache: Annotated[str | None, Meaning("dtype of cached keys and values; `auto`: the engine's")] = None
+    kv_cache: Annotated[
+        str | None, Meaning("dtype of cached keys and values; `auto`: the engine's")
+    ] = None
     architecture: Annotated[
-        str | None, Meaning("digest of config.json and of the tensors' shapes: equal weights may differ in it")
+        str | None,
+        Meaning(
+            "digest of config.json and of the tensors' shapes: equal weights may differ"
+            " in it"
+        ),
     ] = None
 
 
 class Record(Origin, frozen=True, kw_only=True):
-    """The outcome of one probe of one item on one checkpoint: one row of a Parquet part."""
+    """The outcome of one probe of one item on one checkpoint: one row of a Parquet
+    part."""
 
     task: Annotated[str, Meaning("the task's name", key=True)]
-    language: Annotated[str, Meaning("as the task spells it; `text` for a task of text", key=True)]
-    item_id: Annotated[str, Meaning("unique within its task; `window-000017` for a window of a task of text", key=True)]
-    format: Annotated[Format, Meaning("the form of the question", key=True)]
-    probe: Annotated[str, Meaning("the way to look for the answer, such as `greedy` or `choice`", key=True)]
-    index: Annotated[
-        int,
+    language: Annotated[
+        str, Meaning("as the task spells it; `text` for a task of text", key=True)
+    ]
+    item_id: Annotated[
+        str,
         Meaning(
-            "number of the beam, sample, option or window, from 0; `fidelity`: 0 is the base's greedy answer, 1 the "
-            "gold answer; `greedy`: 1 is the answer after a cut thought; 0 elsewhere",
+            "unique within its task; `window-000017` for a window of a task of text",
             key=True,
         ),
     ]
-    seed: Annotated[int, Meaning("the run's seed; for `sample` the seed of the sample", key=True, arrow="int64")]
+    format: Annotated[Format, Meaning("the form of the question", key=True)]
+    probe: Annotated[
+        str,
+        Meaning(
+            "the way to look for the answer, such as `greedy` or `choice`", key=True
+        ),
+    ]
+    index: Annotated[
+        int,
+        Meaning(
+            "number of the beam, sample, option or window, from 0; `fidelity`: 0 is the"
+            " base's greedy answer, 1 the gold answer; `greedy`: 1 is the answer after"
+            " a cut thought; 0 elsewhere",
+            key=True,
+        ),
+    ]
+    seed: Annotated[
+        int,
+        Meaning(
+            "the run's seed; for `sample` the seed of the sample",
+            key=True,
+            arrow="int64",
+        ),
+    ]
     status: Annotated[
         Status,
         Meaning(
-            "`ok`; `truncated`: `ok` with a cut context or thought; `excluded`: the item "
-            "cannot be posed this way, and `text` has the reason; `engine_error`: the engine failed"
+            "`ok`; `truncated`: `ok` with a cut context or thought; `excluded`: the"
+            " item cannot be posed this way, and `text` has the reason; `engine_error`:"
+            " the engine failed"
         ),
     ]
     text: Annotated[
         str | None,
         Meaning(
-            "the decoded response; `aligned_rank`: the lead-in, the base's words before its answer; "
-            "`excluded` and `engine_error`: the reason"
+            "the decoded response; `aligned_rank`: the lead-in, the base's words before"
+            " its answer; `excluded` and `engine_error`: the reason"
         ),
     ] = None
     token_ids: Annotated[
         tuple[int, ...] | None,
-        Meaning("ids of the generated tokens with EOS, or of the scored text; null for running text"),
+        Meaning(
+            "ids of the generated tokens with EOS, or of the scored text; null for"
+            " running text"
+        ),
     ] = None
     logprob: Annotated[
         float | None,
         Meaning(
-            "log-probability, summed over `token_ids` or over the window of a text. Perplexity is "
-            "exp(-sum(logprob) / sum(prompt_tokens))",
+            "log-probability, summed over `token_ids` or over the window of a text."
+            " Perplexity is exp(-sum(logprob) / sum(prompt_tokens))",
             "nats",
         ),
     ] = None
     rank: Annotated[
         int | None,
         Meaning(
-            "1 + the number of tokens likelier than the gold answer's first token, after the open prompt; "
-            "`aligned_rank`: after prompt and lead-in"
+            "1 + the number of tokens likelier than the gold answer's first token,"
+            " after the open prompt; `aligned_rank`: after prompt and lead-in"
         ),
     ] = None
     margin: Annotated[
-        float | None, Meaning("log-probability of the ranked token minus the likeliest token's; <= 0", "nats")
+        float | None,
+        Meaning(
+            "log-probability of the ranked token minus the likeliest token's; <= 0",
+            "nats",
+        ),
     ] = None
-    is_gold: Annotated[bool | None, Meaning("whether the scored option is the gold answer")] = None
-    option_text: Annotated[str | None, Meaning("the scored option; `aligned_rank`: the aligned answer")] = None
+    is_gold: Annotated[
+        bool | None, Meaning("whether the scored option is the gold answer")
+    ] = None
+    option_text: Annotated[
+        str | None, Meaning("the scored option; `aligned_rank`: the aligned answer")
+    ] = None
     contains: Annotated[
         bool | None,
-        Meaning("whether the response contains a gold answer, by the strict rule; without `grading` the paper's"),
+        Meaning(
+            "whether the response contains a gold answer, by the strict rule; without"
+            " `grading` the paper's"
+        ),
     ] = None
-    exact_match: Annotated[bool | None, Meaning("whether the response equals a gold answer, by the same rule")] = None
+    exact_match: Annotated[
+        bool | None,
+        Meaning("whether the response equals a gold answer, by the same rule"),
+    ] = None
     token_f1: Annotated[
-        float | None, Meaning("token F1 of response and gold answer, the best over the answers", "0 to 1")
+        float | None,
+        Meaning(
+            "token F1 of response and gold answer, the best over the answers", "0 to 1"
+        ),
     ] = None
     prompt_tokens: Annotated[
         int | None,
         Meaning(
-            "length of the prompt; `aligned_rank`: with the lead-in; running text: the predicted tokens. "
-            "Shorter for an option whose first token covers the prompt's end",
+            "length of the prompt; `aligned_rank`: with the lead-in; running text: the"
+            " predicted tokens. Shorter for an option whose first token covers the"
+            " prompt's end",
             "tokens",
         ),
     ] = None
-    truncated: Annotated[bool | None, Meaning("whether the context was cut to fit")] = None
-    cached_tokens: Annotated[int | None, _Unreported("prompt tokens from the prefix cache", "tokens")] = None
+    truncated: Annotated[bool | None, Meaning("whether the context was cut to fit")] = (
+        None
+    )
+    cached_tokens: Annotated[
+        int | None, _Unreported("prompt tokens from the prefix cache", "tokens")
+    ] = None
     engine: Annotated[str, Meaning("the engine's name")]
     engine_version: Annotated[str, Meaning("the version of its library")]
     dtype: Annotated[str, Meaning("the engine's number format")]
     kv_scales: Annotated[
-        str | None, _Unreported("scales of a quantised cache: `from the checkpoint`, `calculated`, `none`")
+        str | None,
+        _Unreported(
+            "scales of a quantised cache: `from the checkpoint`, `calculated`, `none`"
+        ),
     ] = None
-    device: Annotated[str | None, _Unreported("the names of its GPUs, or of the processor")] = None
+    device: Annotated[
+        str | None, _Unreported("the names of its GPUs, or of the processor")
+    ] = None
     kld: Annotated[
         PerToken,
         Meaning(
-            "KL divergence, sum P (ln P - ln Q): P is the base's distribution over the next token, Q this "
-            "checkpoint's. Only `fidelity` and `text_fidelity` fill this and the columns up to `base_confidence`, "
-            "by token",
+            "KL divergence, sum P (ln P - ln Q): P is the base's distribution over the"
+            " next token, Q this checkpoint's. Only `fidelity` and `text_fidelity` fill"
+            " this and the columns up to `base_confidence`, by token",
             "nats",
         ),
     ] = None
     kld_reverse: Annotated[PerToken, Meaning("sum Q (ln Q - ln P)", "nats")] = None
     acceptance: Annotated[
-        PerToken, Meaning("expected acceptance rate (EAR), sum min(P, Q): the overlap of both distributions", "0 to 1")
+        PerToken,
+        Meaning(
+            "expected acceptance rate (EAR), sum min(P, Q): the overlap of both"
+            " distributions",
+            "0 to 1",
+        ),
     ] = None
-    same_top: Annotated[tuple[bool, ...] | None, Meaning("whether both have the same likeliest token")] = None
+    same_top: Annotated[
+        tuple[bool, ...] | None, Meaning("whether both have the same likeliest token")
+    ] = None
     top_agreement: Annotated[
-        PerToken, Meaning("the share of the first 5 ranks with the same token in both", "0 to 1")
+        PerToken,
+        Meaning("the share of the first 5 ranks with the same token in both", "0 to 1"),
     ] = None
     token_logprobs: Annotated[PerToken, Meaning("ln Q of the token", "nats")] = None
-    base_token_logprobs: Annotated[PerToken, Meaning("ln P of the token", "nats")] = None
-    base_confidence: Annotated[PerToken, Meaning("the highest P", "0 to 1")] = None
-    context_tokens: Annotated[
-        int | None, Meaning("the context's wanted length, with other passages; null: its own", "tokens")
-    ] = None
-    context_depth: Annotated[float | None, Meaning("the share of the added text before the own passage", "0 to 1")] = (
+    base_token_logprobs: Annotated[PerToken, Meaning("ln P of the token", "nats")] = (
         None
     )
-    thought: Annotated[str | None, Meaning("what the model thought before its answer (`greedy`, `sample`)")] = None
+    base_confidence: Annotated[PerToken, Meaning("the highest P", "0 to 1")] = None
+    context_tokens: Annotated[
+        int | None,
+        Meaning(
+            "the context's wanted length, with other passages; null: its own", "tokens"
+        ),
+    ] = None
+    context_depth: Annotated[
+        float | None,
+        Meaning("the share of the added text before the own passage", "0 to 1"),
+    ] = None
+    thought: Annotated[
+        str | None,
+        Meaning("what the model thought before its answer (`greedy`, `sample`)"),
+    ] = None
     thought_tokens: Annotated[
-        int | None, Meaning("length of the thought before the answer; null without thinking", "tokens")
+        int | None,
+        Meaning(
+            "length of the thought before the answer; null without thinking", "tokens"
+        ),
     ] = None
     thought_state: Annotated[
         ThoughtState | None,
         Meaning(
-            "`none`: no thought; `closed`: it has an end; `cut`: it has none, so there is no answer; `forced`: the "
-            "answer after we ended a cut thought. `greedy` has the last two both"
+            "`none`: no thought; `closed`: it has an end; `cut`: it has none, so there"
+            " is no answer; `forced`: the answer after we ended a cut thought. `greedy`"
+            " has the last two both"
         ),
     ] = None
-    contains_paper: Annotated[bool | None, Meaning("the same as `contains`, by the paper's rule")] = None
-    grading: Annotated[Grading | None, Meaning("the rule that the run's tables and gate follow")] = None
-    thought_ids: Annotated[tuple[int, ...] | None, _Unreported("ids of `thought`")] = None
-    prompt_digest: Annotated[str | None, Meaning("digest of the prompt's token ids; equal prompts have equal ones")] = (
+    contains_paper: Annotated[
+        bool | None, Meaning("the same as `contains`, by the paper's rule")
+    ] = None
+    grading: Annotated[
+        Grading | None, Meaning("the rule that the run's tables and gate follow")
+    ] = None
+    thought_ids: Annotated[tuple[int, ...] | None, _Unreported("ids of `thought`")] = (
         None
     )
+    prompt_digest: Annotated[
+        str | None,
+        Meaning("digest of the prompt's token ids; equal prompts have equal ones"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
-    """A matcher model's decision about one record's response; on disk it follows the record's key."""
+    """A matcher model's decision about one record's response; on disk it follows the
+    record's key."""
 
     matcher: Annotated[str, Meaning("the matcher's name")]
-    matcher_digest: Annotated[str, _Unreported("digest of the matcher's weights, as `weights_digest`")]
-    verdict: Annotated[bool | None, Meaning("whether the response means the same as a gold answer; null: not measured")]
+    matcher_digest: Annotated[
+        str, _Unreported("digest of the matcher's weights, as `weights_digest`")
+    ]
+    verdict: Annotated[
+        bool | None,
+        Meaning(
+            "whether the response means the same as a gold answer; null: not measured"
+        ),
+    ]
     probability: Annotated[
         float | None,
-        _Unreported("the matcher's probability of yes, where yes and no add up to 1; null: not measured", "0 to 1"),
+        _Unreported(
+            "the matcher's probability of yes, where yes and no add up to 1; null: not"
+            " measured",
+            "0 to 1",
+        ),
     ]
     status: Annotated[
         Status,
         Meaning(
-            "`ok`; `truncated`: the response was cut to fit the matcher's prompt; `excluded`: the prompt is too long "
-            "without a response too; `engine_error`: the engine failed"
+            "`ok`; `truncated`: the response was cut to fit the matcher's prompt;"
+            " `excluded`: the prompt is too long without a response too;"
+            " `engine_error`: the engine failed"
         ),
     ]
 
@@ -253,16 +397,19 @@ class ControlRow(VerdictRow):
     control: Annotated[
         ControlKind,
         Meaning(
-            "`same`: the response is the reference; `paraphrase`: the reference in another form, by rule; `other`: "
-            "another item's reference, which does not match"
+            "`same`: the response is the reference; `paraphrase`: the reference in"
+            " another form, by rule; `other`: another item's reference, which does not"
+            " match"
         ),
     ]
     response: Annotated[str, Meaning("the response that the matcher judges")]
 
 
-# A checkpoint's own columns, equal in all its records; PRUNING are the ones about its compression.
+# A checkpoint's own columns, equal in all its records; PRUNING are the ones about its
+# compression.
 METADATA = tuple(name for name in Origin.__struct_fields__ if name != "checkpoint")
 CONTEXT = ("context_tokens", "context_depth")
-IDENTITY = ("weights_digest", "architecture", "kv_cache")  # equal ones make a checkpoint a re-run of its base
+# equal ones make a checkpoint a re-run of its base
+IDENTITY = ("weights_digest", "architecture", "kv_cache")
 SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
 PRUNING = tuple(name for name in METADATA if name not in ("base", *IDENTITY))

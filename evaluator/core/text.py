@@ -1,13 +1,16 @@
 """Languages, and the form in which texts are compared.
 
-    code_of("Swahili") == code_of("swh") == code_of("sw") == "sw"
-    name_of("sw") == "swahili"
-    main_code("zh-Hans") == main_code("zho_Hans") == main_code("Chinese (Simplified)") == "zh"
+    code_of("Swahili") == code_of("swh") == code_of("sw") == "sw" name_of("sw") ==
+    "swahili" main_code("zh-Hans") == main_code("zho_Hans") == main_code("Chinese
+    (Simplified)") == "zh"
     normalise("The  Nile.") == "the nile"
 
-`languages.json` has a language in each line: its shortest code of ISO 639, its English name, then its other codes and
-the names that data sets use; also how languages write numbers (CLDR). A standard variety is its language (`cmn`: `zh`);
-others are languages of their own (`yue`). A language that is not in the table keeps its spelling, in lower case."""
+`languages.json` has a language in each line: its shortest code of ISO 639, its English
+name, then its other codes and the names that data sets use; also how languages write
+numbers (CLDR). A standard variety is its language (`cmn`: `zh`); others are languages
+of their own (`yue`). A language that is not in the table keeps its spelling, in lower
+case.
+"""
 
 import json
 import re
@@ -17,14 +20,22 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-_TABLE: Mapping[str, Any] = json.loads((Path(__file__).parent / "languages.json").read_text(encoding="utf-8"))
-_SPELLINGS: Mapping[str, list[str]] = {code: words.split(", ") for code, words in _TABLE["names"].items()}
-_NAMES = {code: words[0] for code, words in _SPELLINGS.items()}
-_CODES = {word: code for code, words in _SPELLINGS.items() for word in words} | {code: code for code in _NAMES}
-WITH_COMMA, BY_SPACE, _WITHOUT_SPACES = (
-    frozenset(_TABLE[habit].split()) for habit in ("decimal comma", "thousands by space", "no space between words")
+_TABLE: Mapping[str, Any] = json.loads(
+    (Path(__file__).parent / "languages.json").read_text(encoding="utf-8")
 )
-# The scripts that put no space between words, in 16 bits: Thai, Lao, Tibetan, Burmese, Khmer, Tai, kana, Chinese.
+_SPELLINGS: Mapping[str, list[str]] = {
+    code: words.split(", ") for code, words in _TABLE["names"].items()
+}
+_NAMES = {code: words[0] for code, words in _SPELLINGS.items()}
+_CODES = {word: code for code, words in _SPELLINGS.items() for word in words} | {
+    code: code for code in _NAMES
+}
+WITH_COMMA, BY_SPACE, _WITHOUT_SPACES = (
+    frozenset(_TABLE[habit].split())
+    for habit in ("decimal comma", "thousands by space", "no space between words")
+)
+# The scripts that put no space between words, in 16 bits: Thai, Lao, Tibetan, Burmese,
+# Khmer, Tai, kana, Chinese.
 UNSPACED = (
     r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u2e80-\u2fdf\u3005-\u3007\u3031-\u3035"
     r"\u303b\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff"
@@ -43,7 +54,8 @@ ARTICLES = {
 
 
 class _Kept(dict[int, int | None]):
-    """The table of `str.translate`: it deletes punctuation. Each character is looked up once."""
+    """The table of `str.translate`: it deletes punctuation. Each character is looked
+    up once."""
 
     def __missing__(self, code: int) -> int | None:
         kept = self[code] = None if is_punctuation(chr(code)) else code
@@ -62,7 +74,8 @@ def code_of(language: str) -> str:
 
 
 def name_of(language: str) -> str:
-    """The English name, in lower case, of a language that is given by name or by code."""
+    """The English name, in lower case, of a language that is given by name or by
+    code."""
     code = code_of(language)
     return _NAMES.get(code, code)
 
@@ -80,7 +93,8 @@ def is_known(language: str) -> bool:
 
 
 def without_spaces(language: str) -> bool:
-    """Whether a language, given by name or code (`thai`, `th`, `zh-CN`), puts no space between words."""
+    """Whether a language, given by name or code (`thai`, `th`, `zh-CN`), puts no
+    space between words."""
     return main_code(language) in _WITHOUT_SPACES
 
 
@@ -90,20 +104,28 @@ def is_punctuation(char: str) -> bool:
 
 @cache
 def punctuation() -> re.Pattern[str]:
-    """Runs of it, of 16 bits: `re` finds it by a table, in a third of the time of `str.translate`; other sets it looks
-    through."""
-    return re.compile(f"[{re.escape(''.join(filter(is_punctuation, map(chr, range(2**16)))))}]+")
+    """Runs of it, of 16 bits: `re` finds it by a table, in a third of the time of
+    `str.translate`; other sets it looks through."""
+    return re.compile(
+        f"[{re.escape(''.join(filter(is_punctuation, map(chr, range(2**16)))))}]+"
+    )
 
 
 def normalise(text: str) -> str:
-    """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
+    """NFC, lower-case, without Unicode punctuation (category P), white space
+    collapsed to single spaces and trimmed."""
     text = unicodedata.normalize("NFC", text).lower()
-    kept = text.translate(_WITHOUT_PUNCTUATION) if LARGE.search(text) else punctuation().sub("", text)
+    kept = (
+        text.translate(_WITHOUT_PUNCTUATION)
+        if LARGE.search(text)
+        else punctuation().sub("", text)
+    )
     return " ".join(kept.split())
 
 
 def split_tokens(text: str, language: str) -> list[str]:
-    """The units of token F1: words split at white space, but characters in scripts that put no space between words.
+    """The units of token F1: words split at white space, but characters in scripts
+    that put no space between words.
 
     In a language of such a script, every character is one."""
     if without_spaces(language):

@@ -1,6 +1,11 @@
-"""Decisions on a run's numbers: the gate's verdicts, when a screened sweep stops, and what moved between two runs.
+"""Decisions on a run's numbers: the gate's verdicts, when a screened sweep stops, and
+what moved between two runs.
 
-- `decision.decide(paired, Thresholds())`: one checkpoint's decision. Pure: arrays and tolerances in, a decision out.
-- `verdicts.judge(inputs, Thresholds())`: the verdicts on all compressed checkpoints of a run.
+- `decision.decide(paired, Thresholds())`: one checkpoint's decision. Pure: arrays and
+  tolerances in, a decision out.
+- `verdicts.judge(inputs, Thresholds())`: the verdicts on all compressed checkpoints of
+  a run.
 - `words.paragraph(verdicts)`: the verdicts in plain words.
-- `comparison.compare(side_a, side_b).frame`: what moved, by checkpoint, task, measure and language."""
+- `comparison.compare(side_a, side_b).frame`: what moved, by checkpoint, task, measure
+  and language.
+"""

@@ -1,15 +1,22 @@
-"""The tolerances for a compressed checkpoint: the thresholds of `resurface gate`, or `gate:` in a sweep file.
+"""The tolerances for a compressed checkpoint: the thresholds of `resurface gate`, or
+`gate:` in a sweep file.
 
     gate: {max_drop: 1, max_flips: 5, max_lost: null}      # null: not judged
 
-The default criteria are open and choice accuracy, mc_only and lost. The gate judges the others only if they are set.
-The defaults do not follow from a theory: set them to a loss that your users would notice. Thresholds do not change
-records or tables."""
+The default criteria are open and choice accuracy, mc_only and lost. The gate judges
+the others only if they are set. The defaults do not follow from a theory: set them
+to a loss that your users would notice. Thresholds do not change records or tables."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, unknown
@@ -20,62 +27,109 @@ Share = Annotated[float, Field(ge=0, le=1)] | None
 
 
 class Thresholds(Frozen):
-    """Each is a tolerance; null: the gate does not judge it. Raises ValueError where two contradict each other."""
+    """Each is a tolerance; null: the gate does not judge it. Raises ValueError where
+    two contradict each other."""
 
-    max_drop: Percent = Field(2.0, description="percentage points of accuracy, open and choice, that it may lose")
-    max_drop_language: Percent = Field(
-        5.0, description="points of accuracy within one language; never less than max_drop"
+    max_drop: Percent = Field(
+        2.0,
+        description="percentage points of accuracy, open and choice, that it may lose",
     )
-    max_mc_only: Percent = Field(5.0, description="percent of the known answers that it may pick but no longer say")
-    max_lost: Percent = Field(2.0, description="percent of the known answers that it may neither say nor pick")
+    max_drop_language: Percent = Field(
+        5.0,
+        description="points of accuracy within one language; never less than max_drop",
+    )
+    max_mc_only: Percent = Field(
+        5.0,
+        description="percent of the known answers that it may pick but no longer say",
+    )
+    max_lost: Percent = Field(
+        2.0, description="percent of the known answers that it may neither say nor pick"
+    )
     min_recovery: Percent = Field(
-        None, description="percent of the base's accuracy, open and choice, that must be left"
+        None,
+        description=(
+            "percent of the base's accuracy, open and choice, that must be left"
+        ),
     )
     max_flips: Percent = Field(
-        None, description="percent of the items that may go from right to wrong or back, open and choice"
+        None,
+        description=(
+            "percent of the items that may go from right to wrong or back, open and"
+            " choice"
+        ),
     )
     max_delta_pr: Amount = Field(
-        None, description="how much more open may fall than choice, as shares above guessing (Delta_PR)"
+        None,
+        description=(
+            "how much more open may fall than choice, as shares above guessing"
+            " (Delta_PR)"
+        ),
     )
-    max_kld: Amount = Field(None, description="mean KL divergence from the base in nats a token (probe fidelity)")
-    min_ear: Share = Field(None, description="least expected acceptance rate (EAR), 0 to 1 (probe fidelity)")
+    max_kld: Amount = Field(
+        None,
+        description="mean KL divergence from the base in nats a token (probe fidelity)",
+    )
+    min_ear: Share = Field(
+        None,
+        description="least expected acceptance rate (EAR), 0 to 1 (probe fidelity)",
+    )
     languages: bool = Field(True, description="judge each language too")
 
     @property
     def drop_language(self) -> float | None:
-        """The tolerance within one language: `max_drop_language`, and at least `max_drop`."""
+        """The tolerance within one language: `max_drop_language`, and at least
+        `max_drop`."""
         total, apart = self.max_drop, self.max_drop_language
         return apart if apart is None or total is None else max(apart, total)
 
     @model_serializer(mode="wrap")
     def _stated(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Only the fields that were set. A written default would count as a setting when it is read again."""
-        return {name: value for name, value in written(self).items() if name in self.model_fields_set}
+        """Only the fields that were set. A written default would count as a setting
+        when it is read again."""
+        return {
+            name: value
+            for name, value in written(self).items()
+            if name in self.model_fields_set
+        }
 
     @model_validator(mode="after")
     def _agree(self) -> "Thresholds":
-        apart = self.max_drop_language if "max_drop_language" in self.model_fields_set else None
+        apart = (
+            self.max_drop_language
+            if "max_drop_language" in self.model_fields_set
+            else None
+        )
         if apart is not None and not self.languages:
-            raise ValueError(f"max_drop_language: {apart:g} contradicts languages: false")
+            raise ValueError(
+                f"max_drop_language: {apart:g} contradicts languages: false"
+            )
         if apart is not None and self.max_drop is not None and apart < self.max_drop:
             raise ValueError(
-                f"max_drop_language: {apart:g} contradicts max_drop: {self.max_drop:g}: it must be at least as large"
+                f"max_drop_language: {apart:g} contradicts max_drop: {self.max_drop:g}:"
+                " it must be at least as large"
             )
-        if all(value is None for name, value in self if name not in ("languages", "max_drop_language")):
+        if all(
+            value is None
+            for name, value in self
+            if name not in ("languages", "max_drop_language")
+        ):
             raise ValueError("every threshold is null: there is nothing to judge")
         return self
 
 
 class Screen(Frozen):
-    """How a sweep stops early: the gate judges first items, then more, until its verdict is certain (`screen:`)."""
+    """How a sweep stops early: the gate judges first items, then more, until its
+    verdict is certain (`screen:`)."""
 
-    items: Annotated[int, Field(ge=10)] = Field(100, description="items at the first look; then 20 % more")
+    items: Annotated[int, Field(ge=10)] = Field(
+        100, description="items at the first look; then 20 % more"
+    )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of the items' order")
 
 
 def thresholds_of(run: Mapping[str, Any], place: str, **given: object) -> Thresholds:
-    """The thresholds `given`, then those that run.json states, then the default ones. Raises InputError naming `place`,
-    field and value."""
+    """The thresholds `given`, then those that run.json states, then the default
+    ones. Raises InputError naming `place`, field and value."""
     config = run.get("config")
     stated = config.get("gate") if isinstance(config, Mapping) else None
     for name in given.keys() - Thresholds.model_fields.keys():
@@ -86,5 +140,9 @@ def thresholds_of(run: Mapping[str, Any], place: str, **given: object) -> Thresh
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(["config.gate", *map(str, problem["loc"])])
-        where = problem["loc"][0] if given.keys() & {*problem["loc"]} else f"{place}: {field}"
+        where = (
+            problem["loc"][0]
+            if given.keys() & {*problem["loc"]}
+            else f"{place}: {field}"
+        )
         raise InputError(f"{where}: {problem['input']!r}: {problem['msg']}") from error

@@ -1,4 +1,5 @@
-"""A verdict in plain words and as JSON (RUN/gate.json): the use that the checkpoint is fit for, and why."""
+"""A verdict in plain words and as JSON (RUN/gate.json): the use that the checkpoint
+is fit for, and why."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,8 +12,24 @@ from evaluator.store.run_json import Failure
 
 _MOST = 2  # reasons that a sentence names
 _NAMES = 3  # languages
-_COUNTED: dict[Outcome, str] = {"BLOCK": "blocked", "ANOMALOUS": "anomalous", "WARN": "undecided", "PASS": "passed"}
-_NUMBERS = ("language", "state", "value", "low", "high", "threshold", "n", "contexts", "missing")  # of a check
+_COUNTED: dict[Outcome, str] = {
+    "BLOCK": "blocked",
+    "ANOMALOUS": "anomalous",
+    "WARN": "undecided",
+    "PASS": "passed",
+}
+# of a check
+_NUMBERS = (
+    "language",
+    "state",
+    "value",
+    "low",
+    "high",
+    "threshold",
+    "n",
+    "contexts",
+    "missing",
+)
 NO_BASE = "No checkpoint of this run has a base to compare it with."
 
 
@@ -33,7 +50,10 @@ def usable(verdict: Verdict) -> str:
     if "recognising" in shown:
         return "not usable"
     if "saying" in shown:
-        picks = any(check.pooled and check.state == "within" for check in verdict.of("choice_drop"))
+        picks = any(
+            check.pooled and check.state == "within"
+            for check in verdict.of("choice_drop")
+        )
         return "usable for recognition only" if picks else "not usable for open answers"
     if "changing" in shown:
         return "right about as often, on other questions"
@@ -46,14 +66,18 @@ def why(verdict: Verdict, most: int = _MOST) -> str:
         told = verdict.incomparable or verdict.anomaly or ""
     elif verdict.unjudged:
         told = (
-            f"{verdict.unjudged:,} of {verdict.planned:,} planned items have no judgement: as losses or as gains, they "
-            "would change the verdict"
+            f"{verdict.unjudged:,} of {verdict.planned:,} planned items have no"
+            " judgement: as losses or as gains, they would change the verdict"
         )
     elif verdict.outcome == "BLOCK":
         beyond = verdict.having("beyond")
-        worst_first = [check for check in beyond if check.pooled] or sorted(beyond, key=_badness, reverse=True)
+        worst_first = [check for check in beyond if check.pooled] or sorted(
+            beyond, key=_badness, reverse=True
+        )
         told = ", ".join(map(_told, worst_first[:most]))
-        told += f", and {len(worst_first) - most} more" if len(worst_first) > most else ""
+        told += (
+            f", and {len(worst_first) - most} more" if len(worst_first) > most else ""
+        )
     elif verdict.outcome == "WARN":
         told = _lacking(verdict)
     else:
@@ -61,7 +85,9 @@ def why(verdict: Verdict, most: int = _MOST) -> str:
         if not told:
             items = max(check.n for check in verdict.checks if check.pooled)
             told = f"within every tolerance, on {items:,} items"
-        if unmeasured := [check.criterion.told for check in verdict.having("unmeasured")]:
+        if unmeasured := [
+            check.criterion.told for check in verdict.having("unmeasured")
+        ]:
             told += f"; not measured: {', '.join(unmeasured)}"
     return told if verdict.early is None else f"{told}; {verdict.early}"
 
@@ -82,14 +108,20 @@ def paragraph(verdicts: Sequence[Verdict]) -> str:
     sentences = []
     for verdict in verdicts:
         where = f" on {verdict.task}" if several else ""
-        sentences.append(f"{verdict.checkpoint}{where}: {usable(verdict)} ({why(verdict)}).")
+        sentences.append(
+            f"{verdict.checkpoint}{where}: {usable(verdict)} ({why(verdict)})."
+        )
     return " ".join(sentences) or NO_BASE
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
     """All verdicts counted: "4 of 5 blocked, 1 undecided"."""
     counts = Counter(verdict.outcome for verdict in verdicts)
-    told = [f"{counts[outcome]:,} {word}" for outcome, word in _COUNTED.items() if counts[outcome]]
+    told = [
+        f"{counts[outcome]:,} {word}"
+        for outcome, word in _COUNTED.items()
+        if counts[outcome]
+    ]
     if not told:
         return NO_BASE
     count, _, rest = told[0].partition(" ")
@@ -97,33 +129,57 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def _lacking(verdict: Verdict) -> str:
-    """The reason for WARN: the undecided check that needs most items (pooled ones first), and the number of others."""
+    """The reason for WARN: the undecided check that needs most items (pooled ones
+    first), and the number of others."""
     undecided = verdict.having("undecided")
     if not verdict.checks:
         return "no item was measured in both it and its base"
     if not undecided:
         judged = any(check.criterion.shows == "saying" for check in verdict.checks)
-        return "open answers were not measured" if judged else "no tolerance judges open answers: a PASS needs one"
+        return (
+            "open answers were not measured"
+            if judged
+            else "no tolerance judges open answers: a PASS needs one"
+        )
     pooled = [check for check in undecided if check.pooled]
-    hardest = max(pooled or undecided, key=lambda check: (check.enough is None, check.enough or 0))
+    hardest = max(
+        pooled or undecided, key=lambda check: (check.enough is None, check.enough or 0)
+    )
     more = len(undecided) - 1
-    others = f"; {_counted(more, 'more check')} {'is' if more == 1 else 'are'} undecided" if more else ""
+    others = (
+        f"; {_counted(more, 'more check')} {'is' if more == 1 else 'are'} undecided"
+        if more
+        else ""
+    )
     return _undecided(hardest) + others
 
 
 def _undecided(check: Check) -> str:
     counted = check.criterion.counted
     if check.value is None and check.criterion.table:
-        return f"{check.criterion.told} has no interval in table {check.criterion.table}"
+        return (
+            f"{check.criterion.told} has no interval in table {check.criterion.table}"
+        )
     if check.value is None:
-        return f"no {counted}{_place(check)} of both the base and the checkpoint can be judged"
+        return (
+            f"no {counted}{_place(check)} of both the base and the checkpoint can be"
+            " judged"
+        )
     if check.contexts < FEWEST:
-        items, contexts = _counted(check.n, counted.removesuffix("s")), _counted(check.contexts, "context")
-        return f"{items}{_place(check)} in {contexts}: a verdict needs {FEWEST} contexts"
+        items, contexts = (
+            _counted(check.n, counted.removesuffix("s")),
+            _counted(check.contexts, "context"),
+        )
+        return (
+            f"{items}{_place(check)} in {contexts}: a verdict needs {FEWEST} contexts"
+        )
     if check.enough is None:
         return f"{_told(check)}; it would take more {counted} than a run can have"
     unit = 10 ** max(0, len(str(check.enough)) - 2)  # an estimate has two digits
-    return f"{_told(check)}; it would take about {-(-check.enough // unit) * unit:,} {counted}{_place(check)}"
+    return (
+        f"{_told(check)}; it would take about"
+        f" {-(-check.enough // unit) * unit:,} {counted}{_place(check)}"
+    )
 
 
 def _counted(number: int, what: str) -> str:
@@ -131,21 +187,47 @@ def _counted(number: int, what: str) -> str:
 
 
 def _well_elsewhere(verdict: Verdict) -> bool:
-    """Whether the loss is limited to some languages. Each other language then stays within the pooled tolerance."""
+    """Whether the loss is limited to some languages. Each other language then stays
+    within the pooled tolerance."""
     drops = [check for check in verdict.checks if not check.pooled]
     bad = {check.language for check in drops if check.state == "beyond"}
-    most = {check.criterion.name: check.threshold for check in verdict.checks if check.pooled}
-    others = [check for check in drops if check.language not in bad and check.value is not None]
-    return bool(bad and others) and all((check.value or 0.0) <= most[check.criterion.name] for check in others)
+    most = {
+        check.criterion.name: check.threshold
+        for check in verdict.checks
+        if check.pooled
+    }
+    others = [
+        check
+        for check in drops
+        if check.language not in bad and check.value is not None
+    ]
+    return bool(bad and others) and all(
+        (check.value or 0.0) <= most[check.criterion.name] for check in others
+    )
 
 
 def _in_languages(beyond: Sequence[Check]) -> str:
-    """The languages in which an otherwise usable checkpoint fails: "not usable in Bengali"."""
-    ranked = sorted((check for check in beyond if not check.pooled), key=_badness, reverse=True)
-    gone = list(dict.fromkeys(check.language for check in ranked if check.criterion.shows == "recognising"))
-    silent = [each for each in dict.fromkeys(check.language for check in ranked) if each not in gone]
+    """The languages in which an otherwise usable checkpoint fails: "not usable in
+    Bengali"."""
+    ranked = sorted(
+        (check for check in beyond if not check.pooled), key=_badness, reverse=True
+    )
+    gone = list(
+        dict.fromkeys(
+            check.language for check in ranked if check.criterion.shows == "recognising"
+        )
+    )
+    silent = [
+        each
+        for each in dict.fromkeys(check.language for check in ranked)
+        if each not in gone
+    ]
     told = {"not usable": gone, "usable for recognition only": silent}
-    return "; ".join(f"{what} in {_named(languages)}" for what, languages in told.items() if languages)
+    return "; ".join(
+        f"{what} in {_named(languages)}"
+        for what, languages in told.items()
+        if languages
+    )
 
 
 def _badness(check: Check) -> float:
@@ -159,7 +241,10 @@ def _told(check: Check) -> str:
     kind = check.criterion.kind
     low, high = (kind.shown(end, unit=False) for end in (check.low, check.high))
     bound = f"{'at least' if check.criterion.least else 'at most'} {kind.shown(check.threshold, unit=False)}"
-    return f"{check.criterion.told}{_place(check)} {kind.shown(check.value)} ({low} to {high}; {bound})"
+    return (
+        f"{check.criterion.told}{_place(check)} {kind.shown(check.value)} ({low} to"
+        f" {high}; {bound})"
+    )
 
 
 def _place(check: Check) -> str:
@@ -168,15 +253,25 @@ def _place(check: Check) -> str:
 
 def _named(languages: Sequence[str]) -> str:
     """Names as in the data sets. Longer names start with a capital; codes do not."""
-    names = [name if len(name) <= 3 else name[:1].upper() + name[1:] for name in languages[:_NAMES]]
+    names = [
+        name if len(name) <= 3 else name[:1].upper() + name[1:]
+        for name in languages[:_NAMES]
+    ]
     more = len(languages) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequence[Failure] = ()) -> dict[str, Any]:
-    """RUN/gate.json, shares as fractions of 1. `verdict` is the worst of any checkpoint; WARN without any, and at best
-    WARN if a checkpoint or one of its tasks failed, as nothing judged it."""
-    worst = max((verdict.outcome for verdict in verdicts), key=OUTCOMES.index, default="WARN")
+def document(
+    verdicts: Sequence[Verdict],
+    thresholds: Thresholds,
+    failures: Sequence[Failure] = (),
+) -> dict[str, Any]:
+    """RUN/gate.json, shares as fractions of 1. `verdict` is the worst of any
+    checkpoint; WARN without any, and at best WARN if a checkpoint or one of its
+    tasks failed, as nothing judged it."""
+    worst = max(
+        (verdict.outcome for verdict in verdicts), key=OUTCOMES.index, default="WARN"
+    )
     return {
         "schema_version": 2,
         "verdict": "WARN" if failures and worst == "PASS" else worst,
@@ -205,5 +300,8 @@ def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequ
             }
             for verdict in verdicts
         ],
-        "not_judged": [{"checkpoint": each.checkpoint, "task": each.task, "why": each.reason} for each in failures],
+        "not_judged": [
+            {"checkpoint": each.checkpoint, "task": each.task, "why": each.reason}
+            for each in failures
+        ],
     }

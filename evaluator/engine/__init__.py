@@ -1,6 +1,9 @@
-"""Engines generate from token ids and score them. `base` defines the interface; only `vllm` imports vLLM.
+"""Engines generate from token ids and score them. `base` defines the interface; only
+`vllm` imports vLLM.
 
-Importing this package imports neither torch nor vLLM: an engine does that when it is built."""
+Importing this package imports neither torch nor vLLM: an engine does that when it is
+built.
+"""
 
 from evaluator.engine.config import ENGINES
 from evaluator.engine.torch_engine import TORCH

@@ -1,4 +1,5 @@
-"""An engine decides here, before it computes: how many requests it takes, which it refuses, and which share work."""
+"""An engine decides here, before it computes: how many requests it takes, which it
+refuses, and which share work."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,20 +7,32 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from evaluator.engine.base import TOO_LONG, Cancel, Generate, Request, RequestSource, Response, Score
+from evaluator.engine.base import (
+    TOO_LONG,
+    Cancel,
+    Generate,
+    Request,
+    RequestSource,
+    Response,
+    Score,
+)
 from evaluator.engine.distributions import unusable
 
-_QUEUED = 8  # requests that wait in an engine for the places of those that end in a step
+# requests that wait in an engine for the places of those that end in a step
+_QUEUED = 8
 _REFUSED = 64  # requests at a time
-_PER_TOKEN = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs")  # fields of a Response
+# fields of a Response
+_PER_TOKEN = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs")
 _BURST = 8  # a burst fills at least one row of so many
 
 
 def room(rows: int, in_flight: int, *, bursts: bool) -> int:
-    """How many requests an engine takes now that computes `rows` at a time and has `in_flight`.
+    """How many requests an engine takes now that computes `rows` at a time and has
+    `in_flight`.
 
-    In bursts, it takes none until an eighth of its rows is free: the steps in between only generate. A burst always
-    comes, as every request that ends frees a row."""
+    In bursts, it takes none until an eighth of its rows is free: the steps in
+    between only generate. A burst always comes, as every request that ends frees a
+    row."""
     if not bursts:
         return max(0, rows + _QUEUED - in_flight)
     free = rows - in_flight
@@ -27,19 +40,28 @@ def room(rows: int, in_flight: int, *, bursts: bool) -> int:
 
 
 def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:
-    """Why a model cannot answer a request, which could end its engine; None if it can. Both numbers in tokens."""
+    """Why a model cannot answer a request, which could end its engine; None if it
+    can. Both numbers in tokens."""
     continuation = request.continuation_ids if isinstance(request, Score) else ()
     generated = len(continuation) if isinstance(request, Score) else request.max_tokens
     if not request.prompt_ids:
         return "the prompt is empty"
     if generated < 1:
-        return "nothing to score" if isinstance(request, Score) else f"max_tokens is {generated}"
+        return (
+            "nothing to score"
+            if isinstance(request, Score)
+            else f"max_tokens is {generated}"
+        )
     if len(request.prompt_ids) + generated > max_model_len:
         return (
             f"{len(request.prompt_ids)} prompt tokens and {generated} more do not fit "
             f"the engine's {max_model_len} {TOO_LONG}"
         )
-    unchecked = request.prompt_ids[request.checked :] if isinstance(request, Generate) else request.prompt_ids
+    unchecked = (
+        request.prompt_ids[request.checked :]
+        if isinstance(request, Generate)
+        else request.prompt_ids
+    )
     for ids in (unchecked, continuation):
         if ids and not _are_below(vocabulary, ids):
             return f"a token id is outside the vocabulary of {vocabulary}"
@@ -60,13 +82,15 @@ def refuse(request: Request, reason: str) -> Response:
 
 
 class SharedScores:
-    """Answers a Score from a longer or equal continuation's after the same prompt, which contains it."""
+    """Answers a Score from a longer or equal continuation's after the same prompt,
+    which contains it."""
 
     def __init__(self) -> None:
         self._riders: dict[str, list[Score]] = {}
 
     def admit(self, requests: Iterable[Request]) -> list[Request]:
-        """The requests to compute, on which the others ride: first Generates and scores with a reference, in order."""
+        """The requests to compute, on which the others ride: first Generates and
+        scores with a reference, in order."""
         admitted: list[Request] = []
         groups: dict[tuple[int, ...], list[Score]] = {}
         for request in requests:
@@ -99,7 +123,8 @@ class SharedScores:
 
 @dataclass(frozen=True, slots=True)
 class Refusing:
-    """Takes an engine's place for items that kill it: every request fails with one reason."""
+    """Takes an engine's place for items that kill it: every request fails with one
+    reason."""
 
     name: str  # the engine's
     reason: str

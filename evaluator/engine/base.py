@@ -1,13 +1,15 @@
-"""The engine seam: requests go in, responses come out in any order, and callers know nothing else about an engine.
+"""The engine seam: requests go in, responses come out in any order, and callers know
+nothing else about an engine.
 
-The driver owns a `RequestSource`, and the engine pulls from it whenever it has room. So requests that follow from
-responses (the next step of a beam search) join the running batch without a barrier::
+The driver owns a `RequestSource`, and the engine pulls from it whenever it has room.
+So requests that follow from responses (the next step of a beam search) join the
+running batch without a barrier::
 
     for response in engine.run(source):      # the engine pauses while the driver handles the response
         source.handle(response)              # may make new requests available to the engine's next `take`
 
-An engine that can stream appends the tokens of a request to its `stream` as they are computed. `run` returns when the
-source has nothing to give and nothing is in flight."""
+An engine that can stream appends the tokens of a request to its `stream` as they are
+computed. `run` returns when the source has nothing to give and nothing is in flight."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,22 +21,26 @@ import msgspec
 
 
 class TokenTable(msgspec.Struct):
-    """The tokens of a step, of all requests. Readers look at few of the numbers, so none has an object of its own.
+    """The tokens of a step, of all requests. Readers look at few of the numbers, so
+    none has an object of its own.
 
-    Rows of `width` follow one another. A row has the token itself first. Then come the likeliest tokens in its place,
-    as in Response: at least as many as its request wants, or the whole vocabulary."""
+    Rows of `width` follow one another. A row has the token itself first. Then come
+    the likeliest tokens in its place, as in Response: at least as many as its
+    request wants, or the whole vocabulary."""
 
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()  # nats
     width: int = 0
 
 
-# A token of a streamed request: its table, and the place of the likeliest token in its row. Before it is the token.
+# A token of a streamed request: its table, and the place of the likeliest token in its
+# row. Before it is the token.
 Streamed = tuple[TokenTable, int]
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True):
-    """Generate up to `max_tokens` tokens; EOS or a stop id ends it earlier, and is then the last id of the response."""
+    """Generate up to `max_tokens` tokens; EOS or a stop id ends it earlier, and is
+    then the last id of the response."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -43,27 +49,35 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     seed: int | None = None
     top_logprobs: int = 0  # how many of the most likely tokens to report at every step
-    # Where the engine appends its tokens as they are computed, if it can, and before it answers. A token whose
-    # log-probability is NaN is left out, and so are all that follow it.
+    # Where the engine appends its tokens as they are computed, if it can, and before it
+    # answers. A token whose log-probability is NaN is left out, and so are all that
+    # follow it.
     stream: list[Streamed] | None = None
-    stream_only: bool = False  # its response need not repeat the stream: no tokens, no log-probabilities
+    # its response need not repeat the stream: no tokens, no log-probabilities
+    stream_only: bool = False
     stop_ids: tuple[int, ...] = ()  # ids that end it as EOS does
-    checked: int = 0  # so many prompt_ids are known to be ids: of a request that was answered, and of its answer
+    # so many prompt_ids are known to be ids: of a request that was answered, and of its
+    # answer
+    checked: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """How an engine treats the whole distributions at the positions of a Score: `distributions.py` has the file."""
+    """How an engine treats the whole distributions at the positions of a Score:
+    `distributions.py` has the file."""
 
     path: str
     keep: bool  # True: write them there; False: compare them with those that are there
-    top: int = 0  # keep the likeliest so many tokens, and the rest as one; 0: the whole vocabulary
+    # keep the likeliest so many tokens, and the rest as one; 0: the whole vocabulary
+    top: int = 0
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`.
-    With a `reference`, the engine itself stores the base's distributions or compares with them, so it never returns a
-    row as long as the vocabulary. An engine without references must not get one (`EngineKind.references`)."""
+    """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at
+    least one) after `prompt_ids`. With a `reference`, the engine itself stores the
+    base's distributions or compares with them, so it never returns a row as long as the
+    vocabulary. An engine without references must not get one (`EngineKind.references`).
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -72,71 +86,97 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """The rest of a request is needed no more. It has no response; earlier tokens may still arrive."""
+    """The rest of a request is needed no more. It has no response; earlier tokens
+    may still arrive."""
 
     request_id: str
 
 
 Request = Generate | Score
 
-TOO_LONG = "(max_model_len)"  # the end of why a request is refused that the model or its cache has no room for
+# the end of why a request is refused that the model or its cache has no room for
+TOO_LONG = "(max_model_len)"
 NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN)"
 
 
 class Divergence(NamedTuple):
-    """The distance of a distribution Q from the stored P of the same position, in nats unless stated otherwise."""
+    """The distance of a distribution Q from the stored P of the same position, in
+    nats unless stated otherwise."""
 
     kld: float  # sum P (ln P - ln Q)
     kld_reverse: float  # sum Q (ln Q - ln P)
     acceptance: float  # sum min(P, Q), from 0 to 1
     same_top: bool  # whether the likeliest token is the same
-    agreement: float  # the share of the first ranks (distributions.RANKS) with the same token in both
+    # the share of the first ranks (distributions.RANKS) with the same token in both
+    agreement: float
     reference_logprob: float  # ln P of the continuation's token
     reference_top: float  # the highest P, from 0 to 1
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
+    """The response to one request. Log-probabilities are the raw model's
+    (temperature 1, no nucleus), in nats."""
 
     request_id: str
     status: Literal["ok", "engine_error"] = "ok"
     error: str | None = None
     token_ids: tuple[int, ...] = ()  # generated ids, or the continuation of a Score
-    logprobs: tuple[float, ...] = ()  # one per token id; empty for a sampled Generate without top_logprobs
-    ranks: tuple[int, ...] = ()  # one per token id of a Score: 1 + number of vocabulary tokens that are more likely
-    # [step][k], most likely first, ties to the lower id. A Generate: k = its top_logprobs; empty where its stream has
-    # them. A Score: k = 1, so that the margin logprobs[0] - top_logprobs[0][0] is at hand.
+    # one per token id; empty for a sampled Generate without top_logprobs
+    logprobs: tuple[float, ...] = ()
+    # one per token id of a Score: 1 + number of vocabulary tokens that are more likely
+    ranks: tuple[int, ...] = ()
+    # [step][k], most likely first, ties to the lower id. A Generate: k = its
+    # top_logprobs; empty where its stream has them. A Score: k = 1, so that the margin
+    # logprobs[0] - top_logprobs[0][0] is at hand.
     top_ids: tuple[tuple[int, ...], ...] = ()
     top_logprobs: tuple[tuple[float, ...], ...] = ()
     cached_tokens: int | None = None  # prompt tokens that the prefix cache answered
-    divergences: tuple[Divergence, ...] = ()  # one per token id of a Score that compares
+    # one per token id of a Score that compares
+    divergences: tuple[Divergence, ...] = ()
 
     def or_error(self, vocabulary: int) -> "Response":
-        """This response, or an error if a log-probability is NaN (collapsed model) or a rank is outside the vocabulary.
-        Every engine returns responses through this method: no token is more likely than NaN, so each would rank first.
+        """This response, or an error if a log-probability is NaN (collapsed model) or a
+        rank is outside the vocabulary. Every engine returns responses through this
+        method: no token is more likely than NaN, so each would rank first.
         """
         if not self.logprobs and not self.ranks:
             return self
         error = None
-        if math.isnan(sum(self.logprobs) + sum([each.kld for each in self.divergences])):
+        if math.isnan(
+            sum(self.logprobs) + sum([each.kld for each in self.divergences])
+        ):
             error = NOT_NUMBERS
-        elif self.ranks and not len(self.ranks) == len(self.logprobs) == len(self.token_ids):
+        elif self.ranks and not len(self.ranks) == len(self.logprobs) == len(
+            self.token_ids
+        ):
             error = f"scores of {len(self.logprobs)} of {len(self.token_ids)} tokens"
         elif outside := [rank for rank in self.ranks if not 1 <= rank <= vocabulary]:
             error = f"a rank of {outside[0]} in a vocabulary of {vocabulary}"
-        return self if error is None else Response(request_id=self.request_id, status="engine_error", error=error)
+        return (
+            self
+            if error is None
+            else Response(
+                request_id=self.request_id, status="engine_error", error=error
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
     checkpoint: Path
-    swapped: bool  # True: into the running engine, in place; False: a fresh engine was built
+    # True: into the running engine, in place; False: a fresh engine was built
+    swapped: bool
     tensors: int  # how many the checkpoint brought and the engine loaded
     seconds: float
-    scoring: str = "forced"  # how continuations are scored: as configured (EngineConfig.scoring), or its fallback
-    notes: tuple[str, ...] = ()  # remarks for the user about how it is served, one line each
-    setup: Mapping[str, str] = field(default_factory=dict)  # the settings that the engine's numbers depend on
-    # The scales of a quantised cache: "from the checkpoint", "calculated" at each write, "none" (1); None: no such one
+    # how continuations are scored: as configured (EngineConfig.scoring), or its
+    # fallback
+    scoring: str = "forced"
+    # remarks for the user about how it is served, one line each
+    notes: tuple[str, ...] = ()
+    # the settings that the engine's numbers depend on
+    setup: Mapping[str, str] = field(default_factory=dict)
+    # The scales of a quantised cache: "from the checkpoint", "calculated" at each
+    # write, "none" (1); None: no such one
     kv_scales: str | None = None
 
 
@@ -144,11 +184,14 @@ class LoadReport:
 class EngineStats:
     """Counters of one engine since its last load.
 
-    Seconds are wall time between the first request and the last response of each `run`. In `busy_seconds` the engine's
-    device computed: the processor in each step, or a GPU as its own clock tells. In `waiting_seconds` the engine held
-    requests and computed nothing: its driver, its scheduler or its launches kept it waiting. In `idle_seconds` it held
-    no request. None: the engine does not measure them. `peak_memory`: bytes since the process began, summed over the
-    engine's workers: of a GPU torch's reserved memory, on a CPU the process's resident memory."""
+    Seconds are wall time between the first request and the last response of each `run`.
+    In `busy_seconds` the engine's device computed: the processor in each step, or a GPU
+    as its own clock tells. In `waiting_seconds` the engine held requests and computed
+    nothing: its driver, its scheduler or its launches kept it waiting. In
+    `idle_seconds` it held no request. None: the engine does not measure them.
+    `peak_memory`: bytes since the process began, summed over the engine's workers: of a
+    GPU torch's reserved memory, on a CPU the process's resident memory.
+    """
 
     requests: int = 0
     steps: int = 0
@@ -161,31 +204,59 @@ class EngineStats:
     peak_memory: int | None = None
 
     def plus(self, other: "EngineStats") -> "EngineStats":
-        """Both together: sums, and the higher peak. None only if neither measured it."""
+        """Both together: sums, and the higher peak. None only if neither measured
+        it."""
         found: dict[str, Any] = {}
         for name in (each.name for each in fields(self)):
-            known = [value for value in (getattr(self, name), getattr(other, name)) if value is not None]
-            found[name] = None if not known else max(known) if name == "peak_memory" else sum(known)
+            known = [
+                value
+                for value in (getattr(self, name), getattr(other, name))
+                if value is not None
+            ]
+            found[name] = (
+                None
+                if not known
+                else max(known)
+                if name == "peak_memory"
+                else sum(known)
+            )
         return EngineStats(**found)
 
     def since(self, earlier: "EngineStats") -> "EngineStats":
         """What was counted after `earlier`, of the same load."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        counted = [name for name, value in found.items() if value is not None and name != "peak_memory"]
-        return EngineStats(**found | {name: found[name] - (getattr(earlier, name) or 0) for name in counted})
+        counted = [
+            name
+            for name, value in found.items()
+            if value is not None and name != "peak_memory"
+        ]
+        return EngineStats(
+            **found
+            | {name: found[name] - (getattr(earlier, name) or 0) for name in counted}
+        )
 
     def shares(self) -> dict[str, float | None]:
-        """`idle_share`, `waiting_share`: their shares of the time, from 0 to 1; None if the engine does not measure."""
-        if self.waiting_seconds is None or self.idle_seconds is None or not self.busy_seconds:
+        """`idle_share`, `waiting_share`: their shares of the time, from 0 to 1; None
+        if the engine does not measure."""
+        if (
+            self.waiting_seconds is None
+            or self.idle_seconds is None
+            or not self.busy_seconds
+        ):
             return {"idle_share": None, "waiting_share": None}
         whole = self.busy_seconds + self.waiting_seconds + self.idle_seconds
-        return {"idle_share": self.idle_seconds / whole, "waiting_share": self.waiting_seconds / whole}
+        return {
+            "idle_share": self.idle_seconds / whole,
+            "waiting_share": self.waiting_seconds / whole,
+        }
 
 
 class RequestSource(Protocol):
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        """At most `limit` requests that are ready now; none if only a response can bring more. Every Cancel that is
-        ready comes before them, however small the limit: it makes room, and names a request that was given."""
+        """At most `limit` requests that are ready now; none if only a response can
+        bring more. Every Cancel that is ready comes before them, however small the
+        limit: it makes room, and names a request that was given.
+        """
 
 
 class Engine(Protocol):
@@ -196,11 +267,13 @@ class Engine(Protocol):
     dtype: str  # of its computations: "float32", "bfloat16", ...
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Serve `checkpoint` from now on. Raises InputError if its shapes or architecture differ from those of the
-        engine's first one, EngineError if the loaded weights differ from the files."""
+        """Serve `checkpoint` from now on. Raises InputError if its shapes or
+        architecture differ from those of the engine's first one, EngineError if the
+        loaded weights differ from the files."""
 
     def run(self, source: RequestSource) -> Iterator[Response]:
-        """Answer everything that the source gives, in any order, until it gives nothing and nothing is in flight."""
+        """Answer everything that the source gives, in any order, until it gives
+        nothing and nothing is in flight."""
 
     def stats(self) -> EngineStats: ...
 

@@ -1,29 +1,37 @@
-"""Beam search over any engine, by streamed rollouts: exact, one item at a time, with no barrier between items.
+"""Beam search over any engine, by streamed rollouts: exact, one item at a time, with no
+barrier between items.
 
-A step of beam search needs, for each of the `width` live prefixes, the few most likely next tokens (its *expansion*).
-Requesting one token per prefix and step would spend most of an engine's time on admission. Instead we request the
-greedy continuation of a prefix (a *rollout*) with its top log-probabilities, streamed token by token. Each of its
-positions is the expansion of one more prefix, and beam search mostly walks along such continuations. A branch gets a
-new rollout; a rollout without a live prefix is cancelled. So an item takes about as many engine steps as it generates
-tokens, and about as many token forwards as its beams hold tokens.
+A step of beam search needs, for each of the `width` live prefixes, the few most likely
+next tokens (its *expansion*). Requesting one token per prefix and step would spend most
+of an engine's time on admission. Instead we request the greedy continuation of a prefix
+(a *rollout*) with its top log-probabilities, streamed token by token. Each of its
+positions is the expansion of one more prefix, and beam search mostly walks along such
+continuations. A branch gets a new rollout; a rollout without a live prefix is
+cancelled. So an item takes about as many engine steps as it generates tokens, and about
+as many token forwards as its beams hold tokens.
 
-The search itself is that of transformers 5.19, `GenerationMixin._beam_search`, with length_penalty = 1.0 and
-early_stopping = False (so `num_return_sequences = num_beams = width`):
+The search itself is that of transformers 5.19, `GenerationMixin._beam_search`, with
+length_penalty = 1.0 and early_stopping = False (so `num_return_sequences = num_beams =
+width`):
 
-- every step ranks all one-token continuations of the live prefixes by their summed log-probability;
-- those among the best `width` that end in EOS are finished, with score = sum / generated length, EOS counted;
+- every step ranks all one-token continuations of the live prefixes by their summed
+  log-probability;
+- those among the best `width` that end in EOS are finished, with score = sum /
+  generated length, EOS counted;
 - the best `width` that do not end in EOS are the next live prefixes;
 - the best `width` finished ones are kept;
-- the search stops when `width` are finished and the best live prefix, scored at its present length, is not better than
-  the worst finished one;
+- the search stops when `width` are finished and the best live prefix, scored at its
+  present length, is not better than the worst finished one;
 - at `max_tokens` the best `width` continuations finish without EOS.
 
-transformers looks at (1 + number of EOS ids) * width candidates in each step. The selection above needs only the best
-`width + number of EOS ids` of each prefix, so rollouts request only these. A width of 1 is greedy search, there and
-here.
+transformers looks at (1 + number of EOS ids) * width candidates in each step. The
+selection above needs only the best `width + number of EOS ids` of each prefix, so
+rollouts request only these. A width of 1 is greedy search, there and here.
 
-Exact means: the same hypotheses where no two candidates are closer than the float rounding of their sums (ours are
-float64, transformers' float32). Ties go to the better prefix, then to the token that the engine lists first."""
+Exact means: the same hypotheses where no two candidates are closer than the float
+rounding of their sums (ours are float64, transformers' float32). Ties go to the better
+prefix, then to the token that the engine lists first.
+"""
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
@@ -44,31 +52,37 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
 class _Rollout(msgspec.Struct, eq=False):
     """The greedy continuation of a prefix, as far as it has come."""
 
-    rows: list[Streamed] = []  # its tokens, each with the expansion that it was the best of; the engine appends them
+    # its tokens, each with the expansion that it was the best of; the engine appends
+    # them
+    rows: list[Streamed] = []
     is_open: bool = True  # more is to come
 
 
 _NO_ROLLOUT = _Rollout(is_open=False)
 
 
-# (negated sum, place of the live beam, place in its expansion's table): compared as tuples, in C.
+# (negated sum, place of the live beam, place in its expansion's table): compared as
+# tuples, in C.
 _Candidate = tuple[float, int, int]
 
 
 class _Beam(msgspec.Struct, eq=False):
-    """A live prefix. It is on at most one rollout, `depth` tokens after the rollout's start."""
+    """A live prefix. It is on at most one rollout, `depth` tokens after the
+    rollout's start."""
 
     negated: float  # its log-probability, summed and negated, nats
     token_ids: tuple[int, ...]
     place: int  # among the live ones
     rollout: _Rollout
     depth: int = 0
-    row: Streamed | None = None  # its expansion, and its rollout's next token; None: unknown as yet
+    # its expansion, and its rollout's next token; None: unknown as yet
+    row: Streamed | None = None
     best: _Candidate | None = None  # of its expansion
 
 
 class BeamSearch:
-    """The beam search of one prompt: give it responses, it gives requests until it is `done`."""
+    """The beam search of one prompt: give it responses, it gives requests until it
+    is `done`."""
 
     def __init__(
         self,
@@ -81,42 +95,54 @@ class BeamSearch:
         first_request_id: str | None = None,
         first_stream: list[Streamed] | None = None,
     ) -> None:
-        """The first request's name and stream, if a driver shares it; others are named `request_prefix`/number."""
+        """The first request's name and stream, if a driver shares it; others are
+        named `request_prefix`/number."""
         if width < 1 or max_tokens < 1:
-            raise ValueError(f"width and max_tokens must be at least 1: width={width}, max_tokens={max_tokens}")
+            raise ValueError(
+                f"width and max_tokens must be at least 1: width={width},"
+                f" max_tokens={max_tokens}"
+            )
         self._request_prefix = request_prefix
         self._first_request_id = first_request_id
-        self._first_rollout = _Rollout() if first_stream is None else _Rollout(first_stream)
+        self._first_rollout = (
+            _Rollout() if first_stream is None else _Rollout(first_stream)
+        )
         self._prompt_ids = prompt_ids
         self._width = width
         self._max_tokens = max_tokens
         self._eos_ids = eos_ids
-        self._expansion = width + len(eos_ids)  # tokens of each prefix, or the whole vocabulary
+        # tokens of each prefix, or the whole vocabulary
+        self._expansion = width + len(eos_ids)
         self._live = [_Beam(0.0, (), 0, _NO_ROLLOUT)]  # best first
         self._finished: list[Hypothesis] = []  # best first, at most `width`
         self._in_flight: dict[str, _Rollout] = {}
-        self._unknown = self._live  # the live prefixes whose expansions are unknown, best first
+        # the live prefixes whose expansions are unknown, best first
+        self._unknown = self._live
         self._step = 0
         self._next_request = 0
         self.done = False
-        self.error: str | None = None  # why the engine could not answer; the search is then done without hypotheses
+        # why the engine could not answer; the search is then done without hypotheses
+        self.error: str | None = None
 
     def start(self) -> list[Generate]:
         """The first request: the prompt's own greedy continuation."""
         return [self._request(self._live[0])]
 
     def advance(self, answers: Iterable[Response] = ()) -> list[Generate | Cancel]:
-        """Take as many steps as the known expansions allow; returns requests for those that are missing.
+        """Take as many steps as the known expansions allow; returns requests for those
+        that are missing.
 
-        Answers to rollouts that were cancelled, or that arrive after `done`, are accepted and ignored."""
+        Answers to rollouts that were cancelled, or that arrive after `done`, are
+        accepted and ignored.
+        """
         for answer in answers:
             self._close(answer)
         if self.done:
             return []
         if self.error is not None:
             return self._finish([])
-        # No continuation is more likely than its prefix. So the best waiting prefix keeps blocking the step, whichever
-        # responses the other prefixes get.
+        # No continuation is more likely than its prefix. So the best waiting prefix
+        # keeps blocking the step, whichever responses the other prefixes get.
         best = self._unknown[0]
         if best.rollout.is_open and best.depth == len(best.rollout.rows):
             return []
@@ -134,8 +160,11 @@ class BeamSearch:
                 self._expansion = min(self._expansion, table.width - 1)
             if unknown:
                 to_request = [beam for beam in unknown if not beam.rollout.is_open]
-                # Beams are sorted. A bar above both of these decides everything: the step waits, and all are requested.
-                enough = max(unknown[0].negated, (to_request or unknown[:1])[-1].negated)
+                # Beams are sorted. A bar above both of these decides everything: the
+                # step waits, and all are requested.
+                enough = max(
+                    unknown[0].negated, (to_request or unknown[:1])[-1].negated
+                )
                 candidates, bar = self._best_candidates(enough)
                 if unknown[0].negated <= bar:
                     break
@@ -143,7 +172,11 @@ class BeamSearch:
                 candidates, _ = self._best_candidates(inf)
             self._take_step(candidates)
             waiting = self._live
-            if self._step == self._max_tokens or not self._live or self._cannot_improve():
+            if (
+                self._step == self._max_tokens
+                or not self._live
+                or self._cannot_improve()
+            ):
                 return self._finish(self._finished)
         self._unknown = unknown
         following = self._cancelled() if self._step > before else []
@@ -155,25 +188,39 @@ class BeamSearch:
         rollout = self._in_flight.pop(answer.request_id, None)
         if rollout is None:
             return
-        rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
+        # perhaps early: the engine may know an EOS that the search does not
+        rollout.is_open = False
         if answer.status != "ok":
             self.error = answer.error or answer.status
         columns = answer.token_ids, answer.top_ids, answer.logprobs, answer.top_logprobs
-        for token, ids, own, logprobs in islice(zip(*columns, strict=False), len(rollout.rows), None):
-            rollout.rows.append((TokenTable((token, *ids), (own, *logprobs), 1 + len(ids)), 1))
+        for token, ids, own, logprobs in islice(
+            zip(*columns, strict=False), len(rollout.rows), None
+        ):
+            rollout.rows.append(
+                (TokenTable((token, *ids), (own, *logprobs), 1 + len(ids)), 1)
+            )
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
-        """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
+        """The `width` best beams, best first; fewer only if fewer sequences exist,
+        none after an engine error."""
         assert self.done, "hypotheses() before the search is done"
         return tuple(self._finished)
 
     def _best_candidates(self, enough: float) -> tuple[list[_Candidate], float]:
-        """Continuations of the expanded live beams, best first, up to the `width`-th that does not end, since no later
-        one is selected. Ties go to the better beam, then to the earlier token. Also the negated sum of that last one,
-        infinite if there are fewer: a prefix that is strictly worse contributes neither a live beam nor a finished one.
-        The ranking stops early at a sum of `enough`."""
-        live, eos_ids, width, expansion = self._live, self._eos_ids, self._width, self._expansion
-        # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.
+        """Continuations of the expanded live beams, best first, up to the `width`-th
+        that does not end, since no later one is selected. Ties go to the better
+        beam, then to the earlier token. Also the negated sum of that last one,
+        infinite if there are fewer: a prefix that is strictly worse contributes
+        neither a live beam nor a finished one. The ranking stops early at a sum of
+        `enough`."""
+        live, eos_ids, width, expansion = (
+            self._live,
+            self._eos_ids,
+            self._width,
+            self._expansion,
+        )
+        # An expansion has its likeliest token first, so that expansions are merged: few
+        # of their tokens are looked at.
         heads = [beam.best for beam in live if beam.best is not None]
         heapify(heads)
         best: list[_Candidate] = []
@@ -207,24 +254,33 @@ class BeamSearch:
             table, start = beam.row  # type: ignore[misc]
             token = table.ids[place]
             if not at_end and token not in eos_ids:
-                following = _Beam(negated, (*beam.token_ids, token), len(live), _NO_ROLLOUT)
+                following = _Beam(
+                    negated, (*beam.token_ids, token), len(live), _NO_ROLLOUT
+                )
                 if token == table.ids[start - 1]:
                     following.rollout, following.depth = beam.rollout, beam.depth + 1
                 live.append(following)
             elif position < width:
                 score = -negated / self._step
-                hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)
+                hypothesis = Hypothesis(
+                    token_ids=(*beam.token_ids, token), logprob=-negated, score=score
+                )
                 self._finished.append(hypothesis)
         if len(self._finished) > finished:
-            self._finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals the earlier stays first
+            # stable: of equals the earlier stays first
+            self._finished.sort(key=lambda hypothesis: -hypothesis.score)
             del self._finished[width:]
         self._live = live
 
     def _cannot_improve(self) -> bool:
-        """transformers' `_check_early_stop_heuristic` for early_stopping = False and length_penalty = 1."""
+        """transformers' `_check_early_stop_heuristic` for early_stopping = False and
+        length_penalty = 1."""
         if len(self._finished) < self._width:
             return False
-        return self._width == 1 or -self._live[0].negated / self._step <= self._finished[-1].score
+        return (
+            self._width == 1
+            or -self._live[0].negated / self._step <= self._finished[-1].score
+        )
 
     def _finish(self, hypotheses: list[Hypothesis]) -> list[Generate | Cancel]:
         """End the search; returns what ends its rollouts."""
@@ -236,14 +292,21 @@ class BeamSearch:
     def _cancelled(self) -> list[Generate | Cancel]:
         """What ends the rollouts without a live prefix."""
         alive = {beam.rollout for beam in self._live}
-        dead = [request_id for request_id, rollout in self._in_flight.items() if rollout not in alive]
+        dead = [
+            request_id
+            for request_id, rollout in self._in_flight.items()
+            if rollout not in alive
+        ]
         for request_id in dead:
             del self._in_flight[request_id]
         return [Cancel(request_id=request_id) for request_id in dead]
 
     def _request(self, beam: _Beam) -> Generate:
         """Request the rollout that begins with a live prefix."""
-        beam.rollout, beam.depth = _Rollout() if self._next_request else self._first_rollout, 0
+        beam.rollout, beam.depth = (
+            _Rollout() if self._next_request else self._first_rollout,
+            0,
+        )
         first = self._next_request == 0 and self._first_request_id
         request_id = first or f"{self._request_prefix}/{self._next_request}"
         self._next_request += 1

@@ -1,7 +1,9 @@
 """The engines that exist, and how one is configured and built.
 
-An engine is one file with a class that satisfies `base.Engine`, and an `EngineKind` with the name for users. This
-folder's `__init__.py` fills `ENGINES`, one line for each kind. Options, YAML validation and "did you mean" read it."""
+An engine is one file with a class that satisfies `base.Engine`, and an `EngineKind`
+with the name for users. This folder's `__init__.py` fills `ENGINES`, one line for each
+kind. Options, YAML validation and "did you mean" read it.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,37 +19,54 @@ from evaluator.engine.base import Engine
 DType = Literal["auto", "float32", "bfloat16"]
 Scoring = Literal["forced", "prompt_logprobs"]
 Graphs = Literal["full", "piecewise", "decode", True, False]
-AUTO_CACHE = "auto"  # keys and values in the dtype of the computation, or in the checkpoint's kv_cache_scheme
+# keys and values in the dtype of the computation, or in the checkpoint's
+# kv_cache_scheme
+AUTO_CACHE = "auto"
 
 
 class EngineConfig(Frozen):
-    """How an engine is built. `auto` computes in the checkpoint's own dtype on a GPU. On a CPU it computes in
-    float32, or in the dtype that a quantised checkpoint needs."""
+    """How an engine is built. `auto` computes in the checkpoint's own dtype on a
+    GPU. On a CPU it computes in float32, or in the dtype that a quantised checkpoint
+    needs."""
 
     kind: str = "vllm"  # a name in ENGINES
     dtype: DType = "auto"
     max_model_len: int = Field(default=1088, ge=64)  # longest prompt + generated tokens
-    block_size: int | None = Field(default=None, ge=1)  # None: 32 on a CPU, vLLM's default on a GPU
-    max_num_seqs: int | None = Field(default=None, ge=1)  # requests at a time. None: 128; on a GPU by memory, up to 256
-    max_num_batched_tokens: int | None = Field(default=None, ge=1)  # in a step. None: by memory and model; GPU only
-    # The dtype of cached keys and values. A sweep's own `kv_cache` sets it, for each checkpoint.
-    kv_cache: str = Field(default=AUTO_CACHE, exclude_if=lambda value: value == AUTO_CACHE)
-    kv_cache_gib: int | None = Field(default=None, ge=1)  # None: 1 on a CPU, on a GPU by gpu_memory_utilization
+    # None: 32 on a CPU, vLLM's default on a GPU
+    block_size: int | None = Field(default=None, ge=1)
+    # requests at a time. None: 128; on a GPU by memory, up to 256
+    max_num_seqs: int | None = Field(default=None, ge=1)
+    # in a step. None: by memory and model; GPU only
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)
+    # The dtype of cached keys and values. A sweep's own `kv_cache` sets it, for each
+    # checkpoint.
+    kv_cache: str = Field(
+        default=AUTO_CACHE, exclude_if=lambda value: value == AUTO_CACHE
+    )
+    # None: 1 on a CPU, on a GPU by gpu_memory_utilization
+    kv_cache_gib: int | None = Field(default=None, ge=1)
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    shared_gpu: bool = False  # other processes may take and free memory of its GPU while it starts
+    # other processes may take and free memory of its GPU while it starts
+    shared_gpu: bool = False
     tensor_parallel: int = Field(default=1, ge=1, le=64)  # GPUs of one node
-    compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
-    # GPU only: which steps are CUDA graphs (vllm/arguments.py, docs/gpus.md). None and true: full; false: none.
+    # vLLM's torch.compile: slower to start, faster for large models
+    compile: bool = False
+    # GPU only: which steps are CUDA graphs (vllm/arguments.py, docs/gpus.md). None and
+    # true: full; false: none.
     cuda_graphs: Graphs | None = None
-    # Whether a running engine takes the next checkpoint's weights in place; without, each has a fresh engine.
+    # Whether a running engine takes the next checkpoint's weights in place; without,
+    # each has a fresh engine.
     swap: bool = True
-    # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
-    # sends prompt and continuation as one prompt each, which is slower and checks the former.
+    # How a continuation is scored: `forced` computes it after a prompt that all
+    # continuations share; `prompt_logprobs` sends prompt and continuation as one prompt
+    # each, which is slower and checks the former.
     scoring: Scoring = "forced"
-    # No number depends on the other rows of its batch: vLLM's batch-invariant mode, slower, on GPUs only. Engine torch
-    # computes one request at a time, so that it holds there anyway.
+    # No number depends on the other rows of its batch: vLLM's batch-invariant mode,
+    # slower, on GPUs only. Engine torch computes one request at a time, so that it
+    # holds there anyway.
     deterministic: bool = False
-    # With `auto`, a checkpoint may be computed in another dtype than its base; then every table shows that.
+    # With `auto`, a checkpoint may be computed in another dtype than its base; then
+    # every table shows that.
     mixed_dtypes: bool = False
     trust_remote_code: bool = False
 
@@ -59,10 +78,18 @@ class EngineConfig(Frozen):
     @model_validator(mode="after")
     def _settings_agree(self) -> "EngineConfig":
         if self.scoring not in ENGINES[self.kind].scorings:
-            able = ", ".join(each.name for each in ENGINES if self.scoring in each.scorings)
-            raise ValueError(f"scoring {self.scoring!r} is a way of engine {able}, not of {self.kind}")
+            able = ", ".join(
+                each.name for each in ENGINES if self.scoring in each.scorings
+            )
+            raise ValueError(
+                f"scoring {self.scoring!r} is a way of engine {able}, not of"
+                f" {self.kind}"
+            )
         if self.compile and isinstance(self.cuda_graphs, str):
-            raise ValueError(f"cuda_graphs: {self.cuda_graphs!r}: compile: true has graphs of its own, or none (false)")
+            raise ValueError(
+                f"cuda_graphs: {self.cuda_graphs!r}: compile: true has graphs of its"
+                " own, or none (false)"
+            )
         return self
 
 
@@ -70,18 +97,29 @@ class EngineConfig(Frozen):
 class EngineKind:
     name: str
     help: str  # one clause for help texts
-    build: Callable[[EngineConfig], Engine]  # imports its packages only when it is called
-    scorings: tuple[str, ...] = ("forced",)  # the values of EngineConfig.scoring that it knows
-    # Raises InputError for what certainly cannot be had on this machine, before anything starts; imports nothing heavy.
+    # imports its packages only when it is called
+    build: Callable[[EngineConfig], Engine]
+    # the values of EngineConfig.scoring that it knows
+    scorings: tuple[str, ...] = ("forced",)
+    # Raises InputError for what certainly cannot be had on this machine, before
+    # anything starts; imports nothing heavy.
     check_here: Callable[[EngineConfig], None] = lambda config: None
-    references: bool = False  # it keeps and compares the distributions of a Score (Score.reference)
-    # Raises InputError for what it certainly cannot serve. Gets the checkpoint in words, and `here` of `check_served`.
-    check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = lambda *_: None
+    # it keeps and compares the distributions of a Score (Score.reference)
+    references: bool = False
+    # Raises InputError for what it certainly cannot serve. Gets the checkpoint in
+    # words, and `here` of `check_served`.
+    check_quantisation: Callable[[EngineConfig, str, Quantisation, bool], None] = (
+        lambda *_: None
+    )
     # Tries quantised checkpoints, before anything starts; as `check_served`.
-    rehearse: Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] | None = None
-    # The values of EngineConfig.kv_cache that it serves; `here`: on this machine. Imports nothing heavy.
+    rehearse: (
+        Callable[[EngineConfig, Sequence[CheckpointInfo]], tuple[str, ...]] | None
+    ) = None
+    # The values of EngineConfig.kv_cache that it serves; `here`: on this machine.
+    # Imports nothing heavy.
     cache_dtypes: Callable[[bool], tuple[str, ...]] = lambda here: (AUTO_CACHE,)
-    # What dtype `auto` is here, for a dense checkpoint (None) or a quantised one; "auto": each checkpoint's own.
+    # What dtype `auto` is here, for a dense checkpoint (None) or a quantised one;
+    # "auto": each checkpoint's own.
     auto_dtype: Callable[[Quantisation | None], DType] = lambda quantisation: "float32"
 
 
@@ -93,15 +131,23 @@ def engines_help() -> str:
     return "; ".join(f"{each.name}: {each.help}" for each in ENGINES)
 
 
-def check_served(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
-    """Notes on how an engine serves checkpoints, on this machine if `here`. Raises InputError if it cannot."""
+def check_served(
+    config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool
+) -> tuple[str, ...]:
+    """Notes on how an engine serves checkpoints, on this machine if `here`. Raises
+    InputError if it cannot."""
     kind = ENGINES[config.kind]
     for info in checkpoints:
         if info.quantisation is not None:
-            kind.check_quantisation(config, f"checkpoint {info.path}", info.quantisation, here)
-    return kind.rehearse(config, checkpoints) if here and kind.rehearse is not None else ()
+            kind.check_quantisation(
+                config, f"checkpoint {info.path}", info.quantisation, here
+            )
+    return (
+        kind.rehearse(config, checkpoints) if here and kind.rehearse is not None else ()
+    )
 
 
 def build_engine(config: EngineConfig) -> Engine:
-    """The named engine, without a checkpoint. Raises InputError where its package is not installed."""
+    """The named engine, without a checkpoint. Raises InputError where its package is
+    not installed."""
     return ENGINES[config.kind].build(config)

@@ -1,13 +1,17 @@
-"""The distributions at the positions of a score: kept by a base, and compared with those of its compressed checkpoints.
+"""The distributions at the positions of a score: kept by a base, and compared with
+those of its compressed checkpoints.
 
-Each `Score` that stores distributions writes one safetensors file. It has the model's logits in their own dtype,
-without loss. With `top`, it has instead the log-probabilities of each row's `top` likeliest tokens and of all others
-together. Merging tokens can only hide differences (the data processing inequality). So with `top`, both divergences
-are lower bounds, and the acceptance is an upper bound. The file also has the continuation's log-probabilities and its
-ids; only a score of the same ids is compared with it.
+Each `Score` that stores distributions writes one safetensors file. It has the
+model's logits in their own dtype, without loss. With `top`, it has instead the
+log-probabilities of each row's `top` likeliest tokens and of all others together.
+Merging tokens can only hide differences (the data processing inequality). So with
+`top`, both divergences are lower bounds, and the acceptance is an upper bound. The
+file also has the continuation's log-probabilities and its ids; only a score of the
+same ids is compared with it.
 
-Engines call `unusable` before they compute and `referred` on the rows that they have computed. Everything is done in
-float32, with sums in float64. torch is imported when there are rows."""
+Engines call `unusable` before they compute and `referred` on the rows that they have
+computed. Everything is done in float32, with sums in float64. torch is imported when
+there are rows."""
 
 from __future__ import annotations
 
@@ -26,8 +30,11 @@ RANKS = 5  # the first ranks that are compared one by one
 WIDTH = len(Divergence._fields)  # columns of a table of divergences
 
 
-def unusable(reference: Reference, continuation_ids: Sequence[int], vocabulary: int) -> str | None:
-    """Why a kept reference cannot be compared with a score of these tokens; None if it can."""
+def unusable(
+    reference: Reference, continuation_ids: Sequence[int], vocabulary: int
+) -> str | None:
+    """Why a kept reference cannot be compared with a score of these tokens; None if
+    it can."""
     from safetensors import SafetensorError, safe_open
 
     if reference.keep:
@@ -36,16 +43,25 @@ def unusable(reference: Reference, continuation_ids: Sequence[int], vocabulary: 
         with safe_open(reference.path, framework="pt") as file:
             kept: dict[str, str] = file.metadata() or {}
     except (OSError, SafetensorError) as error:
-        return f"{reference.path}: the base's distributions are not there: {one_line(error)}"
+        return (
+            f"{reference.path}: the base's distributions are not there:"
+            f" {one_line(error)}"
+        )
     if kept.get("tokens") != ",".join(map(str, continuation_ids)):
         return f"{reference.path}: the base's distributions are those of other tokens"
     if kept.get("columns") != str(vocabulary):
-        return f"the base's distributions have {kept.get('columns')} columns, the vocabulary here has {vocabulary}"
+        return (
+            f"the base's distributions have {kept.get('columns')} columns, the"
+            f" vocabulary here has {vocabulary}"
+        )
     return None
 
 
-def referred(reference: Reference, logits_TV: Any, continuation_ids: Sequence[int]) -> tuple[Divergence, ...]:
-    """Store the rows, or return their Divergences from the stored ones. Row t predicts token t of the continuation."""
+def referred(
+    reference: Reference, logits_TV: Any, continuation_ids: Sequence[int]
+) -> tuple[Divergence, ...]:
+    """Store the rows, or return their Divergences from the stored ones. Row t
+    predicts token t of the continuation."""
     import torch
 
     table_TC = carry_out(reference, torch.as_tensor(logits_TV), continuation_ids)
@@ -61,15 +77,20 @@ def divergences_of(rows: Sequence[Sequence[float]]) -> tuple[Divergence, ...]:
 
 
 def carry_out(
-    reference: Reference, logits_TV: torch.Tensor, continuation_ids: Sequence[int], first: int = 0
+    reference: Reference,
+    logits_TV: torch.Tensor,
+    continuation_ids: Sequence[int],
+    first: int = 0,
 ) -> torch.Tensor | None:
-    """`referred` as a float32 table [T, WIDTH] of Divergence's fields; None: stored. Raises OSError for the file. What
-    is kept is compared from its row `first` on."""
+    """`referred` as a float32 table [T, WIDTH] of Divergence's fields; None: stored.
+    Raises OSError for the file. What is kept is compared from its row `first` on."""
     import torch
 
     tokens_T1 = torch.tensor(continuation_ids, device=logits_TV.device)[:, None]
     if not reference.keep:
-        return _compare(reference, logits_TV, tokens_T1, slice(first, first + len(continuation_ids)))
+        return _compare(
+            reference, logits_TV, tokens_T1, slice(first, first + len(continuation_ids))
+        )
     from safetensors.torch import save_file
 
     columns = logits_TV.shape[1]
@@ -86,20 +107,32 @@ def carry_out(
         kept = {"logits": logits_TV.contiguous()}
     path = Path(reference.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.writing"  # the store removes such files when a run begins
+    # the store removes such files when a run begins
+    temporary = path.parent / f".{path.name}.{os.getpid()}.writing"
     try:
-        save_file(kept, temporary, metadata={"tokens": ",".join(map(str, continuation_ids)), "columns": str(columns)})
+        save_file(
+            kept,
+            temporary,
+            metadata={
+                "tokens": ",".join(map(str, continuation_ids)),
+                "columns": str(columns),
+            },
+        )
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     return None
 
 
-def _compare(reference: Reference, logits_TV: torch.Tensor, tokens_T1: torch.Tensor, rows: slice) -> torch.Tensor:
+def _compare(
+    reference: Reference, logits_TV: torch.Tensor, tokens_T1: torch.Tensor, rows: slice
+) -> torch.Tensor:
     import torch
     from safetensors import safe_open
 
-    with safe_open(reference.path, framework="pt", device=str(logits_TV.device)) as file:
+    with safe_open(
+        reference.path, framework="pt", device=str(logits_TV.device)
+    ) as file:
         kept = {name: file.get_slice(name)[rows] for name in file.keys()}  # noqa: SIM118  (not a dict)
     logprobs_q = _logprobs(logits_TV)
     if "logits" in kept:
@@ -131,19 +164,28 @@ def _compare(reference: Reference, logits_TV: torch.Tensor, tokens_T1: torch.Ten
 
 
 def _expected(p: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:
-    """The mean of each row's differences under p. What cannot happen counts nothing; rounding gives nothing below 0."""
+    """The mean of each row's differences under p. What cannot happen counts nothing;
+    rounding gives nothing below 0."""
     import torch
 
-    return (p * difference).masked_fill_(p == 0, 0).sum(1, dtype=torch.float64).clamp_(min=0)
+    return (
+        (p * difference)
+        .masked_fill_(p == 0, 0)
+        .sum(1, dtype=torch.float64)
+        .clamp_(min=0)
+    )
 
 
 def _logprobs(logits_TV: torch.Tensor) -> torch.Tensor:
-    """float32, the sum in float64: torch's own log_softmax of long float32 rows errs by 1e-5, always to one side."""
+    """float32, the sum in float64: torch's own log_softmax of long float32 rows errs
+    by 1e-5, always to one side."""
     import torch
 
     shifted = logits_TV.float()
     shifted = shifted - shifted.amax(1, keepdim=True)
-    return shifted.sub_(shifted.exp().sum(1, keepdim=True, dtype=torch.float64).log_().float())
+    return shifted.sub_(
+        shifted.exp().sum(1, keepdim=True, dtype=torch.float64).log_().float()
+    )
 
 
 def _rest(logprobs_TV: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
@@ -152,8 +194,11 @@ def _rest(logprobs_TV: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
 
 
 def _ordered(values_TV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids of each row's `count` highest values, and these, descending; equal ones by id, but for the last."""
+    """The ids of each row's `count` highest values, and these, descending; equal
+    ones by id, but for the last."""
     highest_TK, ids_TK = values_TV.topk(min(count, values_TV.shape[1]), 1)
     ids_TK, by_id = ids_TK.sort(1)
-    ordered_TK, order = highest_TK.gather(1, by_id).sort(dim=1, descending=True, stable=True)
+    ordered_TK, order = highest_TK.gather(1, by_id).sort(
+        dim=1, descending=True, stable=True
+    )
     return ids_TK.gather(1, order), ordered_TK

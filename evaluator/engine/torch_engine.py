@@ -1,11 +1,13 @@
 """The oracle: transformers, one request at a time, float32 by default.
 
-Nothing here is fast; everything is plain. Tests compare the other engines with it, and it serves where vLLM is not
-installed (`--engine torch`). torch is imported when an engine is built.
+Nothing here is fast; everything is plain. Tests compare the other engines with it,
+and it serves where vLLM is not installed (`--engine torch`). torch is imported when
+an engine is built.
 
-Full forward passes define what is right. A cache of keys and values replaces them only for a model that has shown,
-after it was loaded, that both agree. A recurrent state or a convolution's lives elsewhere, and some models have no
-cache. They compute the whole prefix again for each token."""
+Full forward passes define what is right. A cache of keys and values replaces them
+only for a model that has shown, after it was loaded, that both agree. A recurrent
+state or a convolution's lives elsewhere, and some models have no cache. They compute
+the whole prefix again for each token."""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from evaluator.checkpoints.quantisation import Quantisation
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.admission import refusal, refuse
-from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.engine.base import (
+    Cancel,
+    EngineStats,
+    Generate,
+    LoadReport,
+    Request,
+    RequestSource,
+    Response,
+    Score,
+)
 from evaluator.engine.cache import FLOAT8, new_cache
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.distributions import referred
@@ -35,12 +46,22 @@ if TYPE_CHECKING:
     import torch
 
 # Of a model that gets what it cannot read: plain text, or a cache that is not its own.
-_FAILURES = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-_TOKENS, _STEPS = 24, 6  # of the passes that a model is examined with; the last ones come one by one
+_FAILURES = (
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+# of the passes that a model is examined with; the last ones come one by one
+_TOKENS, _STEPS = 24, 6
 
 
 class TorchEngine:
-    """One transformers model on the GPU if there is one and `gpu` is true, else on the CPU; batch size 1."""
+    """One transformers model on the GPU if there is one and `gpu` is true, else on
+    the CPU; batch size 1."""
 
     name = "torch"
 
@@ -50,19 +71,24 @@ class TorchEngine:
         self.version = version("transformers")
         self.dtype: str = "float32" if config.dtype == "auto" else config.dtype
         self._config = config
-        self._device = torch.device("cuda" if gpu and torch.cuda.is_available() else "cpu")
+        self._device = torch.device(
+            "cuda" if gpu and torch.cuda.is_available() else "cpu"
+        )
         self._model: Any = None
-        self.cached = False  # whether a cache of keys and values agrees with full passes
-        self._keeps = False  # whether the model can leave out the logits of early tokens
-        self._turn = math.inf  # LongRoPE rotates every token of a longer text in another way
+        # whether a cache of keys and values agrees with full passes
+        self.cached = False
+        # whether the model can leave out the logits of early tokens
+        self._keeps = False
+        # LongRoPE rotates every token of a longer text in another way
+        self._turn = math.inf
         self._eos_ids: frozenset[int] = frozenset()
         self._vocabulary = 0
         self._max_model_len = config.max_model_len
         self._stats = EngineStats()
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Any causal architecture that transformers knows. Raises InputError for another one, and for a checkpoint that
-        it cannot read."""
+        """Any causal architecture that transformers knows. Raises InputError for
+        another one, and for a checkpoint that it cannot read."""
         import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
@@ -70,11 +96,16 @@ class TorchEngine:
         logging.disable_progress_bar()
         started = time.monotonic()
         blueprint = read_blueprint(checkpoint)
-        self._eos_ids = read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        self._eos_ids = read_eos_ids(
+            checkpoint, trust_remote_code=self._config.trust_remote_code
+        )
         check_files(checkpoint)
         self._model = None
         try:
-            how = {"trust_remote_code": self._config.trust_remote_code, "use_safetensors": True}
+            how = {
+                "trust_remote_code": self._config.trust_remote_code,
+                "use_safetensors": True,
+            }
             model, loading = AutoModelForCausalLM.from_pretrained(
                 checkpoint, dtype=self.dtype, output_loading_info=True, **how
             )
@@ -82,30 +113,48 @@ class TorchEngine:
             why = f"transformers cannot load it: {one_line(error)}"
             if "Unrecognized configuration class" in why:
                 kind = blueprint.config["model_type"]
-                why = f"architecture {kind!r}: transformers has no causal language model of it; use another model"
+                why = (
+                    f"architecture {kind!r}: transformers has no causal language model"
+                    " of it; use another model"
+                )
             raise InputError(f"{checkpoint}: {why}") from error
         for kind in ("missing_keys", "mismatched_keys"):
             if loading[kind]:
-                raise InputError(f"{checkpoint}: {kind.replace('_', ' ')}: {sorted(map(str, loading[kind]))[0]}")
+                raise InputError(
+                    f"{checkpoint}: {kind.replace('_', ' ')}:"
+                    f" {sorted(map(str, loading[kind]))[0]}"
+                )
         self._model = model.to(self._device).eval()
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._turn = _turning_point(model)
         self._vocabulary = blueprint.vocabulary
-        self._max_model_len = min(self._config.max_model_len, blueprint.longest or self._config.max_model_len)
+        self._max_model_len = min(
+            self._config.max_model_len, blueprint.longest or self._config.max_model_len
+        )
         self._stats = EngineStats()
         with torch.inference_mode():
             self._examine(f"checkpoint {checkpoint}: {type(model).__name__}")
         tensors, seconds = len(blueprint.tensors), time.monotonic() - started
         scales = None if self._config.kv_cache == AUTO_CACHE else "none"
-        return LoadReport(checkpoint=checkpoint, swapped=False, tensors=tensors, seconds=seconds, kv_scales=scales)
+        return LoadReport(
+            checkpoint=checkpoint,
+            swapped=False,
+            tensors=tensors,
+            seconds=seconds,
+            kv_scales=scales,
+        )
 
     def run(self, source: RequestSource) -> Iterator[Response]:
-        """Answer one request after another, in the order of the source. Raises EngineError before a load."""
+        """Answer one request after another, in the order of the source. Raises
+        EngineError before a load."""
         if self._model is None:
-            raise EngineError("the torch engine was asked to run before a checkpoint was loaded")
+            raise EngineError(
+                "the torch engine was asked to run before a checkpoint was loaded"
+            )
         while given := source.take(1):
             for request in given:
-                if not isinstance(request, Cancel):  # a cancelled request was answered when it came
+                # a cancelled request was answered when it came
+                if not isinstance(request, Cancel):
                     yield self.answer(request)
 
     def answer(self, request: Request) -> Response:
@@ -115,7 +164,11 @@ class TorchEngine:
         if reason is not None:
             return refuse(request, reason)
         with torch.inference_mode():
-            response = self._score(request) if isinstance(request, Score) else self._generate(request)
+            response = (
+                self._score(request)
+                if isinstance(request, Score)
+                else self._generate(request)
+            )
         self._stats = EngineStats(
             requests=self._stats.requests + 1,
             steps=self._stats.steps + len(response.token_ids),
@@ -140,13 +193,18 @@ class TorchEngine:
         return torch.tensor(ids, device=self._device)
 
     def _examine(self, place: str) -> None:
-        """Find out whether a cache serves the model. Raises InputError if its full passes contradict each other.
+        """Find out whether a cache serves the model. Raises InputError if its full
+        passes contradict each other.
 
-        Random tokens are read in one pass, once more, in parts, and the last ones one by one. Where one pass gives NaN,
-        the others must too: answers are errors then."""
+        Random tokens are read in one pass, once more, in parts, and the last ones
+        one by one. Where one pass gives NaN, the others must too: answers are errors
+        then."""
         import torch
 
-        draw, length = random.Random(0), int(min(_TOKENS, self._max_model_len, self._turn))
+        draw, length = (
+            random.Random(0),
+            int(min(_TOKENS, self._max_model_len, self._turn)),
+        )
         ids = [draw.randrange(self._vocabulary) for _ in range(length)]
         padding = getattr(self._model.config, "pad_token_id", None)
         if isinstance(padding, int) and 0 <= padding < self._vocabulary:
@@ -155,44 +213,70 @@ class TorchEngine:
         try:
             whole_TV = self._logits(ids, length)
             parts = (whole_TV[:count] for count in (length, 1, known))
-            sound = not any(self._differ(part, self._logits(ids[: len(part)], len(part))) for part in parts)
+            sound = not any(
+                self._differ(part, self._logits(ids[: len(part)], len(part)))
+                for part in parts
+            )
         except _FAILURES as error:
-            raise InputError(f"{place} cannot read plain text: {type(error).__name__}: {one_line(error)}") from error
+            raise InputError(
+                f"{place} cannot read plain text: {type(error).__name__}:"
+                f" {one_line(error)}"
+            ) from error
         if not sound:
             raise InputError(
-                f"{place} draws at random, or lets a token see those after it: no causal language model; use another "
-                "one, or set is_decoder: true in config.json if it was trained so"
+                f"{place} draws at random, or lets a token see those after it: no"
+                " causal language model; use another one, or set is_decoder: true in"
+                " config.json if it was trained so"
             )
         try:
             kept = {"past_key_values": new_cache(AUTO_CACHE), "use_cache": True}
-            steps = [self._logits(part, 1, **kept)[0] for part in (ids[:known], *([token] for token in ids[known:]))]
+            steps = [
+                self._logits(part, 1, **kept)[0]
+                for part in (ids[:known], *([token] for token in ids[known:]))
+            ]
             self.cached = not self._differ(whole_TV[known - 1 :], torch.stack(steps))
         except _FAILURES:
             self.cached = False
         if not self.cached and self._config.kv_cache != AUTO_CACHE:
             raise InputError(
-                f"{place} does not keep all in a cache of keys and values, so kv_cache {self._config.kv_cache!r} "
-                f"cannot round it; use {AUTO_CACHE}"
+                f"{place} does not keep all in a cache of keys and values, so kv_cache"
+                f" {self._config.kv_cache!r} cannot round it; use {AUTO_CACHE}"
             )
 
     def _differ(self, one_TV: torch.Tensor, other_TV: torch.Tensor) -> bool:
-        """Whether two computations of the same logits are further apart than rounding explains."""
-        one, other = (each.float().log_softmax(-1).nan_to_num() for each in (one_TV, other_TV))
+        """Whether two computations of the same logits are further apart than
+        rounding explains."""
+        one, other = (
+            each.float().log_softmax(-1).nan_to_num() for each in (one_TV, other_TV)
+        )
         distances = (one - other).abs()
-        most, mean = TOLERANCES[precision(self.dtype, self.dtype, on_gpu=self._device.type == "cuda")]
+        most, mean = TOLERANCES[
+            precision(self.dtype, self.dtype, on_gpu=self._device.type == "cuda")
+        ]
         return bool(distances.max() > most or distances.mean() > mean)
 
-    def _logits(self, ids: Sequence[int], count: int, *, use_cache: bool = False, **more: Any) -> torch.Tensor:
+    def _logits(
+        self, ids: Sequence[int], count: int, *, use_cache: bool = False, **more: Any
+    ) -> torch.Tensor:
         """The raw logits [count, V] after the last tokens of a pass."""
         if self._keeps:
             more["logits_to_keep"] = count
-        rows_TV: torch.Tensor = self._model(self._tensor([ids]), use_cache=use_cache, **more).logits[0, -count:]
+        rows_TV: torch.Tensor = self._model(
+            self._tensor([ids]), use_cache=use_cache, **more
+        ).logits[0, -count:]
         return rows_TV
 
-    def _reader(self, prompt: int, total: int) -> Callable[[Sequence[int]], torch.Tensor]:
-        """A function of more tokens: the raw logits [V] after all it was given, from `prompt` tokens up to `total`."""
+    def _reader(
+        self, prompt: int, total: int
+    ) -> Callable[[Sequence[int]], torch.Tensor]:
+        """A function of more tokens: the raw logits [V] after all it was given, from
+        `prompt` tokens up to `total`."""
         cached, ids = self.cached and not self._turns(prompt, total), list[int]()
-        kept = {"past_key_values": new_cache(self._config.kv_cache), "use_cache": True} if cached else {}
+        kept = (
+            {"past_key_values": new_cache(self._config.kv_cache), "use_cache": True}
+            if cached
+            else {}
+        )
 
         def read(more: Sequence[int]) -> torch.Tensor:
             ids[:] = more if cached else [*ids, *more]
@@ -205,13 +289,16 @@ class TorchEngine:
         return prompt <= self._turn < total
 
     def _score(self, request: Score) -> Response:
-        """One forward pass over prompt and continuation; with a rounded cache or at LongRoPE's turn, one for each
-        token, as an answer is generated. The log-softmax is in float32."""
+        """One forward pass over prompt and continuation; with a rounded cache or at
+        LongRoPE's turn, one for each token, as an answer is generated. The
+        log-softmax is in float32."""
         import torch
 
         continuation = request.continuation_ids
         ids = request.prompt_ids + continuation[:-1]
-        if self._config.kv_cache == AUTO_CACHE and not self._turns(len(request.prompt_ids), len(ids)):
+        if self._config.kv_cache == AUTO_CACHE and not self._turns(
+            len(request.prompt_ids), len(ids)
+        ):
             raw_TV = self._logits(ids, len(continuation))
         else:
             read = self._reader(len(request.prompt_ids), len(ids))
@@ -230,7 +317,11 @@ class TorchEngine:
             top_ids=tuple(ids for ids, _ in top),
             top_logprobs=tuple(values for _, values in top),
             cached_tokens=0,
-            divergences=() if request.reference is None else referred(request.reference, raw_TV, continuation),
+            divergences=(
+                ()
+                if request.reference is None
+                else referred(request.reference, raw_TV, continuation)
+            ),
         )
 
     def _generate(self, request: Generate) -> Response:
@@ -249,7 +340,11 @@ class TorchEngine:
         top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
         while len(tokens) < request.max_tokens:
             logits_V = read(ids).float()
-            token = int(logits_V.argmax()) if request.temperature == 0 else _nucleus(logits_V, request, draw)
+            token = (
+                int(logits_V.argmax())
+                if request.temperature == 0
+                else _nucleus(logits_V, request, draw)
+            )
             tokens.append(token)
             if with_logprobs:
                 logprobs_V = logits_V.log_softmax(-1)
@@ -269,43 +364,70 @@ class TorchEngine:
         )
 
 
-def _top(logprobs_V: torch.Tensor, count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def _top(
+    logprobs_V: torch.Tensor, count: int
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The `count` most likely tokens, ties to the lower id."""
     values, ids = logprobs_V.sort(descending=True, stable=True)
     return tuple(ids[:count].tolist()), tuple(values[:count].tolist())
 
 
 def _nucleus(logits_V: torch.Tensor, request: Generate, draw: torch.Generator) -> int:
-    """Draw from the smallest set of most likely tokens whose probability reaches top_p (Holtzman et al., 2020)."""
-    values, ids = (logits_V / request.temperature).softmax(-1).sort(descending=True, stable=True)
+    """Draw from the smallest set of most likely tokens whose probability reaches
+    top_p (Holtzman et al., 2020)."""
+    values, ids = (
+        (logits_V / request.temperature).softmax(-1).sort(descending=True, stable=True)
+    )
     before = values.cumsum(-1) - values
     values[before >= request.top_p] = 0.0
     return int(ids[values.multinomial(1, generator=draw)])
 
 
-def _refuse(config: EngineConfig, place: str, quantisation: Quantisation, here: bool) -> None:
+def _refuse(
+    config: EngineConfig, place: str, quantisation: Quantisation, here: bool
+) -> None:
     """Raises InputError: the oracle computes with plain weights."""
-    raise InputError(f"{place}: {quantisation.label}: engine torch serves no quantised checkpoint; use --engine vllm")
+    raise InputError(
+        f"{place}: {quantisation.label}: engine torch serves no quantised checkpoint;"
+        " use --engine vllm"
+    )
 
 
 def _turning_point(model: Any) -> float:
-    """The longest text with LongRoPE's short factors; infinity where no length changes the rotation."""
+    """The longest text with LongRoPE's short factors; infinity where no length
+    changes the rotation."""
     for module in model.modules():
-        if "longrope" in str(getattr(module, "rope_type", "")):  # of all layers, or by their types
+        # of all layers, or by their types
+        if "longrope" in str(getattr(module, "rope_type", "")):
             parameters = module.config.rope_parameters
-            by_type = [each for each in parameters.values() if isinstance(each, dict)] or [parameters]
-            return float(min(each.get("original_max_position_embeddings", math.inf) for each in by_type))
+            by_type = [
+                each for each in parameters.values() if isinstance(each, dict)
+            ] or [parameters]
+            return float(
+                min(
+                    each.get("original_max_position_embeddings", math.inf)
+                    for each in by_type
+                )
+            )
     return math.inf
 
 
-def _rehearse(config: EngineConfig, checkpoints: Sequence[CheckpointInfo]) -> tuple[str, ...]:
-    """Loads one checkpoint of each architecture. A note on each that has no cache. Raises InputError as a load does."""
+def _rehearse(
+    config: EngineConfig, checkpoints: Sequence[CheckpointInfo]
+) -> tuple[str, ...]:
+    """Loads one checkpoint of each architecture. A note on each that has no cache.
+    Raises InputError as a load does."""
     notes = []
     for info in {each.engine_keys[1]: each for each in checkpoints}.values():
-        engine = TorchEngine(config.model_copy(update={"kv_cache": info.kv_cache}), gpu=False)
+        engine = TorchEngine(
+            config.model_copy(update={"kv_cache": info.kv_cache}), gpu=False
+        )
         engine.load(info.path)
         if not engine.cached:
-            notes.append(f"{info.name}: engine torch computes each token from the whole text, without a cache")
+            notes.append(
+                f"{info.name}: engine torch computes each token from the whole text,"
+                " without a cache"
+            )
     return tuple(notes)
 
 

@@ -1,10 +1,15 @@
-"""The columns of a table: a name, a kind, a heading. CSV files, the page and the terminal are made from these.
+"""The columns of a table: a name, a kind, a heading. CSV files, the page and the
+terminal are made from these.
 
-    Column("accuracy", PERCENTAGE, interval=True)      # accuracy, accuracy_low and accuracy_high
-    typed_frame(columns, rows)                         # exactly these columns; counts are nullable integers
+    Column("accuracy", PERCENTAGE, interval=True)      # accuracy, accuracy_low and
+                                                       accuracy_high
+    typed_frame(columns, rows)                         # exactly these columns; counts
+                                                       are nullable integers
 
-A kind formats a value for people. The stored values are plain: a percentage is a share of 1. A share of fewer than
-`FEW` items is no meaningful percentage. It reads "3 of 9" if its column names the column of its total (`of`)."""
+A kind formats a value for people. The stored values are plain: a percentage is a share
+of 1. A share of fewer than `FEW` items is no meaningful percentage. It reads "3 of 9"
+if its column names the column of its total (`of`).
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,23 +25,30 @@ from evaluator.core.records import PRUNING
 MINUS = "\N{MINUS SIGN}"
 MISSING = "\N{EN DASH}"
 FEW = 20  # with fewer items, one item is more than 5 percentage points
-ROUNDING = 0.001  # tolerance of a requested share: matrices have whole numbers of weights
+# tolerance of a requested share: matrices have whole numbers of weights
+ROUNDING = 0.001
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The format of values of one kind: `text` of a value that is not null, followed by a space and `unit`."""
+    """The format of values of one kind: `text` of a value that is not null, followed
+    by a space and `unit`."""
 
     name: str
     text: Callable[[Any], str]
     unit: str = ""
     number: bool = True  # numbers are right-aligned
-    dtype: str | None = None  # of the frame's column, if pandas' own choice does not fit
+    # of the frame's column, if pandas' own choice does not fit
+    dtype: str | None = None
     stored: str = ""  # unit of the stored value
 
-    def __call__(self, *names: str, interval: bool = False, stored: str = "") -> "tuple[Column, ...]":
-        return tuple(Column(name, self, interval=interval, stored=stored) for name in names)
+    def __call__(
+        self, *names: str, interval: bool = False, stored: str = ""
+    ) -> "tuple[Column, ...]":
+        return tuple(
+            Column(name, self, interval=interval, stored=stored) for name in names
+        )
 
     def shown(self, value: object, *, unit: bool = True) -> str:
         """A value for people; a dash if it is null."""
@@ -47,43 +59,69 @@ class Kind:
 
 
 def rounded(value: float, digits: int = 0) -> str:
-    """A number for people, halves away from zero as in the page's script. Python's formats turn 2.5 into 2."""
+    """A number for people, halves away from zero as in the page's script. Python's
+    formats turn 2.5 into 2."""
     value = float(value)
     if not abs(value) < 2**52:  # nothing to round, or no number
         return f"{value:,.{digits}f}".replace("-", MINUS)
-    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}".replace("-", MINUS)
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}".replace(
+        "-", MINUS
+    )
 
 
 TEXT = Kind("text", str, number=False)
 FLAG = Kind("flag", lambda value: "yes" if value else "no")
 COUNT = Kind("count", lambda value: f"{int(value):,}", dtype="Int64", stored="count")
-PERCENTAGE = Kind("percentage", lambda value: rounded(100 * float(value), 1), unit="%", stored="fraction of 1")
-POINTS = replace(PERCENTAGE, name="points", unit="pp")  # a difference of two percentages
-SHARE = Kind("share", lambda value: f"{float(value):.3g}", stored="fraction of 1")  # a setting or a bound from 0 to 1
-SCORE = Kind("score", partial(rounded, digits=3))  # a mean from 0 to 1 that is no share of items
+PERCENTAGE = Kind(
+    "percentage",
+    lambda value: rounded(100 * float(value), 1),
+    unit="%",
+    stored="fraction of 1",
+)
+# a difference of two percentages
+POINTS = replace(PERCENTAGE, name="points", unit="pp")
+# a setting or a bound from 0 to 1
+SHARE = Kind("share", lambda value: f"{float(value):.3g}", stored="fraction of 1")
+# a mean from 0 to 1 that is no share of items
+SCORE = Kind("score", partial(rounded, digits=3))
 # A ratio of two differences, or another signed number around 0.
 RATIO = Kind("ratio", lambda value: f"{float(value):+.3f}".replace("-", MINUS))
-P_VALUE = Kind("p_value", lambda value: f"{float(value):.3f}" if float(value) >= 0.001 else f"{float(value):.0e}")
+P_VALUE = Kind(
+    "p_value",
+    lambda value: (
+        f"{float(value):.3f}" if float(value) >= 0.001 else f"{float(value):.0e}"
+    ),
+)
 NATS = Kind("nats", partial(rounded, digits=2), stored="nats")
 # Of distributions: often far below 1.
-DIVERGENCE = Kind("divergence", lambda value: f"{float(value):.3g}", unit="nats", stored="nats")
-RANK = Kind("rank", partial(rounded, digits=1), stored="rank")  # a place in the vocabulary, or the median of several
-AMOUNT = Kind("amount", partial(rounded, digits=2))  # a positive number: `Column.stored` is its unit
+DIVERGENCE = Kind(
+    "divergence", lambda value: f"{float(value):.3g}", unit="nats", stored="nats"
+)
+# a place in the vocabulary, or the median of several
+RANK = Kind("rank", partial(rounded, digits=1), stored="rank")
+# a positive number: `Column.stored` is its unit
+AMOUNT = Kind("amount", partial(rounded, digits=2))
 FACTOR = Kind("factor", partial(rounded, digits=3))  # how many times as large
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table, or one value with its interval. Raises TypeError for a column without a kind.
+    """One column of a table, or one value with its interval. Raises TypeError for a
+    column without a kind.
 
     - `title`: its heading on the page.
-    - `short`: its heading on the terminal, which shows only columns that have one. `meaning` explains it there.
+    - `short`: its heading on the terminal, which shows only columns that have one.
+      `meaning` explains it there.
     - `csv_only`: neither page nor terminal shows it.
-    - `figure_only`: only the table's figure reads it. CSV and page show rows that differ in nothing else once.
+    - `figure_only`: only the table's figure reads it. CSV and page show rows that
+      differ in nothing else once.
     - `of`: the column that counts the total of a share.
     - `stored`: the unit of its stored values, if its kind does not name it.
-    - `requested`: the column of the requested value, which is shown beside this one if they differ.
-    - `interval`: the columns `<name>_low` and `<name>_high` follow. `alone` leaves out the value."""
+    - `requested`: the column of the requested value, which is shown beside this one if
+      they differ.
+    - `interval`: the columns `<name>_low` and `<name>_high` follow. `alone` leaves out
+      the value.
+    """
 
     name: str
     kind: Kind
@@ -105,7 +143,11 @@ class Column:
     @property
     def names(self) -> tuple[str, ...]:
         """Its columns in a frame and in the CSV."""
-        bounds = (f"{self.name}_low", f"{self.name}_high") if self.interval or self.alone else ()
+        bounds = (
+            (f"{self.name}_low", f"{self.name}_high")
+            if self.interval or self.alone
+            else ()
+        )
         return bounds if self.alone else (self.name, *bounds)
 
     @property
@@ -113,37 +155,56 @@ class Column:
         return self.title or self.name.replace("_", " ")
 
     def shown(self, row: Mapping[str, Any], *, narrow: bool = False) -> str:
-        """The row's value for people: with its unit, or as a count ("3 of 9") if it is a share of few items. `narrow`
-        takes as few characters as possible: without a unit, a count as "3/9"."""
+        """The row's value for people: with its unit, or as a count ("3 of 9") if it
+        is a share of few items. `narrow` takes as few characters as possible:
+        without a unit, a count as "3/9"."""
         value, total = row.get(self.name), row.get(self.of)
         if pd.notna(value) and pd.notna(total) and total < FEW:
             text = f"{round(value * total)}{'/' if narrow else ' of '}{total}"
         else:
             text = self.kind.shown(value, unit=not narrow)
-        return text if narrow or not self.missed(row) else f"{text} (requested {self.kind.shown(row[self.requested])})"
+        return (
+            text
+            if narrow or not self.missed(row)
+            else f"{text} (requested {self.kind.shown(row[self.requested])})"
+        )
 
     def missed(self, row: Mapping[str, Any]) -> bool:
         """Whether the row's value is not the requested one, within rounding."""
         value, requested = row.get(self.name), row.get(self.requested)
-        return bool(pd.notna(value) and pd.notna(requested) and abs(value - requested) > ROUNDING)
+        return bool(
+            pd.notna(value)
+            and pd.notna(requested)
+            and abs(value - requested) > ROUNDING
+        )
 
     def interval_of(self, row: Mapping[str, Any]) -> str:
         """`low to high`; empty without an interval."""
         if not (self.interval or self.alone) or pd.isna(row[f"{self.name}_low"]):
             return ""
-        return " to ".join(self.kind.shown(row[f"{self.name}{end}"], unit=False) for end in ("_low", "_high"))
+        return " to ".join(
+            self.kind.shown(row[f"{self.name}{end}"], unit=False)
+            for end in ("_low", "_high")
+        )
 
 
 _PRUNED = {
     "sparsity": Column("sparsity", SHARE, requested="requested_sparsity"),
     "requested_sparsity": Column("requested_sparsity", SHARE, csv_only=True),
 }
-# Which checkpoint on which task, and how it was pruned: the first columns of nearly every table.
-SUBJECT = (*TEXT("task", "checkpoint", "base"), *(_PRUNED.get(name, Column(name, TEXT)) for name in PRUNING))
+# Which checkpoint on which task, and how it was pruned: the first columns of nearly
+# every table.
+SUBJECT = (
+    *TEXT("task", "checkpoint", "base"),
+    *(_PRUNED.get(name, Column(name, TEXT)) for name in PRUNING),
+)
 LANGUAGE = Column("language", TEXT)
 BY_LANGUAGE = (*SUBJECT, LANGUAGE)
 REASON = Column("reason", TEXT)
-MCNEMAR = (Column("mcnemar_p", P_VALUE, "McNemar p"), Column("holm_p", P_VALUE, "Holm p"))
+MCNEMAR = (
+    Column("mcnemar_p", P_VALUE, "McNemar p"),
+    Column("holm_p", P_VALUE, "Holm p"),
+)
 
 
 def names_of(columns: Iterable[Column]) -> list[str]:
@@ -151,7 +212,8 @@ def names_of(columns: Iterable[Column]) -> list[str]:
 
 
 def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
-    """Rows as a frame with exactly these columns; missing values become null. Raises ValueError for another column."""
+    """Rows as a frame with exactly these columns; missing values become null. Raises
+    ValueError for another column."""
     values: dict[str, list[Any]] = {name: [] for name in names_of(columns)}
     unknown: set[str] = set()
     for row in rows:
@@ -159,18 +221,31 @@ def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
         for name, column in values.items():
             column.append(row.get(name, np.nan))
     if unknown:
-        raise ValueError(f"no column and no kind is declared for {', '.join(sorted(unknown))}")
+        raise ValueError(
+            f"no column and no kind is declared for {', '.join(sorted(unknown))}"
+        )
     frame = pd.DataFrame(values if any(values.values()) else None, columns=list(values))
-    return frame.astype({column.name: column.kind.dtype for column in columns if column.kind.dtype})
+    return frame.astype(
+        {column.name: column.kind.dtype for column in columns if column.kind.dtype}
+    )
 
 
 def described(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
-    """The frame with a type for each column. `attrs["units"]` has the units of the stored values by column."""
+    """The frame with a type for each column. `attrs["units"]` has the units of the
+    stored values by column."""
     types: dict[str, str] = {}
     units: dict[str, str] = {}
-    for name, column in ((name, each) for each in columns for name in each.names if name in frame):
+    for name, column in (
+        (name, each) for each in columns for name in each.names if name in frame
+    ):
         own = column.kind.dtype if name == column.name else None
-        types[name] = "string" if not column.kind.number else "boolean" if column.kind is FLAG else own or "float64"
+        types[name] = (
+            "string"
+            if not column.kind.number
+            else "boolean"
+            if column.kind is FLAG
+            else own or "float64"
+        )
         if unit := column.stored or column.kind.stored:
             units[name] = unit
     found = frame.astype(types)
@@ -180,4 +255,7 @@ def described(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a frame as dictionaries: the reverse of `typed_frame`."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict(orient="records")]
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in frame.to_dict(orient="records")
+    ]

@@ -2,14 +2,18 @@
 
     normalised drop = (acc_dense - acc_pruned) / (acc_dense - floor)
 
-The floor is 0 for generated formats and 1/K for a choice among K options (The Benchmark Illusion, Eq. 1).
+The floor is 0 for generated formats and 1/K for a choice among K options (The Benchmark
+Illusion, Eq. 1).
 
-Fates describe the answers that the dense model knew, that is both produced and recognised:
+Fates describe the answers that the dense model knew, that is both produced and
+recognised:
 
     kept            still produced (open, greedy) and still recognised (choice)
     mc_only         recognised, no longer produced: only multiple choice still finds it
     produced_only   produced, no longer recognised
-    lost            neither; it may not be erased from the weights: beams, samples or its rank may still find it"""
+    lost            neither; it may not be erased from the weights: beams, samples or
+                    its rank may still find it
+"""
 
 import numpy as np
 import pandas as pd
@@ -29,38 +33,60 @@ UNPAIRED = "no item is measured in both the checkpoint and its base"
 
 
 def normalised(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
-    """The drop over the headroom, from both accuracies and the floor; NaN if the base is not above the floor."""
+    """The drop over the headroom, from both accuracies and the floor; NaN if the
+    base is not above the floor."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(dense > floor, (dense - pruned) / (dense - floor), np.nan)
 
 
 def headroom(items: pd.DataFrame, probe: str) -> tuple[list[Floats], Kinds]:
-    """The arguments of `normalised`, as a number per item, and the possible kinds of items (`draws.intervals`)."""
-    floors = np.zeros(len(items)) if probe == "greedy" else 1 / as_floats(items["options_dense"])
+    """The arguments of `normalised`, as a number per item, and the possible kinds of
+    items (`draws.intervals`)."""
+    floors = (
+        np.zeros(len(items))
+        if probe == "greedy"
+        else 1 / as_floats(items["options_dense"])
+    )
     floor = float(floors.mean())
-    return [*sides_of(items, CORRECT[probe]), floors], [(before, after, floor) for before in (0, 1) for after in (0, 1)]
+    return [*sides_of(items, CORRECT[probe]), floors], [
+        (before, after, floor) for before in (0, 1) for after in (0, 1)
+    ]
 
 
-def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, column: str) -> Row:
-    """`n_paired` and an outcome's drop from the base, with its p, on `items`; without any, 0 and a reason."""
+def paired_drop(
+    inputs: Inputs, comparison: Comparison, items: pd.DataFrame, column: str
+) -> Row:
+    """`n_paired` and an outcome's drop from the base, with its p, on `items`;
+    without any, 0 and a reason."""
     if items.empty:
         return {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
-    drop = paired_difference("drop", sides_of(items, column), inputs.contexts_of(comparison.subject.task, items))
+    drop = paired_difference(
+        "drop",
+        sides_of(items, column),
+        inputs.contexts_of(comparison.subject.task, items),
+    )
     return {"n_paired": len(items), **drop}
 
 
 def why_unpaired(comparison: Comparison, language: str, probe: str) -> str | None:
-    """Why items of a language (or of all) were not measured in the checkpoint or its base."""
-    return why_left_out(in_language(comparison.outcomes, language), *(f"{probe}_status_{side}" for side in SIDES))
+    """Why items of a language (or of all) were not measured in the checkpoint or its
+    base."""
+    return why_left_out(
+        in_language(comparison.outcomes, language),
+        *(f"{probe}_status_{side}" for side in SIDES),
+    )
 
 
 def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:
-    """A column of a comparison's outcomes, in the dense and in the pruned checkpoint; all values are measured."""
+    """A column of a comparison's outcomes, in the dense and in the pruned
+    checkpoint; all values are measured."""
     dense, pruned = (as_floats(items[f"{column}_{side}"]) for side in SIDES)
     return dense, pruned
 
 
-def over_headroom(drop: float, dense: float, floor: float) -> tuple[float | None, str | None]:
+def over_headroom(
+    drop: float, dense: float, floor: float
+) -> tuple[float | None, str | None]:
     """Headroom-normalised drop, or the reason why it is undefined."""
     if dense <= floor:
         return None, f"dense accuracy {dense:.3f} is not above the floor {floor:.3f}"
@@ -68,7 +94,8 @@ def over_headroom(drop: float, dense: float, floor: float) -> tuple[float | None
 
 
 def floor_of(items: pd.DataFrame, probe: str, side: str = "") -> float:
-    """The accuracy of guessing: 0 for a generated answer, the mean of 1/K over the items for choice."""
+    """The accuracy of guessing: 0 for a generated answer, the mean of 1/K over the
+    items for choice."""
     if probe == "greedy" or items.empty:
         return 0.0
     return float((1 / items[f"options{side}"].astype("float64")).mean())
@@ -80,11 +107,19 @@ UNMEASURED = "unmeasured"
 
 
 def item_fates(outcomes: pd.DataFrame) -> pd.Series:
-    """The fate of each row of a comparison's outcomes, or `not_known`, or `unmeasured`."""
-    columns = [f"{name}_{side}" for name in ("produced", "recognised") for side in SIDES]
+    """The fate of each row of a comparison's outcomes, or `not_known`, or
+    `unmeasured`."""
+    columns = [
+        f"{name}_{side}" for name in ("produced", "recognised") for side in SIDES
+    ]
     measured = outcomes[columns].notna().all(axis=1).to_numpy(bool)
-    known = ((outcomes["produced_dense"] == 1) & (outcomes["recognised_dense"] == 1)).to_numpy()
-    produced, recognised = (outcomes[f"{name}_pruned"].to_numpy() == 1 for name in ("produced", "recognised"))
+    known = (
+        (outcomes["produced_dense"] == 1) & (outcomes["recognised_dense"] == 1)
+    ).to_numpy()
+    produced, recognised = (
+        outcomes[f"{name}_pruned"].to_numpy() == 1
+        for name in ("produced", "recognised")
+    )
     fate = np.select(
         [~measured, ~known, produced & recognised, recognised, produced],
         [UNMEASURED, NOT_KNOWN, "kept", "mc_only", "produced_only"],
@@ -94,10 +129,15 @@ def item_fates(outcomes: pd.DataFrame) -> pd.Series:
 
 
 def fate_rates(inputs: Inputs, task: str, outcomes: pd.DataFrame) -> Row:
-    """`known`: how many of a comparison's outcomes have a fate; and the rate of each fate among these."""
+    """`known`: how many of a comparison's outcomes have a fate; and the rate of each
+    fate among these."""
     fates = item_fates(outcomes)
     known = outcomes[fates.isin(FATES)]
     row: Row = {"known": len(known)}
     for fate in FATES:
-        row |= rate(f"{fate}_rate", as_floats(fates[known.index] == fate), inputs.contexts_of(task, known))
+        row |= rate(
+            f"{fate}_rate",
+            as_floats(fates[known.index] == fate),
+            inputs.contexts_of(task, known),
+        )
     return row

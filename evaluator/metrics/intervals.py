@@ -1,30 +1,40 @@
-"""A mean over items that share contexts: its interval and its p-values, at any level and any number of contexts.
+"""A mean over items that share contexts: its interval and its p-values, at any level
+and any number of contexts.
 
     loss = Mean(base - own, contexts, low=-1)      # an item's value is -1, 0 or 1
     loss.interval()                                # two-sided 95 %
     loss.upper(0.05)                               # one-sided: the mean is below this
-    loss.p_at_least(0.02)                          # p-value of "the mean is 0.02 or more"
+    loss.p_at_least(0.02)                          # p-value of "the mean is 0.02 or
+                                                   more"
 
-The bound is Gaffke's for a bounded mean (N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on
-the mean of a nonnegative variable", Mathematical Methods of Statistics 14, 2005; E. Learned-Miller and P. Thomas, "A
-new confidence interval for the mean of a bounded random variable", 2019, arXiv 1905.06208). One more context joins the
-measured ones, with the worst possible values. All contexts get random weights that sum to 1 (Dirichlet, each parameter
-1). The p-value is the probability that the weighted mean exceeds the margin.
+The bound is Gaffke's for a bounded mean (N. Gaffke, "Three test statistics for a
+nonparametric one-sided hypothesis on the mean of a nonnegative variable", Mathematical
+Methods of Statistics 14, 2005; E. Learned-Miller and P. Thomas, "A new confidence
+interval for the mean of a bounded random variable", 2019, arXiv 1905.06208). One more
+context joins the measured ones, with the worst possible values. All contexts get random
+weights that sum to 1 (Dirichlet, each parameter 1). The p-value is the probability that
+the weighted mean exceeds the margin.
 
 - For a rate with one item a context, this is the exact interval of Clopper and Pearson.
-- For a paired difference without a discordant pair, it is the exact bound 1 - level^(1/n).
-- For many contexts, it is the normal interval with a standard error clustered by context.
+- For a paired difference without a discordant pair, it is the exact bound 1 -
+  level^(1/n).
+- For many contexts, it is the normal interval with a standard error clustered by
+  context.
 
-Wilson's interval covers a rate of 95 % in 91 % of samples of 10 items. Tango's test of a loss of 2 points passes 6.8 %
-of such checkpoints at 133 items. Both ignore contexts. `tests/unit/benchmarks/gate/test_error_rates.py` measures this
-bound.
+Wilson's interval covers a rate of 95 % in 91 % of samples of 10 items. Tango's test of
+a loss of 2 points passes 6.8 % of such checkpoints at 133 items. Both ignore contexts.
+`tests/unit/benchmarks/gate/test_error_rates.py` measures this bound.
 
-The weighted mean exceeds a margin if sum_j G_j a_j > 0, with G_j ~ Gamma(number of contexts alike). That probability is
-an integral of the moment generating function along a line through its saddle point (H. Daniels, Annals of Mathematical
-Statistics 25, 1954). The trapezoidal rule computes it with a relative error of two thousandths or less.
+The weighted mean exceeds a margin if sum_j G_j a_j > 0, with G_j ~ Gamma(number of
+contexts alike). That probability is an integral of the moment generating function along
+a line through its saddle point (H. Daniels, Annals of Mathematical Statistics 25,
+1954). The trapezoidal rule computes it with a relative error of two thousandths or
+less.
 
-Tests of paired outcomes are here too: McNemar (exact) and Holm take a few lines each. Unit tests compare them with
-statsmodels, which takes a hundred times as long per call. Statistics other than means: `draws`."""
+Tests of paired outcomes are here too: McNemar (exact) and Holm take a few lines each.
+Unit tests compare them with statsmodels, which takes a hundred times as long per call.
+Statistics other than means: `draws`.
+"""
 
 import math
 from collections.abc import Sequence
@@ -44,8 +54,10 @@ ALPHA = 0.05
 UNDEFINED: Interval = (None, None)
 
 FEWEST = 3  # contexts that an interval needs
-_UNIT, _FINE = np.linspace(0.0, 1.0, 128), np.linspace(0.0, 1.0, 256)  # the integral's nodes
-# A longer integral needs the fine nodes where it is small: its error was .7 % at 7. Bounds do not need them.
+# the integral's nodes
+_UNIT, _FINE = np.linspace(0.0, 1.0, 128), np.linspace(0.0, 1.0, 256)
+# A longer integral needs the fine nodes where it is small: its error was .7 % at 7.
+# Bounds do not need them.
 _LONG, _SMALL = 6.25, 0.01
 _NEGLIGIBLE = 30.0  # -log of the part that the integral leaves out
 _CLOSE = 1e-4  # standard errors: after a Newton step this small the error is 1e-8
@@ -58,19 +70,27 @@ _Alike = tuple[tuple[float, float, float], ...]
 
 def too_few(contexts: int) -> str:
     """Why there is no interval."""
-    return f"{contexts} context{' is' if contexts == 1 else 's are'} too few for an interval"
+    return (
+        f"{contexts} context{' is' if contexts == 1 else 's are'} too few for an"
+        " interval"
+    )
 
 
 def mcnemar_p(first: Floats, second: Floats) -> float | None:
-    """Two-sided exact McNemar p of two outcomes (0.0 or 1.0) of the same items: 1.0 if all agree; None for no item."""
+    """Two-sided exact McNemar p of two outcomes (0.0 or 1.0) of the same items: 1.0
+    if all agree; None for no item."""
     if len(first) == 0:
         return None
     only_first, only_second = int((first > second).sum()), int((second > first).sum())
-    return min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
+    return min(
+        1.0,
+        2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)),
+    )
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm-adjusted p values, in the order given; a missing p stays missing and is not counted as a test."""
+    """Holm-adjusted p values, in the order given; a missing p stays missing and is
+    not counted as a test."""
     present = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
@@ -83,24 +103,37 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 class Mean:
     """The mean of items' values over contexts that are drawn independently.
 
-    `values` are in [low, high], one an item; `contexts` numbers each item's context. `weights` make it a weighted mean.
-    Raises ValueError without an item."""
+    `values` are in [low, high], one an item; `contexts` numbers each item's context.
+    `weights` make it a weighted mean. Raises ValueError without an item."""
 
     def __init__(
-        self, values: Floats, contexts: ItemNumbers, *, low: float = 0, high: float = 1, weights: Floats | None = None
+        self,
+        values: Floats,
+        contexts: ItemNumbers,
+        *,
+        low: float = 0,
+        high: float = 1,
+        weights: Floats | None = None,
     ) -> None:
         if not len(values):
             raise ValueError("a mean needs an item")
         weights = np.ones(len(values)) if weights is None else weights
         present = np.bincount(contexts) > 0
-        sums, sizes = (np.bincount(contexts, each)[present] for each in (values * weights, weights))
-        self._sums, self._sizes = np.asarray(sums, np.float64), np.asarray(sizes, np.float64)
+        sums, sizes = (
+            np.bincount(contexts, each)[present] for each in (values * weights, weights)
+        )
+        self._sums, self._sizes = (
+            np.asarray(sums, np.float64),
+            np.asarray(sizes, np.float64),
+        )
         self._low, self._high, self._times = low, high, 1.0
-        self.n, self.contexts = len(values), len(self._sums)  # contexts: the independent units
+        # contexts: the independent units
+        self.n, self.contexts = len(values), len(self._sums)
         self.value = float(self._sums.sum() / self._sizes.sum())
 
     def times(self, factor: float) -> Self:
-        """The mean as if `factor` times as many contexts had shown it: only bounds and p-values change."""
+        """The mean as if `factor` times as many contexts had shown it: only bounds
+        and p-values change."""
         found = copy(self)
         found._times = factor
         return found
@@ -122,25 +155,37 @@ class Mean:
         return -_bound(self._alike(-1.0), level) + 0.0  # no -0
 
     def interval(self, level: float = ALPHA) -> Interval:
-        """The two-sided interval of confidence 1 - level; undefined for fewer than `FEWEST` contexts (`too_few`)."""
-        return (self.lower(level / 2), self.upper(level / 2)) if self.contexts >= FEWEST else UNDEFINED
+        """The two-sided interval of confidence 1 - level; undefined for fewer than
+        `FEWEST` contexts (`too_few`)."""
+        return (
+            (self.lower(level / 2), self.upper(level / 2))
+            if self.contexts >= FEWEST
+            else UNDEFINED
+        )
 
     def _alike(self, sign: float) -> _Alike:
-        """The contexts and one more, the worst for an upper bound of `sign` times the mean."""
+        """The contexts and one more, the worst for an upper bound of `sign` times
+        the mean."""
         low, high = (self._low, self._high) if sign > 0 else (-self._high, -self._low)
         sums = sign * self._sums
         worst_sum, worst_size = self._worst(sums, low, high)
         pairs = np.append(sums, worst_sum) + 1j * np.append(self._sizes, worst_size)
         alike, place = np.unique(np.round(pairs, _DIGITS) + 0.0, return_inverse=True)
         counts = np.bincount(place, np.append(np.full(len(sums), self._times), 1.0))
-        return tuple(zip(alike.real.tolist(), alike.imag.tolist(), counts.tolist(), strict=True))
+        return tuple(
+            zip(alike.real.tolist(), alike.imag.tolist(), counts.tolist(), strict=True)
+        )
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
-        """The sum and the size of one more context: a context of usual size with the worst plausible values.
+        """The sum and the size of one more context: a context of usual size with the
+        worst plausible values.
 
-        The usual size is weighted by size: large contexts decide how far the mean may move. A single item may be as bad
-        as `high`; in a context of several, all rarely are. So the worst share is the larger of two: the largest share
-        of any context, and the mean share with each share as its own weight, after adding a context of share 1."""
+        The usual size is weighted by size: large contexts decide how far the mean may
+        move. A single item may be as bad as `high`; in a context of several, all rarely
+        are. So the worst share is the larger of two: the largest share of any context,
+        and the mean share with each share as its own weight, after adding a context of
+        share 1.
+        """
         usual = 0.0 if low < 0 < high else low
         shown = np.clip((sums / self._sizes - usual) / (high - usual), 0.0, 1.0)
         share = max(float(shown.max()), float((shown @ shown + 1) / (shown.sum() + 1)))
@@ -149,14 +194,17 @@ class Mean:
 
 
 class Ratio(Mean):
-    """The ratio of two sums over the same items, both with values from 0 to 1: `over` divided by `under`.
+    """The ratio of two sums over the same items, both with values from 0 to 1:
+    `over` divided by `under`.
 
     Its upper bound is infinite if the bound of `under` is 0."""
 
     def __init__(self, over: Floats, under: Floats, contexts: ItemNumbers) -> None:
         super().__init__(over, contexts)
         self._usual = float(self._sizes @ self._sizes / self._sizes.sum())
-        self._sizes = np.asarray(np.bincount(contexts, under)[np.bincount(contexts) > 0], np.float64)
+        self._sizes = np.asarray(
+            np.bincount(contexts, under)[np.bincount(contexts) > 0], np.float64
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
             self.value = float(self._sums.sum() / self._sizes.sum())
 
@@ -169,7 +217,9 @@ class Ratio(Mean):
 def _bound(alike: _Alike, level: float) -> float:
     """The margin that the weighted mean exceeds with probability `level`.
 
-    Newton's method runs on the normal scale, on which the probability is nearly linear in the margin."""
+    Newton's method runs on the normal scale, on which the probability is nearly linear
+    in the margin.
+    """
     sums, sizes, counts = np.array(alike).T
     if not sizes.any():
         return float("inf")
@@ -179,7 +229,9 @@ def _bound(alike: _Alike, level: float) -> float:
     if least == most:
         return most
     if len(alike) == 2 and sizes[0] == sizes[1]:
-        return least + (most - least) * float(betaincinv(counts[1], counts[0], 1 - level))
+        return least + (most - least) * float(
+            betaincinv(counts[1], counts[0], 1 - level)
+        )
     z = float(ndtri(1 - level))
     middle = float(counts @ sums / (counts @ sizes))
     apart = sums - middle * sizes
@@ -187,7 +239,10 @@ def _bound(alike: _Alike, level: float) -> float:
     error = spread / float(counts @ sizes)
     skewness = 2 * float(counts @ apart**3) / spread**3
     # Cornish and Fisher's first two terms.
-    margin, far = min(middle + error * (z + skewness * (z**2 - 1) / 6), (middle + most) / 2), error
+    margin, far = (
+        min(middle + error * (z + skewness * (z**2 - 1) / 6), (middle + most) / 2),
+        error,
+    )
     for _ in range(_STEPS):
         tail, slope = _positive(sums - margin * sizes, -sizes, counts)
         place = float(ndtri(tail))
@@ -198,7 +253,11 @@ def _bound(alike: _Alike, level: float) -> float:
             # Halfway to the bracket's other end; ever further if that end is infinite.
             far *= 2
             other = most if margin == least else least
-            step = ((margin + other) / 2 if math.isfinite(other) else margin + math.copysign(far, other)) - margin
+            step = (
+                (margin + other) / 2
+                if math.isfinite(other)
+                else margin + math.copysign(far, other)
+            ) - margin
         margin += step
         if abs(step) < _CLOSE * error:
             break
@@ -215,8 +274,11 @@ def _tail(alike: _Alike, margin: float) -> float:
     return _positive(sums - margin * sizes, -sizes, counts)[0]
 
 
-def _positive(terms: Floats, changes: Floats, counts: Floats, unit: Floats = _UNIT) -> tuple[float, float]:
-    """P(sum_j G_j terms_j > 0), for independent G_j ~ Gamma(counts_j); its derivative as terms move by `changes`."""
+def _positive(
+    terms: Floats, changes: Floats, counts: Floats, unit: Floats = _UNIT
+) -> tuple[float, float]:
+    """P(sum_j G_j terms_j > 0), for independent G_j ~ Gamma(counts_j); its
+    derivative as terms move by `changes`."""
     if not (terms > 0).any():
         return 0.0, 0.0
     if not (terms < 0).any():
@@ -225,7 +287,8 @@ def _positive(terms: Floats, changes: Floats, counts: Floats, unit: Floats = _UN
         probability, change = _positive(-terms, -changes, counts)
         return 1.0 - probability, -change
     saddle = _saddle(terms, counts)
-    # The integral has a pole at 0. A line beside the saddle works too, but the steps must resolve the pole.
+    # The integral has a pole at 0. A line beside the saddle works too, but the steps
+    # must resolve the pole.
     width = 1 / math.sqrt(counts @ (terms / (1 - terms * saddle)) ** 2)
     saddle = max(saddle, min(width, 1 / float(terms.max())) / 2)
     slopes = terms / (1 - terms * saddle)
@@ -237,7 +300,11 @@ def _positive(terms: Floats, changes: Floats, counts: Floats, unit: Floats = _UN
     line = saddle + 1j * beside
     # The logarithm of 1 - terms * line, in its real and its imaginary part.
     ratios = slopes[:, None] * beside
-    logs = counts @ np.log1p(-terms * saddle) + counts @ np.log1p(ratios**2) / 2 - 1j * (counts @ np.arctan(ratios))
+    logs = (
+        counts @ np.log1p(-terms * saddle)
+        + counts @ np.log1p(ratios**2) / 2
+        - 1j * (counts @ np.arctan(ratios))
+    )
     heights = np.exp(-logs) * np.cosh(steps)
     heights[0] /= 2
     heights *= width * steps[1] / math.pi
@@ -256,7 +323,8 @@ def _saddle(terms: Floats, counts: Floats) -> float:
         slopes = terms / (1 - terms * point)
         slope, bend = float(counts @ slopes), float(counts @ slopes**2)
         low, high = (low, point) if slope > 0 else (point, high)
-        # The sum is self-concordant, so a small Newton decrement is small relative to the distance to the pole too.
+        # The sum is self-concordant, so a small Newton decrement is small relative to
+        # the distance to the pole too.
         if abs(slope) <= 1e-2 * math.sqrt(bend):
             break
         step = point - slope / bend

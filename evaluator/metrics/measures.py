@@ -1,7 +1,10 @@
-"""The numbers in tables, as the columns of a row: rates, paired differences, means over languages.
+"""The numbers in tables, as the columns of a row: rates, paired differences, means over
+languages.
 
-Most functions return a part of a row: the value under `name`, its interval under `<name>_low` and `<name>_high`.
-`contexts` numbers each item's context (`Inputs.contexts_of`): items of one context depend on each other."""
+Most functions return a part of a row: the value under `name`, its interval under
+`<name>_low` and `<name>_high`. `contexts` numbers each item's context
+(`Inputs.contexts_of`): items of one context depend on each other.
+"""
 
 import math
 from bisect import bisect_left
@@ -14,7 +17,17 @@ import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 from evaluator.metrics.columns import Row
-from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, Interval, ItemNumbers, Mean, holm, mcnemar_p, too_few
+from evaluator.metrics.intervals import (
+    ALPHA,
+    FEWEST,
+    Floats,
+    Interval,
+    ItemNumbers,
+    Mean,
+    holm,
+    mcnemar_p,
+    too_few,
+)
 
 WHY = "_why"  # suffix of the column with the reason why a number has no interval
 ALIKE = "all values are alike, which bounds no interval"
@@ -26,9 +39,14 @@ def as_floats(column: npt.ArrayLike) -> Floats:
 
 
 def bounds(name: str, interval: Interval | str) -> Row:
-    """An interval as columns of a row. A missing interval has its reason under `<name>_why`, which `Table` moves to the
-    column `reason`. An interval of width 0 counts as missing."""
-    if not isinstance(interval, str) and interval[0] is not None and interval[0] == interval[1]:
+    """An interval as columns of a row. A missing interval has its reason under
+    `<name>_why`, which `Table` moves to the column `reason`. An interval of width 0
+    counts as missing."""
+    if (
+        not isinstance(interval, str)
+        and interval[0] is not None
+        and interval[0] == interval[1]
+    ):
         interval = ALIKE
     if isinstance(interval, str):
         return {f"{name}_low": None, f"{name}_high": None, f"{name}{WHY}": interval}
@@ -38,51 +56,90 @@ def bounds(name: str, interval: Interval | str) -> Row:
 def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
     """A mean with its interval of confidence 1 - level."""
     enough = mean.contexts >= FEWEST
-    return {name: mean.value, **bounds(name, mean.interval(level) if enough else too_few(mean.contexts))}
+    return {
+        name: mean.value,
+        **bounds(name, mean.interval(level) if enough else too_few(mean.contexts)),
+    }
 
 
 def rate(name: str, flags: Floats, contexts: ItemNumbers) -> Row:
-    """A rate with its interval; `flags` are 0.0 or 1.0, one an item. All null without items."""
-    return of_mean(name, Mean(flags, contexts)) if len(flags) else {name: None, **bounds(name, (None, None))}
+    """A rate with its interval; `flags` are 0.0 or 1.0, one an item. All null
+    without items."""
+    return (
+        of_mean(name, Mean(flags, contexts))
+        if len(flags)
+        else {name: None, **bounds(name, (None, None))}
+    )
 
 
 def difference(
-    name: str, values: Floats, contexts: ItemNumbers, *, low: float = -1.0, high: float = 1.0, level: float = ALPHA
+    name: str,
+    values: Floats,
+    contexts: ItemNumbers,
+    *,
+    low: float = -1.0,
+    high: float = 1.0,
+    level: float = ALPHA,
 ) -> Row:
-    """The mean of a paired difference, from `low` to `high` per item, with its interval; empty without items."""
-    return of_mean(name, Mean(values, contexts, low=low, high=high), level) if len(values) else {}
+    """The mean of a paired difference, from `low` to `high` per item, with its
+    interval; empty without items."""
+    return (
+        of_mean(name, Mean(values, contexts, low=low, high=high), level)
+        if len(values)
+        else {}
+    )
 
 
-def language_mean(name: str, values: Floats, items: pd.DataFrame, contexts: ItemNumbers, low: float = 0.0) -> Row:
-    """The unweighted mean over languages of one number per row, from `low` to 1; empty without rows."""
+def language_mean(
+    name: str,
+    values: Floats,
+    items: pd.DataFrame,
+    contexts: ItemNumbers,
+    low: float = 0.0,
+) -> Row:
+    """The unweighted mean over languages of one number per row, from `low` to 1;
+    empty without rows."""
     if items.empty:
         return {}
     languages = items["language"]
     weights = 1 / as_floats(languages.map(languages.value_counts()))
-    return of_mean(name, Mean(values, contexts, low=low, weights=weights / weights.sum()))
+    return of_mean(
+        name, Mean(values, contexts, low=low, weights=weights / weights.sum())
+    )
 
 
 def apart(name: str, first: Mean, second: Mean) -> Row:
     """The difference of two means of different items, with its interval.
 
-    Each end combines the widths of both means' own intervals (MOVER; G. Y. Zou and A. Donner, Statistics in Medicine
-    27, 2008; Newcombe's tenth method of 1998 is the special case of two rates)."""
+    Each end combines the widths of both means' own intervals (MOVER; G. Y. Zou and
+    A. Donner, Statistics in Medicine 27, 2008; Newcombe's tenth method of 1998 is
+    the special case of two rates)."""
     value = first.value - second.value
     fewest = min(first.contexts, second.contexts)
     if fewest < FEWEST:
         return {name: value, **bounds(name, too_few(fewest))}
     level = ALPHA / 2
-    below = math.hypot(first.value - first.lower(level), second.upper(level) - second.value)
-    above = math.hypot(first.upper(level) - first.value, second.value - second.lower(level))
+    below = math.hypot(
+        first.value - first.lower(level), second.upper(level) - second.value
+    )
+    above = math.hypot(
+        first.upper(level) - first.value, second.value - second.lower(level)
+    )
     return {name: value, **bounds(name, (value - below, value + above))}
 
 
 def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:
-    """A median with its interval. At least half of the items surely reach its lower end, the largest such value. At
-    least half surely do not exceed its upper end, the smallest such value. For independent items this is the interval
-    of order statistics (W. R. Thompson, Annals of Mathematical Statistics 7, 1936)."""
+    """A median with its interval. At least half of the items surely reach its lower
+    end, the largest such value. At least half surely do not exceed its upper end,
+    the smallest such value. For independent items this is the interval of order
+    statistics (W. R. Thompson, Annals of Mathematical Statistics 7, 1936)."""
     high, low = _half_or_more(values, contexts), _half_or_more(-values, contexts)
-    interval = too_few(len(np.unique(contexts))) if low is None or high is None else (0.0 - low, high)  # no -0
+    # no -0
+    interval = (
+        too_few(len(np.unique(contexts)))
+        if low is None or high is None
+        else (0.0 - low, high)
+    )
     return {name: float(np.median(values)), **bounds(name, interval)}
 
 
@@ -90,17 +147,23 @@ def _half_or_more(values: Floats, contexts: ItemNumbers) -> float | None:
     """The smallest value that surely half of the items or more do not exceed."""
     distinct = np.unique(values)
     at = bisect_left(
-        distinct, True, key=lambda value: Mean(as_floats(values <= value), contexts).p_at_most(0.5) <= ALPHA / 2
+        distinct,
+        True,
+        key=lambda value: (
+            Mean(as_floats(values <= value), contexts).p_at_most(0.5) <= ALPHA / 2
+        ),
     )
     return float(distinct[at]) if at < len(distinct) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Unbounded:
-    """A ratio of sums, or a combination of several: how much each item moves it, and the context of each item.
+    """A ratio of sums, or a combination of several: how much each item moves it, and
+    the context of each item.
 
-    Its values have no bounds, so no interval is valid for all distributions. This is Student's, with a standard error
-    clustered by context (K.-Y. Liang and S. Zeger, Biometrika 73, 1986)."""
+    Its values have no bounds, so no interval is valid for all distributions. This is
+    Student's, with a standard error clustered by context (K.-Y. Liang and S. Zeger,
+    Biometrika 73, 1986)."""
 
     value: float
     moves: Floats
@@ -132,11 +195,15 @@ class Unbounded:
         error, freedom = self.spread
         if freedom == 0 or not math.isfinite(self.value):
             return None
-        return float(2 * stdtr(freedom, -abs(self.value / error))) if error else float(self.value == 0)
+        return (
+            float(2 * stdtr(freedom, -abs(self.value / error)))
+            if error
+            else float(self.value == 0)
+        )
 
     def interval(self, scale: str = "linear") -> Interval | str:
-        """The 95 % interval. `scale`: `log` for non-negative values with occasional large ones; `exp` for the
-        exponential of the value."""
+        """The 95 % interval. `scale`: `log` for non-negative values with occasional
+        large ones; `exp` for the exponential of the value."""
         error, freedom = self.spread
         if not math.isfinite(self.value):
             return "a text of probability 0: infinite, without an interval"
@@ -156,16 +223,26 @@ def exp(value: float) -> float:
         return float(np.exp(value))
 
 
-def paired_difference(name: str, outcomes: tuple[Floats, Floats], contexts: ItemNumbers, p: str = "mcnemar_p") -> Row:
-    """`difference` of the first minus the second of two outcomes (0.0 or 1.0 per item); `p` names its p's column."""
+def paired_difference(
+    name: str,
+    outcomes: tuple[Floats, Floats],
+    contexts: ItemNumbers,
+    p: str = "mcnemar_p",
+) -> Row:
+    """`difference` of the first minus the second of two outcomes (0.0 or 1.0 per
+    item); `p` names its p's column."""
     first, second = outcomes
     return difference(name, first - second, contexts) | {p: mcnemar_p(first, second)}
 
 
 def correct_for_many(
-    rows: Sequence[Row], family: Sequence[str], p: str = "mcnemar_p", adjusted: str = "holm_p"
+    rows: Sequence[Row],
+    family: Sequence[str],
+    p: str = "mcnemar_p",
+    adjusted: str = "holm_p",
 ) -> None:
-    """Fill `adjusted` with Holm's correction of `p` over rows equal in `family`, all of which could differ."""
+    """Fill `adjusted` with Holm's correction of `p` over rows equal in `family`, all
+    of which could differ."""
     families: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.get(p) is not None:

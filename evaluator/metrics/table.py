@@ -1,19 +1,24 @@
-"""A table of the report as one object: its name and question, its columns, how it is computed, and its figure.
+"""A table of the report as one object: its name and question, its columns, how it is
+computed, and its figure.
 
-    TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe rank", columns=..., compute=...)
+    TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe
+    rank", columns=..., compute=...)
     TABLE.frame(inputs)         # the numbers
     TABLE.fill(inputs)          # the numbers, with notes on missing parts
 
-Tables registered in `evaluator.metrics.tables` are computed, written as CSV and shown on the page.
+Tables registered in `evaluator.metrics.tables` are computed, written as CSV and
+shown on the page.
 
-A figure is data too: its panels, and in each panel the kind of mark, the columns, colours and axis.
+A figure is data too: its panels, and in each panel the kind of mark, the columns,
+colours and axis.
 
-    open = Series("open_accuracy", "greedy", "open")
-    figure=(Dots("Accuracy", (open,)), Heat("By language", "open_accuracy", "greedy"))
+    open = Series("open_accuracy", "greedy", "open") figure=(Dots("Accuracy",
+    (open,)), Heat("By language", "open_accuracy", "greedy"))
 
-`evaluator.report.figures` draws it: a row for each checkpoint, or a scatter. A panel without a value is left out;
-a figure without panels is not drawn. Colours are names of the page's style: probes, fates, `muted`, `negative`.
-Titles may name a column in braces: its first value is written there."""
+`evaluator.report.figures` draws it: a row for each checkpoint, or a scatter. A panel
+without a value is left out; a figure without panels is not drawn. Colours are names
+of the page's style: probes, fates, `muted`, `negative`. Titles may name a column in
+braces: its first value is written there."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +27,23 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.columns import REASON, Column, Row, names_of, rounded, rows_of, typed_frame
+from evaluator.metrics.columns import (
+    REASON,
+    Column,
+    Row,
+    names_of,
+    rounded,
+    rows_of,
+    typed_frame,
+)
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import Inputs, rounded_activations
 from evaluator.metrics.measures import WHY, correct_for_many
 
-Where = Mapping[str, str]  # column -> value of the rows; without a language, rows that pool the languages
-# rates: 0 to 100 %; share: around 100 %; points, changes: around 0 (points: in points); amounts: factors apart
+# column -> value of the rows; without a language, rows that pool the languages
+Where = Mapping[str, str]
+# rates: 0 to 100 %; share: around 100 %; points, changes: around 0 (points: in points);
+# amounts: factors apart
 Axis = Literal["rates", "share", "points", "changes", "amounts", "places"]
 
 
@@ -37,14 +52,16 @@ def whole_percent(value: float) -> str:
 
 
 def amount(value: float, _: object = None) -> str:
-    """A positive amount in three significant digits, spelled out: 4,120 and not 4.12e+03."""
+    """A positive amount in three significant digits, spelled out: 4,120 and not
+    4.12e+03."""
     shown = float(f"{value:.3g}")
     return f"{shown:,.0f}" if shown >= 1000 else f"{shown:g}"
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A dot for each row from `column`, with whiskers where `column_low` and `column_high` exist; `shift` in rows."""
+    """A dot for each row from `column`, with whiskers where `column_low` and
+    `column_high` exist; `shift` in rows."""
 
     column: str
     colour: str
@@ -56,7 +73,8 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Note:
-    """A text at the end of each row, made from a column's value (None for a missing value)."""
+    """A text at the end of each row, made from a column's value (None for a missing
+    value)."""
 
     column: str
     text: Callable[[float | None], str]
@@ -65,9 +83,10 @@ class Note:
 
 @dataclass(frozen=True, eq=False)
 class Dots:
-    """Series in one panel, or a function that makes them from the frame; a thin line in each row if `linked`. `line`: a
-    value to mark. `text`: of filled dots, above them. `legend`: its columns; 0: four, if it is the first panel with
-    several series, else none."""
+    """Series in one panel, or a function that makes them from the frame; a thin line
+    in each row if `linked`. `line`: a value to mark. `text`: of filled dots, above
+    them. `legend`: its columns; 0: four, if it is the first panel with several
+    series, else none."""
 
     title: str
     series: Sequence[Series] | Callable[[pd.DataFrame], Sequence[Series]]
@@ -85,7 +104,8 @@ class Dots:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """One stacked bar for each row. `parts`: column -> name, colour, opacity. The first panel's have a legend."""
+    """One stacked bar for each row. `parts`: column -> name, colour, opacity. The
+    first panel's have a legend."""
 
     title: str
     parts: Mapping[str, tuple[str, str, float]]
@@ -96,7 +116,8 @@ class Bars:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """Rows by languages. `strength`: of a cell's colour, from 0 to 1; `negative`: the colour of values below 0."""
+    """Rows by languages. `strength`: of a cell's colour, from 0 to 1; `negative`:
+    the colour of values below 0."""
 
     title: str
     column: str
@@ -110,8 +131,10 @@ class Heat:
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """`y` over `x`: a dot for each row of the frame, with its `name`, hollow if column `hollow` is true. `each`: a
-    panel for each checkpoint and task. `labels` name filled and hollow dots in the legend."""
+    """`y` over `x`: a dot for each row of the frame, with its `name`, hollow if column
+    `hollow` is true. `each`: a panel for each checkpoint and task. `labels` name filled
+    and hollow dots in the legend.
+    """
 
     title: str
     x: str
@@ -131,8 +154,10 @@ Panel = Dots | Bars | Heat | Scatter
 
 
 class Holm(NamedTuple):
-    """Column `adjusted` is Holm's correction of column `p` over the checkpoints: the rows that agree in all of
-    `family`. A comparison that could not differ (`Inputs.could_differ`) is not in the family, and has no `adjusted`."""
+    """Column `adjusted` is Holm's correction of column `p` over the checkpoints: the
+    rows that agree in all of `family`. A comparison that could not differ
+    (`Inputs.could_differ`) is not in the family, and has no `adjusted`.
+    """
 
     family: tuple[str, ...]
     p: str = "mcnemar_p"
@@ -140,8 +165,9 @@ class Holm(NamedTuple):
 
 
 class Lack(NamedTuple):
-    """A part of a table that a run may lack: the rows with `value` in `column`, or without a value the whole column.
-    `wanted` names what to run to get it. Rows with a count of 0 are ignored."""
+    """A part of a table that a run may lack: the rows with `value` in `column`, or
+    without a value the whole column. `wanted` names what to run to get it. Rows with
+    a count of 0 are ignored."""
 
     column: str
     wanted: str
@@ -150,18 +176,26 @@ class Lack(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One table, in one object. Raises ValueError for columns that a table cannot have.
+    """One table, in one object. Raises ValueError for columns that a table cannot
+    have.
 
-    `columns` include `task`, `checkpoint` and `counts`, the number of items of a row. `reason` (why a number is null)
-    is the last one, unless it is among them. `compute` yields the rows as dictionaries; missing values become null.
-    `title` is a question, `reading` how to read the answer. `needs` names the probes and formats that fill the table.
+    `columns` include `task`, `checkpoint` and `counts`, the number of items of a
+    row. `reason` (why a number is null) is the last one, unless it is among them.
+    `compute` yields the rows as dictionaries; missing values become null. `title` is
+    a question, `reading` how to read the answer. `needs` names the probes and
+    formats that fill the table.
 
-    - `drawn`: the table compares beams or samples, so base and checkpoint must have drawn them alike.
-    - `silent`: the table applies to few runs. Without rows, it does not report its needs.
-    - `page`: picks the rows for the page, because a table may have thousands. The CSV has all rows.
-    - `plotted`: picks the rows that are drawn in `figure`, and may rename their checkpoints.
+    - `drawn`: the table compares beams or samples, so base and checkpoint must have
+      drawn them alike.
+    - `silent`: the table applies to few runs. Without rows, it does not report its
+      needs.
+    - `page`: picks the rows for the page, because a table may have thousands. The
+      CSV has all rows.
+    - `plotted`: picks the rows that are drawn in `figure`, and may rename their
+      checkpoints.
     - `corrections` are computed over all rows, after the rows.
-    - `apart`: a figure for each combination of values of these columns; without a value there, a row is not drawn.
+    - `apart`: a figure for each combination of values of these columns; without a
+      value there, a row is not drawn.
     - `any_of`: if no row has a value in this column, the table has no rows."""
 
     name: str
@@ -185,9 +219,15 @@ class Table:
         names = names_of(self.columns)
         if REASON.name not in names:
             object.__setattr__(self, "columns", (*self.columns, REASON))
-        missing = [name for name in ("task", "checkpoint", self.counts) if name not in names]
+        missing = [
+            name for name in ("task", "checkpoint", self.counts) if name not in names
+        ]
         if missing or len(set(names)) < len(names):
-            wrong = f"has no column {', '.join(missing)}" if missing else "names a column twice"
+            wrong = (
+                f"has no column {', '.join(missing)}"
+                if missing
+                else "names a column twice"
+            )
             raise ValueError(f"table {self.name!r} {wrong}")
 
     def column(self, name: str) -> Column:
@@ -196,12 +236,19 @@ class Table:
 
     def frame(self, inputs: Inputs) -> pd.DataFrame:
         """The numbers: exactly the declared columns; counts are nullable integers."""
-        found = typed_frame(self.columns, (self._labelled(row, inputs) for row in self.compute(inputs)))
+        found = typed_frame(
+            self.columns, (self._labelled(row, inputs) for row in self.compute(inputs))
+        )
         if self.any_of and not found[self.any_of].notna().any():
             return typed_frame(self.columns, ())
         if self.corrections and len(found):
             names = zip(found["task"], found["checkpoint"], found["base"], strict=True)
-            tested = np.array([inputs.could_differ(str(task), str(name), base) for task, name, base in names])
+            tested = np.array(
+                [
+                    inputs.could_differ(str(task), str(name), base)
+                    for task, name, base in names
+                ]
+            )
             for family, p, adjusted in self.corrections:
                 here = tested & found[p].notna().to_numpy()
                 rows = rows_of(found.loc[here, [*family, p]])
@@ -212,38 +259,70 @@ class Table:
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with its reasons: its checkpoint was evaluated on some items only; it compares with a base that was
-        evaluated otherwise, or has quantised activations; a number has no interval."""
+        """A row with its reasons: its checkpoint was evaluated on some items only;
+        it compares with a base that was evaluated otherwise, or has quantised
+        activations; a number has no interval."""
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
         why = None if row.get("base") is None else incomparable.get(key)
         few = inputs.decided_early.get(key)
-        rounded = None if row.get("base") is None else rounded_activations(row.get("pattern"))
+        rounded = (
+            None if row.get("base") is None else rounded_activations(row.get("pattern"))
+        )
         bare = [row.pop(name) for name in list(row) if name.endswith(WHY)]
         notes = joined_reasons(few, why, rounded)
-        return row | {"reason": joined_reasons(notes, row.get("reason"), *bare)} if notes or bare else row
+        return (
+            row | {"reason": joined_reasons(notes, row.get("reason"), *bare)}
+            if notes or bare
+            else row
+        )
 
     def fill(self, inputs: Inputs) -> "FilledTable":
         frame = self.frame(inputs)
         if frame.empty:
-            return FilledTable(self, frame, "" if self.silent else f"No records for this table: it needs {self.needs}.")
+            return FilledTable(
+                self,
+                frame,
+                (
+                    ""
+                    if self.silent
+                    else f"No records for this table: it needs {self.needs}."
+                ),
+            )
         counted = frame[frame[self.counts].fillna(0) > 0]
         reasons = frame["reason"].dropna().astype(str).unique()
         if counted.empty:
-            return FilledTable(self, frame, f"Nothing could be computed: {'; '.join(reasons)}. It needs {self.needs}.")
+            return FilledTable(
+                self,
+                frame,
+                f"Nothing could be computed: {'; '.join(reasons)}. It needs"
+                f" {self.needs}.",
+            )
         wanted = []
         for column, what, value in self.lacks:
-            given = frame[column] if value is None else counted[column].astype(str) == value
+            given = (
+                frame[column] if value is None else counted[column].astype(str) == value
+            )
             if not (given.notna() if value is None else given).any():
                 wanted.append(what)
         single = (reason for every in reasons for reason in every.split("; "))
-        wanted += [reason.removeprefix("needs ") for reason in single if reason.startswith("needs ")]
-        return FilledTable(self, frame, "", f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else "")
+        wanted += [
+            reason.removeprefix("needs ")
+            for reason in single
+            if reason.startswith("needs ")
+        ]
+        return FilledTable(
+            self,
+            frame,
+            "",
+            f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else "",
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class FilledTable:
-    """A table's numbers in one run. `note` says what to run for any, `lacks` for missing parts; else empty."""
+    """A table's numbers in one run. `note` says what to run for any, `lacks` for
+    missing parts; else empty."""
 
     table: Table
     frame: pd.DataFrame
@@ -254,8 +333,16 @@ class FilledTable:
     def told(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Rows as CSV and page show them, without the columns of the figure alone."""
         drawn = names_of(column for column in self.table.columns if column.figure_only)
-        return frame.drop(columns=drawn).drop_duplicates(ignore_index=True) if drawn else frame
+        return (
+            frame.drop(columns=drawn).drop_duplicates(ignore_index=True)
+            if drawn
+            else frame
+        )
 
     @property
     def shown(self) -> pd.DataFrame:
-        return self.frame if self.table.page is None or self.frame.empty else self.table.page(self.frame)
+        return (
+            self.frame
+            if self.table.page is None or self.frame.empty
+            else self.table.page(self.frame)
+        )

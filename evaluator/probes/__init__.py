@@ -1,6 +1,9 @@
-"""How an answer is looked for: from a question to requests, and from their responses to records.
+"""How an answer is looked for: from a question to requests, and from their responses to
+records.
 
-`PROBES` holds one object for each probe. Its order is that of records and settings: identities of runs depend on it."""
+`PROBES` holds one object for each probe. Its order is that of records and settings:
+identities of runs depend on it.
+"""
 
 from evaluator.probes.base import PROBES, answering_probes
 from evaluator.probes.beam import AlignedBeam, Beam
@@ -14,7 +17,18 @@ from evaluator.probes.sample import Sample
 __all__ = ["PROBES", "answering_probes"]
 
 for probe in (
-    *(Greedy, Beam, Sample, Choice, Rank, AlignedRank, HardChoice, Perplexity, Fidelity, TextFidelity),
+    *(
+        Greedy,
+        Beam,
+        Sample,
+        Choice,
+        Rank,
+        AlignedRank,
+        HardChoice,
+        Perplexity,
+        Fidelity,
+        TextFidelity,
+    ),
     *(Direct, AlignedBeam, AlignedChoice),
 ):
     PROBES.register(probe())

@@ -1,7 +1,8 @@
 """A probe is one way to look for an answer: one object in the registry `PROBES`.
 
-Everything that depends on the kind of probe reads this object. It defines help, the validation of settings, prompts and
-requests, records, columns of outcomes, cost and item view. A probe is one class in one file and one line in
+Everything that depends on the kind of probe reads this object. It defines help, the
+validation of settings, prompts and requests, records, columns of outcomes, cost and
+item view. A probe is one class in one file and one line in
 `evaluator/probes/__init__.py`::
 
     class Shout(ItemProbe):
@@ -9,14 +10,16 @@ requests, records, columns of outcomes, cost and item view. A probe is one class
         ...
     PROBES.register(Shout())
 
-A probe runs on one item (or on one window of a text) of one checkpoint as a generator: it yields requests, gets their
-responses, and returns records::
+A probe runs on one item (or on one window of a text) of one checkpoint as a generator:
+it yields requests, gets their responses, and returns records::
 
     def run(self, item: ItemRun) -> Steps:
         (response,) = yield [item.greedy()]
         return [item.record(self.name, **item.generated(response))]
 
-What a probe raises ends the run in one line that names probe and item (`blame`). No engine is restarted for it."""
+What a probe raises ends the run in one line that names probe and item (`blame`). No
+engine is restarted for it.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,16 @@ if TYPE_CHECKING:
 # The kinds of measurement. Reports list probes in this order.
 Evidence = Literal["said", "recognised", "reachable", "predicted"]
 EVIDENCE: tuple[Evidence, ...] = ("said", "recognised", "reachable", "predicted")
-# How the item view shows a probe's records: the answer in each format, several answers to the open prompt, scored
-# options, the gold answer's rank, or the aligned answer's rank with the lead-in.
+# How the item view shows a probe's records: the answer in each format, several answers
+# to the open prompt, scored options, the gold answer's rank, or the aligned answer's
+# rank with the lead-in.
 View = Literal["answer", "answers", "options", "rank", "aligned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """A probe's requests per item or text, beside the prompts; probes with one name in `scored` share that cost."""
+    """A probe's requests per item or text, beside the prompts; probes with one name
+    in `scored` share that cost."""
 
     items: int = 0  # windows of a text; an item needs no mention
     requests: int = 0
@@ -61,7 +66,8 @@ Steps = Generator[Sequence[Request | Cancel], Sequence[Response], list[Record]]
 
 
 class Probe(ABC):
-    """One way of looking for an answer. Subclass `ItemProbe` or `TextProbe`, not this."""
+    """One way of looking for an answer. Subclass `ItemProbe` or `TextProbe`, not
+    this."""
 
     name: str  # in settings, records and outcome columns
     help: str  # one clause
@@ -69,14 +75,18 @@ class Probe(ABC):
     evidence: Evidence
     view: View | None = None  # None: the item view does not show it
     title: str = ""  # of its records in the item view
-    # The outcome columns that `reduce` fills, with their pandas types. `<name>_status` and `<name>_why` come on top.
+    # The outcome columns that `reduce` fills, with their pandas types. `<name>_status`
+    # and `<name>_why` come on top.
     columns: Mapping[str, str]
-    # It reads its base's answers or distributions (`ItemRun.base`, `references`). So a task of a checkpoint with a base
-    # runs after the base's records of that task exist. Of a model that thinks it gets the base's thought in `prompts`.
+    # It reads its base's answers or distributions (`ItemRun.base`, `references`). So a
+    # task of a checkpoint with a base runs after the base's records of that task exist.
+    # Of a model that thinks it gets the base's thought in `prompts`.
     after_base: bool = False
     needs_thinking: ClassVar[bool] = False  # it has no meaning without thoughts
-    references: bool = False  # it compares distributions, which the base keeps in the run directory
-    gathers: ClassVar[bool] = False  # `run` goes on after every step of the engine, with the responses of that step
+    # it compares distributions, which the base keeps in the run directory
+    references: bool = False
+    # `run` goes on after every step of the engine, with the responses of that step
+    gathers: ClassVar[bool] = False
 
     def describe(self, config: Settings) -> str:
         """The work under these settings, in a few words for a dry run."""
@@ -84,27 +94,34 @@ class Probe(ABC):
 
     @abstractmethod
     def run(self, item: ItemRun) -> Steps:
-        """One item or window on one checkpoint: a generator that yields requests and returns its records, in order.
+        """One item or window on one checkpoint: a generator that yields requests and
+        returns its records, in order.
 
-        It goes on when all requests of a step are answered, and gets the responses in their order. After an empty step
-        it goes on when no request of the item is open: all that the item will bring is then known. A probe that
-        `gathers` goes on after every step of the engine, with the responses of that step, and finds new tokens in the
-        lists of its streamed requests. It may cancel its requests."""
+        It goes on when all requests of a step are answered, and gets the responses
+        in their order. After an empty step it goes on when no request of the item is
+        open: all that the item will bring is then known. A probe that `gathers` goes
+        on after every step of the engine, with the responses of that step, and finds
+        new tokens in the lists of its streamed requests. It may cancel its requests."""
 
     @abstractmethod
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        """One row for each item: `<name>_status` and `columns`, null where the probe was not measured.
+        """One row for each item: `<name>_status` and `columns`, null where the probe
+        was not measured.
 
-        `asked` holds this probe's records, always all of an item. The result's index is `reducing.KEY`."""
+        `asked` holds this probe's records, always all of an item. The result's index is
+        `reducing.KEY`.
+        """
 
 
 class ItemProbe(Probe):
     reads = "items"
     deep: bool = False  # runs on the first 100 items of a language only
-    options: Literal["drawn", "hard"] | None = None  # the distractors that it chooses among
+    # the distractors that it chooses among
+    options: Literal["drawn", "hard"] | None = None
 
     def formats(self, config: Settings) -> tuple[Format, ...]:
-        """The formats whose prompts it needs. By default the open one, whatever formats are evaluated."""
+        """The formats whose prompts it needs. By default the open one, whatever
+        formats are evaluated."""
         return ("open",)
 
     def continuations(self, question: Question) -> tuple[str, ...]:
@@ -112,14 +129,18 @@ class ItemProbe(Probe):
         return ()
 
     def fits(self, question: Question, config: Settings) -> bool:
-        """Whether a question has everything that the probe needs. Prompts are checked against their cap later."""
+        """Whether a question has everything that the probe needs. Prompts are
+        checked against their cap later."""
         return question.deep or not self.deep
 
     def why_not(self, item: ItemRun) -> str | None:
-        """Why the probe cannot run on an item: the text of its `excluded` record. None: it can."""
+        """Why the probe cannot run on an item: the text of its `excluded` record.
+        None: it can."""
         if "open" not in item.prompts:
             return item.question.why_not("open")
-        return item.base.missing if self.needs_thinking and item.base is not None else None
+        return (
+            item.base.missing if self.needs_thinking and item.base is not None else None
+        )
 
     @abstractmethod
     def cost(self, config: Settings) -> Cost:
@@ -148,14 +169,15 @@ _log = logging.getLogger(__name__)
 
 
 def blame(probe: str, item: Item, error: Exception) -> Exception:
-    """What to raise for an error of `probe` on `item`: a ResurfaceError that names both. The log gets the traceback.
+    """What to raise for an error of `probe` on `item`: a ResurfaceError that names
+    both. The log gets the traceback.
 
     A ResurfaceError is returned unchanged: it is clear by itself."""
     if isinstance(error, ResurfaceError):
         return error
     line = (
-        f"probe {probe!r} failed on item {item.item_id!r} ({item.language}) of task {item.task!r}: "
-        f"{type(error).__name__}: {one_line(error)}"
+        f"probe {probe!r} failed on item {item.item_id!r} ({item.language}) of task"
+        f" {item.task!r}: {type(error).__name__}: {one_line(error)}"
     )
     _log.error(line, exc_info=error)
     return ResurfaceError(line)

@@ -1,4 +1,5 @@
-"""The beam probe: the best hypotheses of a beam search. An answer outside all of these is hard to reach."""
+"""The beam probe: the best hypotheses of a beam search. An answer outside all of
+these is hard to reach."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ class Beam(ItemProbe):
     view = "answers"
     title = "beams"
     # How many beams; whether one contains a gold answer; how many do.
-    columns: Mapping[str, str] = {"beams": "Int64", "beam_hit": "boolean", "beam_hits": "Int64"}
+    columns: Mapping[str, str] = {
+        "beams": "Int64",
+        "beam_hit": "boolean",
+        "beam_hits": "Int64",
+    }
 
     def run(self, item: ItemRun) -> Steps:
         """The search's first rollout is the greedy request of the open prompt."""
@@ -48,15 +53,25 @@ class Beam(ItemProbe):
         while following or not search.done:
             following = search.advance((yield following))
         if search.error is not None:
-            return [item.record(self.name, index=index, **failed(search.error)) for index in range(width)]
+            return [
+                item.record(self.name, index=index, **failed(search.error))
+                for index in range(width)
+            ]
         return [
-            item.record(self.name, index=index, logprob=beam.logprob, **item.graded(beam.token_ids))
+            item.record(
+                self.name,
+                index=index,
+                logprob=beam.logprob,
+                **item.graded(beam.token_ids),
+            )
             for index, beam in enumerate(search.hypotheses())
         ]
 
     def cost(self, config: Settings) -> Cost:
         width = config.beam_width
-        return Cost(requests=REQUESTS * width, generated_tokens=width * config.max_new_tokens)
+        return Cost(
+            requests=REQUESTS * width, generated_tokens=width * config.max_new_tokens
+        )
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         return hits(asked, self.name)
@@ -69,4 +84,8 @@ class AlignedBeam(Beam):
     help = "the same search after the base's thought; needs thinking"
     title = "beams after the base's thought"
     after_base = needs_thinking = True
-    columns: Mapping[str, str] = {"aligned_beams": "Int64", "aligned_beam_hit": "boolean", "aligned_beam_hits": "Int64"}
+    columns: Mapping[str, str] = {
+        "aligned_beams": "Int64",
+        "aligned_beam_hit": "boolean",
+        "aligned_beam_hits": "Int64",
+    }

@@ -1,8 +1,10 @@
-"""The choice probes: is the gold answer the likeliest of a few options? Recognition, as multiple choice measures it.
+"""The choice probes: is the gold answer the likeliest of a few options? Recognition,
+as multiple choice measures it.
 
-Options are scored after the open prompt, which does not list the options. An option's score is its log-likelihood,
-summed over its tokens, in nats. `choice` draws its distractors from the language's answers; `hard_choice` takes the
-ones most like the gold answer."""
+Options are scored after the open prompt, which does not list the options. An
+option's score is its log-likelihood, summed over its tokens, in nats. `choice` draws
+its distractors from the language's answers; `hard_choice` takes the ones most like
+the gold answer."""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class Choice(ItemProbe):
-    """The gold answer among distractors; one record for each option, in the item's own order."""
+    """The gold answer among distractors; one record for each option, in the item's
+    own order."""
 
     name = "choice"
     help = "whether the gold answer is likelier than the wrong options"
@@ -35,16 +38,20 @@ class Choice(ItemProbe):
     options: Literal["drawn", "hard"] = "drawn"
     columns: Mapping[str, str] = {
         "options": "Int64",
-        # The gold option's summed score is strictly the highest; the same with length-normalised scores (secondary).
+        # The gold option's summed score is strictly the highest; the same with
+        # length-normalised scores (secondary).
         "recognised": "boolean",
         "recognised_per_token": "boolean",
         "recognised_per_byte": "boolean",
-        # The gold option's score minus the best other one's, in nats; the number of the option that scored highest.
+        # The gold option's score minus the best other one's, in nats; the number of the
+        # option that scored highest.
         "choice_margin": "Float64",
         "picked": "Int64",
-        # How many of the other options are of the gold option's kind (`evaluator.tasks.answer_types`).
+        # How many of the other options are of the gold option's kind
+        # (`evaluator.tasks.answer_types`).
         "same_kind": "Int64",
-        # Each option's share of the options' summed likelihoods, the gold one's first (`evaluator.probes.reducing`).
+        # Each option's share of the options' summed likelihoods, the gold one's first
+        # (`evaluator.probes.reducing`).
         "option_shares": "string",
         # Summed over all options, for fertility.
         "option_tokens": "Int64",
@@ -65,7 +72,9 @@ class Choice(ItemProbe):
 
     def why_not(self, item: ItemRun) -> str | None:
         lacking = item.question.no_options if self.options == "drawn" else NO_DISTRACTOR
-        return super().why_not(item) or (None if self.options_of(item.question) else lacking)
+        return super().why_not(item) or (
+            None if self.options_of(item.question) else lacking
+        )
 
     def run(self, item: ItemRun) -> Steps:
         options = self.options_of(item.question)
@@ -80,25 +89,46 @@ class Choice(ItemProbe):
                 option_text=options.texts[number],
                 **scored(request, response),
             )
-            for number, (request, response) in enumerate(zip(requests, responses, strict=True))
+            for number, (request, response) in enumerate(
+                zip(requests, responses, strict=True)
+            )
         ]
 
     def cost(self, config: Settings) -> Cost:
-        return Cost(scored=frozenset({"gold", *(f"{self.options} distractor {number}" for number in range(3))}))
+        return Cost(
+            scored=frozenset(
+                {
+                    "gold",
+                    *(f"{self.options} distractor {number}" for number in range(3)),
+                }
+            )
+        )
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
         won = _Winners(asked)
-        reduced = pd.DataFrame({"options": won.options, "recognised": won.by(won.score)})
+        reduced = pd.DataFrame(
+            {"options": won.options, "recognised": won.by(won.score)}
+        )
         reduced["recognised_per_token"] = won.by(won.score / _sizes(asked["token_ids"]))
         reduced["choice_margin"] = won.margin(won.score)
         reduced["picked"] = won.picked(asked["index"])
         reduced["option_shares"] = won.shares(asked["index"])
-        texts = pd.Series([text if isinstance(text, str) else "" for text in asked["option_text"]], index=asked.index)
-        kinds = [answer_type(*option) for option in zip(texts, asked["language"], strict=True)]
-        reduced["same_kind"] = won.like_gold(pd.Series(kinds, index=asked.index)).astype("Int64")
-        reduced["recognised_per_byte"] = won.by(won.score / _sizes(texts.map(str.encode)))
+        texts = pd.Series(
+            [text if isinstance(text, str) else "" for text in asked["option_text"]],
+            index=asked.index,
+        )
+        kinds = [
+            answer_type(*option)
+            for option in zip(texts, asked["language"], strict=True)
+        ]
+        reduced["same_kind"] = won.like_gold(
+            pd.Series(kinds, index=asked.index)
+        ).astype("Int64")
+        reduced["recognised_per_byte"] = won.by(
+            won.score / _sizes(texts.map(str.encode))
+        )
         counts = {
             "tokens": _sizes(asked["token_ids"]),
             "words": texts.map(lambda text: float(len(text.split()))),
@@ -107,7 +137,9 @@ class Choice(ItemProbe):
         for name, count in counts.items():
             reduced[f"option_{name}"] = won.total(count).round().astype("Int64")
         hashes = pd.util.hash_array(texts.to_numpy(object)) % 2**31
-        reduced["options_digest"] = won.total(pd.Series(hashes, index=asked.index)).astype("Int64")
+        reduced["options_digest"] = won.total(
+            pd.Series(hashes, index=asked.index)
+        ).astype("Int64")
         return where_measured(reduced, asked, self.name, "recognised", won.decided)
 
 
@@ -144,35 +176,47 @@ def _recognised(asked: pd.DataFrame, probe: str, column: str) -> pd.DataFrame:
     import pandas as pd
 
     won = _Winners(asked)
-    return where_measured(pd.DataFrame({column: won.by(won.score)}), asked, probe, column, won.decided)
+    return where_measured(
+        pd.DataFrame({column: won.by(won.score)}), asked, probe, column, won.decided
+    )
 
 
 class _Winners:
     """Who wins the choices of some records."""
 
     def __init__(self, asked: pd.DataFrame) -> None:
-        # Grouping by an item's number takes a fifth of the time that grouping by six columns takes.
+        # Grouping by an item's number takes a fifth of the time that grouping by six
+        # columns takes.
         self._item: pd.Series = asked.groupby(list(KEY)).ngroup()
         self._items: pd.Index = asked.groupby(list(KEY)).size().index
         self.score: pd.Series = asked["logprob"].astype("float64")
-        self._gold: np.ndarray = asked["is_gold"].astype("boolean").fillna(False).astype(bool).to_numpy()
-        self.options = self._named(asked["status"].groupby(self._item).size().astype("Int64"))
-        golds = self._named(asked["status"].where(self._gold).groupby(self._item).count())
+        self._gold: np.ndarray = (
+            asked["is_gold"].astype("boolean").fillna(False).astype(bool).to_numpy()
+        )
+        self.options = self._named(
+            asked["status"].groupby(self._item).size().astype("Int64")
+        )
+        golds = self._named(
+            asked["status"].where(self._gold).groupby(self._item).count()
+        )
         # Without exactly one gold option and a rival there is nothing to win.
         self.decided = (golds == 1) & (self.options > 1)
 
     def by(self, score: pd.Series) -> pd.Series:
-        """Whether the gold option's score is strictly the highest: a tie is wrong, a missing score is unknown."""
+        """Whether the gold option's score is strictly the highest: a tie is wrong, a
+        missing score is unknown."""
         return (self.margin(score) > 0).astype("boolean").where(self._complete(score))
 
     def margin(self, score: pd.Series) -> pd.Series:
-        """The gold option's score minus the best other one's; NaN where a score is missing."""
+        """The gold option's score minus the best other one's; NaN where a score is
+        missing."""
         best_gold = score.where(self._gold).groupby(self._item).max()
         best_other = score.where(~self._gold).groupby(self._item).max()
         return self._named(best_gold - best_other).where(self._complete(score))
 
     def picked(self, number: pd.Series) -> pd.Series:
-        """The number of the option with the highest summed score, the first of those that share it."""
+        """The number of the option with the highest summed score, the first of those
+        that share it."""
         best = self.score == self.score.groupby(self._item).transform("max")
         found = number.where(best).groupby(self._item).min().astype("Int64")
         return self._named(found).where(self._complete(self.score))
@@ -187,17 +231,22 @@ class _Winners:
         return self._named(count.groupby(self._item).sum(min_count=1))
 
     def shares(self, number: pd.Series) -> pd.Series:
-        """The softmax of the summed scores, packed: the gold option first, the others in their order."""
+        """The softmax of the summed scores, packed: the gold option first, the
+        others in their order."""
         import numpy as np
         import pandas as pd
 
         best = self.score.groupby(self._item).transform("max")
         likelihood = (self.score - best).map(math.exp, na_action="ignore")
-        share = (likelihood / likelihood.groupby(self._item).transform("sum")).to_numpy()
+        share = (
+            likelihood / likelihood.groupby(self._item).transform("sum")
+        ).to_numpy()
         item = self._item.to_numpy()  # in the order of a reduced frame's rows
         order = np.lexsort((number.to_numpy(), ~self._gold, item))
         begins = np.flatnonzero(np.diff(item[order], prepend=-1))
-        packed = [pack_shares(each.tolist()) for each in np.split(share[order], begins[1:])]
+        packed = [
+            pack_shares(each.tolist()) for each in np.split(share[order], begins[1:])
+        ]
         complete = self._complete(self.score)
         return pd.Series(packed, index=complete.index, dtype="string").where(complete)
 
@@ -210,6 +259,9 @@ class _Winners:
 
 
 def _sizes(values: pd.Series) -> pd.Series:
-    """The length of each list of ids or bytes; NaN for none, so that a division by it is undefined."""
-    sizes = values.map(lambda value: 0 if value is None or isinstance(value, float) else len(value))
+    """The length of each list of ids or bytes; NaN for none, so that a division by
+    it is undefined."""
+    sizes = values.map(
+        lambda value: 0 if value is None or isinstance(value, float) else len(value)
+    )
     return sizes.astype("float64").where(sizes > 0)

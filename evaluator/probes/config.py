@@ -1,4 +1,5 @@
-"""What one evaluation asks: which items, posed how, and how their answers are looked for."""
+"""What one evaluation asks: which items, posed how, and how their answers are looked
+for."""
 
 from typing import Annotated, Any
 
@@ -15,12 +16,16 @@ SHORTEST_PROMPT = 32  # tokens: a cap below it would leave every item out
 
 
 class EvalConfig(Settings, Source):
-    """Which items are asked, how they are posed, and how their answers are looked for (defaults: the paper's).
+    """Which items are asked, how they are posed, and how their answers are looked for
+    (defaults: the paper's).
 
-    The keys of a `Source` say more of a data set: they are for the tasks that read any (`hf:...` and the presets)."""
+    The keys of a `Source` say more of a data set: they are for the tasks that read any
+    (`hf:...` and the presets).
+    """
 
     task: str  # TASK[:PATH]
-    # What records call it; None: the task's own name, a file's stem for jsonl:FILE and text:FILE.
+    # What records call it; None: the task's own name, a file's stem for jsonl:FILE and
+    # text:FILE.
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     languages: tuple[str, ...] | None = None  # None: every language of the task
     items: int = Field(default=200, ge=0)  # per language; 0 = all
@@ -28,13 +33,16 @@ class EvalConfig(Settings, Source):
         *("greedy", "beam", "sample", "choice", "rank"),
         "aligned_rank",
     )
-    # How distractors are drawn for items without their own options. None: the run's first setting, or `alike`.
+    # How distractors are drawn for items without their own options. None: the run's
+    # first setting, or `alike`.
     options: DrawnOptions | None = None
     chat: bool = False  # prompt through the tokenizer's chat template
     # Which of the sweep's prompts pose it; None: the paper's and every other one.
     prompts: tuple[str, ...] | None = None
-    template: PromptTemplate | None = None  # the prompt that poses it, if not the paper's; `prompts` sets it
-    prompt_tokens: int = Field(default=512, ge=SHORTEST_PROMPT)  # cap of a prompt; the context is cut to fit
+    # the prompt that poses it, if not the paper's; `prompts` sets it
+    template: PromptTemplate | None = None
+    # cap of a prompt; the context is cut to fit
+    prompt_tokens: int = Field(default=512, ge=SHORTEST_PROMPT)
     one_shot_prompt_tokens: int = Field(default=1024, ge=SHORTEST_PROMPT)
 
     @field_validator("probes", "prompts")
@@ -49,11 +57,19 @@ class EvalConfig(Settings, Source):
         asked = [PROBES[name] for name in self.probes]
         if self.is_text and any(probe.reads != "text" for probe in asked):
             named = " or ".join(probe.name for probe in PROBES if probe.reads == "text")
-            raise ValueError(f"task {self.task!r} takes the probe {named} and no other: {', '.join(self.probes)}")
+            raise ValueError(
+                f"task {self.task!r} takes the probe {named} and no other:"
+                f" {', '.join(self.probes)}"
+            )
         for probe in asked:
             if not self.is_text and probe.reads == "text":
-                texts = " or ".join(task.spellings[0] for task in TASKS if task.kind == "text")
-                raise ValueError(f"probe {probe.name} takes a text, as in task {texts}, not {self.task!r}")
+                texts = " or ".join(
+                    task.spellings[0] for task in TASKS if task.kind == "text"
+                )
+                raise ValueError(
+                    f"probe {probe.name} takes a text, as in task {texts}, not"
+                    f" {self.task!r}"
+                )
         return self
 
     @model_validator(mode="before")
@@ -68,14 +84,22 @@ class EvalConfig(Settings, Source):
 
     @model_validator(mode="after")
     def _thoughts(self) -> "EvalConfig":
-        """A thought begins in a chat template. Distributions are compared along answers without one."""
+        """A thought begins in a chat template. Distributions are compared along
+        answers without one."""
         for probe in (PROBES[name] for name in self.probes):
             if probe.needs_thinking and not self.thinks:
-                raise ValueError(f"thinking: off: the probe {probe.name} needs it on, or a budget")
+                raise ValueError(
+                    f"thinking: off: the probe {probe.name} needs it on, or a budget"
+                )
             if probe.references and self.thinks:
-                raise ValueError(f"thinking: the probe {probe.name} needs answers without thoughts; use thinking: off")
+                raise ValueError(
+                    f"thinking: the probe {probe.name} needs answers without thoughts;"
+                    " use thinking: off"
+                )
         if self.thinks and not self.chat:
-            raise ValueError("thinking: thoughts begin in the chat template: set chat: true (--chat)")
+            raise ValueError(
+                "thinking: thoughts begin in the chat template: set chat: true (--chat)"
+            )
         return self
 
     @model_validator(mode="after")
@@ -83,21 +107,40 @@ class EvalConfig(Settings, Source):
         """A text has no items, and a capped format cuts what was added."""
         capped = [form for form in self.formats if form in CAPPED_FORMATS]
         if any(self.context_tokens) and (self.is_text or capped):
-            what = f"format {capped[0]} cuts them" if capped else f"task {self.task!r} is a text"
-            raise ValueError(f"context_tokens: {max(self.context_tokens)}: contexts cannot be longer: {what}")
+            what = (
+                f"format {capped[0]} cuts them"
+                if capped
+                else f"task {self.task!r} is a text"
+            )
+            raise ValueError(
+                f"context_tokens: {max(self.context_tokens)}: contexts cannot be"
+                f" longer: {what}"
+            )
         return self
 
     @model_validator(mode="after")
     def _of_its_data(self) -> "EvalConfig":
-        """`data` describes exactly one data set. A data set of endings has no answers to write."""
-        task = next((task for task in TASKS if task.name == self.task.partition(":")[0]), None)
+        """`data` describes exactly one data set. A data set of endings has no
+        answers to write."""
+        task = next(
+            (task for task in TASKS if task.name == self.task.partition(":")[0]), None
+        )
         if task is not None and task.data is None and self.given():
-            raise ValueError(f"{', '.join(self.given())}: task {self.task!r} is no data set of which that can be said")
+            raise ValueError(
+                f"{', '.join(self.given())}: task {self.task!r} is no data set of which"
+                " that can be said"
+            )
         if task is not None and task.choice_only:
-            able = [probe for probe in PROBES if isinstance(probe, ItemProbe) and not probe.needs_thinking]
+            able = [
+                probe
+                for probe in PROBES
+                if isinstance(probe, ItemProbe) and not probe.needs_thinking
+            ]
             choosing = [probe.name for probe in able if probe.options is not None]
             if other := [name for name in self.probes if name not in choosing]:
-                takes = f"task {self.task!r} takes the probes {' and '.join(choosing)} only"
+                takes = (
+                    f"task {self.task!r} takes the probes {' and '.join(choosing)} only"
+                )
                 raise ValueError(f"{takes}, not {', '.join(other)}: {task.open}")
         return self
 
@@ -106,7 +149,10 @@ class EvalConfig(Settings, Source):
         """A probe that reads the base reads its records of the probe greedy."""
         for probe in self.item_probes:
             if probe.after_base and "greedy" not in self.probes:
-                raise ValueError(f"probe {probe.name} reads the base's greedy answers: it needs the probe greedy too")
+                raise ValueError(
+                    f"probe {probe.name} reads the base's greedy answers: it needs the"
+                    " probe greedy too"
+                )
         return self
 
     @property
@@ -114,9 +160,11 @@ class EvalConfig(Settings, Source):
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
-        """The settings that records depend on, as JSON, beside the task's data. Without `options` they are `any`, and
-        without `grading` it is `paper`."""
-        unsaid = {*Source.model_fields} - self.given().keys() | ({"template"} if self.template is None else set())
+        """The settings that records depend on, as JSON, beside the task's data.
+        Without `options` they are `any`, and without `grading` it is `paper`."""
+        unsaid = {*Source.model_fields} - self.given().keys() | (
+            {"template"} if self.template is None else set()
+        )
         unsaid |= set() if self.length else {"context_tokens"}
         unsaid |= {"options"} if self.is_text or self.options == "any" else set()
         unsaid |= {"grading"} if self.is_text or self.grading == "paper" else set()
@@ -130,11 +178,16 @@ class EvalConfig(Settings, Source):
 
     @property
     def item_probes(self) -> tuple[ItemProbe, ...]:
-        return tuple(probe for probe in PROBES if isinstance(probe, ItemProbe) and probe.name in self.probes)
+        return tuple(
+            probe
+            for probe in PROBES
+            if isinstance(probe, ItemProbe) and probe.name in self.probes
+        )
 
     @property
     def after_base(self) -> bool:
-        """Whether a probe reads the base's answers or distributions, so that the base runs first."""
+        """Whether a probe reads the base's answers or distributions, so that the
+        base runs first."""
         return any(PROBES[name].after_base for name in self.probes)
 
     @property
@@ -144,7 +197,11 @@ class EvalConfig(Settings, Source):
 
     @property
     def text_probes(self) -> tuple[TextProbe, ...]:
-        return tuple(probe for probe in PROBES if isinstance(probe, TextProbe) and probe.name in self.probes)
+        return tuple(
+            probe
+            for probe in PROBES
+            if isinstance(probe, TextProbe) and probe.name in self.probes
+        )
 
     @property
     def lists_options(self) -> bool:
@@ -155,4 +212,8 @@ class EvalConfig(Settings, Source):
     def draws_options(self) -> bool:
         """Whether a probe, a format or the template needs drawn options."""
         listing = not {"shown", "distractors_only"}.isdisjoint(self.formats)
-        return listing or self.lists_options or any(probe.options == "drawn" for probe in self.item_probes)
+        return (
+            listing
+            or self.lists_options
+            or any(probe.options == "drawn" for probe in self.item_probes)
+        )

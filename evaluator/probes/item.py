@@ -1,7 +1,8 @@
-"""One item, or one window of a text, on one checkpoint: what its probes get, and how they fill in records.
+"""One item, or one window of a text, on one checkpoint: what its probes get, and how
+they fill in records.
 
-A `Plan` holds the token ids, once for all checkpoints with the same tokenizer. An `ItemRun` is a plan on one
-checkpoint. Its probes make requests and records with it.
+A `Plan` holds the token ids, once for all checkpoints with the same tokenizer. An
+`ItemRun` is a plan on one checkpoint. Its probes make requests and records with it.
 """
 
 from __future__ import annotations
@@ -17,19 +18,31 @@ from evaluator.asking.thoughts import Thought
 from evaluator.core.config import Day, Frozen
 from evaluator.core.grading import grades
 from evaluator.core.records import Format, Grading, Record
-from evaluator.engine.base import NOT_NUMBERS, TOO_LONG, Generate, Response, Score, Streamed
+from evaluator.engine.base import (
+    NOT_NUMBERS,
+    TOO_LONG,
+    Generate,
+    Response,
+    Score,
+    Streamed,
+)
 from evaluator.engine.distributions import RANKS
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt, Prompter
 
-Seed = Annotated[int, Field(ge=0, lt=2**63)]  # the records' column has 64 bits: more would end an engine at each item
+# the records' column has 64 bits: more would end an engine at each item
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def each_once(names: Sequence[object] | None) -> None:
-    """Raises ValueError for an empty list and for one that repeats an entry; None is no list."""
+    """Raises ValueError for an empty list and for one that repeats an entry; None is
+    no list."""
     if names is not None and (not names or len(set(names)) != len(names)):
-        raise ValueError(f"must name each one once, and at least one: {', '.join(map(str, names)) or '(empty)'}")
+        raise ValueError(
+            "must name each one once, and at least one:"
+            f" {', '.join(map(str, names)) or '(empty)'}"
+        )
 
 
 class Budget(Frozen):
@@ -48,33 +61,49 @@ def _thinking(value: Any) -> Any:
     if isinstance(number, int) and number > 0:
         return {"budget": number}
     if not isinstance(number, dict | Budget) and number not in ("off", "on"):
-        raise ValueError("must be off, on, or a number N of tokens from 1 (in a sweep file: {budget: N})")
+        raise ValueError(
+            "must be off, on, or a number N of tokens from 1 (in a sweep file:"
+            " {budget: N})"
+        )
     return number
 
 
 class Settings(Frozen):
-    """The settings that probes read. The defaults are the paper's (The Benchmark Illusion, arXiv 2606.17609)."""
+    """The settings that probes read. The defaults are the paper's (The Benchmark
+    Illusion, arXiv 2606.17609)."""
 
     formats: tuple[Format, ...] = ("open",)
     seed: Seed = 0
-    grading: Grading = "strict"  # the rule by which an answer is right (`evaluator.core.grading`)
+    # the rule by which an answer is right (`evaluator.core.grading`)
+    grading: Grading = "strict"
     max_new_tokens: int = Field(default=32, ge=1)
-    # Whether the model thinks before it answers, and for how many tokens; left out of identities where it is off.
-    thinking: Annotated[Thinking, BeforeValidator(_thinking)] = Field(default="off", exclude_if=lambda it: it == "off")
-    # The longest thought, which a sweep's preparation sets: the budget, or what the model's positions leave.
+    # Whether the model thinks before it answers, and for how many tokens; left out of
+    # identities where it is off.
+    thinking: Annotated[Thinking, BeforeValidator(_thinking)] = Field(
+        default="off", exclude_if=lambda it: it == "off"
+    )
+    # The longest thought, which a sweep's preparation sets: the budget, or what the
+    # model's positions leave.
     thought_limit: int = Field(default=0, ge=0, exclude_if=lambda it: not it)
-    thought_format: str = Field(default="", exclude_if=lambda it: not it)  # its name; likewise
-    # What chat templates take for today. A sweep's preparation sets it, and leaves it out where no template reads it.
+    # its name; likewise
+    thought_format: str = Field(default="", exclude_if=lambda it: not it)
+    # What chat templates take for today. A sweep's preparation sets it, and leaves it
+    # out where no template reads it.
     date: Day | None = Field(default=None, exclude_if=lambda it: it is None)
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
-    sample_seeds: tuple[Seed, ...] | None = None  # for the sample probe; None: the run seed. They must include it
+    # for the sample probe; None: the run seed. They must include it
+    sample_seeds: tuple[Seed, ...] | None = None
     top_p: float = Field(default=0.9, gt=0, le=1)
-    temperature: float = Field(default=1.0, ge=0.01, le=2)  # vLLM refuses more, and silently raises less
-    window: int = Field(default=2048, ge=2)  # tokens of a window of a text; at most the model's number of positions
-    # Keep this number of the base's likeliest tokens, and the rest as one; 0: the whole vocabulary.
+    # vLLM refuses more, and silently raises less
+    temperature: float = Field(default=1.0, ge=0.01, le=2)
+    # tokens of a window of a text; at most the model's number of positions
+    window: int = Field(default=2048, ge=2)
+    # Keep this number of the base's likeliest tokens, and the rest as one; 0: the whole
+    # vocabulary.
     fidelity_top: int = Field(default=0, ge=0)
-    # The contexts' lengths, with other passages (`lengthening.py`); 0: as they are. Several make a task of each.
+    # The contexts' lengths, with other passages (`lengthening.py`); 0: as they are.
+    # Several make a task of each.
     context_tokens: Annotated[
         tuple[Annotated[int, Field(ge=0, le=2**20)], ...],
         BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,)),
@@ -90,7 +119,10 @@ class Settings(Frozen):
     @classmethod
     def _ranks(cls, value: int) -> int:
         if 0 < value < RANKS:
-            raise ValueError(f"{value}: the first {RANKS} ranks are compared, so {RANKS} or more, or 0 for all")
+            raise ValueError(
+                f"{value}: the first {RANKS} ranks are compared, so {RANKS} or more, or"
+                " 0 for all"
+            )
         return value
 
     @property
@@ -105,7 +137,13 @@ class Settings(Frozen):
     @property
     def expected_thought(self) -> int:
         """Tokens that an estimate assumes of a thought."""
-        return self.thinking.budget if isinstance(self.thinking, Budget) else _THOUGHT if self.thinks else 0
+        return (
+            self.thinking.budget
+            if isinstance(self.thinking, Budget)
+            else _THOUGHT
+            if self.thinks
+            else 0
+        )
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -114,7 +152,8 @@ class Settings(Frozen):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseAnswer:
-    """The greedy answer of a checkpoint's base to an item's open prompt, or why there is none."""
+    """The greedy answer of a checkpoint's base to an item's open prompt, or why
+    there is none."""
 
     token_ids: tuple[int, ...] = ()  # EOS included
     thought: Thought | None = None  # before it
@@ -123,10 +162,12 @@ class BaseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """Where distributions are on one task: those that a checkpoint compares its own with, and those that it keeps.
+    """Where distributions are on one task: those that a checkpoint compares its own
+    with, and those that it keeps.
 
-    Both are the same folder for a checkpoint that is its own base. One that has a base, and is the base of others,
-    keeps its distributions along its own answers and compares along its base's.
+    Both are the same folder for a checkpoint that is its own base. One that has a base,
+    and is the base of others, keeps its distributions along its own answers and
+    compares along its base's.
     """
 
     compare: str = ""  # empty: there is nothing to compare with, and `missing` says why
@@ -136,17 +177,20 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A question, or window, in token ids; records of a format without a prompt are `excluded`."""
+    """A question, or window, in token ids; records of a format without a prompt are
+    `excluded`."""
 
     question: Question | Window
     prompts: Mapping[Format, Prompt]
     scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
     context_depth: float | None = None  # of the records
-    direct: Prompt | None = None  # the open prompt for an answer without a thought; None: models do not think
+    # the open prompt for an answer without a thought; None: models do not think
+    direct: Prompt | None = None
 
 
 class ItemRun:
-    """One item or window on one checkpoint; probes share an equal `greedy` or `score` request of their first step."""
+    """One item or window on one checkpoint; probes share an equal `greedy` or
+    `score` request of their first step."""
 
     def __init__(
         self,
@@ -159,10 +203,11 @@ class ItemRun:
         base: BaseAnswer | None = None,
         references: References | None = None,
     ) -> None:
-        """`serial` begins the ids of its requests; `columns` are those of every record of the checkpoint.
+        """`serial` begins the ids of its requests; `columns` are those of every record
+        of the checkpoint.
 
-        `base`: None if the checkpoint is its own base, or no probe reads its base's answers; `references`: None without
-        a place or a need.
+        `base`: None if the checkpoint is its own base, or no probe reads its base's
+        answers; `references`: None without a place or a need.
         """
         self.item = plan.question.item
         self.plan = plan
@@ -174,13 +219,27 @@ class ItemRun:
         self.prompter = prompter
         self.base = base
         self.references = references
-        self.collapsed = False  # the item's log-probabilities came back so far, and all are NaN
-        self.stream: list[Streamed] = []  # of the greedy request of the open prompt, for every search that shares it
+        # the item's log-probabilities came back so far, and all are NaN
+        self.collapsed = False
+        # of the greedy request of the open prompt, for every search that shares it
+        self.stream: list[Streamed] = []
         self._serial = serial
-        self._columns = {**columns, "task": self.item.task, "language": self.item.language}
-        self._columns |= {"item_id": self.item.item_id, "index": 0, "seed": config.seed, "status": "ok"}
+        self._columns = {
+            **columns,
+            "task": self.item.task,
+            "language": self.item.language,
+        }
+        self._columns |= {
+            "item_id": self.item.item_id,
+            "index": 0,
+            "seed": config.seed,
+            "status": "ok",
+        }
         if length := config.context_tokens[0]:
-            self._columns |= {"context_tokens": length, "context_depth": plan.context_depth}
+            self._columns |= {
+                "context_tokens": length,
+                "context_depth": plan.context_depth,
+            }
         self._graded: dict[tuple[int, ...], dict[str, Any]] = {}
 
     @property
@@ -205,7 +264,8 @@ class ItemRun:
         )
 
     def score(self, answer: str) -> Score:
-        """The request for the score of an answer to the open prompt, one of the probe's `continuations`."""
+        """The request for the score of an answer to the open prompt, one of the
+        probe's `continuations`."""
         continuation = self.scored[answer]
         ids = ",".join(map(str, continuation.continuation_ids))
         return Score(
@@ -215,10 +275,19 @@ class ItemRun:
             continuation_ids=continuation.continuation_ids,
         )
 
-    def record(self, probe: str, format: Format = "open", prompt: Prompt | None = None, **columns: Any) -> Record:
-        """A record of the measured `columns`, and the prompt's length and cut; index 0, own seed, `ok` by default.
+    def record(
+        self,
+        probe: str,
+        format: Format = "open",
+        prompt: Prompt | None = None,
+        **columns: Any,
+    ) -> Record:
+        """A record of the measured `columns`, and the prompt's length and cut; index 0,
+        own seed, `ok` by default.
 
-        `prompt`: of the response, whose thought the record then contains; None: the format's."""
+        `prompt`: of the response, whose thought the record then contains; None: the
+        format's.
+        """
         filled = {**self._columns, "probe": probe, "format": format}
         thought = None if prompt is None else prompt.thought
         if thought is not None:
@@ -226,10 +295,17 @@ class ItemRun:
         prompt = self.prompts.get(format) if prompt is None else prompt
         if prompt is not None:
             posed = prompt if prompt.thought is None else self.plan.prompts[format]
-            filled |= {"prompt_tokens": len(posed.token_ids), "prompt_digest": posed.digest}
+            filled |= {
+                "prompt_tokens": len(posed.token_ids),
+                "prompt_digest": posed.digest,
+            }
             filled["truncated"] = prompt.truncated
             if self.config.thinking != "off":
-                ids, state = (prompt.thought.token_ids, prompt.thought.state) if prompt.thought else ((), "none")
+                ids, state = (
+                    (prompt.thought.token_ids, prompt.thought.state)
+                    if prompt.thought
+                    else ((), "none")
+                )
                 filled |= {"thought_tokens": len(ids), "thought_state": state}
         filled |= columns
         if prompt is not None and prompt.truncated and filled["status"] == "ok":
@@ -257,24 +333,31 @@ class ItemRun:
     def remember(self, thoughts: Mapping[Format, Thought | None]) -> None:
         """Ask everything after these thoughts from now on."""
         self.prompts = {
-            format: self.prompter.after(prompt, thoughts.get(format)) for format, prompt in self.prompts.items()
+            format: self.prompter.after(prompt, thoughts.get(format))
+            for format, prompt in self.prompts.items()
         }
         if self.scored:
             found = self.prompter.continuations(self.prompts["open"], list(self.scored))
             self.scored = dict(zip(self.scored, found, strict=True))
 
     def cut(self, thought: Thought | None) -> dict[str, Any]:
-        """The columns of a response that is a cut thought, and so no answer; none for any other."""
+        """The columns of a response that is a cut thought, and so no answer; none
+        for any other."""
         if thought is None or thought.state == "closed":
             return {}
         return {"status": "truncated", "thought_state": "cut", **self.graded(())}
 
     def graded(self, token_ids: tuple[int, ...]) -> dict[str, Any]:
-        """The columns of a generated answer: its text, without thinking, is compared with the gold answers."""
+        """The columns of a generated answer: its text, without thinking, is compared
+        with the gold answers."""
         if token_ids not in self._graded:  # samples and beams often repeat one another
             text = self.decode(token_ids)
             columns = grades(text, self.item.answers, self.item.language)
-            columns |= {"text": text, "token_ids": token_ids, "grading": self.config.grading}
+            columns |= {
+                "text": text,
+                "token_ids": token_ids,
+                "grading": self.config.grading,
+            }
             self._graded[token_ids] = columns
         return self._graded[token_ids]
 
@@ -282,10 +365,15 @@ class ItemRun:
         """The columns of the response to a Generate."""
         if response.status != "ok":
             return failed(response.error)
-        if self.collapsed and not response.logprobs:  # drawn without log-probabilities: other requests show the NaN
+        # drawn without log-probabilities: other requests show the NaN
+        if self.collapsed and not response.logprobs:
             return failed(NOT_NUMBERS)
         logprob = sum(response.logprobs) if response.logprobs else None
-        return {"logprob": logprob, "cached_tokens": response.cached_tokens, **self.graded(response.token_ids)}
+        return {
+            "logprob": logprob,
+            "cached_tokens": response.cached_tokens,
+            **self.graded(response.token_ids),
+        }
 
 
 def failed(error: str | None) -> dict[str, Any]:
@@ -294,8 +382,11 @@ def failed(error: str | None) -> dict[str, Any]:
     return {"status": "excluded" if too_long else "engine_error", "text": error}
 
 
-def scored(request: Score, response: Response, *, ranked: bool = False) -> dict[str, Any]:
-    """The columns of a scored answer; `logprob` is summed over its tokens, in nats. `ranked`: the first token's too."""
+def scored(
+    request: Score, response: Response, *, ranked: bool = False
+) -> dict[str, Any]:
+    """The columns of a scored answer; `logprob` is summed over its tokens, in nats.
+    `ranked`: the first token's too."""
     if response.status != "ok":
         return failed(response.error)
     columns = {
@@ -305,5 +396,8 @@ def scored(request: Score, response: Response, *, ranked: bool = False) -> dict[
         "cached_tokens": response.cached_tokens,
     }
     if ranked:
-        columns |= {"rank": response.ranks[0], "margin": response.logprobs[0] - response.top_logprobs[0][0]}
+        columns |= {
+            "rank": response.ranks[0],
+            "margin": response.logprobs[0] - response.top_logprobs[0][0],
+        }
     return columns

@@ -1,14 +1,19 @@
-"""Long contexts (`context_tokens`): an item's own passage among other passages of its language.
+"""Long contexts (`context_tokens`): an item's own passage among other passages of its
+language.
 
     others = in_order(pool, 2000)                         # once for a language
-    long = lengthened(item, others, 2000, prompter)       # a text of at most 2,000 tokens, and the passage's depth
+    long = lengthened(item, others, 2000, prompter)       # a text of at most 2,000
+    tokens, and the passage's depth
 
-All items of a language take the same passages in the same order. So their prompts share a prefix, which the engine
-computes once, up to the item's own passage. An item skips its own passage there, and those with one of its gold
-answers, as grading would find it, also across the border of two passages.
+All items of a language take the same passages in the same order. So their prompts share
+a prefix, which the engine computes once, up to the item's own passage. An item skips
+its own passage there, and those with one of its gold answers, as grading would find it,
+also across the border of two passages.
 
-The text has at most `context_tokens` tokens of the model's tokenizer: the last passage is cut to fit. The item's own is
-never cut. Its depth is drawn from the item's id, whatever the length and the other items."""
+The text has at most `context_tokens` tokens of the model's tokenizer: the last passage
+is cut to fit. The item's own is never cut. Its depth is drawn from the item's id,
+whatever the length and the other items.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,7 +29,9 @@ from evaluator.tasks.loading import normalised
 GAP = "\n\n"  # between passages
 LEAST = 0.9  # of the wanted tokens; with fewer, the item is excluded
 OWN_TOO_LONG = "its own passage has more than context_tokens tokens"
-TOO_FEW_OTHERS = "its language has too few other passages without its answers for context_tokens"
+TOO_FEW_OTHERS = (
+    "its language has too few other passages without its answers for context_tokens"
+)
 _BYTES = 64  # of text per token, generously: passages beyond are never needed
 _ANSWERS = 500  # of a language, to order its passages by
 
@@ -32,26 +39,40 @@ _ANSWERS = 500  # of a language, to order its passages by
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengthened:
     text: str
-    depth: float | None  # the share of the added characters before the own passage; None: none were added
+    # the share of the added characters before the own passage; None: none were added
+    depth: float | None
 
 
 def in_order(pool: Sequence[Item], tokens: int) -> tuple[str, ...]:
-    """The passages of a language in the order that all items share: first those with few answers, which few skip."""
+    """The passages of a language in the order that all items share: first those with
+    few answers, which few skip."""
     asked = sorted(pool, key=lambda item: _drawn(item.item_id))[:_ANSWERS]
     language = pool[0].language if pool else ""
     answers = {answer for item in asked for answer in gradable(item.answers, language)}
-    passages = {text: normalised(text, language) for text in dict.fromkeys(item.context for item in pool)}
+    passages = {
+        text: normalised(text, language)
+        for text in dict.fromkeys(item.context for item in pool)
+    }
 
     def place(text: str) -> tuple[int, float]:
-        return sum(holds(passages[text], (answer,), language) for answer in answers), _drawn(text)
+        return sum(
+            holds(passages[text], (answer,), language) for answer in answers
+        ), _drawn(text)
 
     order = sorted(filter(passages.get, passages), key=place)
     ends = accumulate(len(text.encode()) for text in order)
-    return tuple(text for text, end in zip(order, ends, strict=True) if end <= _BYTES * (tokens + len(text)))
+    return tuple(
+        text
+        for text, end in zip(order, ends, strict=True)
+        if end <= _BYTES * (tokens + len(text))
+    )
 
 
-def lengthened(item: Item, others: Sequence[str], tokens: int, prompter: Prompter) -> Lengthened:
-    """The item's context with other passages. Raises InputError with the reason why there is none of this length."""
+def lengthened(
+    item: Item, others: Sequence[str], tokens: int, prompter: Prompter
+) -> Lengthened:
+    """The item's context with other passages. Raises InputError with the reason why
+    there is none of this length."""
     left, gap = tokens - prompter.count(item.context), prompter.count(GAP)
     if left < 0:
         raise InputError(OWN_TOO_LONG)
@@ -59,7 +80,11 @@ def lengthened(item: Item, others: Sequence[str], tokens: int, prompter: Prompte
     added: list[str] = []
     for text in others:
         more = f"{said} {normalised(text, item.language)}"
-        if left > 0 and text != item.context and not holds(more, answers, item.language):
+        if (
+            left > 0
+            and text != item.context
+            and not holds(more, answers, item.language)
+        ):
             added, said = [*added, text], more
             left -= prompter.count(text) + gap
     while True:
@@ -72,18 +97,25 @@ def lengthened(item: Item, others: Sequence[str], tokens: int, prompter: Prompte
         last = added.pop()
         ends = prompter.ends(last)
         # A character may be several tokens, which end together: at least one goes.
-        cut = last[: min(ends[-over - 1], len(last) - 1)].rstrip() if len(ends) > over else ""
+        cut = (
+            last[: min(ends[-over - 1], len(last) - 1)].rstrip()
+            if len(ends) > over
+            else ""
+        )
         said = " ".join(normalised(text, item.language) for text in [*added, cut])
         if cut and not holds(said, answers, item.language):
             added.append(cut)
     if len(ends) < LEAST * tokens:
         raise InputError(TOO_FEW_OTHERS)
     total = sum(map(len, added))
-    return Lengthened(text=long, depth=sum(map(len, added[:place])) / total if total else None)
+    return Lengthened(
+        text=long, depth=sum(map(len, added[:place])) / total if total else None
+    )
 
 
 def _place(item: Item, added: Sequence[str]) -> int:
-    """How many of the added passages stand before the item's own: the nearest to its drawn depth."""
+    """How many of the added passages stand before the item's own: the nearest to its
+    drawn depth."""
     ends = [0, *accumulate(map(len, added))]
     wanted = _drawn(item.item_id) * ends[-1]
     return min(range(len(ends)), key=lambda place: abs(ends[place] - wanted))

@@ -1,11 +1,15 @@
-"""Token-level perplexity of a text: the metric that hides the losses that other probes show.
+"""Token-level perplexity of a text: the metric that hides the losses that other probes
+show.
 
-The text is tokenised whole and cut into windows that do not overlap. The last window may be short; no token is dropped.
-Every token is predicted from the earlier tokens of its window, the first one from BOS if the tokenizer puts one before
-a text, and otherwise not at all.
+The text is tokenised whole and cut into windows that do not overlap. The last window
+may be short; no token is dropped. Every token is predicted from the earlier tokens of
+its window, the first one from BOS if the tokenizer puts one before a text, and
+otherwise not at all.
 
-A window is scored in pieces: `Score` requests whose prompt is all of the window before the piece. The engine's prefix
-cache holds the window once. So the cost is one pass over the window and one decode step per token."""
+A window is scored in pieces: `Score` requests whose prompt is all of the window before
+the piece. The engine's prefix cache holds the window once. So the cost is one pass over
+the window and one decode step per token.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,8 @@ PIECE = 64  # tokens of one request
 
 
 class Perplexity(TextProbe):
-    """One record for each window: the log-probabilities of its tokens, summed, in nats."""
+    """One record for each window: the log-probabilities of its tokens, summed, in
+    nats."""
 
     name = "perplexity"
     help = "how well a text is predicted, token by token"
@@ -38,7 +43,8 @@ class Perplexity(TextProbe):
     columns: Mapping[str, str] = {"nll": "Float64", "predicted_tokens": "Int64"}
 
     def run(self, item: ItemRun) -> Steps:
-        """The last piece goes first: its prompt is all of the others', which then find it in the cache."""
+        """The last piece goes first: its prompt is all of the others', which then
+        find it in the cache."""
         ids = tuple(item.window.token_ids)
         pieces = yield [
             Score(
@@ -46,18 +52,28 @@ class Perplexity(TextProbe):
                 prompt_ids=ids[:start],
                 continuation_ids=ids[start : start + PIECE],
             )
-            for start in reversed(range(1, len(ids), PIECE))  # the window's first token is not predicted
+            # the window's first token is not predicted
+            for start in reversed(range(1, len(ids), PIECE))
         ]
         pieces = pieces[::-1]
-        columns: dict[str, Any] = {"index": item.window.number, "prompt_tokens": len(ids) - 1}
+        columns: dict[str, Any] = {
+            "index": item.window.number,
+            "prompt_tokens": len(ids) - 1,
+        }
         error = next((piece for piece in pieces if piece.status != "ok"), None)
         if error is not None:
             columns |= failed(error.error)
         elif not pieces:
             columns |= {"status": "excluded", "text": NOTHING_PREDICTED}
         else:
-            cached = [piece.cached_tokens for piece in pieces if piece.cached_tokens is not None]
-            columns["logprob"] = sum(value for piece in pieces for value in piece.logprobs)
+            cached = [
+                piece.cached_tokens
+                for piece in pieces
+                if piece.cached_tokens is not None
+            ]
+            columns["logprob"] = sum(
+                value for piece in pieces for value in piece.logprobs
+            )
             columns["cached_tokens"] = sum(cached) if cached else None
         return [item.record(self.name, **columns)]
 
@@ -72,20 +88,36 @@ class Perplexity(TextProbe):
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        windows = asked.astype({"logprob": "Float64", "prompt_tokens": "Int64"}).groupby(list(KEY))
+        windows = asked.astype(
+            {"logprob": "Float64", "prompt_tokens": "Int64"}
+        ).groupby(list(KEY))
         tokens = windows["prompt_tokens"].first()
-        reduced = pd.DataFrame({"nll": -windows["logprob"].first(), "predicted_tokens": tokens})
+        reduced = pd.DataFrame(
+            {"nll": -windows["logprob"].first(), "predicted_tokens": tokens}
+        )
         return where_measured(reduced, asked, self.name, "nll", tokens.fillna(0) > 0)
 
 
-def windows_of(task: str, text: str, tokenizer: Any, size: int, positions: int) -> list[Window]:
-    """Windows of `size` tokens, or what fits `positions` with the BOS. Raises InputError for a text without a token."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+def windows_of(
+    task: str, text: str, tokenizer: Any, size: int, positions: int
+) -> list[Window]:
+    """Windows of `size` tokens, or what fits `positions` with the BOS. Raises
+    InputError for a text without a token."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)[
+        "input_ids"
+    ]
     if not ids:
         raise InputError("the text gives no token")
-    bos, with_special = tokenizer.bos_token_id, tokenizer("a", verbose=False)["input_ids"]
+    bos, with_special = (
+        tokenizer.bos_token_id,
+        tokenizer("a", verbose=False)["input_ids"],
+    )
     bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
-    before = [bos] if bos is not None and with_special[:1] == [bos] and bare[:1] != [bos] else []
+    before = (
+        [bos]
+        if bos is not None and with_special[:1] == [bos] and bare[:1] != [bos]
+        else []
+    )
     size = min(size, positions - len(before))
     return [
         Window.of(task, number, array("i", [*before, *ids[start : start + size]]))

@@ -1,7 +1,8 @@
-"""From a task's items to questions with their candidates, and from questions to token ids.
+"""From a task's items to questions with their candidates, and from questions to
+token ids.
 
-Questions are pure text, made once per task and shipped to every engine. A plan is made once for all checkpoints that
-share a tokenizer."""
+Questions are pure text, made once per task and shipped to every engine. A plan is
+made once for all checkpoints that share a tokenizer."""
 
 from __future__ import annotations
 
@@ -36,13 +37,17 @@ _T = TypeVar("_T")
 
 
 def exemplars_of(pool: Sequence[Item], subset: Sequence[Item]) -> list[Item]:
-    """The items of a language that may be examples, in file order: neither evaluated nor excluded."""
+    """The items of a language that may be examples, in file order: neither evaluated
+    nor excluded."""
     evaluated = {item.item_id for item in subset}
-    return [item for item in pool if item.item_id not in evaluated and not is_excluded(item)]
+    return [
+        item for item in pool if item.item_id not in evaluated and not is_excluded(item)
+    ]
 
 
 def exemplar_for(item: Item, exemplars: Sequence[Item]) -> Item | None:
-    """The first that shares neither question nor context with the item: either would show it the answer."""
+    """The first that shares neither question nor context with the item: either would
+    show it the answer."""
     question, context = normalise(item.question), normalise(item.context)
     for each in exemplars:
         same_context = context and normalise(each.context) == context
@@ -51,9 +56,13 @@ def exemplar_for(item: Item, exemplars: Sequence[Item]) -> Item | None:
     return None
 
 
-def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> list[Question]:
-    """The questions of a task, language by language in the data's order, each language's in its drawn order, without
-    candidates that its pool lacks. With `refuse`, raises InputError if so no probe can evaluate any."""
+def questions_of(
+    data: TaskData, config: EvalConfig, *, refuse: bool = True
+) -> list[Question]:
+    """The questions of a task, language by language in the data's order, each
+    language's in its drawn order, without candidates that its pool lacks. With
+    `refuse`, raises InputError if so no probe can evaluate any.
+    """
     questions = []
     refusals: list[InputError] = []
     hard_options = any(probe.options == "hard" for probe in config.item_probes)
@@ -68,20 +77,28 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
     for pool in data.pools.values():
         subset = select(pool, config.items)
         exemplars = exemplars_of(pool, subset) if "one_shot" in config.formats else []
-        others = in_order(pool, config.context_tokens[0]) if config.context_tokens[0] else ()
-        kinds = by_kind(pool) if config.draws_options and config.options != "any" else None
+        others = (
+            in_order(pool, config.context_tokens[0]) if config.context_tokens[0] else ()
+        )
+        kinds = (
+            by_kind(pool) if config.draws_options and config.options != "any" else None
+        )
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
             why = "" if excluded else ambiguous(item)
             options = hard = unrelated = None
             if why and config.draws_options:
-                refusals.append(InputError(f"task {item.task!r}, item {item.item_id!r}: {why}"))
+                refusals.append(
+                    InputError(f"task {item.task!r}, item {item.item_id!r}: {why}")
+                )
             elif config.draws_options and not excluded:
                 options = tried(partial(choose_options, item, pool, config.seed, kinds))
             if hard_options and not excluded:
                 hard = tried(partial(choose_hard_options, item, pool, config.seed))
             if "unrelated" in config.formats and not excluded:
-                unrelated = tried(partial(unrelated_candidates, item, data.every_pool, config.seed))
+                unrelated = tried(
+                    partial(unrelated_candidates, item, data.every_pool, config.seed)
+                )
             questions.append(
                 Question(
                     item=item,
@@ -97,7 +114,13 @@ def questions_of(data: TaskData, config: EvalConfig, *, refuse: bool = True) -> 
                 )
             )
     asked = [question for question in questions if not question.excluded]
-    if refuse and refusals and not any(probe.fits(each, config) for probe in config.item_probes for each in asked):
+    if (
+        refuse
+        and refusals
+        and not any(
+            probe.fits(each, config) for probe in config.item_probes for each in asked
+        )
+    ):
         raise refusals[0]
     return questions
 
@@ -112,15 +135,21 @@ def _candidates(
         if "shown" in config.formats:
             listed["shown"] = options.texts
         if "distractors_only" in config.formats:
-            listed["distractors_only"] = tuple(t for i, t in enumerate(options.texts) if i != options.gold)
+            listed["distractors_only"] = tuple(
+                t for i, t in enumerate(options.texts) if i != options.gold
+            )
     if unrelated is not None:
         listed["unrelated"] = unrelated
     return listed
 
 
-def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig) -> Plan:
-    """Tokenise a question for its probes (a window is); always alike. A prompt is left out without its candidates, or
-    if over its token cap even with an empty context. Raises ResurfaceError where a probe fails."""
+def plan_of(
+    question: Question | Window, prompter: Prompter, config: EvalConfig
+) -> Plan:
+    """Tokenise a question for its probes (a window is); always alike. A prompt is left
+    out without its candidates, or if over its token cap even with an empty context.
+    Raises ResurfaceError where a probe fails.
+    """
     if isinstance(question, Window) or question.excluded:
         return Plan(question=question, prompts={}, scored={})
     formats: set[Format] = set()
@@ -137,17 +166,23 @@ def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig)
         try:
             long = lengthened(item, question.others, length, prompter)
         except InputError as error:
-            return Plan(question=replace(question, unfit=str(error)), prompts={}, scored={})
+            return Plan(
+                question=replace(question, unfit=str(error)), prompts={}, scored={}
+            )
         item, depth = replace(item, context=long.text), long.depth
-        question = replace(question, unfit=TOO_LONG_CONTEXT)  # says why any prompt is left out below
+        # says why any prompt is left out below
+        question = replace(question, unfit=TOO_LONG_CONTEXT)
     direct: Prompt | None = None
     prompts: dict[Format, Prompt] = {}
     for format in sorted(formats):
         if question.can_pose(format):
             candidates = question.candidates.get(format, ())
             with contextlib.suppress(InputError):
-                prompt = prompter.build(item, format, candidates=candidates, exemplar=question.exemplar)
-                if not (length and prompt.truncated):  # the cut may take the item's own passage
+                prompt = prompter.build(
+                    item, format, candidates=candidates, exemplar=question.exemplar
+                )
+                # the cut may take the item's own passage
+                if not (length and prompt.truncated):
                     prompts[format] = prompt
     if config.thinking != "off" and "open" in prompts:
         with contextlib.suppress(InputError):
@@ -157,4 +192,10 @@ def plan_of(question: Question | Window, prompter: Prompter, config: EvalConfig)
     if answers and "open" in prompts:
         continuations = prompter.continuations(prompts["open"], list(answers))
         scored = dict(zip(answers, continuations, strict=True))
-    return Plan(question=question, prompts=prompts, scored=scored, context_depth=depth, direct=direct)
+    return Plan(
+        question=question,
+        prompts=prompts,
+        scored=scored,
+        context_depth=depth,
+        direct=direct,
+    )

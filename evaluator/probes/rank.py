@@ -1,26 +1,34 @@
-"""Two ranks of the answer's first token in the vocabulary: after the open prompt, and where the base wrote it.
+"""Two ranks of the answer's first token in the vocabulary: after the open prompt, and
+where the base wrote it.
 
-A model that answers in sentences ("The river is the Nile.") does not begin with the answer, so the probe `rank` alone
-is misleading. The probe `aligned_rank` uses the *base's* greedy answer to the open prompt, if it contains a gold
-answer. The base's words before that answer are the *lead-in*; its tokens for it are the *aligned answer*. The probe
-measures the likelihood of the aligned answer after prompt and lead-in, for every checkpoint. The base uses its own
-greedy answer, in the same stream: it chose every token, so its aligned rank is 1, up to ties and rounding.
+A model that answers in sentences ("The river is the Nile.") does not begin with the
+answer, so the probe `rank` alone is misleading. The probe `aligned_rank` uses the
+*base's* greedy answer to the open prompt, if it contains a gold answer. The base's
+words before that answer are the *lead-in*; its tokens for it are the *aligned answer*.
+The probe measures the likelihood of the aligned answer after prompt and lead-in, for
+every checkpoint. The base uses its own greedy answer, in the same stream: it chose
+every token, so its aligned rank is 1, up to ties and rounding.
 
-Without a base, or without a gold answer in the base's greedy answer, the probe is not defined: `excluded`.
+Without a base, or without a gold answer in the base's greedy answer, the probe is not
+defined: `excluded`.
 
 The exact rule (`align`, pure):
 
     tokens   It | 's|  the|  Ni|le|,|  in|  Egypt|.           gold answer "Nile"
     lead-in  It | 's|  the|           aligned answer   Ni|le
 
-`ids` are an answer's token ids without EOS. A text *contains* a gold answer by the run's rule of grading, and without
-spans of thinking. By the strict rule, the next token may end that: `18`, `1863`.
+`ids` are an answer's token ids without EOS. A text *contains* a gold answer by the
+run's rule of grading, and without spans of thinking. By the strict rule, the next token
+may end that: `18`, `1863`.
 
-    k = the smallest number such that the decodings of ids[:k] and of all longer ids[:m] contain a gold answer
-    j = the largest number below k such that the decoding of ids[j:k] contains one
+    k = the smallest number such that the decodings of ids[:k] and of all longer ids[:m]
+    contain a gold answer j = the largest number below k such that the decoding of
+    ids[j:k] contains one
 
-The lead-in is ids[:j], the aligned answer ids[j:k]; nothing is tokenised again. The whole answer determines the spans
-of thinking. So a thought never counts as the answer, even if k splits a tag or a slice begins after its tag."""
+The lead-in is ids[:j], the aligned answer ids[j:k]; nothing is tokenised again. The
+whole answer determines the spans of thinking. So a thought never counts as the answer,
+even if k splits a tag or a slice begins after its tag.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +52,15 @@ if TYPE_CHECKING:
 
 # Why it is not defined: the text of an excluded record.
 NOT_SAID = "the base's greedy answer contains no gold answer"
-NOT_OPEN = "it needs the base's greedy answer to the open prompt, and the format open is not asked"
+NOT_OPEN = (
+    "it needs the base's greedy answer to the open prompt, and the format open is not"
+    " asked"
+)
 
 
 class Rank(ItemProbe):
-    """The rank of the first token (1: the most likely), and how far it is behind the top token, in nats."""
+    """The rank of the first token (1: the most likely), and how far it is behind the
+    top token, in nats."""
 
     name = "rank"
     help = "the rank of the gold answer's first token"
@@ -71,14 +83,23 @@ class Rank(ItemProbe):
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         typed = asked.astype({"rank": "Int64", "margin": "Float64"})
-        return where_measured(typed.groupby(list(KEY))[["rank", "margin"]].first(), asked, self.name, "rank")
+        return where_measured(
+            typed.groupby(list(KEY))[["rank", "margin"]].first(),
+            asked,
+            self.name,
+            "rank",
+        )
 
 
 class AlignedRank(ItemProbe):
-    """The rank of the aligned answer's first token, its margin, and the log-likelihood of the whole aligned answer."""
+    """The rank of the aligned answer's first token, its margin, and the
+    log-likelihood of the whole aligned answer."""
 
     name = "aligned_rank"
-    help = "the same rank after the base's lead-in: the words that the base writes before its answer"
+    help = (
+        "the same rank after the base's lead-in: the words that the base writes before"
+        " its answer"
+    )
     evidence = "reachable"
     view = "aligned"
     title = "first token of the answer, after the base's words before it"
@@ -88,7 +109,13 @@ class AlignedRank(ItemProbe):
 
     def run(self, item: ItemRun) -> Steps:
         base = item.base
-        why = NOT_OPEN if "open" not in item.config.formats else None if base is None else base.missing
+        why = (
+            NOT_OPEN
+            if "open" not in item.config.formats
+            else None
+            if base is None
+            else base.missing
+        )
         if why is not None:
             return [item.record(self.name, status="excluded", text=why)]
         if base is None:  # the request is that of the other probes
@@ -97,7 +124,9 @@ class AlignedRank(ItemProbe):
                 return [item.record(self.name, **failed(greedy.error))]
         said = greedy.token_ids if base is None else base.token_ids
         own = said[:-1] if said[-1:] and said[-1] in item.eos_ids else said
-        aligned = align(own, partial(right, item.item, item.config.grading), item.decode)
+        aligned = align(
+            own, partial(right, item.item, item.config.grading), item.decode
+        )
         if aligned is None:
             return [item.record(self.name, status="excluded", text=NOT_SAID)]
         lead_in, answer = aligned
@@ -109,19 +138,26 @@ class AlignedRank(ItemProbe):
         (response,) = yield [request]
         columns = scored(request, response, ranked=True)
         if response.status == "ok":
-            columns |= {"text": item.decode(lead_in), "option_text": item.decode(answer)}
+            columns |= {
+                "text": item.decode(lead_in),
+                "option_text": item.decode(answer),
+            }
         return [item.record(self.name, **columns)]
 
     def cost(self, config: Settings) -> Cost:
         """The lead-in is at most as long as a greedy answer."""
         if "open" not in config.formats:
             return Cost()
-        return Cost(scored=frozenset({"aligned answer"}), prompt_tokens=config.max_new_tokens)
+        return Cost(
+            scored=frozenset({"aligned answer"}), prompt_tokens=config.max_new_tokens
+        )
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         typed = asked.astype({"rank": "Int64", "margin": "Float64"})
         first = typed.groupby(list(KEY))[["rank", "margin"]].first()
-        named = first.rename(columns={"rank": "aligned_rank", "margin": "aligned_margin"})
+        named = first.rename(
+            columns={"rank": "aligned_rank", "margin": "aligned_margin"}
+        )
         return where_measured(named, asked, self.name, "aligned_rank")
 
 
@@ -130,9 +166,12 @@ def right(item: Item, rule: Grading, text: str) -> bool:
 
 
 def align(
-    token_ids: tuple[int, ...], is_right: Callable[[str], bool], decode: Callable[[Sequence[int]], str]
+    token_ids: tuple[int, ...],
+    is_right: Callable[[str], bool],
+    decode: Callable[[Sequence[int]], str],
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Cut ids without EOS, by the rule above, into lead-in and aligned answer; None without a gold answer.
+    """Cut ids without EOS, by the rule above, into lead-in and aligned answer; None
+    without a gold answer.
 
     `is_right`: whether a text contains one."""
     thoughts = thinking_spans(decode(token_ids))
@@ -140,14 +179,17 @@ def align(
     def says(start: int, end: int) -> bool:
         text = decode(token_ids[start:end])
         if thoughts:
-            # A slice may decode to fewer characters than its part of the whole (a leading space), or to more (part of
-            # a character's bytes). So it takes its end from the whole.
+            # A slice may decode to fewer characters than its part of the whole (a
+            # leading space), or to more (part of a character's bytes). So it takes its
+            # end from the whole.
             text = _without(thoughts, text, len(decode(token_ids[:end])) - len(text))
         return is_right(text)
 
     if not says(0, len(token_ids)):
         return None
-    end = next(end for end in reversed(range(1, len(token_ids) + 1)) if not says(0, end - 1))
+    end = next(
+        end for end in reversed(range(1, len(token_ids) + 1)) if not says(0, end - 1)
+    )
     start = next(start for start in reversed(range(end)) if says(start, end))
     return token_ids[:start], token_ids[start:end]
 

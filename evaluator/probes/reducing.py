@@ -1,10 +1,12 @@
-"""From one probe's records to one row for each item, an outcome: functions that the probes' `reduce` methods share.
+"""From one probe's records to one row for each item, an outcome: functions that the
+probes' `reduce` methods share.
 
-A row is named by KEY. A probe counts as measured only if all of an item's records are; columns that were not measured
-are null, and `<probe>_status` says why.
+A row is named by KEY. A probe counts as measured only if all of an item's records
+are; columns that were not measured are null, and `<probe>_status` says why.
 
-Two kinds of values are packed as text. Percentiles over positions need every position's divergence: five bytes, for the
-divergence as float32, the band of the base's confidence and the agreement of the likeliest tokens. To compare two
+Two kinds of values are packed as text. Percentiles over positions need every
+position's divergence: five bytes, for the divergence as float32, the band of the
+base's confidence and the agreement of the likeliest tokens. To compare two
 checkpoints' choices, each option keeps its probability in four bytes."""
 
 from __future__ import annotations
@@ -37,47 +39,75 @@ _BY_SEVERITY = {severity: status for status, severity in _SEVERITY.items()}
 
 
 def why_not(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
-    """Column `<probe>_why`: the text of the item's first record of its worst status, where that is no measurement."""
+    """Column `<probe>_why`: the text of the item's first record of its worst status,
+    where that is no measurement."""
     marked = asked.assign(severity=asked["status"].map(_SEVERITY).astype("int64"))
     worst = marked[marked["severity"].gt(1) & marked["text"].notna()]
-    worst = worst.sort_values(["severity", "index"], ascending=[False, True], kind="stable")
-    return worst.groupby(list(KEY))[["text"]].first().rename(columns={"text": f"{probe}_why"})
+    worst = worst.sort_values(
+        ["severity", "index"], ascending=[False, True], kind="stable"
+    )
+    return (
+        worst.groupby(list(KEY))[["text"]]
+        .first()
+        .rename(columns={"text": f"{probe}_why"})
+    )
 
 
 def where_measured(
-    reduced: pd.DataFrame, asked: pd.DataFrame, probe: str, value: str, decided: Any = True
+    reduced: pd.DataFrame,
+    asked: pd.DataFrame,
+    probe: str,
+    value: str,
+    decided: Any = True,
 ) -> pd.DataFrame:
-    """`<probe>_status` and columns; engine_error where `ok` lacks a `value` or the item is not `decided`."""
+    """`<probe>_status` and columns; engine_error where `ok` lacks a `value` or the
+    item is not `decided`."""
     import pandas as pd
 
     severity = asked["status"].map(_SEVERITY).astype("int64")
     worst = severity.groupby([asked[name] for name in KEY]).max()
     status = worst.map(_BY_SEVERITY).reindex(reduced.index)
-    status = status.mask(status.isin(MEASURED) & ~(decided & reduced[value].notna()), "engine_error")
-    known = {name: column.where(status.isin(MEASURED)) for name, column in reduced.items()}
+    status = status.mask(
+        status.isin(MEASURED) & ~(decided & reduced[value].notna()), "engine_error"
+    )
+    known = {
+        name: column.where(status.isin(MEASURED)) for name, column in reduced.items()
+    }
     return pd.DataFrame({**known, f"{probe}_status": status})
 
 
 def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
-    """The number of answers to an item, whether one contains a gold answer, and how many do."""
+    """The number of answers to an item, whether one contains a gold answer, and how
+    many do."""
     import pandas as pd
 
-    counted = asked.assign(contains=asked["contains"].astype("boolean").fillna(False).astype("int64"))
+    counted = asked.assign(
+        contains=asked["contains"].astype("boolean").fillna(False).astype("int64")
+    )
     groups = counted.groupby(list(KEY))
     found = groups["contains"].sum().astype("Int64")
-    reduced = pd.DataFrame({f"{probe}s": groups.size().astype("Int64"), f"{probe}_hit": (found > 0).astype("boolean")})
+    reduced = pd.DataFrame(
+        {
+            f"{probe}s": groups.size().astype("Int64"),
+            f"{probe}_hit": (found > 0).astype("boolean"),
+        }
+    )
     reduced[f"{probe}_hits"] = found
     return where_measured(reduced, asked, probe, f"{probe}_hit")
 
 
 def by_its_rule(records: pd.DataFrame) -> pd.DataFrame:
-    """The records with `contains` by the run's rule of grading: everything that counts right answers reads this."""
+    """The records with `contains` by the run's rule of grading: everything that
+    counts right answers reads this."""
     paper = records["grading"].eq("paper").fillna(False).astype(bool)
-    return records.assign(contains=records["contains"].where(~paper, records["contains_paper"]))
+    return records.assign(
+        contains=records["contains"].where(~paper, records["contains_paper"])
+    )
 
 
 def by_both_rules(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
-    """Of an item's graded answers, how many each rule counts, how many the paper's alone does, and the first of these.
+    """Of an item's graded answers, how many each rule counts, how many the paper's
+    alone does, and the first of these.
 
     Empty for records of one rule."""
     done = asked[asked["contains"].notna() & asked["contains_paper"].notna()]
@@ -85,39 +115,69 @@ def by_both_rules(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
         done = done[done["index"] == 0]
     strict, paper = (done[name].astype(bool) for name in ("contains", "contains_paper"))
     loose = paper & ~strict
-    values = {"graded": done["contains"].notna(), "strict": strict, "paper": paper, "only_paper": loose}
+    values = {
+        "graded": done["contains"].notna(),
+        "strict": strict,
+        "paper": paper,
+        "only_paper": loose,
+    }
     values["example"] = done["text"].where(loose)
-    marked = done[[*KEY, "index"]].assign(**values).sort_values("index", kind="stable").groupby(list(KEY))
-    return marked.agg({name: "first" if name == "example" else "sum" for name in values}).add_prefix(f"{probe}_")
+    marked = (
+        done[[*KEY, "index"]]
+        .assign(**values)
+        .sort_values("index", kind="stable")
+        .groupby(list(KEY))
+    )
+    return marked.agg(
+        {name: "first" if name == "example" else "sum" for name in values}
+    ).add_prefix(f"{probe}_")
 
 
-BOTH_RULES = {"graded": "Int64", "strict": "Int64", "paper": "Int64", "only_paper": "Int64", "example": "string"}
+BOTH_RULES = {
+    "graded": "Int64",
+    "strict": "Int64",
+    "paper": "Int64",
+    "only_paper": "Int64",
+    "example": "string",
+}
 
 
 def said(text: object, language: str) -> int | None:
     """The same number for answers that are the same in their normal form."""
-    return crc32(plain(strip_thinking(text), language).encode()) if isinstance(text, str) else None
+    return (
+        crc32(plain(strip_thinking(text), language).encode())
+        if isinstance(text, str)
+        else None
+    )
 
 
 def majority(asked: pd.DataFrame) -> pd.Series:
-    """By KEY, the chance from 0 to 1 that the answer which most of an item's records say is right.
+    """By KEY, the chance from 0 to 1 that the answer which most of an item's records
+    say is right.
 
-    That is self-consistency (Wang et al., ICLR 2023, arXiv 2203.11171). Answers that tie for the most are drawn with
-    equal chances: the value is the mean over them, so the order of the samples changes nothing. A
-    cut thought votes for no answer."""
+    That is self-consistency (Wang et al., ICLR 2023, arXiv 2203.11171). Answers that
+    tie for the most are drawn with equal chances: the value is the mean over them,
+    so the order of the samples changes nothing. A cut thought votes for no answer."""
     import pandas as pd
 
     key = list(KEY)
-    answers = [said(*answer) for answer in zip(asked["text"], asked["language"], strict=True)]
-    votes = asked[key].assign(said=pd.Series(answers, asked.index), right=asked["contains"].astype("Float64"))
+    answers = [
+        said(*answer) for answer in zip(asked["text"], asked["language"], strict=True)
+    ]
+    votes = asked[key].assign(
+        said=pd.Series(answers, asked.index), right=asked["contains"].astype("Float64")
+    )
     voted = votes.groupby([*key, "said"])["right"].agg(["size", "mean"])
     most = voted["size"].groupby(key).transform("max")
-    return voted.loc[voted["size"] == most, "mean"].groupby(key).mean().astype("Float64")
+    return (
+        voted.loc[voted["size"] == most, "mean"].groupby(key).mean().astype("Float64")
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Every position of some passages; `passage` is the place of its passage among them."""
+    """Every position of some passages; `passage` is the place of its passage among
+    them."""
 
     passage: npt.NDArray[np.intp]
     kld: npt.NDArray[np.float64]
@@ -125,7 +185,9 @@ class Positions:
     band: npt.NDArray[np.intp]  # a place in BANDS
 
 
-def pack(kld: Sequence[float], same_top: Sequence[bool], confidence: Sequence[float]) -> str:
+def pack(
+    kld: Sequence[float], same_top: Sequence[bool], confidence: Sequence[float]
+) -> str:
     """The positions of one passage as text."""
     rows = np.empty(len(kld), dtype=_POSITION)
     rows["kld"] = kld
@@ -136,7 +198,9 @@ def pack(kld: Sequence[float], same_top: Sequence[bool], confidence: Sequence[fl
 
 def unpack(packed: Iterable[str]) -> Positions:
     """The positions of passages, one after the other."""
-    passages = [np.frombuffer(base64.b64decode(each), dtype=_POSITION) for each in packed]
+    passages = [
+        np.frombuffer(base64.b64decode(each), dtype=_POSITION) for each in packed
+    ]
     rows = np.concatenate([np.empty(0, dtype=_POSITION), *passages])
     return Positions(
         passage=np.repeat(np.arange(len(passages)), [len(each) for each in passages]),
@@ -152,7 +216,8 @@ def pack_shares(shares: Sequence[float]) -> str:
 
 
 def unpack_shares(packed: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Items x options; zeros behind the options of an item that has fewer than others."""
+    """Items x options; zeros behind the options of an item that has fewer than
+    others."""
     items = [np.frombuffer(base64.b64decode(each), dtype="<f4") for each in packed]
     shares = np.zeros((len(items), max(map(len, items), default=0)), dtype=np.float32)
     for row, each in zip(shares, items, strict=True):

@@ -3,8 +3,9 @@
     report = write_report(Path("runs/demo"))
     report.page        # RUN/report/index.html
 
-RUN/records is enough to rebuild the report. RUN/items adds questions, passages and clusters. RUN/verdicts and
-RUN/controls add the judgements of matcher models, and RUN/run.json adds provenance."""
+RUN/records is enough to rebuild the report. RUN/items adds questions, passages and
+clusters. RUN/verdicts and RUN/controls add the judgements of matcher models, and
+RUN/run.json adds provenance."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,13 @@ from evaluator.report.figures import draw_each
 from evaluator.report.page import render_page, standalone
 from evaluator.report.results import Results, compute, pages_of, part_of, without_tables
 from evaluator.store.files import csv_bytes, need_unfenced, write_atomically
-from evaluator.store.reading import read_items, read_records, read_run, read_verdicts, record_parts
+from evaluator.store.reading import (
+    read_items,
+    read_records,
+    read_run,
+    read_verdicts,
+    record_parts,
+)
 from evaluator.store.run_json import failure_frame, failures_of
 from evaluator.store.verdicts import read_controls, read_fit_only
 
@@ -34,10 +41,12 @@ class Report:
 
 
 def write_report(run_dir: Path) -> Report:
-    """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there are no readable records.
+    """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there
+    are no readable records.
 
-    The function reads records one checkpoint and task at a time and writes their outcomes to RUN/outcomes, where the
-    tables read them. Packed outputs and rows of tables stay in memory."""
+    The function reads records one checkpoint and task at a time and writes their
+    outcomes to RUN/outcomes, where the tables read them. Packed outputs and rows of
+    tables stay in memory."""
     view = ItemView()
     inputs = read_inputs(run_dir, view, outcomes=run_dir / "outcomes")
     run = inputs.run
@@ -55,53 +64,80 @@ def write_report(run_dir: Path) -> Report:
     return Report(_write_pages(run_dir, inputs, results, view), written, results)
 
 
-def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView) -> Path:
-    """Write one page, or an index and several pages of some checkpoints each; returns the file to open first."""
+def _write_pages(
+    run_dir: Path, inputs: Inputs, results: Results, view: ItemView
+) -> Path:
+    """Write one page, or an index and several pages of some checkpoints each;
+    returns the file to open first."""
     name, run, folder = run_dir.resolve().name, inputs.run, run_dir / "report"
     pages = pages_of(inputs, view.sizes)
     if pages:
-        said = {key: value for key, value in run.items() if key == "provenance"}  # the index has the rest
+        # the index has the rest
+        said = {key: value for key, value in run.items() if key == "provenance"}
         for done, page in enumerate(pages, start=1):
             names = page.checkpoints
-            index, chunks = view.index(inputs, inputs.items, names), view.chunks_of(names)
-            html = render_page(f"{name} {done}", said, part_of(results, names), index, chunks, home="../index.html")
+            index, chunks = (
+                view.index(inputs, inputs.items, names),
+                view.chunks_of(names),
+            )
+            html = render_page(
+                f"{name} {done}",
+                said,
+                part_of(results, names),
+                index,
+                chunks,
+                home="../index.html",
+            )
             write_atomically(folder / page.path, html.encode())
         html = render_page(name, run, without_tables(results), "", {}, pages=pages)
     else:
-        html = render_page(name, run, results, view.index(inputs, inputs.items), view.chunks)
+        html = render_page(
+            name, run, results, view.index(inputs, inputs.items), view.chunks
+        )
     write_atomically(folder / "index.html", html.encode())
-    for stale in {*(folder / "pages").glob("*.html")} - {folder / page.path for page in pages}:
+    for stale in {*(folder / "pages").glob("*.html")} - {
+        folder / page.path for page in pages
+    }:
         need_unfenced(run_dir)
         stale.unlink(missing_ok=True)  # another report may be built at the same time
     return folder / "index.html"
 
 
 def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Results:
-    """Write the tables and figures of some checkpoints into `folder`, outside the run. Raises InputError like
-    `write_report`."""
+    """Write the tables and figures of some checkpoints into `folder`, outside the
+    run. Raises InputError like `write_report`."""
     inputs = read_inputs(run_dir, only=checkpoints)
     results = compute(inputs, inputs.run)
     for name, frame in results.files.items():
         write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
     for name, table in results.tables.items():
-        for number, figure in enumerate([] if table.note else draw_each(table.table, table.shown)):
+        for number, figure in enumerate(
+            [] if table.note else draw_each(table.table, table.shown)
+        ):
             file = f"{name}-{number}.svg" if number else f"{name}.svg"
             write_atomically(folder / "figures" / file, standalone(figure).encode())
     return results
 
 
 def read_inputs(
-    run_dir: Path, view: ItemView | None = None, *, only: Collection[str] | None = None, outcomes: Path | None = None
+    run_dir: Path,
+    view: ItemView | None = None,
+    *,
+    only: Collection[str] | None = None,
+    outcomes: Path | None = None,
 ) -> Inputs:
     """The inputs of a run's tables. Raises InputError like `write_report`.
 
-    `view` collects the records that are read. `only`: the checkpoints to read. `outcomes`: a folder for one file of
-    outcomes per checkpoint; without it, outcomes stay in memory."""
+    `view` collects the records that are read. `only`: the checkpoints to read.
+    `outcomes`: a folder for one file of outcomes per checkpoint; without it,
+    outcomes stay in memory."""
     parts, found = record_parts(run_dir), Outcomes()
     if only is not None:
         parts = [part for part in parts if part[0].parent.parent.name in only]
     written = set()
-    for checkpoint, group in groupby(parts, key=lambda part: part[0].parent.parent.name):
+    for checkpoint, group in groupby(
+        parts, key=lambda part: part[0].parent.parent.name
+    ):
         reduced = []
         for paths in group:
             records = read_records(paths)
@@ -111,7 +147,9 @@ def read_inputs(
         path = None if outcomes is None else outcomes / f"{checkpoint}.parquet"
         found.add(pd.concat(reduced, ignore_index=True), path)
         written.add(path)
-    for stale in set(outcomes.glob("*.parquet")) - written if outcomes is not None else ():
+    for stale in (
+        set(outcomes.glob("*.parquet")) - written if outcomes is not None else ()
+    ):
         need_unfenced(run_dir)
         stale.unlink(missing_ok=True)
     items, verdicts = read_items(run_dir), read_verdicts(run_dir)

@@ -1,20 +1,25 @@
 """The item view's data, small enough to ship inside the page.
 
-The page reads the index (plain JSON: items, questions, gold answers, fates) when it opens. The answers are packed into
-one chunk per checkpoint, task and language: strings interned, arrays instead of objects, gzip, base64. The browser
-unpacks a chunk when a reader opens one of its items.
+The page reads the index (plain JSON: items, questions, gold answers, fates) when it
+opens. The answers are packed into one chunk per checkpoint, task and language:
+strings interned, arrays instead of objects, gzip, base64. The browser unpacks a
+chunk when a reader opens one of its items.
 
-Model output is untrusted. The JSON escapes every character with a meaning in HTML, base64 has no such characters, and
-the page shows model output only as text.
+Model output is untrusted. The JSON escapes every character with a meaning in HTML,
+base64 has no such characters, and the page shows model output only as text.
 
     chunk = {"s": [string...], "n": [item number...], "r": [row...]}
-    row   = [whether the prompt was cut, entries of the first probe, entries of the second...]
-    entry = by the probe's view   answer    [string, hit, format], and the thought's string if there was one
+    row   = [whether the prompt was cut, entries of the first probe, entries of the
+          second...]
+    entry = by the probe's view   answer    [string, hit, format], and the thought's
+    string if there was one
                                   answers   [string, hit] or [string, hit, logprob]
                                   options   [string, gold, logprob, tokens]
                                   rank      [rank, margin]
-                                  aligned   [rank, margin, lead-in string, answer string, logprob]
-    hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (the string says why)
+                                  aligned   [rank, margin, lead-in string, answer
+                                            string, logprob]
+    hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (the
+          string says why)
 
 The index names the probes in this order; those without a view are left out."""
 
@@ -36,24 +41,54 @@ from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
 from evaluator.probes.reducing import by_its_rule
 
-FATE_CODES = {"kept": "k", "mc_only": "m", "produced_only": "p", "lost": "l", "not_known": "n", "unmeasured": "u"}
+FATE_CODES = {
+    "kept": "k",
+    "mc_only": "m",
+    "produced_only": "p",
+    "lost": "l",
+    "not_known": "n",
+    "unmeasured": "u",
+}
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-_TEXTS = ["item_id", "probe", "format", "status", "text", "option_text", "thought", "thought_state"]
+_TEXTS = [
+    "item_id",
+    "probe",
+    "format",
+    "status",
+    "text",
+    "option_text",
+    "thought",
+    "thought_state",
+]
 # The columns that the item view shows or sorts by.
-_READ = [*_TEXTS, "index", "truncated", "contains", "is_gold", "token_ids", "logprob", "rank", "margin"]
+_READ = [
+    *_TEXTS,
+    "index",
+    "truncated",
+    "contains",
+    "is_gold",
+    "token_ids",
+    "logprob",
+    "rank",
+    "margin",
+]
 
 AskedKey = tuple[str, str, str]  # task, language, item id
 
 
 def safe_json(value: object) -> str:
     """JSON that is safe inside a <script> element, whatever its strings."""
-    return json_text(value, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
+    return json_text(value, ensure_ascii=False, separators=(",", ":")).translate(
+        _ESCAPES
+    )
 
 
 def packed(value: object) -> str:
     """JSON, gzip, base64; the same bytes for the same value."""
     data = json_text(value, ensure_ascii=False, separators=(",", ":")).encode()
-    return base64.b64encode(gzip.compress(data, compresslevel=9, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(data, compresslevel=9, mtime=0)).decode(
+        "ascii"
+    )
 
 
 @dataclass(eq=False)
@@ -63,19 +98,30 @@ class ItemView:
     numbers: dict[AskedKey, int] = field(default_factory=dict)
     gold: dict[int, list[str]] = field(default_factory=dict)
     chunks: dict[str, str] = field(default_factory=dict)  # element id -> base64
-    where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)  # checkpoint -> task -> language -> id
-    _questions: dict[int, str] | None = None  # by item number, once `index` has been called
-    _letters: Mapping[str, str] = field(default_factory=dict)  # fates by checkpoint, likewise
+    # checkpoint -> task -> language -> id
+    where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    # by item number, once `index` has been called
+    _questions: dict[int, str] | None = None
+    # fates by checkpoint, likewise
+    _letters: Mapping[str, str] = field(default_factory=dict)
 
     def add(self, records: pd.DataFrame) -> None:
-        """Pack the records of one checkpoint and one task, with the run's own seed. Probes of texts have no items."""
-        records = _of_one_seed(records[records["probe"].isin([probe.name for probe in _shown()])])
+        """Pack the records of one checkpoint and one task, with the run's own seed.
+        Probes of texts have no items."""
+        records = _of_one_seed(
+            records[records["probe"].isin([probe.name for probe in _shown()])]
+        )
         if records.empty:
             return
-        checkpoint, task = str(records["checkpoint"].iloc[0]), str(records["task"].iloc[0])
+        checkpoint, task = (
+            str(records["checkpoint"].iloc[0]),
+            str(records["task"].iloc[0]),
+        )
         for language, part in records.groupby("language", sort=True):
             name = self._keep(packed(self._chunk(task, str(language), part)))
-            self.where.setdefault(checkpoint, {}).setdefault(task, {})[str(language)] = name
+            self.where.setdefault(checkpoint, {}).setdefault(task, {})[
+                str(language)
+            ] = name
 
     def _keep(self, chunk: str) -> str:
         name = f"chunk-{len(self.chunks)}"
@@ -86,15 +132,24 @@ class ItemView:
         strings: dict[str, int] = {}
         numbers, rows = [], []
         views = {probe.name: probe.view for probe in _shown()}
-        ordered = by_its_rule(records)[_READ].sort_values(["item_id", "index"], kind="stable")
-        ordered = ordered.astype(dict.fromkeys(_TEXTS, object))  # texts of Arrow are slow to take one by one
-        for item_id, part in groupby(ordered.itertuples(index=False), key=attrgetter("item_id")):
-            number = self.numbers.setdefault((task, language, str(item_id)), len(self.numbers))
+        ordered = by_its_rule(records)[_READ].sort_values(
+            ["item_id", "index"], kind="stable"
+        )
+        # texts of Arrow are slow to take one by one
+        ordered = ordered.astype(dict.fromkeys(_TEXTS, object))
+        for item_id, part in groupby(
+            ordered.itertuples(index=False), key=attrgetter("item_id")
+        ):
+            number = self.numbers.setdefault(
+                (task, language, str(item_id)), len(self.numbers)
+            )
             cut, gold = 0, None
             entries: dict[str, list[list[Any]]] = {name: [] for name in views}
             for each in part:
                 record: Any = each
-                if _is(record.truncated) or (record.status == "truncated" and record.thought_state != "cut"):
+                if _is(record.truncated) or (
+                    record.status == "truncated" and record.thought_state != "cut"
+                ):
                     cut = 1
                 entry = _entry(views[record.probe], record, strings)
                 if entry is not None:
@@ -108,11 +163,14 @@ class ItemView:
         return {"s": list(strings), "n": numbers, "r": rows}
 
     def add_items(self, items: pd.DataFrame) -> dict[int, str]:
-        """Add the items' gold answers and pack their contexts; returns each item number's question."""
+        """Add the items' gold answers and pack their contexts; returns each item
+        number's question."""
         questions: dict[int, str] = {}
         contexts: dict[tuple[str, str], tuple[list[int], list[str]]] = {}
         columns = ["task", "language", "item_id", "question", "context", "answers"]
-        for task, language, item_id, question, context, answers in items[columns].itertuples(index=False, name=None):
+        for task, language, item_id, question, context, answers in items[
+            columns
+        ].itertuples(index=False, name=None):
             if (number := self.numbers.get((task, language, item_id))) is None:
                 continue
             questions[number] = question
@@ -126,16 +184,36 @@ class ItemView:
         return questions
 
     def chunks_of(self, checkpoints: Collection[str]) -> dict[str, str]:
-        trees = [tree for name, tree in self.where.items() if not name or name in checkpoints]
-        return {each: self.chunks[each] for tree in trees for by in tree.values() for each in by.values()}
+        trees = [
+            tree for name, tree in self.where.items() if not name or name in checkpoints
+        ]
+        return {
+            each: self.chunks[each]
+            for tree in trees
+            for by in tree.values()
+            for each in by.values()
+        }
 
     @property
     def sizes(self) -> dict[str, int]:
-        ids = {name: [each for by in tree.values() for each in by.values()] for name, tree in self.where.items()}
-        return {name: sum(len(self.chunks[each]) for each in found) for name, found in ids.items() if name}
+        ids = {
+            name: [each for by in tree.values() for each in by.values()]
+            for name, tree in self.where.items()
+        }
+        return {
+            name: sum(len(self.chunks[each]) for each in found)
+            for name, found in ids.items()
+            if name
+        }
 
-    def index(self, inputs: Inputs, items: pd.DataFrame | None, only: Collection[str] | None = None) -> str:
-        """The index as JSON for a <script> element, after every `add`. `only`: the checkpoints of one page."""
+    def index(
+        self,
+        inputs: Inputs,
+        items: pd.DataFrame | None,
+        only: Collection[str] | None = None,
+    ) -> str:
+        """The index as JSON for a <script> element, after every `add`. `only`: the
+        checkpoints of one page."""
         if self._questions is None:
             self._questions = self.add_items(items) if items is not None else {}
             self._letters = self._fates(inputs)
@@ -147,13 +225,20 @@ class ItemView:
         for subject in inputs.checkpoints:
             name = subject.checkpoint
             if only is None or name in only:
-                checkpoints[name] = {"name": name, "chunks": self.where.get(name, {}), "base": subject.base}
+                checkpoints[name] = {
+                    "name": name,
+                    "chunks": self.where.get(name, {}),
+                    "base": subject.base,
+                }
         for name in checkpoints.keys() & self._letters.keys():
             checkpoints[name]["fates"] = self._letters[name]
         return safe_json(
             {
                 "formats": FORMATS,
-                "probes": [{"name": probe.name, "view": probe.view, "title": probe.title} for probe in _shown()],
+                "probes": [
+                    {"name": probe.name, "view": probe.view, "title": probe.title}
+                    for probe in _shown()
+                ],
                 "tasks": tasks,
                 "languages": languages,
                 "checkpoints": list(checkpoints.values()),
@@ -168,11 +253,17 @@ class ItemView:
         )
 
     def _fates(self, inputs: Inputs) -> Mapping[str, str]:
-        """One letter per item and pruned checkpoint; '.' for an item without records."""
+        """One letter per item and pruned checkpoint; '.' for an item without
+        records."""
         letters: dict[str, list[str]] = {}
         for (task, checkpoint), each in inputs.comparisons().items():
             line = letters.setdefault(checkpoint, ["."] * len(self.numbers))
-            keys = zip(each.outcomes["language"], each.outcomes["item_id"], item_fates(each.outcomes), strict=True)
+            keys = zip(
+                each.outcomes["language"],
+                each.outcomes["item_id"],
+                item_fates(each.outcomes),
+                strict=True,
+            )
             for language, item_id, fate in keys:
                 line[self.numbers[task, str(language), str(item_id)]] = FATE_CODES[fate]
         return {name: "".join(line) for name, line in letters.items()}
@@ -184,11 +275,16 @@ def _shown() -> list[Probe]:
 
 
 def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
-    """The records with greedy's lowest seed. A probe that lacks this seed uses its own lowest."""
+    """The records with greedy's lowest seed. A probe that lacks this seed uses its
+    own lowest."""
     seed, kind = records["seed"], [records["format"], records["probe"]]
     greedy = seed[records["probe"] == "greedy"]
     own = greedy.min() if len(greedy) else seed.min()
-    wanted = seed.groupby(kind).transform("min").mask((seed == own).groupby(kind).transform("any"), own)
+    wanted = (
+        seed.groupby(kind)
+        .transform("min")
+        .mask((seed == own).groupby(kind).transform("any"), own)
+    )
     return records[seed == wanted]
 
 
@@ -200,24 +296,49 @@ def _entry(view: View | None, record: Any, strings: dict[str, int]) -> list[Any]
 
     if view == "answer":
         thought = [number_of(record.thought)] if isinstance(record.thought, str) else []
-        return [number_of(record.text), _hit(record), FORMATS.index(record.format), *thought]
+        return [
+            number_of(record.text),
+            _hit(record),
+            FORMATS.index(record.format),
+            *thought,
+        ]
     if view == "answers":
         logprob = _number(record.logprob, 2)
-        return [number_of(record.text), _hit(record), *([] if logprob is None else [logprob])]
-    if view == "options" and record.option_text is not None and not pd.isna(record.option_text):
+        return [
+            number_of(record.text),
+            _hit(record),
+            *([] if logprob is None else [logprob]),
+        ]
+    if (
+        view == "options"
+        and record.option_text is not None
+        and not pd.isna(record.option_text)
+    ):
         tokens = None if record.token_ids is None else len(record.token_ids)
-        return [number_of(record.option_text), int(_is(record.is_gold)), _number(record.logprob, 3), tokens]
+        return [
+            number_of(record.option_text),
+            int(_is(record.is_gold)),
+            _number(record.logprob, 3),
+            tokens,
+        ]
     if view == "rank" and not pd.isna(record.rank):
         return [int(record.rank), _number(record.margin, 2)]
     if view == "aligned" and not pd.isna(record.rank):
         said = [number_of(record.text), number_of(record.option_text)]
-        return [int(record.rank), _number(record.margin, 2), *said, _number(record.logprob, 2)]
+        return [
+            int(record.rank),
+            _number(record.margin, 2),
+            *said,
+            _number(record.logprob, 2),
+        ]
     return None
 
 
 def _hit(record: Any) -> int:
     failed = {"excluded": -1, "engine_error": -2}
-    return failed[record.status] if record.status in failed else int(_is(record.contains))
+    return (
+        failed[record.status] if record.status in failed else int(_is(record.contains))
+    )
 
 
 def _is(value: object) -> bool:

@@ -1,10 +1,12 @@
-"""Builds the page: template, style, script, figures, tables and the item view's data, all in one HTML text.
+"""Builds the page: template, style, script, figures, tables and the item view's
+data, all in one HTML text.
 
-Jinja escapes every value. The content security policy allows only the page's own script, by its hash, and forbids
-loading anything. So even a model output that became markup could neither run code nor contact a server.
+Jinja escapes every value. The content security policy allows only the page's own
+script, by its hash, and forbids loading anything. So even a model output that became
+markup could neither run code nor contact a server.
 
-A cell shows a value and its interval; empty columns are left out. DEFINITIONS explains the report's terms; it is the
-page's last section."""
+A cell shows a value and its interval; empty columns are left out. DEFINITIONS
+explains the report's terms; it is the page's last section."""
 
 import base64
 import hashlib
@@ -43,17 +45,25 @@ def render_page(
     pages: Sequence[Page] = (),
     home: str = "",
 ) -> str:
-    """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element.
+    """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe
+    inside a <script> element.
 
-    With `pages`, it is their index, without items or a script. `home`: the link from a page to its index, if any."""
+    With `pages`, it is their index, without items or a script. `home`: the link from a
+    page to its index, if any.
+    """
     script = "" if pages else _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    tables = [filled for filled in results.tables.values() if filled.note or len(filled.shown)]
+    tables = [
+        filled for filled in results.tables.values() if filled.note or len(filled.shown)
+    ]
     several = len({verdict.task for verdict in results.verdicts}) > 1
     sections = [_section(filled, results.paper) for filled in tables]
     context = {
         "name": name,
-        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        "policy": (
+            "default-src 'none'; style-src 'unsafe-inline'; script-src"
+            f" 'sha256-{digest}'"
+        ),
         "style": Markup(_asset("page.css")),
         "script": Markup(script),
         "verdict": summary(results.verdicts) if results.verdicts else "",
@@ -83,20 +93,28 @@ def render_page(
         "index": Markup(index),
         "chunks": {key: Markup(data) for key, data in chunks.items()},
     }
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.from_string(_asset("page.html.j2")).render(context)
 
 
 def standalone(svg: str) -> str:
-    """A figure as a separate file, on white. The light theme's values replace the CSS variables."""
+    """A figure as a separate file, on white. The light theme's values replace the
+    CSS variables."""
     values = light()
     # A `var(...)` that the page's style does not define is the text of a label.
-    painted = re.sub(r"var\((--[a-z0-9-]+)\)", lambda match: values.get(match[1], match[0]).replace('"', "'"), svg)
+    painted = re.sub(
+        r"var\((--[a-z0-9-]+)\)",
+        lambda match: values.get(match[1], match[0]).replace('"', "'"),
+        svg,
+    )
     return re.sub(r"<svg ", '<svg style="background: white" ', painted, count=1)
 
 
 def engine_notes(run: Mapping[str, Any]) -> list[str]:
-    """The engines' notes on how they served (`LoadReport.notes`), each once, with its checkpoints."""
+    """The engines' notes on how they served (`LoadReport.notes`), each once, with
+    its checkpoints."""
     found: dict[str, list[str]] = {}
     for row in rows_at(run, "engine_stats"):
         notes = row.get("notes")
@@ -116,7 +134,11 @@ def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
         "reading": table.reading,
         "note": filled.note,
         "lacks": filled.lacks,
-        "more": f"{len(frame):,} of {rows:,} rows; all are in tables/{table.name}.csv." if len(frame) < rows else "",
+        "more": (
+            f"{len(frame):,} of {rows:,} rows; all are in tables/{table.name}.csv."
+            if len(frame) < rows
+            else ""
+        ),
         "paper": None if beside.empty else published_grid(beside),
         "figure": Markup("" if filled.note else "".join(draw_each(table, frame))),
         "grid": None if frame.empty else grid(filled.told(frame), table.columns),
@@ -125,7 +147,8 @@ def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, its interval in smaller type, and whether it is a number, which is right-aligned."""
+    """One cell: its text, its interval in smaller type, and whether it is a number,
+    which is right-aligned."""
 
     text: str
     interval: str = ""
@@ -134,7 +157,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Headings and rows of cells. `pooled` rows come first; the rows of single languages are separate."""
+    """Headings and rows of cells. `pooled` rows come first; the rows of single
+    languages are separate."""
 
     headings: tuple[str, ...]
     pooled: tuple[tuple[Cell, ...], ...]
@@ -142,11 +166,16 @@ class Grid:
 
 
 def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
-    """A table without empty columns or an only `task`. Raises ValueError for a column without a kind in `columns`."""
+    """A table without empty columns or an only `task`. Raises ValueError for a
+    column without a kind in `columns`."""
     unknown = set(frame) - set(names_of(columns))
     if unknown:
-        raise ValueError(f"no kind is declared for {', '.join(sorted(map(str, unknown)))}")
-    shown = [column for column in columns if not (column.csv_only or column.figure_only)]
+        raise ValueError(
+            f"no kind is declared for {', '.join(sorted(map(str, unknown)))}"
+        )
+    shown = [
+        column for column in columns if not (column.csv_only or column.figure_only)
+    ]
     shown = [column for column in shown if frame[column.names[0]].notna().any()]
     if "task" in frame and frame["task"].nunique() == 1 and len(shown) > 1:
         shown = [column for column in shown if column.name != "task"]
@@ -169,15 +198,38 @@ def published_grid(paper: pd.DataFrame) -> Grid:
     rows = []
     for row in rows_of(paper):
         quantity = TABLES[row["table"]].column(row["quantity"])
-        words = [str(row["checkpoint"]), str(row["language"]), str(row["cell"]), quantity.heading]
+        words = [
+            str(row["checkpoint"]),
+            str(row["language"]),
+            str(row["cell"]),
+            quantity.heading,
+        ]
         interval = Column("ours", quantity.kind, interval=True).interval_of(row)
         cells = [Cell(word, number=False) for word in words]
-        cells += [Cell(quantity.kind.shown(row["paper"])), Cell(quantity.kind.shown(row["ours"]), interval)]
-        cells += [Cell(COUNT.shown(row["n"])), Cell(TEXT.shown(row["source"]), number=False)]
+        cells += [
+            Cell(quantity.kind.shown(row["paper"])),
+            Cell(quantity.kind.shown(row["ours"]), interval),
+        ]
+        cells += [
+            Cell(COUNT.shown(row["n"])),
+            Cell(TEXT.shown(row["source"]), number=False),
+        ]
         rows.append(cells)
-    headings = ("checkpoint", "language", "which", "quantity", "paper", "ours", "n", "source")
+    headings = (
+        "checkpoint",
+        "language",
+        "which",
+        "quantity",
+        "paper",
+        "ours",
+        "n",
+        "source",
+    )
     keep = [at for at in range(len(headings)) if any(row[at].text for row in rows)]
-    return Grid(tuple(headings[at] for at in keep), tuple(tuple(row[at] for at in keep) for row in rows))
+    return Grid(
+        tuple(headings[at] for at in keep),
+        tuple(tuple(row[at] for at in keep) for row in rows),
+    )
 
 
 @cache

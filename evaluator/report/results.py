@@ -1,8 +1,10 @@
-"""All results of a run: tables, headline, excluded items, verdicts, and the paper's numbers next to ours.
+"""All results of a run: tables, headline, excluded items, verdicts, and the paper's
+numbers next to ours.
 
-A run with few checkpoints has one page. A larger run has an index and several pages, so that each page opens quickly.
-Each of these shows some checkpoints and their base. All numbers are computed over the whole run: a page shows a part of
-them, and tables/*.csv has all."""
+A run with few checkpoints has one page. A larger run has an index and several pages,
+so that each page opens quickly. Each of these shows some checkpoints and their base.
+All numbers are computed over the whole run: a page shows a part of them, and
+tables/*.csv has all."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +29,8 @@ BYTES = 24 * 2**20  # of answers on a page; a single checkpoint may have more
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """The numbers of a run. `left_out` is empty if everything was measured, `paper` if no setting is the paper's."""
+    """The numbers of a run. `left_out` is empty if everything was measured, `paper`
+    if no setting is the paper's."""
 
     tables: Mapping[str, FilledTable]
     headline: pd.DataFrame
@@ -43,19 +46,28 @@ class Results:
 
     @property
     def missed(self) -> str:
-        """Names the checkpoints whose sparsity is not the requested one, which is part of their names."""
+        """Names the checkpoints whose sparsity is not the requested one, which is
+        part of their names."""
         column = TABLES["accuracy"].column("sparsity")
         names = ["checkpoint", "sparsity", "requested_sparsity"]
         if "accuracy" not in self.tables:
             return ""
         rows = self.tables["accuracy"].frame[names].drop_duplicates()
-        found = [f"{row['checkpoint']} {column.shown(row)}" for row in rows_of(rows) if column.missed(row)]
+        found = [
+            f"{row['checkpoint']} {column.shown(row)}"
+            for row in rows_of(rows)
+            if column.missed(row)
+        ]
         return f"Achieved sparsity: {'; '.join(found)}" if found else ""
 
     @property
     def files(self) -> dict[str, pd.DataFrame]:
         found = {"headline": self.headline}
-        found |= {name: table.told(table.frame) for name, table in self.tables.items() if not table.failed}
+        found |= {
+            name: table.told(table.frame)
+            for name, table in self.tables.items()
+            if not table.failed
+        }
         if len(self.left_out):
             found["left_out"] = self.left_out
         return found if self.paper.empty else found | {"reference": self.paper}
@@ -72,7 +84,9 @@ def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     verdicts = judge(inputs, thresholds_of(run, "run.json"))
     screened = screened_sentence(frames["screening"])
     headline = headline_of(frames)
-    return Results(tables, headline, left_out(inputs), published(frames, run), verdicts, screened)
+    return Results(
+        tables, headline, left_out(inputs), published(frames, run), verdicts, screened
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,8 @@ class Page:
 
 
 def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
-    """The pages of an index; none if one page shows everything. `sizes`: bytes of each checkpoint's answers."""
+    """The pages of an index; none if one page shows everything. `sizes`: bytes of
+    each checkpoint's answers."""
     bases: dict[str, str | None] = {}
     for subject in (*inputs.checkpoints, *inputs.readers):
         bases[subject.checkpoint] = bases.get(subject.checkpoint) or subject.base
@@ -93,24 +108,36 @@ def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
     groups: list[list[str]] = []
     needed = {base for base in bases.values() if base is not None}
     for base in dict.fromkeys(bases.values()):
-        beside = [name for name, its in bases.items() if its == base and not (its is None and name in needed)]
+        beside = [
+            name
+            for name, its in bases.items()
+            if its == base and not (its is None and name in needed)
+        ]
         group: list[str] = []
         filled = 0
         for name in beside:
             size = sizes.get(name, 0)
-            if group and (len(group) == MOST or filled + size > BYTES - sizes.get(base or "", 0)):
+            if group and (
+                len(group) == MOST or filled + size > BYTES - sizes.get(base or "", 0)
+            ):
                 groups.append(group if base is None else [base, *group])
                 group, filled = [], 0
             group.append(name)
             filled += size
         if group:
             groups.append(group if base is None else [base, *group])
-    return [Page(f"pages/{number:03d}.html", tuple(names)) for number, names in enumerate(groups, start=1)]
+    return [
+        Page(f"pages/{number:03d}.html", tuple(names))
+        for number, names in enumerate(groups, start=1)
+    ]
 
 
 def part_of(results: Results, checkpoints: Collection[str]) -> Results:
     return Results(
-        tables={name: replace(each, frame=_rows_of(each.frame, checkpoints)) for name, each in results.tables.items()},
+        tables={
+            name: replace(each, frame=_rows_of(each.frame, checkpoints))
+            for name, each in results.tables.items()
+        },
         headline=_rows_of(results.headline, checkpoints),
         left_out=_rows_of(results.left_out, checkpoints),
         paper=_rows_of(results.paper, checkpoints),
@@ -121,7 +148,12 @@ def part_of(results: Results, checkpoints: Collection[str]) -> Results:
 
 def without_tables(results: Results) -> Results:
     """The results on the index: the headline and the verdicts."""
-    return replace(results, tables={}, left_out=results.left_out.iloc[:0], paper=results.paper.iloc[:0])
+    return replace(
+        results,
+        tables={},
+        left_out=results.left_out.iloc[:0],
+        paper=results.paper.iloc[:0],
+    )
 
 
 def _rows_of(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:

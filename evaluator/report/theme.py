@@ -1,8 +1,10 @@
-"""The style of the figures: one row per checkpoint, direct labels, a light grid, and colours from the page.
+"""The style of the figures: one row per checkpoint, direct labels, a light grid, and
+colours from the page.
 
-Every colour is one of the page's light theme, and in SVG the CSS variable of that colour. So a figure is readable on
-light and on dark backgrounds, and a fate or probe has the same colour in figures, tables and the item view. Text stays
-text. The same numbers give the same SVG: no date, salted ids."""
+Every colour is one of the page's light theme, and in SVG the CSS variable of that
+colour. So a figure is readable on light and on dark backgrounds, and a fate or probe
+has the same colour in figures, tables and the item view. Text stays text. The same
+numbers give the same SVG: no date, salted ids."""
 
 import io
 import math
@@ -29,12 +31,19 @@ Axes = Any  # matplotlib is untyped here
 
 @cache
 def light() -> Mapping[str, str]:
-    """The values of the page's CSS variables in its light theme, which comes first, by name (`--mc-only`)."""
-    style = files("evaluator.report").joinpath("page.css").read_text(encoding="utf-8").partition("@media")[0]
+    """The values of the page's CSS variables in its light theme, which comes first,
+    by name (`--mc-only`)."""
+    style = (
+        files("evaluator.report")
+        .joinpath("page.css")
+        .read_text(encoding="utf-8")
+        .partition("@media")[0]
+    )
     return dict(re.findall(r"(--[a-z0-9-]+):\s*([^;]+);", style))
 
 
-# Name of a colour on the page -> its light value. Names of one colour have one colour in the dark theme too.
+# Name of a colour on the page -> its light value. Names of one colour have one colour
+# in the dark theme too.
 COLOURS: Mapping[str, str] = {
     name: light()[f"--{name.replace('_', '-')}"]
     for name in (
@@ -56,7 +65,8 @@ STYLE = {  # matplotlib's settings while a figure is drawn and written
     "axes.titlelocation": "left",
     "axes.titlepad": 9,
     "text.color": COLOURS["ink"],
-    "text.parse_math": False,  # a checkpoint or a language may have two dollars in its name
+    # a checkpoint or a language may have two dollars in its name
+    "text.parse_math": False,
     "xtick.color": COLOURS["muted"],
     "ytick.color": COLOURS["ink"],
     "xtick.major.size": 0,
@@ -72,18 +82,28 @@ Place = Any  # makes a figure; or axes, which panels then cover
 
 
 def figure(rows: int, widths: Sequence[float], place: Place = Figure) -> list[Axes]:
-    """A panel per width, in a new figure or within `place`. All share `rows` checkpoint rows, the first at the top."""
+    """A panel per width, in a new figure or within `place`. All share `rows`
+    checkpoint rows, the first at the top."""
     if callable(place):
         made = place(
             figsize=(WIDTH_INCHES, 1.15 + ROW_INCHES * max(rows, 2)),
             layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04, wspace=0.03),
         )
-        panels = list(made.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=list(widths))[0])
+        panels = list(
+            made.subplots(
+                1, len(widths), sharey=True, squeeze=False, width_ratios=list(widths)
+            )[0]
+        )
     else:
         place.set_axis_off()
         panels = []
         for at, width in enumerate(widths):
-            box = (sum(widths[:at]) / sum(widths), 0, (1 - _GAP) * width / sum(widths), 1)
+            box = (
+                sum(widths[:at]) / sum(widths),
+                0,
+                (1 - _GAP) * width / sum(widths),
+                1,
+            )
             panels.append(place.inset_axes(box, sharey=panels[0] if panels else None))
             panels[-1].tick_params(labelleft=at == 0)
     for panel in panels:
@@ -96,12 +116,16 @@ def figure(rows: int, widths: Sequence[float], place: Place = Figure) -> list[Ax
 
 
 def in_two_lines(name: str, width: int = 30) -> str:
-    """A checkpoint's name in at most two lines, as longer names would take the panel's space."""
-    return "\n".join(wrap(name, width, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}"))
+    """A checkpoint's name in at most two lines, as longer names would take the
+    panel's space."""
+    return "\n".join(
+        wrap(name, width, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}")
+    )
 
 
 def name_rows(panel: Axes, labels: Sequence[str]) -> None:
-    """Write a label left of each row. Each line is a text of its own, so that the browser aligns it."""
+    """Write a label left of each row. Each line is a text of its own, so that the
+    browser aligns it."""
     panel.set_yticks(range(len(labels)), [])
     for y, label in enumerate(labels):
         lines = in_two_lines(label).splitlines()
@@ -114,12 +138,17 @@ def name_rows(panel: Axes, labels: Sequence[str]) -> None:
 
 def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
     panel.set_xlim(low, high)
-    ticks = [tick for tick in (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0) if low <= tick <= high]
+    ticks = [
+        tick
+        for tick in (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
+        if low <= tick <= high
+    ]
     panel.set_xticks(ticks, [as_percent(tick) for tick in ticks])
 
 
 def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
-    """The axis of a panel whose dots are drawn already; `values`: of the dots. Amounts of 0 have no place on it."""
+    """The axis of a panel whose dots are drawn already; `values`: of the dots.
+    Amounts of 0 have no place on it."""
     low, high = panel.get_xlim()
     if axis == "amounts" and not (values := [each for each in values if each > 0]):
         return
@@ -128,7 +157,10 @@ def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
     elif axis == "share":
         panel.set_xlim(min(low, 0.9), max(high, 1.05))
         panel.xaxis.set_major_formatter(as_percent)
-    elif axis in ("points", "changes"):  # zero is marked, and a minimum range keeps noise around zero small
+    elif axis in (
+        "points",
+        "changes",
+    ):  # zero is marked, and a minimum range keeps noise around zero small
         panel.set_xlim(min(low, -0.05), max(high, 0.1))
         panel.axvline(0, color=COLOURS["muted"], linewidth=1)
         if axis == "points":
@@ -143,7 +175,9 @@ def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
         panel.set_xscale("log")
         panel.set_xlim(low, high)
         ticks = [digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5)]
-        ticks = [tick for tick in ticks if low <= tick <= high][:: 1 if high / low < 100 else 3]
+        ticks = [tick for tick in ticks if low <= tick <= high][
+            :: 1 if high / low < 100 else 3
+        ]
         panel.set_xticks(ticks, [amount(tick) for tick in ticks])
         panel.set_xticks([], minor=True)
 
@@ -158,29 +192,49 @@ def as_points(value: float, _: object = None) -> str:
     return f"{rounded(100 * value)} pp"
 
 
-def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[float], str]) -> None:
-    """Write each value above its dot, apart, equal ones once. Call it when limits and scale are final."""
+def label_values(
+    panel: Axes, *series: Sequence[float | None], text: Callable[[float], str]
+) -> None:
+    """Write each value above its dot, apart, equal ones once. Call it when limits
+    and scale are final."""
     panel.get_xlim()  # computes pending limits from the dots
     placed = panel.transAxes.inverted().transform
     room = _DIGIT * panel.figure.dpi / panel.get_window_extent().width
     for y, row in enumerate(zip(*series, strict=True)):
-        told = {text(value): value for value in sorted(value for value in row if value is not None)}
-        spots = [float(placed(panel.transData.transform((value, y)))[0]) for value in told.values()]
+        told = {
+            text(value): value
+            for value in sorted(value for value in row if value is not None)
+        }
+        spots = [
+            float(placed(panel.transData.transform((value, y)))[0])
+            for value in told.values()
+        ]
         widths = [room * (len(each) + 0.8) for each in told]
         for each, spot in zip(told, spread(spots, widths), strict=True):
             across = panel.get_yaxis_transform()
-            panel.text(spot, y - 0.3, each, ha="center", va="center", fontsize=7.3, transform=across)
+            panel.text(
+                spot,
+                y - 0.3,
+                each,
+                ha="center",
+                va="center",
+                fontsize=7.3,
+                transform=across,
+            )
 
 
-_HATCHES = ("", "////", "....", "xxxx")  # of a bar's parts: not everybody tells the colours apart
+# of a bar's parts: not everybody tells the colours apart
+_HATCHES = ("", "////", "....", "xxxx")
 _DIGIT = 0.062  # inches, of a digit in a value's label
 _NAME_HIGH = 9  # points, of a line of dots' names
 _NAME_LINES = (0, 1, -1, 2, -2, 3, -3)  # where a name may stand, from its dot
 
 
 def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Sorted positions for labels of these widths, moved as little as possible so that they do not overlap."""
-    groups: list[tuple[list[float], list[float], float]] = []  # positions wished for the first label, widths, start
+    """Sorted positions for labels of these widths, moved as little as possible so
+    that they do not overlap."""
+    # positions wished for the first label, widths, start
+    groups: list[tuple[list[float], list[float], float]] = []
     for spot, width in zip(spots, widths, strict=True):
         wished, sizes, start = [spot], [width], spot - width / 2
         while groups and groups[-1][2] + sum(groups[-1][1]) > start:
@@ -198,7 +252,8 @@ def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
 
 
 def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
-    """Write a text beside each point where there is room, else none. Call it after the figure's layout."""
+    """Write a text beside each point where there is room, else none. Call it after
+    the figure's layout."""
     scale = 72 / panel.figure.dpi  # points, as all offsets
     dots = panel.transData.transform(list(points)) * scale
     taken = [(x - 4, x + 4, y - 4, y + 4) for x, y in dots]
@@ -210,8 +265,16 @@ def name_points(panel: Axes, points: Mapping[Any, str]) -> None:
             middle = y + line * _NAME_HIGH
             ends = sorted((x + 5 * side, x + side * (5 + wide)))
             box = (*ends, middle - high, middle + high)
-            inside = left <= box[0] and box[1] <= right and bottom <= box[2] and box[3] <= top
-            if inside and not any(box[0] < b and a < box[1] and box[2] < d and c < box[3] for a, b, c, d in taken):
+            inside = (
+                left <= box[0]
+                and box[1] <= right
+                and bottom <= box[2]
+                and box[3] <= top
+            )
+            if inside and not any(
+                box[0] < b and a < box[1] and box[2] < d and c < box[3]
+                for a, b, c, d in taken
+            ):
                 break
         else:
             continue
@@ -232,24 +295,56 @@ def dots(
     shift: float = 0.0,
     hollow: bool = False,
 ) -> None:
-    """Draw one dot per row, with its interval from `whiskers` (low, high) as a line. A missing value has no dot."""
-    present = [(y + shift, value) for y, value in enumerate(values) if value is not None]
+    """Draw one dot per row, with its interval from `whiskers` (low, high) as a line.
+    A missing value has no dot."""
+    present = [
+        (y + shift, value) for y, value in enumerate(values) if value is not None
+    ]
     paint = COLOURS[colour]
     for y, (low, high) in enumerate(whiskers):
         if low is not None and high is not None:
-            panel.plot([low, high], [y + shift] * 2, color=paint, linewidth=1.6, alpha=0.45, solid_capstyle="round")
+            panel.plot(
+                [low, high],
+                [y + shift] * 2,
+                color=paint,
+                linewidth=1.6,
+                alpha=0.45,
+                solid_capstyle="round",
+            )
     ys, xs = ([each[at] for each in present] for at in (0, 1))
     face = COLOURS["paper"] if hollow else paint
-    panel.scatter(xs, ys, s=30, facecolor=face, edgecolor=paint, linewidth=1.3, label=label, zorder=3)
+    panel.scatter(
+        xs,
+        ys,
+        s=30,
+        facecolor=face,
+        edgecolor=paint,
+        linewidth=1.3,
+        label=label,
+        zorder=3,
+    )
 
 
 def mark_infinite(panel: Axes, values: Sequence[float | None], colour: str) -> None:
-    """Write an infinity sign at the end of the axis in each row whose value has no place on it."""
+    """Write an infinity sign at the end of the axis in each row whose value has no
+    place on it."""
     for y, value in enumerate(values):
         if value is not None and math.isinf(value):
-            text, x, side = ("\u221e", 0.99, "right") if value > 0 else (f"{MINUS}\u221e", 0.01, "left")
+            text, x, side = (
+                ("\u221e", 0.99, "right")
+                if value > 0
+                else (f"{MINUS}\u221e", 0.01, "left")
+            )
             across = panel.get_yaxis_transform()
-            panel.text(x, y, text, ha=side, va="center", color=COLOURS[colour], transform=across)
+            panel.text(
+                x,
+                y,
+                text,
+                ha=side,
+                va="center",
+                color=COLOURS[colour],
+                transform=across,
+            )
 
 
 def link(panel: Axes, *series: Sequence[float | None]) -> None:
@@ -257,39 +352,77 @@ def link(panel: Axes, *series: Sequence[float | None]) -> None:
     for y, row in enumerate(zip(*series, strict=True)):
         known = [value for value in row if value is not None]
         if len(known) > 1:
-            panel.plot([min(known), max(known)], [y, y], color=COLOURS["grid"], linewidth=3, zorder=1)
+            panel.plot(
+                [min(known), max(known)],
+                [y, y],
+                color=COLOURS["grid"],
+                linewidth=3,
+                zorder=1,
+            )
 
 
-def stacked(panel: Axes, shares: Mapping[str, Sequence[float | None]], paints: Mapping[str, tuple[str, float]]) -> None:
-    """Draw one full-width bar per row. `paints`: each part's colour and opacity. Parts from 6 % on have a label."""
+def stacked(
+    panel: Axes,
+    shares: Mapping[str, Sequence[float | None]],
+    paints: Mapping[str, tuple[str, float]],
+) -> None:
+    """Draw one full-width bar per row. `paints`: each part's colour and opacity.
+    Parts from 6 % on have a label."""
     count = len(next(iter(shares.values())))
     left = [0.0] * count
     for (part, values), hatch in zip(shares.items(), cycle(_HATCHES)):
         colour, alpha = paints[part]
         known = [value or 0.0 for value in values]
-        look = {"color": COLOURS[colour], "alpha": alpha, "linewidth": 0, "hatch": hatch, "edgecolor": COLOURS["paper"]}
-        bars = panel.barh(range(count), known, left=left, height=0.66, label=part, **look)
+        look = {
+            "color": COLOURS[colour],
+            "alpha": alpha,
+            "linewidth": 0,
+            "hatch": hatch,
+            "edgecolor": COLOURS["paper"],
+        }
+        bars = panel.barh(
+            range(count), known, left=left, height=0.66, label=part, **look
+        )
         for bar, value in zip(bars, known, strict=True):
             if value >= 0.06:
                 x, y = bar.get_x() + bar.get_width() / 2, bar.get_y() + 0.34
                 ink = COLOURS["paper"] if alpha > 0.5 else COLOURS["ink"]
-                label = panel.text(x, y, rounded(100 * value), color=ink, ha="center", va="center")
+                label = panel.text(
+                    x, y, rounded(100 * value), color=ink, ha="center", va="center"
+                )
                 if hatch and alpha > 0.5:
-                    label.set_bbox({"facecolor": COLOURS[colour], "linewidth": 0, "pad": 1.2})
+                    label.set_bbox(
+                        {"facecolor": COLOURS[colour], "linewidth": 0, "pad": 1.2}
+                    )
         left = [start + value for start, value in zip(left, known, strict=True)]
     panel.grid(visible=False)
 
 
-def heat(panel: Axes, columns: Sequence[str], cells: Mapping[tuple[int, str], tuple[str, float, str]]) -> None:
-    """Draw rows x languages: `cells[row, column]` = (text, strength 0..1, colour). A missing cell stays blank."""
+def heat(
+    panel: Axes,
+    columns: Sequence[str],
+    cells: Mapping[tuple[int, str], tuple[str, float, str]],
+) -> None:
+    """Draw rows x languages: `cells[row, column]` = (text, strength 0..1, colour). A
+    missing cell stays blank."""
     panel.set_xlim(-0.5, len(columns) - 0.5)
     panel.grid(visible=False)
     panel.spines["bottom"].set_visible(False)
     panel.set_xticks(range(len(columns)), [short(name) for name in columns])
     for (row, column), (text, strength, colour) in cells.items():
         x = list(columns).index(column)
-        alpha = 0.08 + 0.4 * min(max(strength, 0.0), 1.0)  # the text on it keeps a contrast of 4.5 in both themes
-        panel.add_patch(Rectangle((x - 0.46, row - 0.42), 0.92, 0.84, color=COLOURS[colour], alpha=alpha, linewidth=0))
+        # the text on it keeps a contrast of 4.5 in both themes
+        alpha = 0.08 + 0.4 * min(max(strength, 0.0), 1.0)
+        panel.add_patch(
+            Rectangle(
+                (x - 0.46, row - 0.42),
+                0.92,
+                0.84,
+                color=COLOURS[colour],
+                alpha=alpha,
+                linewidth=0,
+            )
+        )
         panel.text(x, row, text, ha="center", va="center", fontsize=7.8)
 
 
@@ -304,19 +437,34 @@ def legend(panel: Axes, columns: int = 4) -> None:
 
 
 def to_svg(made: Figure, name: str, description: str) -> str:
-    """The figure as inline SVG. Colours become CSS variables, and the figure's name prefixes all ids."""
+    """The figure as inline SVG. Colours become CSS variables, and the figure's name
+    prefixes all ids."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
-        FigureCanvasSVG(made).print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        FigureCanvasSVG(made).print_svg(
+            buffer,
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     for colour, value in COLOURS.items():
         svg = svg.replace(f": {value}", f": var(--{colour.replace('_', '-')})")
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    text = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    opening = rf'<svg class="figure" role="img" aria-label="{text}" viewBox="\g<1>" {spaces}>'
-    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', opening, svg, count=1, flags=re.DOTALL)
+    text = (
+        description.replace("&", "&amp;")
+        .replace('"', "&quot;")
+        .replace("<", "&lt;")
+        .replace("\\", "")
+    )
+    spaces = (
+        'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    )
+    opening = (
+        rf'<svg class="figure" role="img" aria-label="{text}" viewBox="\g<1>" {spaces}>'
+    )
+    svg = re.sub(
+        r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', opening, svg, count=1, flags=re.DOTALL
+    )
     return svg.replace("'DejaVu Sans'", "var(--sans)")
 
 

@@ -1,1 +1,2 @@
-"""The files of a run: records, items and verdicts. Each part appears whole or not at all."""
+"""The files of a run: records, items and verdicts. Each part appears whole or not at
+all."""

@@ -1,15 +1,20 @@
-"""Outcomes: one row per item, format and seed, derived from a checkpoint's records. All tables are made of them.
+"""Outcomes: one row per item, format and seed, derived from a checkpoint's records. All
+tables are made of them.
 
-    RUN/outcomes/<checkpoint>.parquet       derived from RUN/records by every report; notebooks can read it too
+    RUN/outcomes/<checkpoint>.parquet       derived from RUN/records by every report;
+                                            notebooks can read it too
 
-The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), CONTEXT (its length and depth),
-`truncated` (one of the item's prompts has a shortened context), and each registered probe's (`Probe.columns`; null if
-not measured) with
+The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), CONTEXT
+(its length and depth), `truncated` (one of the item's prompts has a shortened context),
+and each registered probe's (`Probe.columns`; null if not measured) with
 
-    <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null if the probe did not run
+    <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null if the probe
+                      did not run
     <probe>_why       the record's reason if it was excluded or failed
 
-and of the probes GRADED what both rules of grading count (`evaluator.probes.reducing.by_both_rules`)."""
+and of the probes GRADED what both rules of grading count
+(`evaluator.probes.reducing.by_both_rules`).
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -24,11 +29,27 @@ import pyarrow.parquet as pq
 from evaluator.core.records import CONTEXT, METADATA, SERVING
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe
-from evaluator.probes.reducing import BOTH_RULES, KEY, MEASURED, by_both_rules, by_its_rule, why_not
+from evaluator.probes.reducing import (
+    BOTH_RULES,
+    KEY,
+    MEASURED,
+    by_both_rules,
+    by_its_rule,
+    why_not,
+)
 from evaluator.store.files import write_parquet
 from evaluator.store.schema import PANDAS
 
-__all__ = ["KEY", "MEASURED", "Outcomes", "Recent", "empty_outcomes", "outcome_types", "plain", "reduce_records"]
+__all__ = [
+    "KEY",
+    "MEASURED",
+    "Outcomes",
+    "Recent",
+    "empty_outcomes",
+    "outcome_types",
+    "plain",
+    "reduce_records",
+]
 
 GRADED = ("greedy", "beam", "sample")  # table `grading` has a row of each
 Key = TypeVar("Key")
@@ -38,7 +59,10 @@ Pair = tuple[str, str]  # checkpoint, task
 def columns_of(probe: Probe) -> dict[str, str]:
     """A probe's own outcome columns, with their pandas types."""
     both = BOTH_RULES if probe.name in GRADED else {}
-    return {**probe.columns, **{f"{probe.name}_{name}": kind for name, kind in both.items()}}
+    return {
+        **probe.columns,
+        **{f"{probe.name}_{name}": kind for name, kind in both.items()},
+    }
 
 
 def outcome_types() -> dict[str, str]:
@@ -47,20 +71,30 @@ def outcome_types() -> dict[str, str]:
     for probe in PROBES:
         types |= {f"{probe.name}_status": "string", **columns_of(probe)}
     types |= {name: PANDAS[name] for name in CONTEXT}
-    return types | {"truncated": "boolean", **{f"{probe.name}_why": "string" for probe in PROBES}}
+    return types | {
+        "truncated": "boolean",
+        **{f"{probe.name}_why": "string" for probe in PROBES},
+    }
 
 
 def empty_outcomes() -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in outcome_types().items()})
+    return pd.DataFrame(
+        {name: pd.Series(dtype=dtype) for name, dtype in outcome_types().items()}
+    )
 
 
 def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
-    """The outcomes of records, which must hold all of an item: reduce whole parts, then concatenate."""
+    """The outcomes of records, which must hold all of an item: reduce whole parts,
+    then concatenate."""
     if records.empty:
         return empty_outcomes()
     types = outcome_types()
-    keyed = records.astype({name: types[name] for name in (*KEY, *METADATA, *SERVING, *CONTEXT)})
-    columns = [keyed.groupby(list(KEY), sort=True)[[*METADATA, *SERVING, *CONTEXT]].first()]
+    keyed = records.astype(
+        {name: types[name] for name in (*KEY, *METADATA, *SERVING, *CONTEXT)}
+    )
+    columns = [
+        keyed.groupby(list(KEY), sort=True)[[*METADATA, *SERVING, *CONTEXT]].first()
+    ]
     for probe in PROBES:
         asked = keyed[keyed["probe"] == probe.name]
         if not asked.empty:
@@ -68,7 +102,9 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
             if probe.name in GRADED:
                 columns.append(by_both_rules(asked, probe.name))
     outcomes = pd.concat(columns, axis=1)
-    shortened = (keyed["status"] == "truncated") & keyed["thought_state"].ne("cut").fillna(True)
+    shortened = (keyed["status"] == "truncated") & keyed["thought_state"].ne(
+        "cut"
+    ).fillna(True)
     cut = keyed["truncated"].astype("boolean").fillna(False) | shortened
     outcomes["truncated"] = cut.groupby([keyed[name] for name in KEY]).any()
     outcomes = outcomes.reindex(columns=[name for name in types if name not in KEY])
@@ -76,24 +112,29 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Outcomes in KEY's order; no nullable columns, which are slow: floats with NaN, shared texts with None."""
+    """Outcomes in KEY's order; no nullable columns, which are slow: floats with NaN,
+    shared texts with None."""
     frame = outcomes.sort_values(list(KEY), ignore_index=True)
     columns: dict[str, Any] = {}
     for name, dtype in outcome_types().items():
         if dtype == "string":
             codes, texts = pd.factorize(frame[name])
-            columns[name] = pd.Series(np.array([*map(str, texts), None], dtype=object)[codes], dtype=object)
+            columns[name] = pd.Series(
+                np.array([*map(str, texts), None], dtype=object)[codes], dtype=object
+            )
         else:
             columns[name] = frame[name].to_numpy(dtype="float64", na_value=np.nan)
     return pd.DataFrame(columns)
 
 
 class Outcomes:
-    """Outcomes by checkpoint and task, in memory or in files of RUN/outcomes; the keys of all items in memory."""
+    """Outcomes by checkpoint and task, in memory or in files of RUN/outcomes; the
+    keys of all items in memory."""
 
     def __init__(self, outcomes: pd.DataFrame | None = None) -> None:
         self._held: dict[Pair, pd.DataFrame | Path] = {}
-        self.first: list[dict[str, Any]] = []  # checkpoint, task and METADATA of each pair's first row, as added
+        # checkpoint, task and METADATA of each pair's first row, as added
+        self.first: list[dict[str, Any]] = []
         self._items: dict[str, set[tuple[str, str]]] = {}
         self._read_by: dict[str, set[str]] = {}
         self.formats: dict[Pair, set[str]] = {}
@@ -101,46 +142,78 @@ class Outcomes:
             self.add(outcomes)
 
     def add(self, outcomes: pd.DataFrame, path: Path | None = None) -> None:
-        """Add outcomes, to `path` if given, or in memory. Raises ValueError for a checkpoint and task added before."""
+        """Add outcomes, to `path` if given, or in memory. Raises ValueError for a
+        checkpoint and task added before."""
         if path is not None:
             write_parquet(pa.Table.from_pandas(outcomes, preserve_index=False), path)
         for pair, piece in outcomes.groupby(["checkpoint", "task"], sort=False):
             checkpoint, task = map(str, pair)
             if (checkpoint, task) in self._held:
-                raise ValueError(f"checkpoint {checkpoint!r}, task {task!r}: a second piece of outcomes")
-            self.first.append({name: piece[name].iloc[0] for name in ("checkpoint", "task", *METADATA)})
+                raise ValueError(
+                    f"checkpoint {checkpoint!r}, task {task!r}: a second piece of"
+                    " outcomes"
+                )
+            self.first.append(
+                {
+                    name: piece[name].iloc[0]
+                    for name in ("checkpoint", "task", *METADATA)
+                }
+            )
             self._items.setdefault(task, set()).update(
-                zip(piece["language"].astype(str), piece["item_id"].astype(str), strict=True)
+                zip(
+                    piece["language"].astype(str),
+                    piece["item_id"].astype(str),
+                    strict=True,
+                )
             )
             self.formats[checkpoint, task] = set(map(str, piece["format"].unique()))
-            asked = {probe.reads for probe in PROBES if piece[f"{probe.name}_status"].notna().any()}
+            asked = {
+                probe.reads
+                for probe in PROBES
+                if piece[f"{probe.name}_status"].notna().any()
+            }
             self._read_by.setdefault(task, set()).update(asked)
             self._held[checkpoint, task] = plain(piece) if path is None else path
 
     def __getitem__(self, pair: Pair) -> pd.DataFrame:
-        """One checkpoint's outcomes on one task as plain columns (`plain`); empty if there are none."""
+        """One checkpoint's outcomes on one task as plain columns (`plain`); empty if
+        there are none."""
         held = self._held.get(pair)
         if not isinstance(held, Path):
             return plain(empty_outcomes()) if held is None else held
         frame = pq.read_table(held, use_threads=False).to_pandas()
-        return plain(frame[(frame["checkpoint"] == pair[0]) & (frame["task"] == pair[1])])
+        return plain(
+            frame[(frame["checkpoint"] == pair[0]) & (frame["task"] == pair[1])]
+        )
 
     @property
     def asked(self) -> pd.DataFrame:
-        """Every item of every task once: task, language, item_id and `item`, the number within the task."""
+        """Every item of every task once: task, language, item_id and `item`, the
+        number within the task."""
         items = sorted(self._items.items())
-        found = [(task, *key, number) for task, keys in items for number, key in enumerate(sorted(keys))]
+        found = [
+            (task, *key, number)
+            for task, keys in items
+            for number, key in enumerate(sorted(keys))
+        ]
         texts = ["task", "language", "item_id"]
-        return pd.DataFrame(found, columns=[*texts, "item"]).astype(dict.fromkeys(texts, object) | {"item": "int64"})
+        return pd.DataFrame(found, columns=[*texts, "item"]).astype(
+            dict.fromkeys(texts, object) | {"item": "int64"}
+        )
 
     @property
     def text_tasks(self) -> frozenset[str]:
         """The tasks on which only text probes ran."""
-        return frozenset(task for task, reads in self._read_by.items() if "text" in reads and "items" not in reads)
+        return frozenset(
+            task
+            for task, reads in self._read_by.items()
+            if "text" in reads and "items" not in reads
+        )
 
 
 class Recent(Generic[Key]):
-    """A cache of frames: a lookup makes a missing frame, and the most recent frames stay, up to about `rows` rows."""
+    """A cache of frames: a lookup makes a missing frame, and the most recent frames
+    stay, up to about `rows` rows."""
 
     def __init__(self, make: Callable[[Key], pd.DataFrame], rows: int) -> None:
         self._make = make

@@ -1,9 +1,10 @@
 """Reads a run directory: records, items, verdicts and run.json.
 
-    RUN/records/.whole    SHA-256 of `_SOUGHT`, the columns that a check requires; then SHA-256 of each whole part
+    RUN/records/.whole    SHA-256 of `_SOUGHT`, the columns that a check requires;
+                          then SHA-256 of each whole part
 
-Reading a part in full costs 100 times as much as its digest. `damaged` reads a part again only if its digest is new, or
-if `_SOUGHT` has changed."""
+Reading a part in full costs 100 times as much as its digest. `damaged` reads a part
+again only if its digest is new, or if `_SOUGHT` has changed."""
 
 import contextlib
 import os
@@ -29,19 +30,33 @@ _NEEDED = {*schema.READ_RECORDS, "weights_digest", "language", "item_id"}
 _BYTES = 32  # of a digest
 _READERS = 8  # parts that are read at a time
 # What `damage_of` looks for in a part of records.
-_SOUGHT = repr([(name, column.arrow, name in _NEEDED) for name, column in schema.RECORD_COLUMNS.items()])
+_SOUGHT = repr(
+    [
+        (name, column.arrow, name in _NEEDED)
+        for name, column in schema.RECORD_COLUMNS.items()
+    ]
+)
 
 
 def record_parts(run_dir: Path) -> list[list[Path]]:
-    """The committed parts, grouped by checkpoint and task. Raises InputError if there is none."""
-    paths = sorted(path for path in (run_dir / "records").glob("*/*/*.parquet") if not path.name.startswith("."))
+    """The committed parts, grouped by checkpoint and task. Raises InputError if
+    there is none."""
+    paths = sorted(
+        path
+        for path in (run_dir / "records").glob("*/*/*.parquet")
+        if not path.name.startswith(".")
+    )
     if not paths:
-        raise InputError(f"{run_dir / 'records'}: no .parquet part: nothing has been evaluated into this run yet")
+        raise InputError(
+            f"{run_dir / 'records'}: no .parquet part: nothing has been evaluated into"
+            " this run yet"
+        )
     return [list(group) for _, group in groupby(paths, key=lambda path: path.parent)]
 
 
 def read_records(paths: list[Path]) -> pd.DataFrame:
-    """The records of some parts. Raises InputError for an invalid part (`read_part`)."""
+    """The records of some parts. Raises InputError for an invalid part
+    (`read_part`)."""
     return read_parts(paths, schema.READ_RECORDS, schema.RECORD_COLUMNS)
 
 
@@ -54,11 +69,16 @@ def read_items(run_dir: Path) -> pd.DataFrame | None:
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     """The verdicts of all matcher models; None for a run without any."""
     paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
-    return read_parts(paths, schema.READ_VERDICTS, schema.VERDICT_COLUMNS) if paths else None
+    return (
+        read_parts(paths, schema.READ_VERDICTS, schema.VERDICT_COLUMNS)
+        if paths
+        else None
+    )
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
-    """run.json; empty if there is none. Raises InputError if it is not a JSON object."""
+    """run.json; empty if there is none. Raises InputError if it is not a JSON
+    object."""
     path = run_dir / "run.json"
     if not path.exists():
         return {}
@@ -71,20 +91,27 @@ def read_run(run_dir: Path) -> dict[str, Any]:
 
 
 def day_of(run_dir: Path) -> date | None:
-    """The date that a run's prompts hold; None where none reads a date. Raises InputError for an unreadable one."""
+    """The date that a run's prompts hold; None where none reads a date. Raises
+    InputError for an unreadable one."""
     told = mapping_at(read_run(run_dir), "config").get("date")
     try:
         return None if told is None else day(told)
     except ValueError as error:
-        raise InputError(f"{run_dir / 'run.json'}: config.date: {told!r}: {error}") from error
+        raise InputError(
+            f"{run_dir / 'run.json'}: config.date: {told!r}: {error}"
+        ) from error
 
 
-def read_part(path: Path, names: Sequence[str], columns: Mapping[str, schema.Stored]) -> pa.Table:
-    """The columns `names` of one Parquet file; `columns` defines the allowed content of each.
+def read_part(
+    path: Path, names: Sequence[str], columns: Mapping[str, schema.Stored]
+) -> pa.Table:
+    """The columns `names` of one Parquet file; `columns` defines the allowed content
+    of each.
 
-    Wider types of the same kind are accepted: other programs write int64 for int32, and pandas floats for integers
-    with nulls. Raises InputError, naming file and column, for an unreadable file, a missing column, another type or a
-    value that is not allowed (null, an unknown status)."""
+    Wider types of the same kind are accepted: other programs write int64 for int32,
+    and pandas floats for integers with nulls. Raises InputError, naming file and
+    column, for an unreadable file, a missing column, another type or a value that is
+    not allowed (null, an unknown status)."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         missing = [name for name in names if name not in file.schema_arrow.names]
@@ -93,7 +120,8 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, schema.Sto
         table = file.read(columns=list(names)).select(list(names))
     except (OSError, pa.ArrowException) as error:
         raise InputError(
-            f"{path}: cannot be read as Parquet: {one_line(error)}; the command that wrote it makes it again"
+            f"{path}: cannot be read as Parquet: {one_line(error)}; the command that"
+            " wrote it makes it again"
         ) from error
     for name in names:
         _check(table[name], columns[name], f"{path}: column {name!r}")
@@ -101,25 +129,34 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, schema.Sto
 
 
 def damage_of(
-    path: Path, columns: Mapping[str, schema.Stored] = schema.RECORD_COLUMNS, needed: Collection[str] = _NEEDED
+    path: Path,
+    columns: Mapping[str, schema.Stored] = schema.RECORD_COLUMNS,
+    needed: Collection[str] = _NEEDED,
 ) -> str | None:
-    """Why a part cannot be read, in one line; None for a sound part. By default, it is a part of records.
+    """Why a part cannot be read, in one line; None for a sound part. By default, it
+    is a part of records.
 
-    A sound part is whole, its columns have the right types, and the `needed` ones are present. Raises InputError if
-    the system cannot read the file, as the part itself may be sound."""
+    A sound part is whole, its columns have the right types, and the `needed` ones
+    are present. Raises InputError if the system cannot read the file, as the part
+    itself may be sound."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             found = file.schema_arrow
             for name, column in columns.items():
                 if name in found.names:
                     if not _fits(found.field(name).type, column.arrow):
-                        return f"column {name!r} has type {found.field(name).type}, not {column.arrow}"
+                        return (
+                            f"column {name!r} has type {found.field(name).type}, not"
+                            f" {column.arrow}"
+                        )
                 elif name in needed:
                     return f"has no column {name!r}"
             file.read(use_threads=False)
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise InputError(f"{path}: cannot be read: {os.strerror(error.errno)}") from error
+            raise InputError(
+                f"{path}: cannot be read: {os.strerror(error.errno)}"
+            ) from error
         return one_line(error)
     return None
 
@@ -129,7 +166,9 @@ def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
     kept, content, sought = root / ".whole", b"", sha256(_SOUGHT.encode()).digest()
     with contextlib.suppress(OSError):
         content = kept.read_bytes()
-    first, *digests = [content[start : start + _BYTES] for start in range(0, len(content), _BYTES)] or [b""]
+    first, *digests = [
+        content[start : start + _BYTES] for start in range(0, len(content), _BYTES)
+    ] or [b""]
     known = set(digests) if first == sought else set()
 
     def examined(path: Path) -> tuple[bytes | None, str | None]:
@@ -143,12 +182,20 @@ def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
     whole = {digest for digest, why in found if why is None and digest is not None}
     if whole - known:
         write_atomically(kept, b"".join([sought, *sorted(whole)]))
-    return {path: why for path, (_, why) in zip(parts, found, strict=True) if why is not None}
+    return {
+        path: why
+        for path, (_, why) in zip(parts, found, strict=True)
+        if why is not None
+    }
 
 
-def read_parts(paths: list[Path], names: tuple[str, ...], columns: Mapping[str, schema.Stored]) -> pd.DataFrame:
+def read_parts(
+    paths: list[Path], names: tuple[str, ...], columns: Mapping[str, schema.Stored]
+) -> pd.DataFrame:
     tables = [read_part(path, names, columns) for path in paths]
-    frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    frame: pd.DataFrame = pa.concat_tables(
+        tables, promote_options="permissive"
+    ).to_pandas()
     return frame
 
 
@@ -162,11 +209,18 @@ def _check(found: pa.ChunkedArray, wanted: schema.Stored, place: str) -> None:
         try:
             found.cast(wanted.arrow)
         except pa.ArrowException as error:  # half of a rank, or more than 32 bits
-            raise InputError(f"{place} does not hold {wanted.arrow}: {one_line(error)}") from error
+            raise InputError(
+                f"{place} does not hold {wanted.arrow}: {one_line(error)}"
+            ) from error
     if wanted.values:
-        strange = sorted({str(value) for value in found.unique().to_pylist() if value is not None} - {*wanted.values})
+        strange = sorted(
+            {str(value) for value in found.unique().to_pylist() if value is not None}
+            - {*wanted.values}
+        )
         if strange:
-            raise InputError(f"{place} holds {strange[0]!r} (known: {', '.join(wanted.values)})")
+            raise InputError(
+                f"{place} holds {strange[0]!r} (known: {', '.join(wanted.values)})"
+            )
 
 
 def _fits(found: pa.DataType, wanted: str) -> bool:
@@ -176,7 +230,9 @@ def _fits(found: pa.DataType, wanted: str) -> bool:
     if kinds.is_dictionary(found):
         return _fits(found.value_type, wanted)
     if wanted.startswith("list<"):
-        return (kinds.is_list(found) or kinds.is_large_list(found)) and _fits(found.value_type, wanted[5:-1])
+        return (kinds.is_list(found) or kinds.is_large_list(found)) and _fits(
+            found.value_type, wanted[5:-1]
+        )
     if wanted == "string":
         return bool(kinds.is_string(found) or kinds.is_large_string(found))
     if wanted == "bool":

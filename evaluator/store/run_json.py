@@ -1,8 +1,8 @@
-"""Rows of run.json: the failures of a run, when the gate stopped evaluating each checkpoint of a screened sweep, the
-checkpoints' sizes and the engines' counters.
+"""Rows of run.json: the failures of a run, when the gate stopped evaluating each
+checkpoint of a screened sweep, the checkpoints' sizes and the engines' counters.
 
-A checkpoint, one of its tasks or one item can fail. Each failure stays listed, in `failures` and in
-tables/failures.csv, until the same command succeeds with it."""
+A checkpoint, one of its tasks or one item can fail. Each failure stays listed, in
+`failures` and in tables/failures.csv, until the same command succeeds with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Stage = Literal["prune", "load", "evaluate", "item"]
 
 
 def need_run(path: Path) -> None:
-    """Raises InputError, which lists the runs beside it, if `path` is not a directory with records."""
+    """Raises InputError, which lists the runs beside it, if `path` is not a
+    directory with records."""
     if not (path / "records").is_dir():
         runs = sorted(each.parent.name for each in path.parent.glob("*/run.json"))
         listed = f" (runs in {path.parent}: {', '.join(runs)})" if runs else ""
@@ -34,7 +35,8 @@ def need_run(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One row of tables/failures.csv. Fields that do not apply are empty: a failed checkpoint has no task."""
+    """One row of tables/failures.csv. Fields that do not apply are empty: a failed
+    checkpoint has no task."""
 
     checkpoint: str
     stage: Stage  # the last stage that failed
@@ -56,13 +58,17 @@ COLUMNS = tuple(field.name for field in fields(Failure))
 
 
 def failures_of(run: Mapping[str, Any]) -> list[Failure]:
-    """The failures in run.json. Rows without checkpoint, stage and reason are left out."""
+    """The failures in run.json. Rows without checkpoint, stage and reason are left
+    out."""
     found = []
     for row in rows_at(run, "failures"):
         if {"checkpoint", "stage", "reason"} <= row.keys():
-            texts = {name: str(row.get(name) or "") for name in COLUMNS if name != "attempts"}
+            texts = {
+                name: str(row.get(name) or "") for name in COLUMNS if name != "attempts"
+            }
             attempts = row.get("attempts")
-            found.append(Failure(**texts, attempts=attempts if isinstance(attempts, int) else 1))  # type: ignore[arg-type]
+            attempts = attempts if isinstance(attempts, int) else 1
+            found.append(Failure(**texts, attempts=attempts))  # type: ignore[arg-type]
     return found
 
 
@@ -70,7 +76,10 @@ def failure_frame(failures: Sequence[Failure]) -> pd.DataFrame:
     """The failures as a table, one row each."""
     import pandas as pd  # late: checking a sweep file does not need it
 
-    return pd.DataFrame([[getattr(each, name) for name in COLUMNS] for each in failures], columns=list(COLUMNS))
+    return pd.DataFrame(
+        [[getattr(each, name) for name in COLUMNS] for each in failures],
+        columns=list(COLUMNS),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +93,8 @@ class Screened:
     asked: int  # items of that look
     items: int  # items of the task
     looks: tuple[int, ...]  # items of each planned look: they set the level of each
-    passed: tuple[tuple[str, str], ...]  # criterion and language of each check that was within at an earlier look
+    # criterion and language of each check that was within at an earlier look
+    passed: tuple[tuple[str, str], ...]
 
     @property
     def early(self) -> bool:
@@ -111,7 +121,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What one engine did for one checkpoint in one call (`EngineStats`); None: not measured."""
+    """What one engine did for one checkpoint in one call (`EngineStats`); None: not
+    measured."""
 
     checkpoint: str
     device: str

@@ -1,13 +1,25 @@
-"""The columns of all files of a run, derived from the fields of `evaluator.core.records`.
+"""The columns of all files of a run, derived from the fields of
+`evaluator.core.records`.
 
     python -m evaluator.store.schema > docs/records.md
 
-Files are written with the Arrow schemas `RECORDS`, `ITEMS`, `VERDICTS` and `CONTROLS`. The report reads the columns
-`READ_RECORDS` and the other `READ_*`. `PANDAS` types a frame of records. No other module lists the columns."""
+Files are written with the Arrow schemas `RECORDS`, `ITEMS`, `VERDICTS` and `CONTROLS`.
+The report reads the columns `READ_RECORDS` and the other `READ_*`. `PANDAS` types a
+frame of records. No other module lists the columns.
+"""
 
 import types
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pyarrow as pa
 
@@ -23,7 +35,13 @@ _ARROW: dict[Any, str] = {
     tuple[float, ...]: "list<float>",
     tuple[bool, ...]: "list<bool>",
 }
-_PANDAS = {"string": "string", "int32": "Int64", "int64": "Int64", "double": "Float64", "bool": "boolean"}
+_PANDAS = {
+    "string": "string",
+    "int32": "Int64",
+    "int64": "Int64",
+    "double": "Float64",
+    "bool": "boolean",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +54,14 @@ class Stored:
 
 
 def stored(kind: type) -> tuple[Stored, ...]:
-    """The columns of a class, in order. Raises TypeError for a field without a Meaning or a type that files hold."""
+    """The columns of a class, in order. Raises TypeError for a field without a
+    Meaning or a type that files hold."""
     hints = get_type_hints(kind, include_extras=True)
-    return tuple(_stored(name, hint) for name, hint in hints.items() if get_origin(hint) is not ClassVar)
+    return tuple(
+        _stored(name, hint)
+        for name, hint in hints.items()
+        if get_origin(hint) is not ClassVar
+    )
 
 
 def _stored(name: str, hint: Any) -> Stored:
@@ -68,13 +91,17 @@ _VERDICT = (*_KEY, *stored(VerdictRow))
 _CONTROL = stored(ControlRow)
 
 _ALL = _RECORD, _ITEM, _VERDICT, _CONTROL
-RECORDS, ITEMS, VERDICTS, CONTROLS = (pa.schema([(each.name, _arrow(each.arrow)) for each in kind]) for kind in _ALL)
+RECORDS, ITEMS, VERDICTS, CONTROLS = (
+    pa.schema([(each.name, _arrow(each.arrow)) for each in kind]) for kind in _ALL
+)
 KEY = tuple(each.name for each in _KEY)  # the columns that together name a record
 READ_RECORDS, READ_ITEMS, READ_VERDICTS, READ_CONTROLS = (
     tuple(each.name for each in kind if each.meaning.reported) for kind in _ALL
 )
 # Every column of a file by name, for a reader that checks what others may have written.
-RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS, CONTROL_COLUMNS = ({each.name: each for each in kind} for kind in _ALL)
+RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS, CONTROL_COLUMNS = (
+    {each.name: each for each in kind} for kind in _ALL
+)
 # The nullable pandas type of every record column that holds one value.
 PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _PANDAS}
 
@@ -95,22 +122,36 @@ _FILES = (
     (
         "Records",
         "RUN/records/<checkpoint>/<task>/<shard>.parquet",
-        "One row for each record: the outcome of one probe of one item on one checkpoint. All records of an item are "
-        f"in one part. A record's key: {', '.join(f'`{name}`' for name in KEY)}.",
+        (
+            "One row for each record: the outcome of one probe of one item on one"
+            " checkpoint. All records of an item are in one part. A record's key:"
+            f" {', '.join(f'`{name}`' for name in KEY)}."
+        ),
         _RECORD,
     ),
-    ("Items", "RUN/items/<task>.parquet", "One row for each item: the questions of the run.", _ITEM),
+    (
+        "Items",
+        "RUN/items/<task>.parquet",
+        "One row for each item: the questions of the run.",
+        _ITEM,
+    ),
     (
         "Verdicts",
         "RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet",
-        "One row for each record that `resurface match` judged: the columns of the record's key, then these.",
+        (
+            "One row for each record that `resurface match` judged: the columns of the"
+            " record's key, then these."
+        ),
         stored(VerdictRow),
     ),
     (
         "Controls",
         "RUN/controls/<matcher>/<task>.parquet",
-        "One row for each control pair: a response with a known result, which shows whether a matcher is fit to judge. "
-        "It has the five columns of a verdict, then these.",
+        (
+            "One row for each control pair: a response with a known result, which shows"
+            " whether a matcher is fit to judge. It has the five columns of a verdict,"
+            " then these."
+        ),
         _CONTROL[len(stored(VerdictRow)) :],
     ),
 )
@@ -129,10 +170,32 @@ def document() -> str:
     """docs/records.md: every column of every file, with type, unit and meaning."""
     lines = [_HEAD]
     for title, path, rows, columns in _FILES:
-        lines += [f"## {title}", "", f"`{path}`", "", rows, "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"## {title}",
+            "",
+            f"`{path}`",
+            "",
+            rows,
+            "",
+            "| column | type | meaning |",
+            "|---|---|---|",
+        ]
         for each in columns:
-            kind = ", ".join(filter(None, [f"`{each.arrow}`", "nullable" if each.nullable else "", each.meaning.unit]))
-            values = [f"`{value}`" for value in each.values if f"`{value}`" not in each.meaning.text]
+            kind = ", ".join(
+                filter(
+                    None,
+                    [
+                        f"`{each.arrow}`",
+                        "nullable" if each.nullable else "",
+                        each.meaning.unit,
+                    ],
+                )
+            )
+            values = [
+                f"`{value}`"
+                for value in each.values
+                if f"`{value}`" not in each.meaning.text
+            ]
             named = f" ({', '.join(values)})" if values else ""
             lines.append(f"| `{each.name}` | {kind} | {each.meaning.text}{named} |")
         lines.append("")

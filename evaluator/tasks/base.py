@@ -1,4 +1,5 @@
-"""A task as one object, and the registry that the command line, validation and estimates read.
+"""A task as one object, and the registry that the command line, validation and
+estimates read.
 
     MINE = Task(
         name="riddles",
@@ -8,11 +9,15 @@
     )
     TASKS.register(MINE)            # --task riddles:FILE
 
-`evaluator/tasks/__init__.py` registers the tasks that ship with Resurface, one line each.
+`evaluator/tasks/__init__.py` registers the tasks that ship with Resurface, one line
+each.
 
-A task with a user's prompt has a separate name: `xquad+terse` is `xquad` with the prompt `terse`. It has the same items
-but separate records and rows in tables. The tables `prompts` and `prompt_order` join them. So does one of several
-lengths of contexts: `xquad@2000`, and `xquad@2000+terse`; the table `length_of_context` joins these."""
+A task with a user's prompt has a separate name: `xquad+terse` is `xquad` with the
+prompt `terse`. It has the same items but separate records and rows in tables. The
+tables `prompts` and `prompt_order` join them. So does one of several lengths of
+contexts: `xquad@2000`, and `xquad@2000+terse`; the table `length_of_context` joins
+these.
+"""
 
 import os
 import re
@@ -35,10 +40,12 @@ Kind = Literal["items", "text"]
 class Argument:
     """What stands after the colon of `TASK:...`."""
 
-    # FILE: a file; DIR: a directory, or one file of it; ORG/NAME: either, or a data set of the hub.
+    # FILE: a file; DIR: a directory, or one file of it; ORG/NAME: either, or a data set
+    # of the hub.
     placeholder: Literal["FILE", "DIR", "ORG/NAME"]
     required: bool = False
-    # Words that name data of Resurface's own where a path is expected -> what records call the task then.
+    # Words that name data of Resurface's own where a path is expected -> what records
+    # call the task then.
     words: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,10 +70,13 @@ class DataReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One source of questions, or of running text. Exactly one of `read_items`, `data` and `read_text` is given.
+    """One source of questions, or of running text. Exactly one of `read_items`, `data`
+    and `read_text` is given.
 
-    Readers take the path after the colon (also one of `argument.words`), or None. They raise InputError for missing or
-    malformed data. Items keep the order of their file. The run replaces `Item.task` with its own name for the task."""
+    Readers take the path after the colon (also one of `argument.words`), or None. They
+    raise InputError for missing or malformed data. Items keep the order of their file.
+    The run replaces `Item.task` with its own name for the task.
+    """
 
     name: str
     help: str  # a phrase: where the data comes from
@@ -74,23 +84,33 @@ class Task:
     read_items: Callable[[Path | None], Iterable[Item]] | None = None
     data: DataReader | None = None
     read_text: Callable[[Path | None], str] | None = None
-    named_after: Literal["task", "file"] = "task"  # what records call the task unless the user names it
-    # Language -> items, where reading them takes the network: a dry run counts with these. Empty: it reads the items.
+    # what records call the task unless the user names it
+    named_after: Literal["task", "file"] = "task"
+    # Language -> items, where reading them takes the network: a dry run counts with
+    # these. Empty: it reads the items.
     sizes: Mapping[str, int] = field(default_factory=dict)
     open: str = ""  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
-    translations: bool = False  # items of several languages with one cluster have translations of one context
+    # items of several languages with one cluster have translations of one context
+    translations: bool = False
     sample: Callable[[], Item] | None = None  # an item to show; it takes no network
 
     def __post_init__(self) -> None:
         if (self.read_items, self.data, self.read_text).count(None) != 2:
-            raise ValueError(f"task {self.name!r}: exactly one of read_items, data and read_text is needed")
+            raise ValueError(
+                f"task {self.name!r}: exactly one of read_items, data and read_text is"
+                " needed"
+            )
         if PLUS in self.name:
-            raise ValueError(f"task {self.name!r}: a plus stands between a task and a prompt that poses it")
+            raise ValueError(
+                f"task {self.name!r}: a plus stands between a task and a prompt that"
+                " poses it"
+            )
 
     @property
     def kind(self) -> Kind:
-        """`items`: questions, for every probe but perplexity; `text`: running text, for perplexity alone."""
+        """`items`: questions, for every probe but perplexity; `text`: running text,
+        for perplexity alone."""
         return "items" if self.read_text is None else "text"
 
     @property
@@ -99,7 +119,9 @@ class Task:
         if self.argument is None:
             return (self.name,)
         with_argument = f"{self.name}:{self.argument.placeholder}"
-        return (with_argument,) if self.argument.required else (self.name, with_argument)
+        return (
+            (with_argument,) if self.argument.required else (self.name, with_argument)
+        )
 
 
 TASKS: Registry[Task] = Registry("task")
@@ -111,25 +133,32 @@ class TaskSpec:
 
     task: Task
     path: Path | None = None
-    word: str | None = None  # the part after the colon, where it is one of the task's own words
+    # the part after the colon, where it is one of the task's own words
+    word: str | None = None
 
     @classmethod
     def parse(cls, spec: str) -> "TaskSpec":
-        """The task and its path. Raises InputError for an unknown task, and for a path missing or out of place."""
+        """The task and its path. Raises InputError for an unknown task, and for a
+        path missing or out of place."""
         name, colon, rest = spec.partition(":")
         task = TASKS[name]
         argument = task.argument
         if argument is None:
             if colon:
-                raise InputError(f"task {spec!r}: {name!r} is bundled and takes no path")
+                raise InputError(
+                    f"task {spec!r}: {name!r} is bundled and takes no path"
+                )
             return cls(task)
         if colon and not rest:
             raise InputError(f"task {spec!r}: the path after ':' is empty")
         if not rest:
             if argument.required:
-                raise InputError(f"task {name!r}: name its file, as in {name}:{argument.placeholder}")
+                raise InputError(
+                    f"task {name!r}: name its file, as in {name}:{argument.placeholder}"
+                )
             return cls(task)
-        path = need_regular(Path(os.path.expanduser(rest)))  # unlike Path's, it keeps a ~user that does not exist
+        # unlike Path's, it keeps a ~user that does not exist
+        path = need_regular(Path(os.path.expanduser(rest)))
         if rest in argument.words:
             return cls(task, path, rest)
         if not path.exists():
@@ -141,7 +170,10 @@ class TaskSpec:
                     "nor the name of a data set of the hub (ORG/NAME)"
                 )
         if argument.placeholder == "FILE" and path.is_dir() and not is_saved(path):
-            raise InputError(f"task {spec!r}: {path}: is a directory, not a file, and no folder of save_to_disk")
+            raise InputError(
+                f"task {spec!r}: {path}: is a directory, not a file, and no folder of"
+                " save_to_disk"
+            )
         return cls(task, path)
 
 
@@ -162,10 +194,14 @@ def task_and_prompt(name: str) -> tuple[str, str]:
 
 
 def one_of_each(names: Iterable[str]) -> list[str]:
-    """Of tasks that differ in prompt or length alone one: with the paper's prompt, or else the first."""
+    """Of tasks that differ in prompt or length alone one: with the paper's prompt,
+    or else the first."""
     found: dict[str, str] = {}
     for name in names:
         task = plain_task(name)
-        if task not in found or task_and_prompt(found[task])[1] != PAPER == task_and_prompt(name)[1]:
+        if (
+            task not in found
+            or task_and_prompt(found[task])[1] != PAPER == task_and_prompt(name)[1]
+        ):
             found[task] = name
     return list(found.values())

@@ -1,18 +1,22 @@
 """Tasks of data sets: the presets and `hf`.
 
-A preset is one YAML file (`presets/NAME.yaml`), which becomes the task NAME: the data set's address, the meaning of its
-columns (`Source`), what open answering means for it, and an invented sample row in its layout.
+A preset is one YAML file (`presets/NAME.yaml`), which becomes the task NAME: the data
+set's address, the meaning of its columns (`Source`), what open answering means for it,
+and an invented sample row in its layout.
 
-    resurface eval MODEL --task arc_easy          from the hub
-    resurface eval MODEL --task arc_easy:DIR      from its files (Parquet, JSON or CSV) in a directory
+    resurface eval MODEL --task arc_easy          from the hub resurface eval MODEL
+    --task arc_easy:DIR      from its files (Parquet, JSON or CSV) in a directory
 
 `hf` is any data set on the hub, or in files that `datasets` reads:
 
     hf:ORG/NAME[@REVISION]    on the hub
     hf:DIR, hf:FILE           Parquet, JSON (also a row per line) or CSV
-    hf:FILE.yaml              for the command line: a YAML file with a mapping; its `data` names the data set
+    hf:FILE.yaml              for the command line: a YAML file with a mapping; its
+                              `data` names the data set
 
-That file, or the task's entry in a sweep file, maps columns to fields (`source.py`). Without one, names decide."""
+That file, or the task's entry in a sweep file, maps columns to fields (`source.py`).
+Without one, names decide.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +35,9 @@ from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"
 # In C where libyaml is there: every process reads the presets.
-_Loader: Any = type("_Loader", (KeysOnce, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
+_Loader: Any = type(
+    "_Loader", (KeysOnce, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {}
+)
 _Said = TypeVar("_Said", bound=Source)
 
 
@@ -61,9 +67,13 @@ class _Reader:
         """Raises InputError as `read_data_set` does."""
         if self._preset is not None:
             data = self._preset.data if path is None else str(path)
-            return read_data_set(self._name, data, self._preset, said, local=path is not None)
+            return read_data_set(
+                self._name, data, self._preset, said, local=path is not None
+            )
         named, described, local = _named(path)
-        return read_data_set(self._name, named, Source(), said.over(described), local=local)
+        return read_data_set(
+            self._name, named, Source(), said.over(described), local=local
+        )
 
     def usual(self, path: Path | None) -> Source | None:
         """The description of a data set on the hub; None for files."""
@@ -91,7 +101,8 @@ def _named(path: Path | None) -> tuple[str, Source, bool]:
 
 
 def document(path: Path, kind: type[_Said]) -> _Said:
-    """A YAML file as a `Source` of some kind. Raises InputError with the first problem: file, field and value."""
+    """A YAML file as a `Source` of some kind. Raises InputError with the first
+    problem: file, field and value."""
     try:
         text = need_regular(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -99,25 +110,35 @@ def document(path: Path, kind: type[_Said]) -> _Said:
         raise InputError(f"{path}: cannot be read ({reason})") from error
     try:
         # A few aliases can stand for billions of entries.
-        if "*" in text and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+        if "*" in text and any(
+            isinstance(token, yaml.AliasToken) for token in yaml.scan(text)
+        ):
             raise InputError(f"{path}: aliases (*name) are not read here")
         loader = _Loader(text)
         try:
             content = loader.get_single_data()
         finally:
             loader.dispose()
-    # A value that its tag or form promises and that does not exist: the 31st of February, a number of 5,000 digits.
+    # A value that its tag or form promises and that does not exist: the 31st of
+    # February, a number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {one_line(error)}") from error
     if not isinstance(content, Mapping):
-        raise InputError(f"{path}: a mapping with data and fields is needed, not {one_line(repr(content), 60)}")
+        raise InputError(
+            f"{path}: a mapping with data and fields is needed, not"
+            f" {one_line(repr(content), 60)}"
+        )
     try:
         return kind.model_validate(content)
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(map(str, problem["loc"])) or "(top level)"
         message = problem["msg"].removeprefix("Value error, ")
-        value = "" if problem["type"] == "missing" else f": {one_line(repr(problem['input']), 60)}"
+        value = (
+            ""
+            if problem["type"] == "missing"
+            else f": {one_line(repr(problem['input']), 60)}"
+        )
         raise InputError(f"{path}: {field}{value}: {message}") from error
 
 
@@ -129,7 +150,9 @@ def preset_task(path: Path) -> Task:
     def sample() -> Item:
         assert preset.fields is not None
         language = "english" if "english" in languages else next(iter(preset.configs))
-        mapping = RowMapping(preset.fields, task=name, language=language, where=f"preset {name!r}")
+        mapping = RowMapping(
+            preset.fields, task=name, language=language, where=f"preset {name!r}"
+        )
         return mapping.item(preset.sample, "sample", "sample")
 
     return Task(
@@ -137,7 +160,11 @@ def preset_task(path: Path) -> Task:
         help=preset.help,
         argument=Argument("DIR"),
         data=_Reader(name, preset),
-        sizes=preset.sizes if isinstance(preset.sizes, dict) else dict.fromkeys(languages, preset.sizes),
+        sizes=(
+            preset.sizes
+            if isinstance(preset.sizes, dict)
+            else dict.fromkeys(languages, preset.sizes)
+        ),
         open=preset.open,
         choice_only=preset.choice_only,
         sample=sample,
@@ -146,7 +173,10 @@ def preset_task(path: Path) -> Task:
 
 HF = Task(
     name="hf",
-    help="a data set of the hub, or of Parquet, JSON or CSV files; a sweep file or hf:FILE.yaml names its columns",
+    help=(
+        "a data set of the hub, or of Parquet, JSON or CSV files; a sweep file or"
+        " hf:FILE.yaml names its columns"
+    ),
     argument=Argument("ORG/NAME", required=True),
     named_after="file",
     data=_Reader("hf"),

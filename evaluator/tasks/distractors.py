@@ -1,11 +1,13 @@
 """The wrong candidates beside a gold answer in a choice or a prompt. Pure.
 
-Rule `any` draws from all answers of the language, like the paper (The Benchmark Illusion, arXiv 2606.17609). `alike`
-prefers answers of the gold answer's kind and of similar length: a year among names would give the answer away.
+Rule `any` draws from all answers of the language, like the paper (The Benchmark
+Illusion, arXiv 2606.17609). `alike` prefers answers of the gold answer's kind and of
+similar length: a year among names would give the answer away.
 
-Every draw uses `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates in every run. A candidate is
-the gold option of another item. The strict grader (`evaluator.core.grading`) tells it from the item's gold answers and
-from the other candidates, either way: neither would be right if the other were the answer.
+Every draw uses `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates
+in every run. A candidate is the gold option of another item. The strict grader
+(`evaluator.core.grading`) tells it from the item's gold answers and from the other
+candidates, either way: neither would be right if the other were the answer.
 """
 
 import random
@@ -34,45 +36,72 @@ class Options:
     gold: int  # index of the gold option
 
 
-ByKind = Mapping[str, Sequence[Item]]  # the usable items of a language by the kind of their gold option
+# the usable items of a language by the kind of their gold option
+ByKind = Mapping[str, Sequence[Item]]
 
 
 def by_kind(pool: Iterable[Item]) -> ByKind:
-    """A pool as `choose_options` needs it for distractors like the answer; each kind's items in pool order."""
+    """A pool as `choose_options` needs it for distractors like the answer; each
+    kind's items in pool order."""
     kinds: dict[str, list[Item]] = {}
     for item in pool:
         if not is_excluded(item):
-            kinds.setdefault(answer_type(gold_option(item), item.language), []).append(item)
+            kinds.setdefault(answer_type(gold_option(item), item.language), []).append(
+                item
+            )
     return kinds
 
 
-def choose_options(item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | None = None) -> Options:
-    """The gold option among three distractors from the pool (or as many as it has), or among the item's own options.
+def choose_options(
+    item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | None = None
+) -> Options:
+    """The gold option among three distractors from the pool (or as many as it has), or
+    among the item's own options.
 
-    With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the pool allows: same kind and similar
-    length, same kind, similar length, any; each group is drawn at random. Of an item's own options, all are used,
-    without repetitions and gold answers. Raises InputError without a single distractor."""
+    With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the
+    pool allows: same kind and similar length, same kind, similar length, any; each
+    group is drawn at random. Of an item's own options, all are used, without
+    repetitions and gold answers. Raises InputError without a single distractor.
+    """
     rng = random.Random(f"{seed}:{item.item_id}")
     if item.options:
         distractors = _own_distractors(item)
     else:
-        others = [other for other in pool if other.item_id != item.item_id] if kinds is None else []
-        candidates = _drawn([others], rng) if kinds is None else _like_the_answer(item, kinds, rng)
+        others = (
+            [other for other in pool if other.item_id != item.item_id]
+            if kinds is None
+            else []
+        )
+        candidates = (
+            _drawn([others], rng)
+            if kinds is None
+            else _like_the_answer(item, kinds, rng)
+        )
         distractors = _distinct(candidates, item, DISTRACTORS)
     return _arranged(item, distractors, pool, rng)
 
 
 def choose_hard_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
-    """The gold option among hard distractors of the pool, even with own options. Raises InputError if there is none."""
-    return _arranged(item, hard_distractors(item, pool), pool, random.Random(f"{seed}:{item.item_id}"))
+    """The gold option among hard distractors of the pool, even with own options.
+    Raises InputError if there is none."""
+    return _arranged(
+        item,
+        hard_distractors(item, pool),
+        pool,
+        random.Random(f"{seed}:{item.item_id}"),
+    )
 
 
-def _arranged(item: Item, distractors: Sequence[str], pool: Sequence[Item], rng: random.Random) -> Options:
-    """The gold option and the distractors in an order drawn from `rng`. Raises InputError without a distractor."""
+def _arranged(
+    item: Item, distractors: Sequence[str], pool: Sequence[Item], rng: random.Random
+) -> Options:
+    """The gold option and the distractors in an order drawn from `rng`. Raises
+    InputError without a distractor."""
     if not distractors:
         raise InputError(
-            f"task {item.task!r}, language {item.language!r}, item {item.item_id!r}: "
-            f"no distractor differs from its gold answers (items in the language: {len(pool)})"
+            f"task {item.task!r}, language {item.language!r}, item {item.item_id!r}: no"
+            " distractor differs from its gold answers (items in the language:"
+            f" {len(pool)})"
         )
     texts = [gold_option(item), *distractors]
     order = list(range(len(texts)))
@@ -80,15 +109,19 @@ def _arranged(item: Item, distractors: Sequence[str], pool: Sequence[Item], rng:
     return Options(texts=tuple(texts[number] for number in order), gold=order.index(0))
 
 
-def unrelated_candidates(item: Item, pools: Mapping[str, Sequence[Item]], seed: int) -> tuple[str, ...]:
-    """Four answers, or fewer, of all other languages in `pools`, equally likely. Raises InputError without any."""
+def unrelated_candidates(
+    item: Item, pools: Mapping[str, Sequence[Item]], seed: int
+) -> tuple[str, ...]:
+    """Four answers, or fewer, of all other languages in `pools`, equally likely.
+    Raises InputError without any."""
     rng = random.Random(f"{seed}:{item.item_id}")
     others = [pool for language, pool in pools.items() if language != item.language]
     found = _distinct(_drawn(others, rng), item, UNRELATED)
     if not found:
         raise InputError(
-            f"task {item.task!r}, item {item.item_id!r}: format 'unrelated' lists answers of other languages, "
-            f"and the task has none beside {item.language!r}"
+            f"task {item.task!r}, item {item.item_id!r}: format 'unrelated' lists"
+            " answers of other languages, and the task has none beside"
+            f" {item.language!r}"
         )
     return found
 
@@ -96,31 +129,42 @@ def unrelated_candidates(item: Item, pools: Mapping[str, Sequence[Item]], seed: 
 def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
     """The three answers of the pool that look most like the gold option.
 
-    Likeness is the Jaccard index of the sets of character trigrams of the normal forms (0 for texts without one);
-    ties go to the earlier item of the pool."""
+    Likeness is the Jaccard index of the sets of character trigrams of the normal
+    forms (0 for texts without one); ties go to the earlier item of the pool."""
     wanted = _trigrams(gold_option(item))
-    others = [other for other in pool if other.item_id != item.item_id and not is_excluded(other)]
+    others = [
+        other
+        for other in pool
+        if other.item_id != item.item_id and not is_excluded(other)
+    ]
     alike = []
     for other in others:
         theirs = _trigrams(gold_option(other))
         shared = len(wanted & theirs)
         alike.append(shared / (len(wanted) + len(theirs) - shared) if shared else 0.0)
-    ranked = sorted(range(len(others)), key=lambda number: -alike[number])  # stable: ties stay in pool order
+    # stable: ties stay in pool order
+    ranked = sorted(range(len(others)), key=lambda number: -alike[number])
     return _distinct((others[number] for number in ranked), item, DISTRACTORS)
 
 
 def ambiguous(item: Item) -> str:
-    """Why an item's own options decide nothing: a wrong one is a gold answer to the strict grader. Empty: none is."""
+    """Why an item's own options decide nothing: a wrong one is a gold answer to the
+    strict grader. Empty: none is."""
     for option in _own_distractors(item):
         if grade(option, item.answers, item.language)["exact_match"]:
-            return f"its wrong option {one_line(option, 60)!r} is the gold answer to the grader"
+            return (
+                f"its wrong option {one_line(option, 60)!r} is the gold answer to the"
+                " grader"
+            )
     return ""
 
 
 def _own_distractors(item: Item) -> tuple[str, ...]:
-    """Compared as they are written: to a benchmark of numbers, `5` and `-5` are two options."""
+    """Compared as they are written: to a benchmark of numbers, `5` and `-5` are two
+    options."""
     gold, options = (
-        [unicodedata.normalize("NFC", text).strip() for text in texts] for texts in (item.answers, item.options)
+        [unicodedata.normalize("NFC", text).strip() for text in texts]
+        for texts in (item.answers, item.options)
     )
     distinct: dict[str, str] = {}
     for written, option in zip(options, item.options, strict=True):
@@ -130,16 +174,21 @@ def _own_distractors(item: Item) -> tuple[str, ...]:
 
 
 def similar_length(one: str, other: str) -> bool:
-    """Whether the longer text has at most half as many characters more, or at most two; both in normal form."""
+    """Whether the longer text has at most half as many characters more, or at most
+    two; both in normal form."""
     short, long = sorted((len(normalised(one, "")), len(normalised(other, ""))))
     return long <= max(1.5 * short, short + 2)
 
 
 def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[Item]:
-    """The item itself may be among them: its option equals a gold answer, so no caller takes it."""
+    """The item itself may be among them: its option equals a gold answer, so no
+    caller takes it."""
     gold = gold_option(item)
     own = answer_type(gold, item.language)
-    for group in ([kinds.get(own, ())], [items for kind, items in kinds.items() if kind != own]):
+    for group in (
+        [kinds.get(own, ())],
+        [items for kind, items in kinds.items() if kind != own],
+    ):
         left = []
         for candidate in _drawn(group, rng):
             if similar_length(gold, gold_option(candidate)):
@@ -150,7 +199,8 @@ def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[
 
 
 def _distinct(candidates: Iterable[Item], item: Item, count: int) -> tuple[str, ...]:
-    """The first `count` gold options that grading tells from the item's gold answers and from each other."""
+    """The first `count` gold options that grading tells from the item's gold answers
+    and from each other."""
     taken: list[str] = []
     for candidate in candidates:
         if len(taken) == count:
@@ -158,13 +208,16 @@ def _distinct(candidates: Iterable[Item], item: Item, count: int) -> tuple[str, 
         if is_excluded(candidate):
             continue
         text = gold_option(candidate)
-        if not any(alike(text, other, item.language) for other in (*item.answers, *taken)):
+        if not any(
+            alike(text, other, item.language) for other in (*item.answers, *taken)
+        ):
             taken.append(text)
     return tuple(taken)
 
 
 def _drawn(pools: Sequence[Sequence[Item]], rng: random.Random) -> Iterator[Item]:
-    """The items of all pools in random order: a lazy Fisher-Yates shuffle, since the caller takes few of them."""
+    """The items of all pools in random order: a lazy Fisher-Yates shuffle, since the
+    caller takes few of them."""
     moved: dict[int, int] = {}
     count = sum(map(len, pools))
     for place in range(count):
@@ -181,4 +234,6 @@ def _drawn(pools: Sequence[Sequence[Item]], rng: random.Random) -> Iterator[Item
 @lru_cache(maxsize=65536)
 def _trigrams(text: str) -> frozenset[str]:
     characters = normalised(text, "")
-    return frozenset(characters[start : start + 3] for start in range(len(characters) - 2))
+    return frozenset(
+        characters[start : start + 3] for start in range(len(characters) - 2)
+    )

@@ -1,12 +1,16 @@
-"""The bundled task: short invented passages in nine languages, with questions and answers, generated from a seed.
+"""The bundled task: short invented passages in nine languages, with questions and
+answers, generated from a seed.
 
-Every town, river and person is invented, so no model has seen the facts before. The grammar of a language (templates
-and syllables) is in `grammar/<language>.yaml`. One generator makes three streams of passages. A word's digest assigns
-each invented word to exactly one, so calibration and training text never contain a name of an evaluated item:
+Every town, river and person is invented, so no model has seen the facts before. The
+grammar of a language (templates and syllables) is in `grammar/<language>.yaml`. One
+generator makes three streams of passages. A word's digest assigns each invented word
+to exactly one, so calibration and training text never contain a name of an evaluated
+item:
 
 * ``items``: the evaluated items (`gazetteer_items`), one question per passage;
 * ``calibration``: the text for pruning methods (`gazetteer_passages`);
-* ``training``: the text for training the reference model (`build_passage` with this stream).
+* ``training``: the text for training the reference model (`build_passage` with this
+  stream).
 
 Example::
 
@@ -30,11 +34,22 @@ from evaluator.tasks.base import Task
 Stream = Literal["items", "calibration", "training"]
 Kind = Literal["word", "place", "person", "year", "people", "height", "length"]
 
-LANGUAGES = ("arabic", "bengali", "english", "finnish", "indonesian", "korean", "russian", "swahili", "telugu")
+LANGUAGES = (
+    "arabic",
+    "bengali",
+    "english",
+    "finnish",
+    "indonesian",
+    "korean",
+    "russian",
+    "swahili",
+    "telugu",
+)
 NAME = "gazetteer"
 FACTS_PER_PASSAGE = (3, 6)
 
-# relation -> (kind of its subject, kind of its answer). Towns and ships have several, so both must be matched.
+# relation -> (kind of its subject, kind of its answer). Towns and ships have several,
+# so both must be matched.
 RELATIONS: Mapping[str, tuple[str, Kind]] = {
     "town_river": ("town", "word"),
     "town_mayor": ("town", "person"),
@@ -48,9 +63,15 @@ RELATIONS: Mapping[str, tuple[str, Kind]] = {
     "ship_port": ("ship", "place"),
 }
 _HUNDREDS = {"people": 98, "height": 48, "length": 29}
-# How a word's digest byte decides its stream: training takes the most, for it needs the most names.
-_NAME_SHARE: Mapping[Stream, range] = {"items": range(64), "calibration": range(64, 112), "training": range(112, 256)}
-_SAME_SUBJECT = 0.4  # how often a fact is about an entity that the passage already knows
+# How a word's digest byte decides its stream: training takes the most, for it needs the
+# most names.
+_NAME_SHARE: Mapping[Stream, range] = {
+    "items": range(64),
+    "calibration": range(64, 112),
+    "training": range(112, 256),
+}
+# how often a fact is about an entity that the passage already knows
+_SAME_SUBJECT = 0.4
 _SAME_RELATION = 0.5  # how often a new entity repeats a relation of the passage
 _TWO_WORD_PLACE = 0.3
 _LONG_NAME = 0.4  # three syllables instead of two
@@ -82,7 +103,8 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A few facts in prose. No answer of a passage occurs in it twice, and none contains another."""
+    """A few facts in prose. No answer of a passage occurs in it twice, and none
+    contains another."""
 
     text: str
     facts: tuple[Fact, ...]
@@ -90,7 +112,8 @@ class Passage:
 
 @cache
 def load_grammar(language: str) -> Grammar:
-    """The grammar of `language`; raises ValueError for a language that is not in `LANGUAGES`."""
+    """The grammar of `language`; raises ValueError for a language that is not in
+    `LANGUAGES`."""
     if language not in LANGUAGES:
         raise ValueError(f"language: {language!r} is not one of {', '.join(LANGUAGES)}")
     path = Path(__file__).parent / "grammar" / f"{language}.yaml"
@@ -104,16 +127,21 @@ def load_grammar(language: str) -> Grammar:
         syllables=tuple(raw["syllables"]),
         quantities=raw["quantities"],
         facts={name: tuple(relation["facts"]) for name, relation in relations.items()},
-        questions={name: tuple(relation["questions"]) for name, relation in relations.items()},
+        questions={
+            name: tuple(relation["questions"]) for name, relation in relations.items()
+        },
     )
 
 
 def gazetteer_items(language: str, count: int = 300) -> list[Item]:
-    """The first `count` evaluated items of `language`: one question per passage, the same on every machine."""
+    """The first `count` evaluated items of `language`: one question per passage, the
+    same on every machine."""
     items = []
     for index in range(count):
         passage = build_passage(language, "items", index)
-        asked = _pick(random.Random(f"gazetteer/asked/{language}/{index}"), passage.facts)
+        asked = _pick(
+            random.Random(f"gazetteer/asked/{language}/{index}"), passage.facts
+        )
         item_id = f"{language}-{index:04d}"
         items.append(
             Item(
@@ -129,14 +157,23 @@ def gazetteer_items(language: str, count: int = 300) -> list[Item]:
     return items
 
 
-def gazetteer_passages(language: str, *, start: int = 0, count: int = 128) -> Iterator[str]:
-    """`count` calibration passages from number `start` on; they share no invented name with the items."""
+def gazetteer_passages(
+    language: str, *, start: int = 0, count: int = 128
+) -> Iterator[str]:
+    """`count` calibration passages from number `start` on; they share no invented
+    name with the items."""
     for index in range(start, start + count):
         yield build_passage(language, "calibration", index).text
 
 
-def build_passage(language: str, stream: Stream, index: int, facts: tuple[int, int] = FACTS_PER_PASSAGE) -> Passage:
-    """Passage `index` of a stream with (least, most) facts; ambiguous draws are repeated with the same generator."""
+def build_passage(
+    language: str,
+    stream: Stream,
+    index: int,
+    facts: tuple[int, int] = FACTS_PER_PASSAGE,
+) -> Passage:
+    """Passage `index` of a stream with (least, most) facts; ambiguous draws are
+    repeated with the same generator."""
     grammar = load_grammar(language)
     rng = random.Random(f"gazetteer/{stream}/{language}/{index}/{facts[0]}-{facts[1]}")
     wanted = facts[0] + int(rng.random() * (facts[1] - facts[0] + 1))
@@ -147,7 +184,9 @@ def build_passage(language: str, stream: Stream, index: int, facts: tuple[int, i
             return Passage(text=text, facts=drawn)
 
 
-def _draw_facts(rng: random.Random, grammar: Grammar, stream: Stream, wanted: int) -> tuple[Fact, ...]:
+def _draw_facts(
+    rng: random.Random, grammar: Grammar, stream: Stream, wanted: int
+) -> tuple[Fact, ...]:
     subjects: list[tuple[str, str]] = []  # (name, kind)
     used: list[tuple[str, str]] = []  # (name, relation)
     facts: list[Fact] = []
@@ -160,7 +199,9 @@ def _draw_facts(rng: random.Random, grammar: Grammar, stream: Stream, wanted: in
                 relation=relation,
                 subject=name,
                 answer=answer,
-                sentence=_pick(rng, grammar.facts[relation]).replace("{s}", name).replace("{a}", answer),
+                sentence=_pick(rng, grammar.facts[relation])
+                .replace("{s}", name)
+                .replace("{a}", answer),
                 question=_pick(rng, grammar.questions[relation]).replace("{s}", name),
             )
         )
@@ -174,10 +215,15 @@ def _next_topic(
     subjects: list[tuple[str, str]],
     used: Sequence[tuple[str, str]],
 ) -> tuple[str, str]:
-    """The next sentence's subject and relation. The subject is of the passage, or new and added to `subjects`."""
+    """The next sentence's subject and relation. The subject is of the passage, or
+    new and added to `subjects`."""
     if subjects and rng.random() < _SAME_SUBJECT:
         name, kind = _pick(rng, subjects)
-        free = [r for r, (subject_kind, _) in RELATIONS.items() if subject_kind == kind and (name, r) not in used]
+        free = [
+            r
+            for r, (subject_kind, _) in RELATIONS.items()
+            if subject_kind == kind and (name, r) not in used
+        ]
         if free:
             return name, _pick(rng, free)
     repeats = bool(used) and rng.random() < _SAME_RELATION
@@ -195,8 +241,11 @@ def _answer(rng: random.Random, grammar: Grammar, stream: Stream, kind: Kind) ->
     if kind == "year":
         return str(1200 + int(rng.random() * 800))
     if kind in _HUNDREDS:
-        # Every quantity ends in 20, 30 ... 90: Russian and Arabic then need one form of the unit only.
-        number = 100 * (1 + int(rng.random() * _HUNDREDS[kind])) + 10 * (2 + int(rng.random() * 8))
+        # Every quantity ends in 20, 30 ... 90: Russian and Arabic then need one form of
+        # the unit only.
+        number = 100 * (1 + int(rng.random() * _HUNDREDS[kind])) + 10 * (
+            2 + int(rng.random() * 8)
+        )
         return grammar.quantities[kind].replace("{n}", str(number))
     if kind == "person" or (kind == "place" and rng.random() < _TWO_WORD_PLACE):
         return _words(rng, grammar, stream, 2)
@@ -204,7 +253,8 @@ def _answer(rng: random.Random, grammar: Grammar, stream: Stream, kind: Kind) ->
 
 
 def _words(rng: random.Random, grammar: Grammar, stream: Stream, count: int) -> str:
-    """Invented words of two or three syllables; a word that is not one of the stream's own is drawn again."""
+    """Invented words of two or three syllables; a word that is not one of the
+    stream's own is drawn again."""
     words: list[str] = []
     while len(words) < count:
         length = 3 if rng.random() < _LONG_NAME else 2
@@ -216,31 +266,38 @@ def _words(rng: random.Random, grammar: Grammar, stream: Stream, count: int) -> 
 
 
 def word_stream(word: str) -> Stream:
-    """The one stream that may contain an invented word, in every language (four languages share Latin names)."""
+    """The one stream that may contain an invented word, in every language (four
+    languages share Latin names)."""
     digest = hashlib.sha256(word.lower().encode("utf-8")).digest()[0]
     return next(stream for stream, share in _NAME_SHARE.items() if digest in share)
 
 
 def _is_unambiguous(text: str, facts: Sequence[Fact]) -> bool:
-    """Whether no name or answer contains another, and the passage contains every answer exactly once."""
+    """Whether no name or answer contains another, and the passage contains every
+    answer exactly once."""
     names = [normalise(name) for name in dict.fromkeys(fact.subject for fact in facts)]
     answers = [normalise(fact.answer) for fact in facts]
     strings = names + answers
-    if any(a in b for i, a in enumerate(strings) for j, b in enumerate(strings) if i != j):
+    if any(
+        a in b for i, a in enumerate(strings) for j, b in enumerate(strings) if i != j
+    ):
         return False
     flat = normalise(text)
     return all(flat.count(answer) == 1 for answer in answers)
 
 
 def _pick(rng: random.Random, options: Sequence[_T]) -> _T:
-    # Only random() is promised to give the same sequence in every Python version; choice() is not.
+    # Only random() is promised to give the same sequence in every Python version;
+    # choice() is not.
     return options[int(rng.random() * len(options))]
 
 
 TASK = Task(
     name=NAME,
     help="bundled: invented facts in nine languages",
-    read_items=lambda _: [item for language in LANGUAGES for item in gazetteer_items(language)],
+    read_items=lambda _: [
+        item for language in LANGUAGES for item in gazetteer_items(language)
+    ],
     open="The answer is a name in the passage.",
     sample=lambda: gazetteer_items("english", 1)[0],
 )

@@ -1,4 +1,5 @@
-"""From `TASK[:PATH]` to its items by language, or its text; and which items of a language are evaluated.
+"""From `TASK[:PATH]` to its items by language, or its text; and which items of a
+language are evaluated.
 
 The selection follows The Benchmark Illusion (arXiv 2606.17609)."""
 
@@ -18,8 +19,10 @@ from evaluator.core.text import code_of
 from evaluator.tasks.base import Items, TaskSpec
 from evaluator.tasks.source import Source
 
-UNKNOWN_SIZE = 10_000  # items in a language of a data set that would have to be fetched to be counted
-NO_LANGUAGES = ("all", "mean")  # in tables: the pooled languages, and the mean over them
+# items in a language of a data set that would have to be fetched to be counted
+UNKNOWN_SIZE = 10_000
+# in tables: the pooled languages, and the mean over them
+NO_LANGUAGES = ("all", "mean")
 _ANY_LANGUAGE = "?"  # a column says it
 
 
@@ -29,31 +32,48 @@ class TaskData:
 
     name: str  # what records call it; safe as the name of a directory
     digest: str  # SHA-256 (hex) over every item of every language: identifies the data
-    pools: Mapping[str, tuple[Item, ...]]  # requested language -> all its items in file order, as requested
-    every_pool: Mapping[str, tuple[Item, ...]]  # the same for all languages of the task: `unrelated` draws from these
+    # requested language -> all its items in file order, as requested
+    pools: Mapping[str, tuple[Item, ...]]
+    # the same for all languages of the task: `unrelated` draws from these
+    every_pool: Mapping[str, tuple[Item, ...]]
     text: str | None = None  # of a text task, which has no pools
     left_out: tuple[str, ...] = ()  # data files beside those that were read
 
     def named(self, name: str) -> "TaskData":
         if name == self.name:
             return self
-        other = {each: tuple(replace(item, task=name) for item in pool) for each, pool in self.every_pool.items()}
-        return replace(self, name=name, pools={language: other[language] for language in self.pools}, every_pool=other)
+        other = {
+            each: tuple(replace(item, task=name) for item in pool)
+            for each, pool in self.every_pool.items()
+        }
+        return replace(
+            self,
+            name=name,
+            pools={language: other[language] for language in self.pools},
+            every_pool=other,
+        )
 
 
 def load_task(
-    spec: str, languages: Sequence[str] | None, name: str | None = None, said: Source | None = None
+    spec: str,
+    languages: Sequence[str] | None,
+    name: str | None = None,
+    said: Source | None = None,
 ) -> TaskData:
-    """The items of `TASK` or `TASK:PATH` in `languages`, names or codes (None: all), or a text task's text.
+    """The items of `TASK` or `TASK:PATH` in `languages`, names or codes (None: all), or
+    a text task's text.
 
-    `name` is the task's in records; `said`: the user's settings. Raises InputError for what is unknown or unreadable.
+    `name` is the task's in records; `said`: the user's settings. Raises InputError for
+    what is unknown or unreadable.
     """
     parsed = TaskSpec.parse(spec)
     name = task_name(spec, name)
     task = parsed.task
     if task.read_text is not None:
         if languages is not None:
-            raise InputError(f"task {spec!r}: languages: a text has none to choose from")
+            raise InputError(
+                f"task {spec!r}: languages: a text has none to choose from"
+            )
         text = task.read_text(parsed.path)
         digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
         return TaskData(name=name, digest=digest, pools={}, every_pool={}, text=text)
@@ -65,10 +85,13 @@ def load_task(
     items = list(read)
     if not items:
         raise InputError(f"task {spec!r}: holds no items")
-    if taken := [item for item in items if item.language.strip().lower() in NO_LANGUAGES]:
+    if taken := [
+        item for item in items if item.language.strip().lower() in NO_LANGUAGES
+    ]:
         raise InputError(
-            f"task {spec!r}: language: {taken[0].language!r} (item {taken[0].item_id!r}) names a row of the tables, "
-            "and no language; give it another name"
+            f"task {spec!r}: language: {taken[0].language!r} (item"
+            f" {taken[0].item_id!r}) names a row of the tables, and no language; give"
+            " it another name"
         )
     by_language: dict[str, list[Item]] = {}
     for item in items:
@@ -77,20 +100,42 @@ def load_task(
     for language in by_language:
         first = spellings.setdefault(code_of(language), language)
         if first != language:
-            raise InputError(f"task {spec!r}: language: {first!r} and {language!r} are one language; spell it one way")
+            raise InputError(
+                f"task {spec!r}: language: {first!r} and {language!r} are one language;"
+                " spell it one way"
+            )
     digest_of_items = hashlib.sha256()
     for item in (item for _, pool in sorted(by_language.items()) for item in pool):
         # Without the task's name: a file that is renamed holds the same data.
-        fields = (item.language, item.item_id, item.context, item.question, item.answers, item.cluster, item.options)
-        digest_of_items.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
+        fields = (
+            item.language,
+            item.item_id,
+            item.context,
+            item.question,
+            item.answers,
+            item.cluster,
+            item.options,
+        )
+        digest_of_items.update(
+            json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n"
+        )
     languages_of: dict[str, set[str]] = {}  # of each cluster
     for item in items:
         languages_of.setdefault(item.cluster, set()).add(item.language)
-    apart = set() if _translated(parsed, said) else {name for name, spoken in languages_of.items() if len(spoken) > 1}
+    apart = (
+        set()
+        if _translated(parsed, said)
+        else {name for name, spoken in languages_of.items() if len(spoken) > 1}
+    )
     every_pool = {
-        language: tuple(_named(item, name, apart) for item in pool) for language, pool in sorted(by_language.items())
+        language: tuple(_named(item, name, apart) for item in pool)
+        for language, pool in sorted(by_language.items())
     }
-    wanted = every_pool if languages is None else dict.fromkeys(spelled(name, languages, every_pool))
+    wanted = (
+        every_pool
+        if languages is None
+        else dict.fromkeys(spelled(name, languages, every_pool))
+    )
     pools = {language: every_pool[language] for language in wanted}
     return TaskData(
         name=name,
@@ -104,36 +149,73 @@ def load_task(
 def _translated(parsed: TaskSpec, said: Source | None) -> bool:
     """Whether contexts of several languages are declared to be translations."""
     data = parsed.task.data
-    stated = None if data is None else data.described(parsed.path, said or Source()).translations
+    stated = (
+        None
+        if data is None
+        else data.described(parsed.path, said or Source()).translations
+    )
     return parsed.task.translations if stated is None else stated
 
 
 def _named(item: Item, name: str, apart: Collection[str]) -> Item:
-    """An item of the task `name`, with its digest. Languages do not share the clusters `apart`."""
+    """An item of the task `name`, with its digest. Languages do not share the
+    clusters `apart`."""
     asked = json.dumps([item.context, item.question, item.answers, item.options])
-    cluster = f"{item.language}: {item.cluster}" if item.cluster in apart else item.cluster
-    return replace(item, task=name, cluster=cluster, digest=hashlib.sha256(asked.encode()).hexdigest())
+    cluster = (
+        f"{item.language}: {item.cluster}" if item.cluster in apart else item.cluster
+    )
+    return replace(
+        item,
+        task=name,
+        cluster=cluster,
+        digest=hashlib.sha256(asked.encode()).hexdigest(),
+    )
 
 
-def items_by_language(spec: str, languages: Sequence[str] | None, said: Source | None = None) -> Mapping[str, int]:
-    """How many items by language, without the network (or `UNKNOWN_SIZE`). Raises InputError as `load_task` does."""
+def items_by_language(
+    spec: str, languages: Sequence[str] | None, said: Source | None = None
+) -> Mapping[str, int]:
+    """How many items by language, without the network (or `UNKNOWN_SIZE`). Raises
+    InputError as `load_task` does."""
     parsed = TaskSpec.parse(spec)
     sizes = parsed.task.sizes
     usual = None if parsed.task.data is None else parsed.task.data.usual(parsed.path)
     if parsed.task.data is not None and usual is None:
-        return {language: len(pool) for language, pool in load_task(spec, languages, said=said).pools.items()}
+        return {
+            language: len(pool)
+            for language, pool in load_task(spec, languages, said=said).pools.items()
+        }
     if usual is not None and (said or not sizes):
-        known = [language or _ANY_LANGUAGE for language in (said or Source()).over(usual).configs]
-        wanted = languages if known == [_ANY_LANGUAGE] else spelled(spec, languages or known, known)
-        changed = said is not None and (said.config is not None or said.split is not None)
-        return {each: UNKNOWN_SIZE if changed else sizes.get(each, UNKNOWN_SIZE) for each in wanted or known}
+        known = [
+            language or _ANY_LANGUAGE
+            for language in (said or Source()).over(usual).configs
+        ]
+        wanted = (
+            languages
+            if known == [_ANY_LANGUAGE]
+            else spelled(spec, languages or known, known)
+        )
+        changed = said is not None and (
+            said.config is not None or said.split is not None
+        )
+        return {
+            each: UNKNOWN_SIZE if changed else sizes.get(each, UNKNOWN_SIZE)
+            for each in wanted or known
+        }
     if parsed.path is not None or not sizes:
-        return {language: len(pool) for language, pool in load_task(spec, languages).pools.items()}
-    return {language: sizes[language] for language in spelled(spec, languages or tuple(sizes), sizes)}
+        return {
+            language: len(pool)
+            for language, pool in load_task(spec, languages).pools.items()
+        }
+    return {
+        language: sizes[language]
+        for language in spelled(spec, languages or tuple(sizes), sizes)
+    }
 
 
 def task_name(spec: str, name: str | None = None) -> str:
-    """`name`, else a file's stem, else the task itself. Raises InputError as `TaskSpec.parse` does."""
+    """`name`, else a file's stem, else the task itself. Raises InputError as
+    `TaskSpec.parse` does."""
     parsed = TaskSpec.parse(spec)
     task, argument = parsed.task, parsed.task.argument
     if name is not None:
@@ -143,44 +225,64 @@ def task_name(spec: str, name: str | None = None) -> str:
     if task.named_after == "task" or parsed.path is None:
         return task.name
     # The hub's ORG/NAME@REVISION gives NAME, which may contain dots.
-    stem = parsed.path.stem if parsed.path.exists() else str(parsed.path).partition("@")[0].rpartition("/")[2]
-    # Without anything that could upset a file system or a shell; readers of Parquet skip names that begin with . or _.
+    stem = (
+        parsed.path.stem
+        if parsed.path.exists()
+        else str(parsed.path).partition("@")[0].rpartition("/")[2]
+    )
+    # Without anything that could upset a file system or a shell; readers of Parquet
+    # skip names that begin with . or _.
     return re.sub(r"[^\w.-]+", "-", stem).lstrip("-._").rstrip("-.") or task.name
 
 
-def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """`languages` as `known` spells them ("sw": "swahili"). Raises InputError for an unknown one and for none."""
+def spelled(
+    task: str, languages: Sequence[str], known: Collection[str]
+) -> tuple[str, ...]:
+    """`languages` as `known` spells them ("sw": "swahili"). Raises InputError for an
+    unknown one and for none."""
     if not languages:
         raise InputError(f"task {task!r}: no language is asked for")
     found = []
     for language in languages:
-        own = [language] if language in known else [each for each in known if code_of(each) == code_of(language)]
+        own = (
+            [language]
+            if language in known
+            else [each for each in known if code_of(each) == code_of(language)]
+        )
         if len(own) != 1:
-            raise unknown(f"{'ambiguous ' if own else ''}language of task {task!r}:", language, own or known)
+            raise unknown(
+                f"{'ambiguous ' if own else ''}language of task {task!r}:",
+                language,
+                own or known,
+            )
         found.append(own[0])
     return tuple(found)
 
 
-# The subset is part of the protocol, not of a run: every run, whatever its seed, asks the same items.
+# The subset is part of the protocol, not of a run: every run, whatever its seed, asks
+# the same items.
 _SUBSET_SEED = 42
 # Beam and sample run on the first 100 items of a language only.
 DEEP_ITEMS = 100
 
 
 def select(pool: Sequence[Item], items: int) -> list[Item]:
-    """The first `items` of a seeded shuffle of the pool, which is in file order; 0 means all, and so does too many."""
+    """The first `items` of a seeded shuffle of the pool, which is in file order; 0
+    means all, and so does too many."""
     shuffled = list(pool)
     random.Random(_SUBSET_SEED).shuffle(shuffled)
     return shuffled[:items] if items else shuffled
 
 
 def is_excluded(item: Item) -> bool:
-    """Whether grading could say nothing about the item: no gold answer, or none that is `gradable`."""
+    """Whether grading could say nothing about the item: no gold answer, or none that
+    is `gradable`."""
     return not gradable(item.answers, item.language)
 
 
 def gold_option(item: Item) -> str:
-    """The first gradable answer of an item, not excluded: it is listed, scored and ranked."""
+    """The first gradable answer of an item, not excluded: it is listed, scored and
+    ranked."""
     return gradable(item.answers, item.language)[0]
 
 

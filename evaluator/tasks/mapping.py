@@ -1,11 +1,16 @@
 """From a row of a data set to an item, according to `Fields`. Pure.
 
-    mapping = RowMapping(fields, task="arc", language="english", where="data set 'allenai/ai2_arc'")
-    mapping.columns(known)                       # the columns to read; a missing one is an error
-    mapping.item(row, "test-000017", "row 17")   # the names are for a row without an id, and for errors
+    mapping = RowMapping(fields, task="arc", language="english", where="data set
+    'allenai/ai2_arc'")
+    mapping.columns(known)                       # the columns to read; a missing one is
+                                                 an error
+    mapping.item(row, "test-000017", "row 17")   # the names are for a row without an
+                                                 id, and for errors
 
-`values.py` decides what a value means as text. Every text is trimmed. A row without a right answer (an empty list,
-null, a hidden label) is excluded and counted. Any other malformed row is an error that names data, row and field."""
+`values.py` decides what a value means as text. Every text is trimmed. A row without a
+right answer (an empty list, null, a hidden label) is excluded and counted. Any other
+malformed row is an error that names data, row and field.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,22 +21,34 @@ from evaluator.tasks.source import CONSTANT, Fields
 from evaluator.tasks.values import ClassLabel, Texts
 
 MOST_OPTIONS = 10
-_HIDDEN = ("", "-1")  # how test splits without labels spell the answer that they do not have
+# how test splits without labels spell the answer that they do not have
+_HIDDEN = ("", "-1")
 
 
 class RowMapping:
     """Makes the items of one language of one data set, row by row."""
 
     def __init__(
-        self, fields: Fields, *, task: str, language: str | None, where: str, texts: Texts | None = None
+        self,
+        fields: Fields,
+        *,
+        task: str,
+        language: str | None,
+        where: str,
+        texts: Texts | None = None,
     ) -> None:
-        """`language`: every row's, or None; `where` names the data. Raises InputError for fields that make no item."""
+        """`language`: every row's, or None; `where` names the data. Raises
+        InputError for fields that make no item."""
         problem = fields.problem()
         if problem is None and (language is None) == (fields.language is None):
             problem = (
-                "language is missing: set the language (language: english) or its column (fields: {language: COLUMN})"
+                "language is missing: set the language (language: english) or its"
+                " column (fields: {language: COLUMN})"
                 if language is None
-                else f"language: {language!r}: fields.language names a column that says it"
+                else (
+                    f"language: {language!r}: fields.language names a column that"
+                    " says it"
+                )
             )
         if problem is not None:
             raise InputError(f"{where}: {problem}")
@@ -40,10 +57,12 @@ class RowMapping:
         self._language = language
         self._where = where
         self._texts = texts or Texts()
-        self._clusters: dict[tuple[str, str], str] = {}  # (language, context) -> the first item with this context
+        # (language, context) -> the first item with this context
+        self._clusters: dict[tuple[str, str], str] = {}
 
     def columns(self, known: Collection[str]) -> list[str]:
-        """The columns that are read, of those that the data has. Raises InputError for one that it does not have."""
+        """The columns that are read, of those that the data has. Raises InputError
+        for one that it does not have."""
         found = []
         for name in Fields.model_fields:
             for path in getattr(self._fields, name) or ():
@@ -51,12 +70,15 @@ class RowMapping:
                     continue
                 column = path if path in known else path.partition(".")[0]
                 if column not in known:
-                    raise unknown(f"{self._where}: field {name!r}: column", column, known)
+                    raise unknown(
+                        f"{self._where}: field {name!r}: column", column, known
+                    )
                 found.append(column)
         return list(dict.fromkeys(found))
 
     def item(self, row: Mapping[str, Any], name: str, place: str) -> Item:
-        """The item of a row, which is called `name` where no column has an id. Raises InputError."""
+        """The item of a row, which is called `name` where no column has an id.
+        Raises InputError."""
         reader = _Reader(row, self._fields, f"{self._where}: {place}", self._texts)
         item_id = "-".join(reader.needed("id")) if self._fields.id is not None else name
         language = self._language or "-".join(reader.needed("language"))
@@ -65,7 +87,11 @@ class RowMapping:
         if self._fields.cluster is not None:
             cluster = "-".join(reader.needed("cluster"))
         else:
-            cluster = self._clusters.setdefault((language, context), item_id) if context else item_id
+            cluster = (
+                self._clusters.setdefault((language, context), item_id)
+                if context
+                else item_id
+            )
         return Item(
             task=self._task,
             language=language,
@@ -81,7 +107,9 @@ class RowMapping:
 class _Reader:
     """One row, by the names of an item's fields."""
 
-    def __init__(self, row: Mapping[str, Any], fields: Fields, place: str, texts: Texts) -> None:
+    def __init__(
+        self, row: Mapping[str, Any], fields: Fields, place: str, texts: Texts
+    ) -> None:
         self._row = row
         self._fields = fields
         self._place = place
@@ -99,27 +127,41 @@ class _Reader:
         return [text for text in self._values(name) if text]
 
     def answers_and_options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The gold answers, the right options first, and every option. An empty option is none."""
+        """The gold answers, the right options first, and every option. An empty
+        option is none."""
         listed = [text or "" for text in self._values("options")]
         right = [self._option(value, listed) for value in self._values("answer")]
-        answers = tuple(dict.fromkeys([text for text in (*right, *self.texts("answers")) if text]))
+        answers = tuple(
+            dict.fromkeys([text for text in (*right, *self.texts("answers")) if text])
+        )
         options = tuple(text for text in listed if text)
         if self._fields.options is not None:
             count = len({*options, *answers[:1]})
             if not 2 <= count <= MOST_OPTIONS:
-                raise InputError(f"{self._at('options')} gives a choice among {count}, not among 2 to {MOST_OPTIONS}")
+                raise InputError(
+                    f"{self._at('options')} gives a choice among {count}, not among 2"
+                    f" to {MOST_OPTIONS}"
+                )
         return answers, options
 
     def _option(self, answer: str | None, options: Sequence[str]) -> str | None:
-        """The option that `answer` names by its number from 0, its letter or its label; None where it is hidden."""
+        """The option that `answer` names by its number from 0, its letter or its
+        label; None where it is hidden."""
         labels = [text or "" for text in self._values("labels")]
         if answer is None or (answer in _HIDDEN and answer not in labels):
             return None
-        if isinstance(answer, ClassLabel) and answer not in labels and not (len(answer) == 1 and answer.isalpha()):
+        if (
+            isinstance(answer, ClassLabel)
+            and answer not in labels
+            and not (len(answer) == 1 and answer.isalpha())
+        ):
             answer = str(answer.number)
         if self._fields.labels is not None:
             if len(labels) != len(options):
-                raise InputError(f"{self._at('labels')} has {len(labels)} entries, and 'options' {len(options)}")
+                raise InputError(
+                    f"{self._at('labels')} has {len(labels)} entries, and 'options'"
+                    f" {len(options)}"
+                )
             number = labels.index(answer) if answer in labels else -1
         elif answer.isascii() and answer.isdecimal():
             number = int(answer)
@@ -127,11 +169,15 @@ class _Reader:
             number = ord(answer.upper()) - ord("A")
         else:
             raise InputError(
-                f"{self._at('answer')}: {answer[:60]!r} is neither a number from 0 nor a letter from A: put a text in "
-                "fields.answers, and other names of options in fields.labels"
+                f"{self._at('answer')}: {answer[:60]!r} is neither a number from 0 nor"
+                " a letter from A: put a text in fields.answers, and other names of"
+                " options in fields.labels"
             )
         if not 0 <= number < len(options) or not options[number]:
-            raise InputError(f"{self._at('answer')}: {answer!r} is none of the {len(options)} options")
+            raise InputError(
+                f"{self._at('answer')}: {answer!r} is none of the"
+                f" {len(options)} options"
+            )
         return options[number]
 
     def _values(self, name: str) -> Iterator[str | None]:
@@ -143,28 +189,43 @@ class _Reader:
             first, *rest = [path] if path in self._row else path.split(".")
             for value, alone in self._walk(self._row.get(first), rest, path, name):
                 prose = name not in ("answers", "options")
-                yield self._texts.read(value, path, self._at(name), alone=alone, prose=prose)
+                yield self._texts.read(
+                    value, path, self._at(name), alone=alone, prose=prose
+                )
 
     def _walk(
         self, value: Any, parts: Sequence[str], path: str, name: str, alone: bool = True
     ) -> Iterator[tuple[Any, bool]]:
-        """The values at the end of a path, and whether each is alone, or an entry of a list."""
+        """The values at the end of a path, and whether each is alone, or an entry of
+        a list."""
         if isinstance(value, list | tuple):
             if parts and parts[0].isdecimal():
                 number = int(parts[0])
-                yield from self._walk(value[number] if number < len(value) else None, parts[1:], path, name, False)
+                yield from self._walk(
+                    value[number] if number < len(value) else None,
+                    parts[1:],
+                    path,
+                    name,
+                    False,
+                )
             else:
                 for each in value:
                     yield from self._walk(each, parts, path, name, False)
         elif not parts or value is None:
             yield value, alone
         elif isinstance(value, dict):
-            entry = self._texts.entry(value, parts[0], path, f"{self._place}: field {name!r} ({path})")
+            entry = self._texts.entry(
+                value, parts[0], path, f"{self._place}: field {name!r} ({path})"
+            )
             yield from self._walk(entry, parts[1:], path, name, alone)
         else:
             raise InputError(
-                f"{self._place}: field {name!r} ({path}): there is no {parts[0]!r} in {one_line(repr(value), 60)}"
+                f"{self._place}: field {name!r} ({path}): there is no {parts[0]!r} in"
+                f" {one_line(repr(value), 60)}"
             )
 
     def _at(self, name: str) -> str:
-        return f"{self._place}: field {name!r} ({', '.join(getattr(self._fields, name) or ())})"
+        return (
+            f"{self._place}: field"
+            f" {name!r} ({', '.join(getattr(self._fields, name) or ())})"
+        )

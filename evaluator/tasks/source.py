@@ -1,11 +1,15 @@
-"""A user's settings for a data set: its address and the columns that make an item. Read from YAML.
+"""A user's settings for a data set: its address and the columns that make an item.
+Read from YAML.
 
-    config: main                # a configuration of the data set; or {LANGUAGE: CONFIGURATION, ...}
+    config: main                # a configuration of the data set; or {LANGUAGE:
+                                CONFIGURATION, ...}
     split: test
     revision: 1a2b3c            # on the hub: a branch, a tag or a commit
     language: english           # for every row, without a language column
-    translations: true          # items of several languages with one cluster have translations of one context
-    fields: {question: question_stem, options: choices.text, labels: choices.label, answer: answerKey}
+    translations: true          # items of several languages with one cluster have
+                                translations of one context
+    fields: {question: question_stem, options: choices.text, labels: choices.label,
+    answer: answerKey}
 
 All keys are optional for a preset. Each given key replaces the preset's."""
 
@@ -15,7 +19,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from evaluator.core.config import Frozen
 
-CONSTANT = "="  # `=text` stands for the text itself, where a path to a column is expected
+# `=text` stands for the text itself, where a path to a column is expected
+CONSTANT = "="
 
 
 def _paths(value: Any) -> Any:
@@ -24,10 +29,16 @@ def _paths(value: Any) -> Any:
     if listed is None:
         return None
     if not isinstance(listed, list | tuple) or not listed:
-        raise ValueError("a column's path is needed (answers.text), a list of paths, or a text behind '='")
+        raise ValueError(
+            "a column's path is needed (answers.text), a list of paths, or a text"
+            " behind '='"
+        )
     for path in listed:
         if not isinstance(path, str) or not path.strip():
-            raise ValueError(f"{path!r} is not a column's path (answers.text); a number must be quoted")
+            raise ValueError(
+                f"{path!r} is not a column's path (answers.text); a number must be"
+                " quoted"
+            )
     return tuple(listed)
 
 
@@ -35,29 +46,42 @@ Paths = Annotated[tuple[str, ...] | None, BeforeValidator(_paths)]
 
 
 class Fields(Frozen):
-    """Where a row holds each field of an item: a dotted path (`answers.text`), or several of them.
+    """Where a row holds each field of an item: a dotted path (`answers.text`), or
+    several of them.
 
-    A path follows objects by name and lists by number, or else every entry of a list. A hyphen joins the parts of an
-    id, a line break the parts of a text. Answers and options form one list. `=text` is the text itself."""
+    A path follows objects by name and lists by number, or else every entry of a list. A
+    hyphen joins the parts of an id, a line break the parts of a text. Answers and
+    options form one list. `=text` is the text itself.
+    """
 
     id: Paths = None  # None: split and number of the row
     language: Paths = None
-    context: Paths = None  # None, or empty in a row: the question is asked without a context
+    # None, or empty in a row: the question is asked without a context
+    context: Paths = None
     question: Paths = None
     answers: Paths = None  # texts
     options: Paths = None  # texts: all options, or the wrong ones
-    answer: Paths = None  # which option is right: its number from 0, its letter from A, or its label
-    labels: Paths = None  # what `answer` names options by, where that is neither numbers from 0 nor letters
+    # which option is right: its number from 0, its letter from A, or its label
+    answer: Paths = None
+    # what `answer` names options by, where that is neither numbers from 0 nor letters
+    labels: Paths = None
     cluster: Paths = None  # None: questions on one context are one cluster
 
     def problem(self) -> str | None:
-        """Why no item can be made with these fields, naming the one that lacks; None where all is well."""
+        """Why no item can be made with these fields, naming the one that lacks; None
+        where all is well."""
         if self.question is None:
             return "fields.question is missing: the column of the question"
         if self.answers is None and self.answer is None:
-            return "fields.answers (texts) or fields.answer (which of the options) is missing"
+            return (
+                "fields.answers (texts) or fields.answer (which of the options) is"
+                " missing"
+            )
         if self.answer is not None and self.options is None:
-            return "fields.answer says which option is right, and fields.options is missing"
+            return (
+                "fields.answer says which option is right, and fields.options is"
+                " missing"
+            )
         if self.labels is not None and self.answer is None:
             return "fields.labels names options for fields.answer, which is missing"
         return None
@@ -78,7 +102,9 @@ class Source(Frozen):
         if isinstance(self.config, dict) and not self.config:
             raise ValueError("config: names no configuration")
         if isinstance(self.config, dict) and self.language is not None:
-            raise ValueError(f"language: {self.language!r}: config names languages already")
+            raise ValueError(
+                f"language: {self.language!r}: config names languages already"
+            )
         return self
 
     @property
@@ -89,15 +115,21 @@ class Source(Frozen):
         return dict[str | None, str | None](self.config.items())
 
     def given(self) -> dict[str, Any]:
-        """The given settings as JSON. Without settings it is empty, so it leaves a run's identity unchanged."""
-        return self.model_dump(mode="json", include={*Source.model_fields}, exclude_none=True)
+        """The given settings as JSON. Without settings it is empty, so it leaves a
+        run's identity unchanged."""
+        return self.model_dump(
+            mode="json", include={*Source.model_fields}, exclude_none=True
+        )
 
     def over(self, usual: "Source") -> "Source":
-        """`usual` with what this says in its place: key by key, also within `fields`."""
+        """`usual` with what this says in its place: key by key, also within
+        `fields`."""
         said, kept = self.given(), usual.given()
         if isinstance(said.get("config"), dict):  # each configuration has its language
             kept.pop("language", None)
         if "language" in said and isinstance(kept.get("config"), dict):
             kept.pop("config")
         fields = {**kept.pop("fields", {}), **said.pop("fields", {})}
-        return Source.model_validate(kept | said | ({"fields": fields} if fields else {}))
+        return Source.model_validate(
+            kept | said | ({"fields": fields} if fields else {})
+        )

@@ -1,7 +1,9 @@
-"""XQuAD and TyDi QA GoldP, from SQuAD-format JSON files (`data[].paragraphs[].qas[]`) or from the hub.
+"""XQuAD and TyDi QA GoldP, from SQuAD-format JSON files
+(`data[].paragraphs[].qas[]`) or from the hub.
 
-XQuAD: 1190 parallel questions in twelve languages, which it names by their codes. TyDi QA GoldP: questions written in
-nine languages, which it names in full, each with its gold passage."""
+XQuAD: 1190 parallel questions in twelve languages, which it names by their codes.
+TyDi QA GoldP: questions written in nine languages, which it names in full, each with
+its gold passage."""
 
 import logging
 import re
@@ -9,7 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, field, need_regular, of_kind, parse, read_bytes, text_field
+from evaluator.core.errors import (
+    InputError,
+    field,
+    need_regular,
+    of_kind,
+    parse,
+    read_bytes,
+    text_field,
+)
 from evaluator.core.records import Item
 from evaluator.core.saved_data import is_saved, saved_rows
 from evaluator.core.text import name_of
@@ -18,7 +28,20 @@ from evaluator.tasks.rows import left_out
 
 LanguageOf = Callable[[str, Path], str]  # (item id, file) -> language
 _SPLIT = "validation"
-_XQUAD_LANGUAGES = ("ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro")
+_XQUAD_LANGUAGES = (
+    "ar",
+    "de",
+    "el",
+    "en",
+    "es",
+    "hi",
+    "ru",
+    "th",
+    "tr",
+    "vi",
+    "zh",
+    "ro",
+)
 # Language -> items of the validation split, as the hub has them.
 _TYDIQA_SIZES = {
     "arabic": 921, "bengali": 113, "english": 440, "finnish": 782, "indonesian": 565, "korean": 276, "russian": 812,
@@ -28,23 +51,34 @@ _TYDIQA_LANGUAGES = (*_TYDIQA_SIZES, "japanese", "thai")  # GoldP has the first 
 
 
 def read_xquad(path: Path | None) -> list[Item]:
-    """Every item of the files `xquad.<language>.json` of a directory, or of one such file; None: of the hub.
+    """Every item of the files `xquad.<language>.json` of a directory, or of one such
+    file; None: of the hub.
 
-    Questions on one paragraph share a cluster, named by the article and the paragraph, which are the same ones in every
-    language of XQuAD. Raises InputError."""
+    Questions on one paragraph share a cluster, named by the article and the
+    paragraph, which are the same ones in every language of XQuAD. Raises InputError."""
     if path is not None:
-        return _read_all(path, "xquad.*.json", "xquad", _xquad_language, shared_contexts=True)
+        return _read_all(
+            path, "xquad.*.json", "xquad", _xquad_language, shared_contexts=True
+        )
     items: list[Item] = []
     for language in _XQUAD_LANGUAGES:
-        items += _in_contexts(language, _hub_rows("xquad", "google/xquad", f"xquad.{language}"))
+        items += _in_contexts(
+            language, _hub_rows("xquad", "google/xquad", f"xquad.{language}")
+        )
     return items
 
 
 def _in_contexts(language: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Item]:
-    """XQuAD's items. Contexts are numbered in order of appearance, which is the same in every language."""
+    """XQuAD's items. Contexts are numbered in order of appearance, which is the same
+    in every language."""
     contexts: dict[str, str] = {}
     for row in rows:
-        yield _hub_item("xquad", language, row, contexts.setdefault(row["context"], f"context {len(contexts)}"))
+        yield _hub_item(
+            "xquad",
+            language,
+            row,
+            contexts.setdefault(row["context"], f"context {len(contexts)}"),
+        )
 
 
 def _xquad_language(_: str, file: Path) -> str:
@@ -52,50 +86,74 @@ def _xquad_language(_: str, file: Path) -> str:
 
 
 def read_tydiqa(path: Path | None) -> list[Item]:
-    """Every item of the `*.json` files of a directory, or of one file; None: of the hub's gold-passage task.
+    """Every item of the `*.json` files of a directory, or of one file; None: of the
+    hub's gold-passage task.
 
-    The language is the prefix of an item's id (`swahili-123`), or else it is taken from the file's name
-    (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question is its own cluster. Raises InputError."""
+    The language is the prefix of an item's id (`swahili-123`), or else it is taken from
+    the file's name (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question
+    is its own cluster. Raises InputError.
+    """
     if path is not None:
-        return _read_all(path, "*.json", "tydiqa", _tydiqa_language, shared_contexts=False)
+        return _read_all(
+            path, "*.json", "tydiqa", _tydiqa_language, shared_contexts=False
+        )
     rows = _hub_rows("tydiqa", "google-research-datasets/tydiqa", "secondary_task")
-    return [_hub_item("tydiqa", row["id"].partition("-")[0], row, row["id"]) for row in rows]
+    return [
+        _hub_item("tydiqa", row["id"].partition("-")[0], row, row["id"]) for row in rows
+    ]
 
 
 def _tydiqa_language(item_id: str, file: Path) -> str:
     prefix = item_id.partition("-")[0]
     if prefix in _TYDIQA_LANGUAGES:
         return prefix
-    named = {name_of(piece) for piece in re.split(r"[-_.]", file.stem.lower())}.intersection(_TYDIQA_LANGUAGES)
+    named = {
+        name_of(piece) for piece in re.split(r"[-_.]", file.stem.lower())
+    }.intersection(_TYDIQA_LANGUAGES)
     if len(named) != 1:
         raise InputError(
-            f"{file}: id {item_id!r} has no language prefix, and the file's name does not name one language "
-            f"(known: {', '.join(sorted(_TYDIQA_LANGUAGES))})"
+            f"{file}: id {item_id!r} has no language prefix, and the file's name does"
+            f" not name one language (known: {', '.join(sorted(_TYDIQA_LANGUAGES))})"
         )
     return named.pop()
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
-    """The file itself, or a directory's files that match `pattern` and folders of `save_to_disk`, sorted. Raises
-    InputError if there are none."""
+    """The file itself, or a directory's files that match `pattern` and folders of
+    `save_to_disk`, sorted. Raises InputError if there are none."""
     if path.is_file() or is_saved(path):
         return [path]
     if not path.is_dir():
         raise InputError(f"{path}: no such file or directory")
-    found = sorted([*path.glob(pattern), *(each for each in path.iterdir() if is_saved(each))])
+    found = sorted(
+        [*path.glob(pattern), *(each for each in path.iterdir() if is_saved(each))]
+    )
     if not found:
-        raise InputError(f"{path}: holds no file {pattern!r} and no folder of save_to_disk")
+        raise InputError(
+            f"{path}: holds no file {pattern!r} and no folder of save_to_disk"
+        )
     return found
 
 
-def _read_all(path: Path, pattern: str, task: str, language_of: LanguageOf, *, shared_contexts: bool) -> Items:
-    """Every item, in order. Raises InputError with file and place if malformed, for an id twice, and without items."""
+def _read_all(
+    path: Path,
+    pattern: str,
+    task: str,
+    language_of: LanguageOf,
+    *,
+    shared_contexts: bool,
+) -> Items:
+    """Every item, in order. Raises InputError with file and place if malformed, for
+    an id twice, and without items."""
     items: dict[tuple[str, str], Item] = {}
     files = _files(path, pattern)
     for file in files:
         for item in _read(file, task, language_of, shared_contexts=shared_contexts):
             if items.setdefault((item.language, item.item_id), item) is not item:
-                raise InputError(f"{file}: language {item.language!r}: field 'id' repeats {item.item_id!r}")
+                raise InputError(
+                    f"{file}: language {item.language!r}: field 'id' repeats"
+                    f" {item.item_id!r}"
+                )
     if not items:
         raise InputError(f"{files[0].parent}: holds no items")
     found = Items(items.values())
@@ -103,17 +161,32 @@ def _read_all(path: Path, pattern: str, task: str, language_of: LanguageOf, *, s
     return found
 
 
-def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bool) -> Iterator[Item]:
+def _read(
+    file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bool
+) -> Iterator[Item]:
     if is_saved(file):
-        rows = saved_rows(file, _SPLIT, columns=("id", "context", "question", "answers"))
-        each = (_hub_item(task, language_of(row["id"], file), row, row["id"]) for row in rows)
-        yield from _in_contexts(language_of("", file), rows) if shared_contexts else each
+        rows = saved_rows(
+            file, _SPLIT, columns=("id", "context", "question", "answers")
+        )
+        each = (
+            _hub_item(task, language_of(row["id"], file), row, row["id"])
+            for row in rows
+        )
+        yield from (
+            _in_contexts(language_of("", file), rows) if shared_contexts else each
+        )
         return
     content = parse(read_bytes(need_regular(file)), str(file))
     for article_number, article in enumerate(field(content, "data", list, str(file))):
         place = f"{file}: data[{article_number}]"
-        title = field(article, "title", str, place) if "title" in of_kind(article, dict, place) else ""
-        for paragraph_number, paragraph in enumerate(field(article, "paragraphs", list, place)):
+        title = (
+            field(article, "title", str, place)
+            if "title" in of_kind(article, dict, place)
+            else ""
+        )
+        for paragraph_number, paragraph in enumerate(
+            field(article, "paragraphs", list, place)
+        ):
             inner = f"{place}.paragraphs[{paragraph_number}]"
             context = field(paragraph, "context", str, inner)
             for number, question in enumerate(field(paragraph, "qas", list, inner)):
@@ -129,8 +202,13 @@ def _read(file: Path, task: str, language_of: LanguageOf, *, shared_contexts: bo
                     item_id=item_id,
                     context=context,
                     question=field(question, "question", str, at),
-                    answers=tuple(dict.fromkeys(answers)),  # TyDi QA often has the same one twice
-                    cluster=f"{article_number}.{paragraph_number} {title}".rstrip() if shared_contexts else item_id,
+                    # TyDi QA often has the same one twice
+                    answers=tuple(dict.fromkeys(answers)),
+                    cluster=(
+                        f"{article_number}.{paragraph_number} {title}".rstrip()
+                        if shared_contexts
+                        else item_id
+                    ),
                 )
 
 
@@ -148,19 +226,23 @@ def _hub_item(task: str, language: str, row: Mapping[str, Any], cluster: str) ->
 
 
 def _hub_rows(task: str, dataset: str, config: str) -> Iterable[Mapping[str, Any]]:
-    """The rows of a data set's validation split. Raises InputError, in one line, where it cannot be loaded."""
+    """The rows of a data set's validation split. Raises InputError, in one line,
+    where it cannot be loaded."""
     import datasets  # seconds of imports, for those who ask the hub only
 
     # It logs every retry; the one error below is enough for users.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        found: Iterable[Mapping[str, Any]] = datasets.load_dataset(dataset, config, split=_SPLIT)
-    # Offline, a missing data set, a proxy and a broken cache each raise another library's exceptions.
+        found: Iterable[Mapping[str, Any]] = datasets.load_dataset(
+            dataset, config, split=_SPLIT
+        )
+    # Offline, a missing data set, a proxy and a broken cache each raise another
+    # library's exceptions.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"task {task!r}: cannot load data set {dataset!r} (config {config!r}, split {_SPLIT!r}): {reason}; "
-            f"with its files on disk, use {task}:DIR"
+            f"task {task!r}: cannot load data set {dataset!r} (config {config!r}, split"
+            f" {_SPLIT!r}): {reason}; with its files on disk, use {task}:DIR"
         ) from error
     return found
 

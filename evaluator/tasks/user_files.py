@@ -1,16 +1,25 @@
-"""Tasks of a user's own file: `jsonl`, questions, and `text`, running text for the perplexity probe.
+"""Tasks of a user's own file: `jsonl`, questions, and `text`, running text for the
+perplexity probe.
 
-jsonl: one JSON object per line with `id, language, context, question, answers` (list of strings). An optional `options`
-lists the distractors of a multiple-choice benchmark. Other fields and blank lines are ignored.
+jsonl: one JSON object per line with `id, language, context, question, answers` (list
+of strings). An optional `options` lists the distractors of a multiple-choice
+benchmark. Other fields and blank lines are ignored.
 
-text: any UTF-8 file; a folder of `save_to_disk` with a column `text`; or `gazetteer`, the bundled passages in nine
-languages."""
+text: any UTF-8 file; a folder of `save_to_disk` with a column `text`; or
+`gazetteer`, the bundled passages in nine languages."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError, field, parse, read_bytes, strings, text_field
+from evaluator.core.errors import (
+    InputError,
+    field,
+    parse,
+    read_bytes,
+    strings,
+    text_field,
+)
 from evaluator.core.records import Item
 from evaluator.core.saved_data import USUAL_SPLITS, is_saved, saved_rows, saved_texts
 from evaluator.tasks.base import Argument, Task
@@ -22,18 +31,29 @@ _BUNDLED_PASSAGES = 40  # of each language
 
 
 def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
-    """Every item, in order. Raises InputError with the line's number if malformed or an id is twice in a language."""
+    """Every item, in order. Raises InputError with the line's number if malformed or
+    an id is twice in a language."""
     assert path is not None, "the argument is required"
     items = []
     first_seen: dict[tuple[str, str], str] = {}
-    clusters: dict[tuple[str, str], str] = {}  # (language, context) -> the first item that has this context
+    # (language, context) -> the first item that has this context
+    clusters: dict[tuple[str, str], str] = {}
     for entry, record in _records(path):
         place = f"{path}: {entry}"
-        item_id, language = text_field(record, "id", place), text_field(record, "language", place)
+        item_id, language = (
+            text_field(record, "id", place),
+            text_field(record, "language", place),
+        )
         context = field(record, "context", str, place)
-        answers = strings(field(record, "answers", list, place), f"{place}: field 'answers'")
+        answers = strings(
+            field(record, "answers", list, place), f"{place}: field 'answers'"
+        )
         question = text_field(record, "question", place)
-        options = () if record.get("options") is None else strings(record["options"], f"{place}: field 'options'")
+        options = (
+            ()
+            if record.get("options") is None
+            else strings(record["options"], f"{place}: field 'options'")
+        )
         for at, option in enumerate(options):
             if not option.strip():
                 raise InputError(f"{place}: field 'options'[{at}] is empty")
@@ -48,7 +68,11 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
                 context=context,
                 question=question,
                 answers=tuple(dict.fromkeys(answers)),
-                cluster=clusters.setdefault((language, context), item_id) if context.strip() else item_id,
+                cluster=(
+                    clusters.setdefault((language, context), item_id)
+                    if context.strip()
+                    else item_id
+                ),
                 options=options,
             )
         )
@@ -58,9 +82,13 @@ def read_jsonl(path: Path | None, task: str = "jsonl") -> list[Item]:
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Each line's value with its place, or each row's of a folder of `save_to_disk`. Raises InputError."""
+    """Each line's value with its place, or each row's of a folder of `save_to_disk`.
+    Raises InputError."""
     if is_saved(path):
-        yield from ((f"row {number}", row) for number, row in enumerate(saved_rows(path, *USUAL_SPLITS)))
+        yield from (
+            (f"row {number}", row)
+            for number, row in enumerate(saved_rows(path, *USUAL_SPLITS))
+        )
         return
     # Bytes: text mode would also end a line at characters that JSON strings may hold.
     for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
@@ -78,15 +106,25 @@ JSONL = Task(
 
 
 def read_text(path: Path | None) -> str:
-    """A file's text, or passages that no calibration sees, a line each. Raises InputError if not UTF-8, or blank."""
+    """A file's text, or passages that no calibration sees, a line each. Raises
+    InputError if not UTF-8, or blank."""
     assert path is not None, "the argument is required"
     if path == Path(BUNDLED):
-        passages = (gazetteer_passages(each, start=_BUNDLED_START, count=_BUNDLED_PASSAGES) for each in LANGUAGES)
+        passages = (
+            gazetteer_passages(each, start=_BUNDLED_START, count=_BUNDLED_PASSAGES)
+            for each in LANGUAGES
+        )
         return "\n".join(passage for each in passages for passage in each)
     try:
-        text = "\n".join(saved_texts(path, *USUAL_SPLITS)) if is_saved(path) else read_bytes(path).decode("utf-8-sig")
+        text = (
+            "\n".join(saved_texts(path, *USUAL_SPLITS))
+            if is_saved(path)
+            else read_bytes(path).decode("utf-8-sig")
+        )
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason})") from error
+        raise InputError(
+            f"{path}: not UTF-8 text (byte {error.start}: {error.reason})"
+        ) from error
     if not text.strip():
         raise InputError(f"{path}: holds no text")
     return text

@@ -1,7 +1,10 @@
-"""Files that run a sweep on a cluster: one function per format, with a template or a YAML document.
+"""Files that run a sweep on a cluster: one function per format, with a template or a
+YAML document.
 
-Shell scripts and YAML quote the values of the settings. Quoting does not help in Slurm's comments, nor in commands that
-Ray forwards: Ray quotes them for Windows' shell. Settings refuse unsafe values there."""
+Shell scripts and YAML quote the values of the settings. Quoting does not help in
+Slurm's comments, nor in commands that Ray forwards: Ray quotes them for Windows' shell.
+Settings refuse unsafe values there.
+"""
 
 import hashlib
 import json
@@ -22,11 +25,15 @@ from launch.sweep.config import bundled_recipes
 RAY_PORT = 6379
 Parts = tuple[tuple[str, ...], ...]  # the models of each independent part of a sweep
 _LABEL = (
-    re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?"),  # of Kubernetes, with room for what is added to it
+    # of Kubernetes, with room for what is added to it
+    re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?"),
     "small letters, digits and hyphens only, as Kubernetes has them",
 )
 _KEY = r"([\w.-]+(?:/[\w.-]+)?)"  # of Kubernetes' labels and taints
-_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+@:/-]*"), "letters, digits and _ . , + @ : / - only")
+_WORD = (
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+@:/-]*"),
+    "letters, digits and _ . , + @ : / - only",
+)
 _FORMS: Mapping[str, tuple[re.Pattern[str], str]] = {
     **dict.fromkeys(("name", "partition", "account"), _WORD),
     **dict.fromkeys(("namespace", "claim", "queue"), _LABEL),
@@ -35,16 +42,32 @@ _FORMS: Mapping[str, tuple[re.Pattern[str], str]] = {
         "minutes, HH:MM:SS or D-HH:MM:SS, as Slurm has it",
     ),
     **dict.fromkeys(
-        ("memory", "shm"), (re.compile(r"\d+([KMGT]i?)?"), "a number and K, M, G or T (Kubernetes also Ki, Mi, Gi, Ti)")
+        ("memory", "shm"),
+        (
+            re.compile(r"\d+([KMGT]i?)?"),
+            "a number and K, M, G or T (Kubernetes also Ki, Mi, Gi, Ti)",
+        ),
     ),
-    "secrets": (re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), "is no name of a Kubernetes secret"),
-    "node_selector": (re.compile(rf"{_KEY}=([\w.-]*)", re.ASCII), "KEY=VALUE is needed"),
+    "secrets": (
+        re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"),
+        "is no name of a Kubernetes secret",
+    ),
+    "node_selector": (
+        re.compile(rf"{_KEY}=([\w.-]*)", re.ASCII),
+        "KEY=VALUE is needed",
+    ),
     "tolerations": (
-        re.compile(rf"{_KEY}(?:=([\w.-]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?", re.ASCII),
+        re.compile(
+            rf"{_KEY}(?:=([\w.-]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?",
+            re.ASCII,
+        ),
         "KEY[=VALUE][:EFFECT] is needed, as `kubectl taint` has it",
     ),
     "user": (re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), "is no user's name"),
-    **dict.fromkeys(("head", "workers"), (re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?"), "is no host")),
+    **dict.fromkeys(
+        ("head", "workers"),
+        (re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?"), "is no host"),
+    ),
 }
 _ANY = re.compile(r"[^\x00-\x1f\x7f]+"), "is empty or holds a control character"
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=@%+,:~-]+")
@@ -72,7 +95,8 @@ class ClusterSettings:
     time: str | None = None
     partition: str | None = None
     account: str | None = None
-    setup: str | None = None  # a command before all others, as `source .venv/bin/activate`: it is run, not quoted
+    # a command before all others, as `source .venv/bin/activate`: it is run, not quoted
+    setup: str | None = None
     mode: str = "symmetric"  # of Slurm
     image: str | None = None
     claim: str | None = None  # a PersistentVolumeClaim, mounted at `mount`
@@ -84,7 +108,8 @@ class ClusterSettings:
     node_selector: tuple[str, ...] = ()  # KEY=VALUE
     tolerations: tuple[str, ...] = ()  # KEY[=VALUE][:EFFECT]
     secrets: tuple[str, ...] = ()  # of Kubernetes: each key becomes a variable
-    shm: str = "16Gi"  # of /dev/shm. With less than 10 GB, Ray keeps its objects elsewhere
+    # of /dev/shm. With less than 10 GB, Ray keeps its objects elsewhere
+    shm: str = "16Gi"
     address: str | None = None  # of a Ray cluster's dashboard
     head: str | None = None  # a host, for `ray up`
     workers: tuple[str, ...] = ()
@@ -95,7 +120,11 @@ class ClusterSettings:
         for each in fields(self):
             value = getattr(self, each.name)
             for text in value if isinstance(value, tuple) else (value,):
-                for form, why in (_ANY, _FORMS.get(each.name, _ANY)) if isinstance(text, str | Path) else ():
+                for form, why in (
+                    (_ANY, _FORMS.get(each.name, _ANY))
+                    if isinstance(text, str | Path)
+                    else ()
+                ):
                     _need(bool(form.fullmatch(str(text))), each.name, text, why)
         for name in ("nodes", "cpus", "tries"):
             value = getattr(self, name)
@@ -107,13 +136,15 @@ class ClusterSettings:
             _need(False, "setup", self.setup, "a quote is not closed")
 
     def need(self, **options: str) -> None:
-        """Raises InputError if one of these options is missing. The values explain them."""
+        """Raises InputError if one of these options is missing. The values explain
+        them."""
         for name, what in options.items():
             if not getattr(self, name):
                 raise InputError(f"Missing option '--{name.replace('_', '-')}': {what}")
 
     def need_plain_paths(self) -> None:
-        """Raises InputError if Ray would change a path in a command that it forwards."""
+        """Raises InputError if Ray would change a path in a command that it
+        forwards."""
         for name in ("out", "sweep"):
             value = getattr(self, name)
             why = "letters, digits and _ . / = @ % + , : ~ - only: Ray hands it on"
@@ -124,11 +155,14 @@ def _need(holds: bool, name: str, value: object, why: str) -> None:
     """Raises InputError naming the option and the value unless the condition holds."""
     if not holds:
         option = "sweep-path" if name == "sweep" else name.replace("_", "-")
-        raise InputError(f"--{option}: {(str(value) if isinstance(value, Path) else value)!r}: {why}")
+        raise InputError(
+            f"--{option}: {(str(value) if isinstance(value, Path) else value)!r}: {why}"
+        )
 
 
 def render(format: str, settings: ClusterSettings, parts: Parts) -> dict[str, str]:
-    """The files of a format: text by name. Raises InputError for an unknown format, a missing or an unused setting."""
+    """The files of a format: text by name. Raises InputError for an unknown format,
+    a missing or an unused setting."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     rendered, uses = FORMATS[format]
@@ -136,7 +170,11 @@ def render(format: str, settings: ClusterSettings, parts: Parts) -> dict[str, st
         value = getattr(settings, each.name)
         used = each.name in uses or each.default is MISSING or value == each.default
         _need(used, each.name, value, f"not used by {format}")
-    return rendered(settings, parts, shlex.join(["resurface", "sweep", settings.sweep, "--out", str(settings.out)]))
+    return rendered(
+        settings,
+        parts,
+        shlex.join(["resurface", "sweep", settings.sweep, "--out", str(settings.out)]),
+    )
 
 
 def _slurm(settings: ClusterSettings, parts: Parts, command: str) -> dict[str, str]:
@@ -145,21 +183,49 @@ def _slurm(settings: ClusterSettings, parts: Parts, command: str) -> dict[str, s
     # Slurm's signal may come a minute early, and the sweep needs some seconds to end.
     limit = _seconds(settings.time) if settings.time else 0
     warning = min(120, limit // 4) if limit else 120  # seconds
-    values = {**asdict(settings), "file": "sweep.sbatch", "command": command, "warning": warning}
+    values = {
+        **asdict(settings),
+        "file": "sweep.sbatch",
+        "command": command,
+        "warning": warning,
+    }
     if settings.mode in ("symmetric", "start"):
-        return {"sweep.sbatch": _TEMPLATES.get_template(f"slurm-{settings.mode}.sbatch.j2").render(values)}
+        return {
+            "sweep.sbatch": _TEMPLATES.get_template(
+                f"slurm-{settings.mode}.sbatch.j2"
+            ).render(values)
+        }
     if settings.mode != "array":
         raise unknown("--mode", settings.mode, ("symmetric", "start", "array"))
-    _need(settings.nodes == 1, "nodes", settings.nodes, "each job of an array has one node")
+    _need(
+        settings.nodes == 1,
+        "nodes",
+        settings.nodes,
+        "each job of an array has one node",
+    )
     what = "the sweep has one part only (a model, with what is compared with it)"
     _need(len(parts) >= 2, "mode", settings.mode, what)
     out = str(settings.out)
-    values["parts"] = [{"models": ",".join(models), "out": f"{out}.parts/{models[0]}"} for models in parts]
-    array = {"command": shlex.join(["resurface", "sweep", settings.sweep]), "join": "join.sbatch"}
-    join = {"command": shlex.join(["resurface", "report", out]), "file": "join.sbatch", "out": out}
+    values["parts"] = [
+        {"models": ",".join(models), "out": f"{out}.parts/{models[0]}"}
+        for models in parts
+    ]
+    array = {
+        "command": shlex.join(["resurface", "sweep", settings.sweep]),
+        "join": "join.sbatch",
+    }
+    join = {
+        "command": shlex.join(["resurface", "report", out]),
+        "file": "join.sbatch",
+        "out": out,
+    }
     return {
-        "sweep.sbatch": _TEMPLATES.get_template("slurm-array.sbatch.j2").render(values | array),
-        "join.sbatch": _TEMPLATES.get_template("slurm-join.sbatch.j2").render(values | join),
+        "sweep.sbatch": _TEMPLATES.get_template("slurm-array.sbatch.j2").render(
+            values | array
+        ),
+        "join.sbatch": _TEMPLATES.get_template("slurm-join.sbatch.j2").render(
+            values | join
+        ),
     }
 
 
@@ -172,25 +238,45 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
     settings.need_plain_paths()
     label, why = _LABEL
     _need(bool(label.fullmatch(settings.name)), "name", settings.name, why)
-    absolute, why = re.fullmatch("/[^:]*", settings.mount), "an absolute path without a colon is needed"
+    absolute, why = (
+        re.fullmatch("/[^:]*", settings.mount),
+        "an absolute path without a colon is needed",
+    )
     _need(bool(absolute), "mount", settings.mount, why)
     for name, path in (("out", str(settings.out)), ("sweep", settings.sweep)):
         kept = Path(settings.mount) in Path(os.path.normpath(path)).parents
         why = f"is not below --mount {settings.mount}, so the pods do not share it"
         _need(kept or (name == "sweep" and path in bundled_recipes()), name, path, why)
-    old = re.match(r"([01]\.|2\.([0-9]|[1-4][0-9]|5[01])(\.|$))", settings.ray_version or "")
-    _need(not old, "ray-version", settings.ray_version, "only Ray 2.52 and later has tokens")
-    group = {"rayStartParams": {"num-gpus": str(settings.gpus)}, "template": {"spec": _pod(settings)}}
+    old = re.match(
+        r"([01]\.|2\.([0-9]|[1-4][0-9]|5[01])(\.|$))", settings.ray_version or ""
+    )
+    _need(
+        not old,
+        "ray-version",
+        settings.ray_version,
+        "only Ray 2.52 and later has tokens",
+    )
+    group = {
+        "rayStartParams": {"num-gpus": str(settings.gpus)},
+        "template": {"spec": _pod(settings)},
+    }
     cluster: dict[str, Any] = {
         "rayVersion": settings.ray_version,
-        "authOptions": {"mode": "token"},  # KubeRay makes a secret for each cluster, and hands it to the pods
+        # KubeRay makes a secret for each cluster, and hands it to the pods
+        "authOptions": {"mode": "token"},
         "headGroupSpec": group,
     }
     if settings.nodes > 1:
-        count = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), settings.nodes - 1)
+        count = dict.fromkeys(
+            ("replicas", "minReplicas", "maxReplicas"), settings.nodes - 1
+        )
         cluster["workerGroupSpecs"] = [{"groupName": "engines", **count, **group}]
     labels = {"kueue.x-k8s.io/queue-name": settings.queue} if settings.queue else None
-    metadata = {"name": settings.name, "namespace": settings.namespace, "labels": labels}
+    metadata = {
+        "name": settings.name,
+        "namespace": settings.namespace,
+        "labels": labels,
+    }
     spec = {
         "jobId": settings.name,  # by which the job stops itself
         "entrypoint": f"python -m launch.cluster.job {settings.name} {command}",
@@ -199,36 +285,58 @@ def _kuberay(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": 3600,
         "rayClusterSpec": cluster,
-        "activeDeadlineSeconds": _seconds(settings.time or "0") or None,  # Slurm's 0, no limit, is refused by KubeRay
+        # Slurm's 0, no limit, is refused by KubeRay
+        "activeDeadlineSeconds": _seconds(settings.time or "0") or None,
         "suspend": True if settings.queue else None,  # until Kueue lets it in
     }
     heading = (
-        "# A sweep as a RayJob of KubeRay: kubectl apply -f rayjob.yaml\n"
-        "# A try that fails gets a new cluster, which finishes what the one before began (backoffLimit).\n"
-        "# The exit codes 2, 3 and 4 stay the same: the job then ends as STOPPED, and is not tried again.\n"
-        "# The claim's volume is mounted by all pods: it needs the access mode ReadWriteMany.\n"
+        "# A sweep as a RayJob of KubeRay: kubectl apply -f rayjob.yaml\n# A try that"
+        " fails gets a new cluster, which finishes what the one before began"
+        " (backoffLimit).\n# The exit codes 2, 3 and 4 stay the same: the job then ends"
+        " as STOPPED, and is not tried again.\n# The claim's volume is mounted by all"
+        " pods: it needs the access mode ReadWriteMany.\n"
     )
-    document = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": _given(metadata), "spec": _given(spec)}
+    document = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": _given(metadata),
+        "spec": _given(spec),
+    }
     return {"rayjob.yaml": heading + _yaml(document)}
 
 
 def _pod(settings: ClusterSettings) -> dict[str, Any]:
-    """The pod of the head or a worker: one or several engines on its GPUs, or one engine without GPUs."""
+    """The pod of the head or a worker: one or several engines on its GPUs, or one
+    engine without GPUs."""
     cpus = str(settings.cpus) if settings.cpus else None
-    resources = _given({"cpu": cpus, "memory": settings.memory, "nvidia.com/gpu": settings.gpus or None})
+    resources = _given(
+        {
+            "cpu": cpus,
+            "memory": settings.memory,
+            "nvidia.com/gpu": settings.gpus or None,
+        }
+    )
     container = {
         "name": "ray",
         "image": settings.image,
-        "volumeMounts": [{"name": "shared", "mountPath": settings.mount}, {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+        "volumeMounts": [
+            {"name": "shared", "mountPath": settings.mount},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+        ],
         "envFrom": [{"secretRef": {"name": name}} for name in settings.secrets],
-        "resources": {"requests": resources, "limits": resources} if resources else None,
+        "resources": (
+            {"requests": resources, "limits": resources} if resources else None
+        ),
     }
     pod = {
         "containers": [_given(container)],
         "volumes": [
             {"name": "shared", "persistentVolumeClaim": {"claimName": settings.claim}},
             # What workers of one engine exchange.
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm}},
+            {
+                "name": "shm",
+                "emptyDir": {"medium": "Memory", "sizeLimit": settings.shm},
+            },
         ],
         "nodeSelector": dict(each.split("=") for each in settings.node_selector),
         "tolerations": list(_tolerations(settings)),
@@ -237,11 +345,16 @@ def _pod(settings: ClusterSettings) -> dict[str, Any]:
 
 
 def _tolerations(settings: ClusterSettings) -> Iterator[dict[str, str]]:
-    """Those that were asked for; and with GPUs, the one for the taint that nodes with GPUs usually have."""
+    """Those that were asked for; and with GPUs, the one for the taint that nodes
+    with GPUs usually have."""
     form, _ = _FORMS["tolerations"]
     for text in (*settings.tolerations, *(["nvidia.com/gpu"] if settings.gpus else [])):
         key, value, effect = cast("re.Match[str]", form.fullmatch(text)).groups()
-        given = {"operator": "Exists"} if value is None else {"operator": "Equal", "value": value}
+        given = (
+            {"operator": "Exists"}
+            if value is None
+            else {"operator": "Equal", "value": value}
+        )
         yield {"key": key, **given, **({"effect": effect} if effect else {})}
 
 
@@ -249,8 +362,15 @@ def _job(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
     settings.need(address="the address of the cluster's dashboard, as http://HOST:8265")
     settings.need_plain_paths()
     slug = re.sub(r"[^A-Za-z0-9]+", "-", settings.out.name).strip("-")[:40]
-    id = f"resurface-{slug}-{hashlib.sha256(str(settings.out).encode()).hexdigest()[:8]}"
-    values = {"file": "submit.sh", "address": settings.address, "id": id, "command": command}
+    id = (
+        f"resurface-{slug}-{hashlib.sha256(str(settings.out).encode()).hexdigest()[:8]}"
+    )
+    values = {
+        "file": "submit.sh",
+        "address": settings.address,
+        "id": id,
+        "command": command,
+    }
     return {"submit.sh": _TEMPLATES.get_template("job.sh.j2").render(values)}
 
 
@@ -261,40 +381,82 @@ def _up(settings: ClusterSettings, _: Parts, command: str) -> dict[str, str]:
         _need(hosts.count(host) == 1, "head and --workers", host, "occurs twice")
     setup = settings.setup or ""
     whole = shlex.split(setup, comments=True) == shlex.split(setup)
-    _need(whole, "setup", setup, "what follows on the line would be part of the comment after #")
+    _need(
+        whole,
+        "setup",
+        setup,
+        "what follows on the line would be part of the comment after #",
+    )
     before = [settings.setup] if settings.setup else []
     token = "export RAY_AUTH_MODE=token"  # noqa: S105
     cpus = f" --num-cpus={settings.cpus}" if settings.cpus else ""
     start = f"--num-gpus={settings.gpus} --disable-usage-stats{cpus}"
-    head = f"ray start --head --port={RAY_PORT} --autoscaling-config=~/ray_bootstrap_config.yaml {start}"
+    head = (
+        "ray start --head"
+        f" --port={RAY_PORT} --autoscaling-config=~/ray_bootstrap_config.yaml {start}"
+    )
     worker = f'ray start --address="$RAY_HEAD_IP:{RAY_PORT}" {start}'
     document = {
         "cluster_name": settings.name,
-        "provider": {"type": "local", "head_ip": settings.head, "worker_ips": list(settings.workers)},
+        "provider": {
+            "type": "local",
+            "head_ip": settings.head,
+            "worker_ips": list(settings.workers),
+        },
         "auth": {"ssh_user": settings.user},
         "max_workers": len(settings.workers),
         "file_mounts": {"~/.ray/auth_token": "~/.ray/auth_token"},
         "head_start_ray_commands": [" && ".join([*before, token, "ray stop", head])],
-        "worker_start_ray_commands": [" && ".join([*before, token, "ray stop", worker])],
+        "worker_start_ray_commands": [
+            " && ".join([*before, token, "ray stop", worker])
+        ],
     }
-    command = " && ".join([*before, token, f"RAY_ADDRESS={settings.head}:{RAY_PORT} {command}"])
-    heading = "# Machines that ssh reaches, as a Ray cluster: each holds Resurface and sees the same files.\n"
-    values = {"file": "up.sh", "config": "cluster.yaml", "command": command, "stop": " && ".join([*before, "ray stop"])}
-    return {"cluster.yaml": heading + _yaml(document), "up.sh": _TEMPLATES.get_template("up.sh.j2").render(values)}
+    command = " && ".join(
+        [*before, token, f"RAY_ADDRESS={settings.head}:{RAY_PORT} {command}"]
+    )
+    heading = (
+        "# Machines that ssh reaches, as a Ray cluster: each holds Resurface and sees"
+        " the same files.\n"
+    )
+    values = {
+        "file": "up.sh",
+        "config": "cluster.yaml",
+        "command": command,
+        "stop": " && ".join([*before, "ray stop"]),
+    }
+    return {
+        "cluster.yaml": heading + _yaml(document),
+        "up.sh": _TEMPLATES.get_template("up.sh.j2").render(values),
+    }
 
 
 _MACHINES = frozenset({"name", "nodes", "gpus", "cpus", "memory"})
-# What renders a format, and the settings that its files use besides the run directory and the sweep.
-FORMATS: Mapping[str, tuple[Callable[[ClusterSettings, Parts, str], dict[str, str]], frozenset[str]]] = {
+# What renders a format, and the settings that its files use besides the run directory
+# and the sweep.
+FORMATS: Mapping[
+    str, tuple[Callable[[ClusterSettings, Parts, str], dict[str, str]], frozenset[str]]
+] = {
     "slurm": (_slurm, _MACHINES | {"time", "partition", "account", "setup", "mode"}),
     "kuberay": (
         _kuberay,
         _MACHINES
-        | {"time", "image", "claim", "mount", "namespace", "queue", "tries", "ray_version"}
+        | {
+            "time",
+            "image",
+            "claim",
+            "mount",
+            "namespace",
+            "queue",
+            "tries",
+            "ray_version",
+        }
         | {"node_selector", "tolerations", "secrets", "shm"},
     ),
     "job": (_job, frozenset({"address"})),
-    "up": (_up, frozenset({"name", "gpus", "cpus", "setup", "head", "workers", "user"})),
+    "up": (
+        _up,
+        frozenset({"name", "gpus", "cpus", "setup", "head", "workers", "user"}),
+    ),
 }
 
 
@@ -302,13 +464,17 @@ def _seconds(time: str) -> int:
     """The seconds of a time in Slurm's form (minutes, HH:MM[:SS], D-HH[:MM[:SS]])."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    hours, minutes, seconds = (*parts, 0, 0)[:3] if dash or len(parts) == 3 else (0, *parts, 0)[:3]
+    hours, minutes, seconds = (
+        (*parts, 0, 0)[:3] if dash or len(parts) == 3 else (0, *parts, 0)[:3]
+    )
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _given(document: Mapping[str, Any]) -> dict[str, Any]:
     """Without what was not asked for."""
-    return {name: value for name, value in document.items() if value not in (None, [], {})}
+    return {
+        name: value for name, value in document.items() if value not in (None, [], {})
+    }
 
 
 def _yaml(document: Mapping[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""`resurface bench` runs benchmarks of the checkout, each in its own process. The wheel does not contain them."""
+"""`resurface bench` runs benchmarks of the checkout, each in its own process. The
+wheel does not contain them."""
 
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import typer
 from evaluator.core.errors import InputError, ResurfaceError, unknown
 from evaluator.core.isolated import environment
 
-CHECKOUT = Path(__file__).resolve().parents[2]  # in a wheel: the folder of installed packages
+# in a wheel: the folder of installed packages
+CHECKOUT = Path(__file__).resolve().parents[2]
 ALL = "all"  # runs every benchmark that needs no options, one after another
-_TOLD = (2, 4)  # exit codes after which the benchmark has said everything: bad input, a card that does not hold
+# exit codes after which the benchmark has said everything: bad input, a card that does
+# not hold
+_TOLD = (2, 4)
 
 # `python -m benchmarks.MODULE` runs each; this program never imports them.
 BENCHMARKS = {
@@ -27,20 +31,39 @@ def bench(
     context: typer.Context,
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help=f"{', '.join(BENCHMARKS)}, or {ALL}; docs/benchmarks.md describes them"),
+        typer.Argument(
+            metavar="NAME",
+            help=(
+                f"{', '.join(BENCHMARKS)}, or {ALL}; docs/benchmarks.md describes them"
+            ),
+        ),
     ],
 ) -> None:
     """Run a benchmark. It gets all further options. Needs a checkout of Resurface."""
-    # A benchmark that refuses its arguments prints one line; the command then exits with code 2.
+    # A benchmark that refuses its arguments prints one line; the command then exits
+    # with code 2.
     names = (*BENCHMARKS, ALL)
     if name not in names:
         raise unknown("benchmark", name, names)
     if not (CHECKOUT / "benchmarks").is_dir():
-        raise InputError("no benchmarks are installed; run this in a checkout of Resurface (`make install`)")
-    for each in [each for each in BENCHMARKS if each != _NOT_IN_ALL] if name == ALL else [name]:
-        command = [sys.executable, "-P", "-m", f"benchmarks.{BENCHMARKS[each]}", *context.args]
+        raise InputError(
+            "no benchmarks are installed; run this in a checkout of Resurface (`make"
+            " install`)"
+        )
+    for each in (
+        [each for each in BENCHMARKS if each != _NOT_IN_ALL] if name == ALL else [name]
+    ):
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            f"benchmarks.{BENCHMARKS[each]}",
+            *context.args,
+        ]
         done = subprocess.run(command, env=environment(), check=False)
         if done.returncode in _TOLD:
             raise typer.Exit(done.returncode)
         if done.returncode:
-            raise ResurfaceError(f"benchmark {each!r} failed with exit code {done.returncode}")
+            raise ResurfaceError(
+                f"benchmark {each!r} failed with exit code {done.returncode}"
+            )

@@ -1,7 +1,10 @@
-"""The command line: assembles the commands of this folder, and turns errors into exit codes.
+"""The command line: assembles the commands of this folder, and turns errors into exit
+codes.
 
-Modules of this folder import nothing heavy, so that a typing mistake is reported at once. Functions import torch, Ray
-and pandas. The program loads plugins before it evaluates help texts with registered names."""
+Modules of this folder import nothing heavy, so that a typing mistake is reported at
+once. Functions import torch, Ray and pandas. The program loads plugins before it
+evaluates help texts with registered names.
+"""
 
 import os
 import sys
@@ -33,10 +36,16 @@ from launch.sweep.plugins import load_plugins
 
 app = typer.Typer(
     name="resurface",
-    help="Shows whether a compressed language model has lost an answer, or only stopped saying it.",
-    epilog="With any command, --debug shows the traceback of an error. Exit codes: 0 done; 1 failed; 2 bad input; "
-    "3 finished without some checkpoints (RUN/tables/failures.csv names them); "
-    "4 the gate blocks; 130 interrupted; 143 SIGTERM.",
+    help=(
+        "Shows whether a compressed language model has lost an answer, or only stopped"
+        " saying it."
+    ),
+    epilog=(
+        "With any command, --debug shows the traceback of an error. Exit codes: 0 done;"
+        " 1 failed; 2 bad input; 3 finished without some checkpoints"
+        " (RUN/tables/failures.csv names them); 4 the gate blocks; 130 interrupted; 143"
+        " SIGTERM."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -49,7 +58,11 @@ def _print_version(wanted: bool) -> None:
         from launch.provenance import provenance
 
         found: Mapping[str, Any] = provenance()
-        commit = f" ({str(found['commit'])[:9]}{', changed' if found['dirty'] else ''})" if found["commit"] else ""
+        commit = (
+            f" ({str(found['commit'])[:9]}{', changed' if found['dirty'] else ''})"
+            if found["commit"]
+            else ""
+        )
         print(f"resurface {found['versions']['resurface'] or 'not installed'}{commit}")
         raise typer.Exit
 
@@ -57,7 +70,13 @@ def _print_version(wanted: bool) -> None:
 @app.callback(help=app.info.help)
 def _begin(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="print the version and exit",
+        ),
     ] = False,
 ) -> None:
     """Options without a command."""
@@ -67,15 +86,24 @@ def _begin(
 COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "demo": (demo, "--out runs/demo"),
     "sweep": (sweep, "main --dry-run"),
-    "eval": (evaluate, "dense/ sparse/ --base dense/ --task xquad:data/xquad --out runs/x"),
+    "eval": (
+        evaluate,
+        "dense/ sparse/ --base dense/ --task xquad:data/xquad --out runs/x",
+    ),
     "prune": (
         prune,
-        "models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5. "
-        "To share it: resurface prune --push ORG/NAME --out pruned/wanda-0.5 --run runs/mine",
+        (
+            "models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5. To"
+            " share it: resurface prune --push ORG/NAME --out pruned/wanda-0.5 --run"
+            " runs/mine"
+        ),
     ),
     "report": (report, "runs/demo"),
     "status": (status, "runs/demo --watch"),
-    "render": (render_files, "slurm sweep.yaml --out /shared/runs/grid --nodes 2 --gpus 8"),
+    "render": (
+        render_files,
+        "slurm sweep.yaml --out /shared/runs/grid --nodes 2 --gpus 8",
+    ),
     "bench": (bench, "score --model bundled --rounds 5"),
     "doctor": (doctor, "--out card.md"),
     "gate": (gate, "runs/int4 --max-drop 1 --min-recovery 99"),
@@ -85,21 +113,35 @@ COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "tasks": (tasks, "arc_challenge"),
     "probes": (probes, ""),
     "methods": (methods, ""),
-    "show-prompt": (show_prompt, "--task gazetteer --model bundled --item swahili-0017"),
+    "show-prompt": (
+        show_prompt,
+        "--task gazetteer --model bundled --item swahili-0017",
+    ),
     "match": (match, "runs/demo --matcher qwen3-4b --matcher llama-3.1-8b"),
 }
 for name, (command, example) in COMMANDS.items():
-    others = {"allow_extra_args": True, "ignore_unknown_options": True} if command is bench else {}
+    others = (
+        {"allow_extra_args": True, "ignore_unknown_options": True}
+        if command is bench
+        else {}
+    )
     # typer keeps the line breaks of all paragraphs but the first.
-    paragraphs = [" ".join(each.split()) for each in (command.__doc__ or "").split("\n\n")]
+    paragraphs = [
+        " ".join(each.split()) for each in (command.__doc__ or "").split("\n\n")
+    ]
     epilog = f"Example: resurface {name} {example}".rstrip()
-    app.command(name, help="\n\n".join(paragraphs), epilog=epilog, context_settings=others)(command)
+    app.command(
+        name, help="\n\n".join(paragraphs), epilog=epilog, context_settings=others
+    )(command)
 
 
 def main() -> None:
-    """The console command. Exit codes: 2 for bad input, with one line; 1 for a failed run; 3 if a part failed.
+    """The console command. Exit codes: 2 for bad input, with one line; 1 for a failed
+    run; 3 if a part failed.
 
-    Output that cannot be written turns 0 into 1, and changes no other code. A pipe that closed early changes none."""
+    Output that cannot be written turns 0 into 1, and changes no other code. A pipe that
+    closed early changes none.
+    """
     use_utf8()
     with any_output():
         code = _run()
@@ -107,9 +149,14 @@ def main() -> None:
             errors.print("interrupted; the same command resumes")
         sys.stdout.flush()
         if failed := output_failed():
-            errors.print(f"[red]error:[/red] the output is incomplete: {escape(one_line(failed))}", highlight=False)
+            errors.print(
+                "[red]error:[/red] the output is incomplete:"
+                f" {escape(one_line(failed))}",
+                highlight=False,
+            )
             code = code or 1
-    if any(each.name == "tracking" for each in threading.enumerate()):  # W&B would wait for its server at exit again
+    # W&B would wait for its server at exit again
+    if any(each.name == "tracking" for each in threading.enumerate()):
         os._exit(code)
     sys.exit(code)
 
@@ -121,9 +168,14 @@ def _run() -> int:
     collect_rarely()
     try:
         load_plugins()
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        if (
+            arguments
+            and not arguments[0].startswith("-")
+            and arguments[0] not in COMMANDS
+        ):
             raise unknown("command", arguments[0], COMMANDS)
-        return app(args=arguments, standalone_mode=False) or 0  # 130: typer has seen Ctrl-C
+        # 130: typer has seen Ctrl-C
+        return app(args=arguments, standalone_mode=False) or 0
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
@@ -138,8 +190,11 @@ def _run() -> int:
 def _explain(error: BaseException) -> int:
     """Print an error as one line. Returns the exit code."""
     expected = isinstance(error, ResurfaceError | TyperException)
-    message = error.format_message() if isinstance(error, TyperException) else str(error)
-    if message or not isinstance(error, TyperException):  # without arguments, typer has printed the help
+    message = (
+        error.format_message() if isinstance(error, TyperException) else str(error)
+    )
+    # without arguments, typer has printed the help
+    if message or not isinstance(error, TyperException):
         name = "" if expected else f"{type(error).__name__}: "
         hint = "" if expected else " (run again with --debug for the traceback)"
         message = message.replace(str(BUNDLED_MODEL), BUNDLED)  # as the user typed it

@@ -23,29 +23,47 @@ _STYLES = {"moved": "red", "noise": "yellow", "same": "green"}
 
 def compare(
     run_a: Annotated[
-        Path, typer.Argument(metavar="A", help="a run directory, or samples_*.jsonl of lm-eval, or a folder of them")
+        Path,
+        typer.Argument(
+            metavar="A",
+            help="a run directory, or samples_*.jsonl of lm-eval, or a folder of them",
+        ),
     ],
     run_b: Annotated[Path, typer.Argument(metavar="B", help="the same")],
     pair: Annotated[
         list[str] | None,
-        typer.Option(metavar="A=B", help="a checkpoint of A and its partner in B; default: equal names"),
+        typer.Option(
+            metavar="A=B",
+            help="a checkpoint of A and its partner in B; default: equal names",
+        ),
     ] = None,
     pair_task: Annotated[
-        list[str] | None, typer.Option(metavar="A=B", help="a task of A and its partner in B; default: equal names")
+        list[str] | None,
+        typer.Option(
+            metavar="A=B", help="a task of A and its partner in B; default: equal names"
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
-    csv: Annotated[Path | None, typer.Option("--csv", help="write every row to this file")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON instead of tables")
+    ] = False,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="write every row to this file")
+    ] = None,
 ) -> None:
     """Compare two runs item by item: what moved, and is it more than noise?
 
-    Items pair by language and by what was asked: changed questions never pair. McNemar's exact test compares scores of
-    0 or 1; a paired t-test compares other numbers, and counts the items of one context as a group. The p values of two
-    models' comparisons are corrected for their number (Holm). Also lists settings and data that differ. Exit code 0
-    whatever it finds."""
+    Items pair by language and by what was asked: changed questions never pair.
+    McNemar's exact test compares scores of 0 or 1; a paired t-test compares other
+    numbers, and counts the items of one context as a group. The p values of two
+    models' comparisons are corrected for their number (Holm). Also lists settings
+    and data that differ. Exit code 0 whatever it finds."""
     for path in (run_a, run_b):
         if not path.exists():
             raise InputError(f"{path}: no such file or directory")
-    pairs, task_pairs = _pairs("--pair", pair or []), _pairs("--pair-task", pair_task or [])
+    pairs, task_pairs = (
+        _pairs("--pair", pair or []),
+        _pairs("--pair-task", pair_task or []),
+    )
     from evaluator.deciding.comparison import compare as compared
     from evaluator.report.opened import side_at
 
@@ -55,9 +73,17 @@ def compare(
 
         write_atomically(csv, csv_bytes(found.frame), named=True)
     if as_json:
-        document = {"schema_version": 1, "moved": len(found.moved), "differences": found.stated}
+        document = {
+            "schema_version": 1,
+            "moved": len(found.moved),
+            "differences": found.stated,
+        }
         # The frame's own `to_json` drops infinite numbers.
-        rows = found.frame.astype(object).where(found.frame.notna(), None).to_dict("records")
+        rows = (
+            found.frame.astype(object)
+            .where(found.frame.notna(), None)
+            .to_dict("records")
+        )
         print(json_text(document | {"notes": list(found.notes), "rows": rows}))
         return
     _print(found)
@@ -80,7 +106,11 @@ def _print(found: Compared) -> None:
         for name, (ours, theirs) in settings.items():
             about.setdefault(f"{name}: {ours} | {theirs}", []).append(checkpoint)
     for what, names in about.items():
-        where = "" if len(names) == len(found.differences) else f" ({', '.join(dict.fromkeys(names))})"
+        where = (
+            ""
+            if len(names) == len(found.differences)
+            else f" ({', '.join(dict.fromkeys(names))})"
+        )
         print_plain(f"{what}{where}")
     if not about:
         console.print("no setting that both state differs")
@@ -97,8 +127,13 @@ def _print(found: Compared) -> None:
         console.print(f"prompts differ on up to {int(prompts)} items of a measure")
     if not found.moved.empty:
         rows = found.moved[found.moved["language"] == "all"].to_dict("records")
-        moved = ", ".join(f"{row['checkpoint']} {row['measure']}" for row in rows) or "single languages only"
-        print_plain(f"Moved by more than noise: {moved} (McNemar exact, Holm; B minus A).")
+        moved = (
+            ", ".join(f"{row['checkpoint']} {row['measure']}" for row in rows)
+            or "single languages only"
+        )
+        print_plain(
+            f"Moved by more than noise: {moved} (McNemar exact, Holm; B minus A)."
+        )
     elif (found.frame["verdict"] == "noise").any():
         print_plain("Nothing moved by more than noise.")
     else:
@@ -111,12 +146,24 @@ def _table(frame: pd.DataFrame) -> Table:
     texts = ("checkpoint", "measure", "where")
     table = empty_table([*texts, "n", "A", "B", "only A", "only B", "p", ""], texts)
     for row in rows_of(frame):
-        where = row["task"] if row["language"] == "all" else f"{row['task']}, {row['language']}"
-        cells = [escape(str(each)) for each in (row["checkpoint"], row["measure"], where)]
-        numbers = [row["n"], *(f"{float(str(row[name])):.3f}" for name in ("a", "b")), row["only_a"], row["only_b"]]
+        where = (
+            row["task"]
+            if row["language"] == "all"
+            else f"{row['task']}, {row['language']}"
+        )
+        cells = [
+            escape(str(each)) for each in (row["checkpoint"], row["measure"], where)
+        ]
+        numbers = [
+            row["n"],
+            *(f"{float(str(row[name])):.3f}" for name in ("a", "b")),
+            row["only_a"],
+            row["only_b"],
+        ]
         cells += ["" if str(each) in ("<NA>", "nan") else str(each) for each in numbers]
         ps = [float(str(row[name])) for name in ("holm_p", "mcnemar_p", "t_p")]
-        p = next((each for each in ps if each == each), None)  # the first that is not missing
+        # the first that is not missing
+        p = next((each for each in ps if each == each), None)
         cells.append("" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.0e}")
         table.add_row(*cells, f"[{_STYLES[str(row['verdict'])]}]{row['verdict']}[/]")
     return table

@@ -1,4 +1,5 @@
-"""`resurface doctor`: describes this machine, and compares each fast path with its slow reference."""
+"""`resurface doctor`: describes this machine, and compares each fast path with its
+slow reference."""
 
 from __future__ import annotations
 
@@ -27,20 +28,29 @@ def doctor(
         typer.Option(
             "--out",
             metavar="CARD.md",
-            help="write a result card, renewed after each run, and the engines' logs into CARD.logs/",
+            help=(
+                "write a result card, renewed after each run, and the engines' logs"
+                " into CARD.logs/"
+            ),
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON in place of the table")] = False,
-    dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; auto: as in eval")] = "auto",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON in place of the table")
+    ] = False,
+    dtype: Annotated[
+        str, typer.Option(help=f"{', '.join(DTYPES)}; auto: as in eval")
+    ] = "auto",
 ) -> None:
-    """Compare each fast path with its slow reference on this machine. Exit code 1 if a check fails.
+    """Compare each fast path with its slow reference on this machine. Exit code 1 if
+    a check fails.
 
     Takes one to three minutes on a CPU with two cores, and needs no network."""
     each_known("--dtype", [dtype], DTYPES)
     ENGINES["vllm"].check_here(EngineConfig())
     logs = None
     if out is not None:
-        nearest = nearest_existing(out.with_name(f".{out.name}.writing"))  # as the card is called at first
+        # as the card is called at first
+        nearest = nearest_existing(out.with_name(f".{out.name}.writing"))
         if not nearest.is_dir():
             raise InputError(f"{out}: --out: {nearest} is a file, not a directory")
         if out.is_dir():
@@ -49,7 +59,9 @@ def doctor(
         try:
             logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{logs}: --out: the logs need this folder ({error.strerror})") from error
+            raise InputError(
+                f"{logs}: --out: the logs need this folder ({error.strerror})"
+            ) from error
     from evaluator.store.files import write_atomically
     from launch.doctor import report as doctor_report
 
@@ -62,7 +74,9 @@ def doctor(
         console.print(doctor_report.table(report))
         console.print(doctor_report.verdict(report), highlight=False)
     if out is not None:
-        errors.print(f"card: {escape(str(out))}, logs: {escape(str(logs))}", highlight=False)
+        errors.print(
+            f"card: {escape(str(out))}, logs: {escape(str(logs))}", highlight=False
+        )
     if report.failed:
         raise typer.Exit(1)
 
@@ -80,14 +94,22 @@ def _reports(dtype: str, logs: Path | None) -> Iterator[Report]:
     for line in remove_leftovers():
         errors.print(f"[bold]{'Ray':>12}[/bold]  {escape(line)}", highlight=False)
     with (
-        tempfile.TemporaryDirectory(prefix="resurface-doctor-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="resurface-doctor-", ignore_cleanup_errors=True
+        ) as folder,
         errors.status("") as status,
     ):
         scratch = Path(folder)
-        inputs = Inputs(dense=BUNDLED_MODEL, scratch=scratch, logs=logs or scratch, dtype=dtype)
+        inputs = Inputs(
+            dense=BUNDLED_MODEL, scratch=scratch, logs=logs or scratch, dtype=dtype
+        )
         for run, result, report in run_checks(machine, inputs):
             status.update(run.what)
             if result is not None:
-                outcome = f"[red]{escape(result)}[/red]" if isinstance(result, str) else f"{result.seconds:.1f} s"
+                outcome = (
+                    f"[red]{escape(result)}[/red]"
+                    if isinstance(result, str)
+                    else f"{result.seconds:.1f} s"
+                )
                 errors.print(f"[dim]{run.what}:[/dim] {outcome}", highlight=False)
                 yield report

@@ -1,4 +1,5 @@
-"""`resurface gate`: a verdict per checkpoint; `resurface screen`: the cost and verdicts of a screened sweep."""
+"""`resurface gate`: a verdict per checkpoint; `resurface screen`: the cost and
+verdicts of a screened sweep."""
 
 from __future__ import annotations
 
@@ -28,21 +29,26 @@ _MOST_REPEATS = 100_000  # tries of a screened sweep
 _MARKS = {"beyond": "!", "undecided": "?"}
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
-    "open, choice: accuracy lost, in percentage points; mc_only, lost: % of the known answers; all languages together. "
-    "worst: the language that lost most.\n! beyond its tolerance; ? undecided."
+    "open, choice: accuracy lost, in percentage points; mc_only, lost: % of the known"
+    " answers; all languages together. worst: the language that lost most.\n! beyond"
+    " its tolerance; ? undecided."
 )
 
 
 def _option(model: type[BaseModel], name: str) -> Any:
     field = model.model_fields[name]
     default = "" if field.default is None else f" (default: {field.default:g})"
-    return grouped("Tolerances" if model is Thresholds else "Options")(help=f"{field.description}{default}")
+    return grouped("Tolerances" if model is Thresholds else "Options")(
+        help=f"{field.description}{default}"
+    )
 
 
 def gate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
     max_drop: Annotated[float | None, _option(Thresholds, "max_drop")] = None,
-    max_drop_language: Annotated[float | None, _option(Thresholds, "max_drop_language")] = None,
+    max_drop_language: Annotated[
+        float | None, _option(Thresholds, "max_drop_language")
+    ] = None,
     max_mc_only: Annotated[float | None, _option(Thresholds, "max_mc_only")] = None,
     max_lost: Annotated[float | None, _option(Thresholds, "max_lost")] = None,
     min_recovery: Annotated[float | None, _option(Thresholds, "min_recovery")] = None,
@@ -51,16 +57,26 @@ def gate(
     max_kld: Annotated[float | None, _option(Thresholds, "max_kld")] = None,
     min_ear: Annotated[float | None, _option(Thresholds, "min_ear")] = None,
     languages: Annotated[
-        bool | None, typer.Option("--per-language/--no-per-language", help="judge each language too (default: yes)")
+        bool | None,
+        typer.Option(
+            "--per-language/--no-per-language",
+            help="judge each language too (default: yes)",
+        ),
     ] = None,
 ) -> None:
-    """Judge each compressed checkpoint against its base. Exit code 4 if one is BLOCK, else 0.
+    """Judge each compressed checkpoint against its base. Exit code 4 if one is
+    BLOCK, else 0.
 
-    PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond it, or settings differ. WARN:
-    undecided. ANOMALOUS: the base only guesses, or the checkpoint gains over 5 points. Tolerances come from the
-    options, then from `gate:` of the run's sweep file. One without a default is judged only if it is set.
-    Known answers: the base says and picks them. Writes RUN/gate.json."""
-    typed = {name: value for name, value in locals().items() if name in Thresholds.model_fields and value is not None}
+    PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond
+    it, or settings differ. WARN: undecided. ANOMALOUS: the base only guesses, or the
+    checkpoint gains over 5 points. Tolerances come from the options, then from
+    `gate:` of the run's sweep file. One without a default is judged only if it is
+    set. Known answers: the base says and picks them. Writes RUN/gate.json."""
+    typed = {
+        name: value
+        for name, value in locals().items()
+        if name in Thresholds.model_fields and value is not None
+    }
     need_run(run)
     from evaluator.store.reading import read_run
 
@@ -76,7 +92,11 @@ def gate(
     console.print(_table(verdicts))
     lines = [_LEGEND, f"\n{told['summary']}", told["words"]]
     for each in told["not_judged"]:
-        what = f"{each['checkpoint']} on {each['task']}" if each["task"] else each["checkpoint"]
+        what = (
+            f"{each['checkpoint']} on {each['task']}"
+            if each["task"]
+            else each["checkpoint"]
+        )
         lines.append(f"not judged: {what}: {each['why']}")
     for line in (*lines, f"{told['verdict']}: {run / 'gate.json'}"):
         print_plain(line)
@@ -85,30 +105,53 @@ def gate(
 
 
 def _table(verdicts: Sequence[Verdict]) -> Table:
-    """A row per checkpoint and task: each criterion over all items, and the worst language."""
-    pooled = [{check.criterion.name: _shown(check) for check in each.checks if check.pooled} for each in verdicts]
-    shown = list(dict.fromkeys(name for each in pooled for name, value in each.items() if value))
+    """A row per checkpoint and task: each criterion over all items, and the worst
+    language."""
+    pooled = [
+        {check.criterion.name: _shown(check) for check in each.checks if check.pooled}
+        for each in verdicts
+    ]
+    shown = list(
+        dict.fromkeys(name for each in pooled for name, value in each.items() if value)
+    )
     texts = ("checkpoint", "verdict", "worst")
-    table = empty_table([*texts[:2], *(name.removesuffix("_drop") for name in shown), texts[2]], texts)
+    table = empty_table(
+        [*texts[:2], *(name.removesuffix("_drop") for name in shown), texts[2]], texts
+    )
     several = len({verdict.task for verdict in verdicts}) > 1
     for verdict, values in zip(verdicts, pooled, strict=True):
-        name = f"{verdict.checkpoint} ({verdict.task})" if several else verdict.checkpoint
+        name = (
+            f"{verdict.checkpoint} ({verdict.task})" if several else verdict.checkpoint
+        )
         outcome = f"[{_STYLES[verdict.outcome]}]{verdict.outcome}[/]"
-        table.add_row(escape(name), outcome, *(values.get(each, "") for each in shown), escape(_worst(verdict)))
+        table.add_row(
+            escape(name),
+            outcome,
+            *(values.get(each, "") for each in shown),
+            escape(_worst(verdict)),
+        )
     return table
 
 
 def _shown(check: Check) -> str:
-    """A value, with a mark unless it is within its tolerance; empty if there is none."""
+    """A value, with a mark unless it is within its tolerance; empty if there is
+    none."""
     if check.value is None:
         return ""
-    return check.criterion.kind.shown(check.value, unit=False) + _MARKS.get(check.state, "")
+    return check.criterion.kind.shown(check.value, unit=False) + _MARKS.get(
+        check.state, ""
+    )
 
 
 def _worst(verdict: Verdict) -> str:
-    """The language with the largest loss of open accuracy, or of choice if the run has no open answers."""
+    """The language with the largest loss of open accuracy, or of choice if the run
+    has no open answers."""
     for name in ("open_drop", "choice_drop"):
-        apart = [check for check in verdict.of(name) if not check.pooled and check.value is not None]
+        apart = [
+            check
+            for check in verdict.of(name)
+            if not check.pooled and check.value is not None
+        ]
         if apart:
             worst = max(apart, key=lambda check: check.value or 0.0)
             return f"{worst.language} {_shown(worst)}"
@@ -116,22 +159,40 @@ def _worst(verdict: Verdict) -> str:
 
 
 def screen(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory that evaluated everything")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="a run directory that evaluated everything"),
+    ],
     items: Annotated[int | None, _option(Screen, "items")] = None,
     seed: Annotated[int | None, _option(Screen, "seed")] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=_MOST_REPEATS, help="how often it is resampled")] = 200,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=_MOST_REPEATS, help="how often it is resampled")
+    ] = 200,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON instead of a table")
+    ] = False,
 ) -> None:
-    """Show on a finished run how many items `screen:` would have saved, and which verdicts it would have given.
+    """Show on a finished run how many items `screen:` would have saved, and which
+    verdicts it would have given.
 
-    Resamples the run's contexts in random order and stops when the gate is sure. Starts no engine and writes nothing.
-    Settings come from the options, then from `screen:` of the run's sweep file."""
-    typed = {name: value for name, value in locals().items() if name in Screen.model_fields and value is not None}
+    Resamples the run's contexts in random order and stops when the gate is sure.
+    Starts no engine and writes nothing. Settings come from the options, then from
+    `screen:` of the run's sweep file."""
+    typed = {
+        name: value
+        for name, value in locals().items()
+        if name in Screen.model_fields and value is not None
+    }
     need_run(run)
     from evaluator.store.reading import read_run
 
     state = read_run(run)
-    rule = validated(Screen, {**mapping_at(state, "config", "screen"), **typed}, "resurface screen", as_option)
+    rule = validated(
+        Screen,
+        {**mapping_at(state, "config", "screen"), **typed},
+        "resurface screen",
+        as_option,
+    )
     thresholds = thresholds_of(state, str(run / "run.json"))
     from evaluator.deciding.criteria import paired_of
     from evaluator.deciding.decision import replay
@@ -142,9 +203,18 @@ def screen(
     rows: list[dict[str, Any]] = []
     for verdict in judge(inputs, thresholds):
         comparison = inputs.comparisons()[verdict.task, verdict.checkpoint]
-        if comparison.reason is not None or (verdict.task, verdict.checkpoint) in inputs.decided_early:
+        if (
+            comparison.reason is not None
+            or (verdict.task, verdict.checkpoint) in inputs.decided_early
+        ):
             continue
-        tried = replay(paired_of(inputs, comparison), thresholds, first=rule.items, repeats=repeats, seed=rule.seed)
+        tried = replay(
+            paired_of(inputs, comparison),
+            thresholds,
+            first=rule.items,
+            repeats=repeats,
+            seed=rule.seed,
+        )
         rows.append(
             {
                 "task": verdict.task,
@@ -152,24 +222,56 @@ def screen(
                 "gate": verdict.outcome,
                 "items": verdict.planned,
                 "median_items": tried.median,
-                **{name.lower(): tried.share(name) for name in ("PASS", "BLOCK", "WARN")},
+                **{
+                    name.lower(): tried.share(name)
+                    for name in ("PASS", "BLOCK", "WARN")
+                },
             }
         )
     if not rows:
-        raise InputError(f"{run}: nothing to screen: no task has a base and a compressed checkpoint with all its items")
+        raise InputError(
+            f"{run}: nothing to screen: no task has a base and a compressed checkpoint"
+            " with all its items"
+        )
     if as_json:
-        print(json_text({"schema_version": 2, "screen": rule.model_dump(), "repeats": repeats, "checkpoints": rows}))
+        print(
+            json_text(
+                {
+                    "schema_version": 2,
+                    "screen": rule.model_dump(),
+                    "repeats": repeats,
+                    "checkpoints": rows,
+                }
+            )
+        )
         return
-    columns = ("checkpoint", "gate", "items", "median", "PASS %", "BLOCK %", "undecided %")
+    columns = (
+        "checkpoint",
+        "gate",
+        "items",
+        "median",
+        "PASS %",
+        "BLOCK %",
+        "undecided %",
+    )
     table = empty_table(columns, {"checkpoint"}, between=1)
     several = len({row["task"] for row in rows}) > 1
     for row in rows:
         name = f"{row['checkpoint']} ({row['task']})" if several else row["checkpoint"]
         shares = (f"{100 * row[each]:.1f}" for each in ("pass", "block", "warn"))
-        table.add_row(escape(name), row["gate"], f"{row['items']:,}", f"{row['median_items']:,.0f}", *shares)
+        table.add_row(
+            escape(name),
+            row["gate"],
+            f"{row['items']:,}",
+            f"{row['median_items']:,.0f}",
+            *shares,
+        )
     console.print(table)
-    saved = 1 - sum(row["median_items"] for row in rows) / sum(row["items"] for row in rows)
+    saved = 1 - sum(row["median_items"] for row in rows) / sum(
+        row["items"] for row in rows
+    )
     print_plain(
-        f"gate: the verdict on all items; median: items that half of {repeats:,} draws need; first look {rule.items:,} "
-        f"items.\nAt the median, screening saves {100 * saved:.0f} % of the compressed checkpoints' items."
+        f"gate: the verdict on all items; median: items that half of {repeats:,} draws"
+        f" need; first look {rule.items:,} items.\nAt the median, screening saves"
+        f" {100 * saved:.0f} % of the compressed checkpoints' items."
     )

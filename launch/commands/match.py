@@ -1,4 +1,5 @@
-"""`resurface match`: matcher models judge a run's responses; then it rebuilds the report."""
+"""`resurface match`: matcher models judge a run's responses; then it rebuilds the
+report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,37 +20,72 @@ CONTROLS = 30
 def match(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
     matcher: Annotated[list[str], typer.Option(help="a judge; several make a panel")],
-    everything: Annotated[bool, typer.Option("--all", help="judge right responses too: how far graders agree")] = False,
-    probes: Annotated[str, typer.Option(help=f"responses of {', '.join(answering_probes())}")] = "greedy",
-    controls: Annotated[int, typer.Option(min=0, help="control pairs per language")] = CONTROLS,
-    fit_only: Annotated[bool, typer.Option("--fit-only", help="an unfit judge has no vote in the panel")] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="judge right responses too: how far graders agree"),
+    ] = False,
+    probes: Annotated[
+        str, typer.Option(help=f"responses of {', '.join(answering_probes())}")
+    ] = "greedy",
+    controls: Annotated[
+        int, typer.Option(min=0, help="control pairs per language")
+    ] = CONTROLS,
+    fit_only: Annotated[
+        bool, typer.Option("--fit-only", help="an unfit judge has no vote in the panel")
+    ] = False,
     engine: Annotated[str, running(help=engines_help())] = "vllm",
     dtype: Annotated[str, models(help=f"{', '.join(DTYPES)}; as in eval")] = "auto",
-    trust_remote_code: Annotated[bool, models("--trust-remote-code", help="run the matcher's own code")] = False,
+    trust_remote_code: Annotated[
+        bool, models("--trust-remote-code", help="run the matcher's own code")
+    ] = False,
 ) -> None:
-    """Let other models judge whether a response means the same as the gold answer. The same command resumes.
+    """Let other models judge whether a response means the same as the gold answer.
+    The same command resumes.
 
-    Runs one engine at a time: each matcher judges the whole run. Each first judges control pairs with a known result;
-    a judge that fails them is named as unfit."""
+    Runs one engine at a time: each matcher judges the whole run. Each first judges
+    control pairs with a known result; a judge that fails them is named as unfit."""
     need_run(run)
-    chosen, config = match_request(probes, {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code})
+    chosen, config = match_request(
+        probes, {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
+    )
     from launch.matching import Asked, match_run
     from launch.process import captured
 
-    asked = Asked(probes=chosen, everything=everything, controls=controls, fit_only=fit_only)
-    with captured(console, run / "logs" / "match.log"), console.status("matching") as status:
-        matched = match_run(run, matcher, asked, engine=config, tell=lambda now: status.update(escape(now)), warn=warn)
+    asked = Asked(
+        probes=chosen, everything=everything, controls=controls, fit_only=fit_only
+    )
+    with (
+        captured(console, run / "logs" / "match.log"),
+        console.status("matching") as status,
+    ):
+        matched = match_run(
+            run,
+            matcher,
+            asked,
+            engine=config,
+            tell=lambda now: status.update(escape(now)),
+            warn=warn,
+        )
     for each in matched:
-        unjudged = f"; {each.too_long} are too long for the matcher's prompt" if each.too_long else ""
+        unjudged = (
+            f"; {each.too_long} are too long for the matcher's prompt"
+            if each.too_long
+            else ""
+        )
         if each.failed:
-            unjudged += f"; on {each.failed} the engine failed: the same command repeats them"
+            unjudged += (
+                f"; on {each.failed} the engine failed: the same command repeats them"
+            )
         print_plain(
-            f"{each.matcher}: {each.asked} pairs of item and response judged now; of {each.verdicts} responses with a "
-            f"verdict {each.yes} match the reference{unjudged}"
+            f"{each.matcher}: {each.asked} pairs of item and response judged now; of"
+            f" {each.verdicts} responses with a verdict {each.yes} match the"
+            f" reference{unjudged}"
         )
     from evaluator.metrics.tables.judges import words
     from evaluator.store.verdicts import read_controls
 
-    for line in words(read_controls(run), [each.matcher for each in matched], fit_only=fit_only):
+    for line in words(
+        read_controls(run), [each.matcher for each in matched], fit_only=fit_only
+    ):
         print_plain(line)
     finish(console, run, headline=False)

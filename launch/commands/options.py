@@ -26,12 +26,28 @@ def grouped(title: str) -> Callable[..., Any]:
     return partial(typer.Option, rich_help_panel=title)
 
 
-question, models, running, output = map(grouped, ("The questions", "The models", "How it runs", "The output"))
-Out = Annotated[Path, output("--out", help="the run directory; the same command resumes there")]
-Track = Annotated[str | None, output("--track", help="send finished checkpoints to mlflow or wandb")]
-Notify = Annotated[str | None, output("--notify", metavar="COMMAND", help="run it at the first failure and the end")]
-Prompts = Annotated[Path | None, question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again")]
-Date = Annotated[str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")]
+question, models, running, output = map(
+    grouped, ("The questions", "The models", "How it runs", "The output")
+)
+Out = Annotated[
+    Path, output("--out", help="the run directory; the same command resumes there")
+]
+Track = Annotated[
+    str | None, output("--track", help="send finished checkpoints to mlflow or wandb")
+]
+Notify = Annotated[
+    str | None,
+    output(
+        "--notify", metavar="COMMAND", help="run it at the first failure and the end"
+    ),
+]
+Prompts = Annotated[
+    Path | None,
+    question("--prompts", help="YAML, NAME: TEMPLATE; each poses the task again"),
+]
+Date = Annotated[
+    str | None, question(metavar="DAY", help="for chat templates, as 2026-01-31")
+]
 DTYPES: tuple[str, ...] = get_args(DType)
 
 
@@ -45,17 +61,31 @@ def eval_sweep(
     prompts: Path | None = None,
     kv_cache_dtype: str = AUTO_CACHE,
 ) -> SweepConfig:
-    """A sweep without pruning, from lists as typed. Raises InputError naming the option and the value."""
+    """A sweep without pruning, from lists as typed. Raises InputError naming the
+    option and the value."""
     models = names_of(checkpoints, "CHECKPOINT")
-    named = next((name for name, value in models.items() if base is not None and same_model(value, base)), None)
-    if base is not None and named is None:  # given by --base alone, or under a name that another checkpoint has
+    named = next(
+        (
+            name
+            for name, value in models.items()
+            if base is not None and same_model(value, base)
+        ),
+        None,
+    )
+    # given by --base alone, or under a name that another checkpoint has
+    if base is not None and named is None:
         models = names_of([base, *checkpoints], "CHECKPOINT and --base")
         named = model_name(base)
     lists = {
-        "languages": None if task["languages"] is None else listed("languages", task["languages"]),
+        "languages": (
+            None
+            if task["languages"] is None
+            else listed("languages", task["languages"])
+        ),
         "context_tokens": listed("context-tokens", str(task.get("context_tokens", 0))),
         "formats": each_known("format", listed("formats", task["formats"]), FORMATS),
-        "probes": task["probes"] and each_known("probe", listed("probes", task["probes"]), PROBES.names),
+        "probes": task["probes"]
+        and each_known("probe", listed("probes", task["probes"]), PROBES.names),
     }
     each_known("--engine", [engine["kind"]], ENGINES.names)
     each_known("--dtype", [engine["dtype"]], DTYPES)
@@ -80,23 +110,50 @@ def eval_sweep(
 
 
 def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
-    """A pruning by the options of `resurface prune`. Raises InputError naming the option and the value."""
-    method, sparsity, pattern = (options[name] for name in ("method", "sparsity", "pattern"))
+    """A pruning by the options of `resurface prune`. Raises InputError naming the
+    option and the value."""
+    method, sparsity, pattern = (
+        options[name] for name in ("method", "sparsity", "pattern")
+    )
     if method is None:
-        raise InputError(f"Missing option '--method': one of {', '.join(METHODS.names)}")
-    allowed = {"method": METHODS.names, "allocation": get_args(Allocation), "repair": get_args(Repair)}
+        raise InputError(
+            f"Missing option '--method': one of {', '.join(METHODS.names)}"
+        )
+    allowed = {
+        "method": METHODS.names,
+        "allocation": get_args(Allocation),
+        "repair": get_args(Repair),
+    }
     for name, known in (allowed | {"group": get_args(Group)}).items():
         if options[name] is not None:
             each_known(f"--{name}", [options[name]], known)
     if (sparsity is None) == (pattern is None):
-        given = "neither is given" if pattern is None else f"not both, --sparsity {sparsity} and --pattern {pattern}"
-        raise InputError(f"give one of --sparsity (as 0.5) and --pattern (as 2:4): {given}")
-    wanted = {name: options[name] for name in ("method", "allocation", "group", "repair", "seed")}
-    wanted |= {"source": source} | ({"sparsity": sparsity} if pattern is None else {"pattern": pattern})
+        given = (
+            "neither is given"
+            if pattern is None
+            else f"not both, --sparsity {sparsity} and --pattern {pattern}"
+        )
+        raise InputError(
+            f"give one of --sparsity (as 0.5) and --pattern (as 2:4): {given}"
+        )
+    wanted = {
+        name: options[name]
+        for name in ("method", "allocation", "group", "repair", "seed")
+    }
+    wanted |= {"source": source} | (
+        {"sparsity": sparsity} if pattern is None else {"pattern": pattern}
+    )
     if needs_calibration(method, options["allocation"], options["repair"]):
         if options["calibration"] is None and not METHODS[method].needs_calibration:
-            reason = "--allocation owl" if options["allocation"] == "owl" else f"--repair {options['repair']}"
-            raise InputError(f"Missing option '--calibration': {reason} looks at text (c4, gazetteer, text:FILE)")
+            reason = (
+                "--allocation owl"
+                if options["allocation"] == "owl"
+                else f"--repair {options['repair']}"
+            )
+            raise InputError(
+                f"Missing option '--calibration': {reason} looks at text (c4,"
+                " gazetteer, text:FILE)"
+            )
         calibration = {name: options[name] for name in ("samples", "sequence_length")}
         wanted["calibration"] = calibration | {"source": options["calibration"] or "c4"}
     config = validated(PruneConfig, wanted, "resurface prune", as_option)
@@ -105,16 +162,22 @@ def prune_request(source: Path, options: Mapping[str, Any]) -> PruneConfig:
     return config.model_copy(update={"calibration": spelled_source(config.calibration)})
 
 
-def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], EngineConfig]:
-    """The probes and the engine of `resurface match`. Raises InputError naming the option and the value."""
+def match_request(
+    probes: str, engine: Mapping[str, Any]
+) -> tuple[list[str], EngineConfig]:
+    """The probes and the engine of `resurface match`. Raises InputError naming the
+    option and the value."""
     each_known("--engine", [engine["kind"]], ENGINES.names)
     each_known("--dtype", [engine["dtype"]], DTYPES)
-    chosen = each_known("probe with responses", listed("probes", probes), answering_probes())
+    chosen = each_known(
+        "probe with responses", listed("probes", probes), answering_probes()
+    )
     return chosen, validated(EngineConfig, engine, "resurface match", as_option)
 
 
 def as_option(location: tuple[int | str, ...]) -> str:
-    """The option of a field: tasks.0.items is --items. Empty for a whole task, which has no option."""
+    """The option of a field: tasks.0.items is --items. Empty for a whole task, which
+    has no option."""
     inside = location[2:] if location[:2] == ("tasks", 0) else location
     name = next((part for part in reversed(inside) if isinstance(part, str)), None)
     name = {"kv_cache": "kv_cache_dtype"}.get(name or "", name)

@@ -30,52 +30,108 @@ _LINES = 10  # of progress, about, where there is no terminal
 
 def prune(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help=f"required to prune: a directory, a hub id, or '{BUNDLED}'")
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help=f"required to prune: a directory, a hub id, or '{BUNDLED}'",
+        ),
     ] = None,
     method: Annotated[
-        str | None, removal(help="required to prune; see `resurface methods`", autocompletion=lambda: METHODS.names)
+        str | None,
+        removal(
+            help="required to prune; see `resurface methods`",
+            autocompletion=lambda: METHODS.names,
+        ),
     ] = None,
-    sparsity: Annotated[float | None, removal(help="share of zeros, or of removed layers, heads or channels")] = None,
+    sparsity: Annotated[
+        float | None,
+        removal(help="share of zeros, or of removed layers, heads or channels"),
+    ] = None,
     pattern: Annotated[
-        str | None, removal(help="N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28")
+        str | None,
+        removal(
+            help="N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28"
+        ),
     ] = None,
     allocation: Annotated[
-        str, removal(help=f"{', '.join(get_args(Allocation))} (spares layers with outliers)")
+        str,
+        removal(
+            help=f"{', '.join(get_args(Allocation))} (spares layers with outliers)"
+        ),
     ] = "uniform",
     group: Annotated[
-        str | None, removal(help=f"remove the least of each: {', '.join(get_args(Group))}; default: the method's")
+        str | None,
+        removal(
+            help=(
+                f"remove the least of each: {', '.join(get_args(Group))}; default: the"
+                " method's"
+            )
+        ),
     ] = None,
-    repair: Annotated[str, removal(help=f"fit what is left: {', '.join(get_args(Repair))}")] = "none",
-    calibration: Annotated[str | None, text(help="c4 (default); see `resurface methods`")] = None,
+    repair: Annotated[
+        str, removal(help=f"fit what is left: {', '.join(get_args(Repair))}")
+    ] = "none",
+    calibration: Annotated[
+        str | None, text(help="c4 (default); see `resurface methods`")
+    ] = None,
     samples: Annotated[int, text(help="passages")] = 128,
     sequence_length: Annotated[int, text(help="tokens per passage at most")] = 2048,
     seed: Annotated[int, text(help="of the choice of passages")] = 0,
-    out: Annotated[Path | None, output("--out", help="the pruned checkpoint's directory; not with --verify")] = None,
+    out: Annotated[
+        Path | None,
+        output("--out", help="the pruned checkpoint's directory; not with --verify"),
+    ] = None,
     push: Annotated[
-        str | None, output(metavar="ORG/NAME", help="upload to the hub; without MODEL, the checkpoint in --out")
+        str | None,
+        output(
+            metavar="ORG/NAME",
+            help="upload to the hub; without MODEL, the checkpoint in --out",
+        ),
     ] = None,
     run: Annotated[
-        Path | None, output("--run", help="with --push: a run that evaluated it, whose results the card shows")
+        Path | None,
+        output(
+            "--run",
+            help="with --push: a run that evaluated it, whose results the card shows",
+        ),
     ] = None,
-    public: Annotated[bool, output("--public", help="with --push: make a new repository public")] = False,
-    verify: Annotated[Path | None, output(help="compare a pruned checkpoint with its manifest")] = None,
+    public: Annotated[
+        bool, output("--public", help="with --push: make a new repository public")
+    ] = False,
+    verify: Annotated[
+        Path | None, output(help="compare a pruned checkpoint with its manifest")
+    ] = None,
 ) -> None:
-    """Prune a checkpoint. vLLM, transformers and others load the result. --verify checks one, --push uploads one."""
-    options = {name: value for name, value in locals().items() if name in PRUNE_DEFAULTS}
-    changed = [f"--{name.replace('_', '-')}" for name, value in options.items() if value != PRUNE_DEFAULTS[name]]
+    """Prune a checkpoint. vLLM, transformers and others load the result. --verify
+    checks one, --push uploads one."""
+    options = {
+        name: value for name, value in locals().items() if name in PRUNE_DEFAULTS
+    }
+    changed = [
+        f"--{name.replace('_', '-')}"
+        for name, value in options.items()
+        if value != PRUNE_DEFAULTS[name]
+    ]
     if push is None and (run is not None or public):
         raise InputError("--run and --public go with --push")
     if verify is not None:
         more = {"MODEL": model, "--out": out, "--push": push}
-        if ignored := [name for name, value in more.items() if value is not None] + changed:
-            raise InputError(f"--verify takes no {', '.join(ignored)}: it only checks an existing checkpoint")
+        if (
+            ignored := [name for name, value in more.items() if value is not None]
+            + changed
+        ):
+            raise InputError(
+                f"--verify takes no {', '.join(ignored)}: it only checks an existing"
+                " checkpoint"
+            )
         raise typer.Exit(run_verify(verify))
     if push is None:
         run_prune(model, out, options)
         return
     if model is None and changed:
         raise InputError(
-            f"Missing argument 'MODEL': the dense checkpoint; without one, --push takes no {', '.join(changed)}"
+            "Missing argument 'MODEL': the dense checkpoint; without one, --push takes"
+            f" no {', '.join(changed)}"
         )
     run_push(push, model, out, options, run, public=public)
 
@@ -89,9 +145,13 @@ PRUNE_DEFAULTS = {
 
 
 def run_prune(
-    model: str | None, out: Path | None, options: Mapping[str, Any], checked: Callable[[], None] | None = None
+    model: str | None,
+    out: Path | None,
+    options: Mapping[str, Any],
+    checked: Callable[[], None] | None = None,
 ) -> None:
-    """Prune `model` into `out`; `checked` is called once all is checked. Raises InputError or JobError."""
+    """Prune `model` into `out`; `checked` is called once all is checked. Raises
+    InputError or JobError."""
     if model is None:
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
@@ -114,41 +174,67 @@ def run_prune(
 
         def progress(done: int, total: int) -> None:
             status.update(f"pruning: {done}/{total} layers")
-            if not console.is_terminal and (done == total or done % max(1, total // _LINES) == 0):
+            if not console.is_terminal and (
+                done == total or done % max(1, total // _LINES) == 0
+            ):
                 console.print(f"pruning: {done}/{total} layers", highlight=False)
 
-        manifest = make(config, out, sources=SOURCES, provenance=provenance(), progress=progress)
-    of = "of the pruned matrices" if manifest.removed is None else "of the weights in the layers' matrices"
+        manifest = make(
+            config, out, sources=SOURCES, provenance=provenance(), progress=progress
+        )
+    of = (
+        "of the pruned matrices"
+        if manifest.removed is None
+        else "of the weights in the layers' matrices"
+    )
     lines = [
-        f"{_method_of(manifest)}: measured sparsity {manifest.measured_sparsity:.6f} {of}, {manifest.seconds:.1f} s"
+        f"{_method_of(manifest)}: measured sparsity"
+        f" {manifest.measured_sparsity:.6f} {of}, {manifest.seconds:.1f} s"
     ]
     if manifest.removed is not None and manifest.removed.unit == "layers":
-        lines.append(f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}")
+        lines.append(
+            f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}"
+        )
     if manifest.calibration is not None:
         tokens = manifest.calibration.tokens
         lines.append(f"calibration: {tokens:,} tokens")
         if tokens < FEW_TOKENS:
-            warn(f"calibration: {tokens:,} tokens are few: give longer texts, or more --samples")
+            warn(
+                f"calibration: {tokens:,} tokens are few: give longer texts, or more"
+                " --samples"
+            )
     for line in (*lines, f"checkpoint: {out}"):
         print_plain(line)
 
 
 def run_push(
-    name: str, model: str | None, out: Path | None, options: Mapping[str, Any], run: Path | None, *, public: bool
+    name: str,
+    model: str | None,
+    out: Path | None,
+    options: Mapping[str, Any],
+    run: Path | None,
+    *,
+    public: bool,
 ) -> None:
-    """Upload a checkpoint that exists or is pruned from `model`, if the hub takes it. Raises InputError or JobError."""
+    """Upload a checkpoint that exists or is pruned from `model`, if the hub takes
+    it. Raises InputError or JobError."""
     from launch.trackers import hub
 
     hub.check_repository(name)
     if model is None:
         if out is None:
-            raise InputError("Missing option '--out': the sparse checkpoint's directory")
+            raise InputError(
+                "Missing option '--out': the sparse checkpoint's directory"
+            )
         manifest = hub.whole(out)
         fates = [] if run is None else hub.fates_of(out, run)
         hub.open_repository(name, public=public)
     else:
         if run is not None:
-            raise InputError("--run: this checkpoint is not pruned yet, so it has no run: push it later, without MODEL")
+            raise InputError(
+                "--run: this checkpoint is not pruned yet, so it has no run: push it"
+                " later, without MODEL"
+            )
 
         run_prune(model, out, options, lambda: hub.open_repository(name, public=public))
         assert out is not None
@@ -163,13 +249,17 @@ def run_push(
 
 
 def run_verify(directory: Path) -> int:
-    """Print one line and return 0, or a line per problem and 1. Raises InputError without a readable manifest."""
+    """Print one line and return 0, or a line per problem and 1. Raises InputError
+    without a readable manifest."""
     from pruning.output.manifest import MANIFEST_NAME, read_manifest
     from pruning.verify import examine
 
     manifest = read_manifest(directory)
     if manifest is None:
-        raise InputError(f"--verify: {str(directory)!r} is no pruned checkpoint: there is no {MANIFEST_NAME}")
+        raise InputError(
+            f"--verify: {str(directory)!r} is no pruned checkpoint: there is no"
+            f" {MANIFEST_NAME}"
+        )
     verdict = examine(directory)
     for problem in verdict.problems:
         errors.print(f"[red]error:[/red] {escape(problem)}", highlight=False)
@@ -177,8 +267,15 @@ def run_verify(directory: Path) -> int:
         return 1
     what = f"{len(manifest.matrices)} matrices"
     if manifest.removed is not None:
-        what = "source not found here" if verdict.source is None else f"the rest equals {verdict.source}"
-    sound = f"{directory}: sound: {len(manifest.files)} files, {what}, {_method_of(manifest)}"
+        what = (
+            "source not found here"
+            if verdict.source is None
+            else f"the rest equals {verdict.source}"
+        )
+    sound = (
+        f"{directory}: sound: {len(manifest.files)} files, {what},"
+        f" {_method_of(manifest)}"
+    )
     print_plain(f"{sound}, measured sparsity {manifest.measured_sparsity:.6f}")
     return 0
 

@@ -1,4 +1,5 @@
-"""`resurface report` and `resurface export`: a run's tables and page with the headline, or another tool's format."""
+"""`resurface report` and `resurface export`: a run's tables and page with the
+headline, or another tool's format."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from launch.run.decide.assignments import Outcome
 
 
-def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+) -> None:
     """Rebuild tables/ and report/ from the records alone."""
     need_run(run)
     finish(console, run)
@@ -29,11 +32,21 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run direct
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
     lm_eval: Annotated[
-        bool, typer.Option("--lm-eval", help="required: results_*.json and samples_*.jsonl as lm-eval 0.4 writes them")
+        bool,
+        typer.Option(
+            "--lm-eval",
+            help=(
+                "required: results_*.json and samples_*.jsonl as lm-eval 0.4 writes"
+                " them"
+            ),
+        ),
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="a folder (default: RUN/lm-eval)")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="a folder (default: RUN/lm-eval)")
+    ] = None,
 ) -> None:
-    """Write a run's answers as files of lm-eval. --lm-eval is the only format, and required."""
+    """Write a run's answers as files of lm-eval. --lm-eval is the only format, and
+    required."""
     if not lm_eval:
         raise InputError("Missing option '--lm-eval': the format to write")
     need_run(run)
@@ -44,8 +57,15 @@ def export(
     print_plain(f"{len(files)} files in {folder}")
 
 
-def finish(console: Console, run_dir: Path, outcome: Outcome | None = None, *, headline: bool = True) -> None:
-    """Write tables and report, print the headline. Raises ResurfaceError at the end if a plugin's table failed."""
+def finish(
+    console: Console,
+    run_dir: Path,
+    outcome: Outcome | None = None,
+    *,
+    headline: bool = True,
+) -> None:
+    """Write tables and report, print the headline. Raises ResurfaceError at the end
+    if a plugin's table failed."""
     from evaluator.report import write_report
 
     report = write_report(run_dir)
@@ -54,13 +74,18 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None, *, h
         _headline(console, results)
     if outcome is not None and outcome.items:
         console.print(
-            f"{outcome.items} items in {outcome.seconds:.1f} s: {outcome.items / outcome.seconds:.1f} items/s, "
-            "pruning and start included",
+            f"{outcome.items} items in {outcome.seconds:.1f} s:"
+            f" {outcome.items / outcome.seconds:.1f} items/s, pruning and start"
+            " included",
             highlight=False,
         )
-    console.print(f"report: {escape(str(report.page))}", highlight=False, soft_wrap=True)
+    console.print(
+        f"report: {escape(str(report.page))}", highlight=False, soft_wrap=True
+    )
     if results.failures:
-        raise ResurfaceError(f"{'; '.join(results.failures.values())}; the report has the other tables")
+        raise ResurfaceError(
+            f"{'; '.join(results.failures.values())}; the report has the other tables"
+        )
 
 
 def _headline(console: Console, results: Results) -> None:
@@ -68,54 +93,96 @@ def _headline(console: Console, results: Results) -> None:
     from evaluator.metrics.columns import rows_of
     from evaluator.metrics.headline import COLUMNS
 
-    shown = [column for column in COLUMNS if column.short and results.headline[column.name].notna().any()]
+    shown = [
+        column
+        for column in COLUMNS
+        if column.short and results.headline[column.name].notna().any()
+    ]
     for task, rows in results.headline.groupby("task", sort=False):
         # Short headings without units keep the table within 80 columns.
-        table = empty_table(["checkpoint", *(column.short for column in shown)], {"checkpoint"})
-        table.title, table.title_justify = escape(f"{task}: what can it still say?"), "left"
+        table = empty_table(
+            ["checkpoint", *(column.short for column in shown)], {"checkpoint"}
+        )
+        table.title, table.title_justify = (
+            escape(f"{task}: what can it still say?"),
+            "left",
+        )
         table.show_edge = False
         for row in rows_of(rows):
-            table.add_row(escape(row["checkpoint"]), *(column.shown(row, narrow=True) for column in shown))
+            table.add_row(
+                escape(row["checkpoint"]),
+                *(column.shown(row, narrow=True) for column in shown),
+            )
         console.print(table)
         console.print()
     if results.missed:
         console.print(results.missed, highlight=False, markup=False, soft_wrap=True)
     for column in shown:
-        console.print(f"{column.short:<8} {column.meaning}", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"{column.short:<8} {column.meaning}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     console.print(f"\n{escape(results.sentence)}", highlight=False, soft_wrap=True)
     if results.verdicts:
-        console.print(f"gate: {escape(summary(results.verdicts))}", highlight=False, soft_wrap=True)
+        console.print(
+            f"gate: {escape(summary(results.verdicts))}",
+            highlight=False,
+            soft_wrap=True,
+        )
     _left_out(console, results.left_out)
     _truncation(console, results.tables["accuracy"].frame)
 
 
 def _left_out(console: Console, table: pd.DataFrame) -> None:
-    """Print the unmeasured items, a line per reason. Each language counts the most items of any checkpoint."""
+    """Print the unmeasured items, a line per reason. Each language counts the most
+    items of any checkpoint."""
     from evaluator.metrics.inputs import ALL
 
     keys = ["task", "status", "reason", "format", "probe"]
-    most = table[table["language"] != ALL].groupby([*keys, "language"], sort=False)["n"].max().reset_index()
+    most = (
+        table[table["language"] != ALL]
+        .groupby([*keys, "language"], sort=False)["n"]
+        .max()
+        .reset_index()
+    )
     lines: dict[str, list[str]] = {}
     for (task, status, reason, form, probe), group in most.groupby(keys, sort=False):
         word = "excluded" if status == "excluded" else "failed"
-        counts = ", ".join(f"{row['language']} {row['n']}" for row in group.to_dict("records"))
+        counts = ", ".join(
+            f"{row['language']} {row['n']}" for row in group.to_dict("records")
+        )
         asked = f"{probe}" if form == "open" else f"{probe} of {form}"
         lines.setdefault(f"{task}: {word}, {reason}: {counts}", []).append(asked)
     for what, probes in lines.items():
-        console.print(f"{what} ({', '.join(probes)})", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"{what} ({', '.join(probes)})",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
     """Print the languages with contexts that were cut to fit the token cap."""
     keys = ["task", "format", "language"]
-    cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation"].astype("float64") > 0)]
+    cut = accuracy[
+        (accuracy["probe"] == "greedy") & (accuracy["truncation"].astype("float64") > 0)
+    ]
     rates = cut.groupby(keys, sort=False)["truncation"].max().reset_index()
     if rates.empty:
         return
     from evaluator.metrics.columns import rounded
 
     table = empty_table((*keys, "truncated"), keys, between=1)
-    table.title, table.title_justify = "contexts cut to fit the prompt's token cap", "left"
+    table.title, table.title_justify = (
+        "contexts cut to fit the prompt's token cap",
+        "left",
+    )
     for row in rates.to_dict("records"):
-        table.add_row(*(escape(row[name]) for name in keys), f"{rounded(100 * row['truncation'], 1)} %")
+        table.add_row(
+            *(escape(row[name]) for name in keys),
+            f"{rounded(100 * row['truncation'], 1)} %",
+        )
     console.print(table)

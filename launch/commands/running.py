@@ -1,4 +1,5 @@
-"""`resurface demo`, `sweep` and `eval`: check, run, write the report, print what failed."""
+"""`resurface demo`, `sweep` and `eval`: check, run, write the report, print what
+failed."""
 
 from __future__ import annotations
 
@@ -58,9 +59,14 @@ _NAMED = 3  # checkpoints
 
 
 def run_and_report(
-    config: SweepConfig, out: Path, track: str | None = None, listeners: Listeners = (), notify: str | None = None
+    config: SweepConfig,
+    out: Path,
+    track: str | None = None,
+    listeners: Listeners = (),
+    notify: str | None = None,
 ) -> None:
-    """Run what is missing, then report. Raises InputError, ResurfaceError if it failed, typer.Exit(3) if a part did."""
+    """Run what is missing, then report. Raises InputError, ResurfaceError if it
+    failed, typer.Exit(3) if a part did."""
     tracker = notifying = None
     if notify is not None:
         from launch.trackers.notifying import Notifying, command_of
@@ -76,13 +82,24 @@ def run_and_report(
         ENGINES[config.engine.kind].check_here(config.engine)
         gpus = count_gpus()
         if gpus is not None:
-            sharing = config.sharing(weights=0, memory=1, gpus=gpus)  # the sizes of models and GPUs are not known yet
-            node = Node(node_id="", name=platform.node(), cpus=usable_cores(), gpus=gpus, driver=True, sharing=sharing)
-            place_engines([node], config.engine.tensor_parallel, config.resources.engines, spare=1)
+            # the sizes of models and GPUs are not known yet
+            sharing = config.sharing(weights=0, memory=1, gpus=gpus)
+            node = Node(
+                node_id="",
+                name=platform.node(),
+                cpus=usable_cores(),
+                gpus=gpus,
+                driver=True,
+                sharing=sharing,
+            )
+            place_engines(
+                [node], config.engine.tensor_parallel, config.resources.engines, spare=1
+            )
     from launch.run.decide.assignments import Event
 
     log, process = EventLog(out), str(this_process())
-    with ExitStack() as notified, ExitStack() as held:  # the run directory, until the report is written too
+    # the run directory, until the report is written too
+    with ExitStack() as notified, ExitStack() as held:
         try:
             lock = held.enter_context(hold(out, warn))
         except InputError:
@@ -98,7 +115,13 @@ def run_and_report(
         _run(config, lock, log, tracker, listeners)
 
 
-def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | None, listeners: Listeners) -> None:
+def _run(
+    config: SweepConfig,
+    lock: RunLock,
+    log: EventLog,
+    tracker: Tracker | None,
+    listeners: Listeners,
+) -> None:
     from launch.run.decide.assignments import Event
     from launch.run.work.progress import Progress
 
@@ -106,7 +129,9 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
     with ExitStack() as held:
         with Progress(console) as progress:
             for listener in (progress.on, log.on):
-                listener(Event(kind="phase", text="checking models, tasks and settings"))
+                listener(
+                    Event(kind="phase", text="checking models, tasks and settings")
+                )
             from launch.sweep.preflight import prepare
 
             prepared = prepare(config, out)
@@ -114,7 +139,8 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
                 progress.warned(note)
             for note in prepared.served:
                 progress.stage(note)
-            from launch.run.work.driver import open_run, run_sweep  # imports Ray: bad input is reported without it
+            # imports Ray: bad input is reported without it
+            from launch.run.work.driver import open_run, run_sweep
 
             directory = open_run(prepared, out, lock)
             log.accepted = True
@@ -122,19 +148,31 @@ def _run(config: SweepConfig, lock: RunLock, log: EventLog, tracker: Tracker | N
             if tracker is not None:
                 from launch.trackers.tracking import Tracking, flattened, tracked
 
-                document = flattened(config.model_dump(mode="json", exclude_defaults=True))
-                tracking = held.enter_context(Tracking(tracker, out, tracked(prepared), document, warn))
+                document = flattened(
+                    config.model_dump(mode="json", exclude_defaults=True)
+                )
+                tracking = held.enter_context(
+                    Tracking(tracker, out, tracked(prepared), document, warn)
+                )
                 listeners = [*listeners, tracking.on]
-            outcome = run_sweep(prepared, directory, progress, [_import_report, *listeners])
+            outcome = run_sweep(
+                prepared, directory, progress, [_import_report, *listeners]
+            )
             for listener in (progress.on, log.on):
                 listener(Event(kind="phase", text="writing tables and page"))
         finish(console, out, outcome)
         if tracking is not None and tracking.works:
-            tracking.results = [*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"]
+            tracking.results = [
+                *sorted((out / "tables").glob("*.csv")),
+                out / "report" / "index.html",
+            ]
             console.print(f"sending the report to {tracking.name}")
     if outcome.failures:
         where = out / "tables" / "failures.csv"
-        line = f"{summary(outcome.failures)}; see {where}; the same command repeats only these"
+        line = (
+            f"{summary(outcome.failures)}; see {where}; the same command repeats only"
+            " these"
+        )
         errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
         raise typer.Exit(WITH_FAILURES)
 
@@ -146,25 +184,34 @@ def _end_of(error: BaseException | None) -> Event:
     if error is None:
         return Event(kind="end", state="finished")
     if isinstance(error, typer.Exit):
-        return Event(kind="end", state="finished_with_failures", text="tables/failures.csv names what is missing")
+        return Event(
+            kind="end",
+            state="finished_with_failures",
+            text="tables/failures.csv names what is missing",
+        )
     if isinstance(error, KeyboardInterrupt | SystemExit):  # Ctrl-C, or SIGTERM
         return Event(kind="end", state="interrupted", text="the same command resumes")
     return Event(kind="end", state="failed", text=one_line(error))
 
 
 def _import_report(event: Event) -> None:
-    """Once a shard is stored: the imports take seconds, in which the engines work on."""
+    """Once a shard is stored: the imports take seconds, in which the engines work
+    on."""
     if event.kind == "advanced":
         with suppress(Exception):  # the report raises it again
             import evaluator.report  # noqa: F401
 
 
 def summary(failures: Sequence[Failure]) -> str:
-    """The failures in one line: the first few checkpoints, each with its first reason."""
+    """The failures in one line: the first few checkpoints, each with its first
+    reason."""
     first: dict[str, Failure] = {}
     for failure in failures:
         first.setdefault(failure.checkpoint, failure)
-    named = [f"{name} ({each.stage}: {one_line(each.reason)})" for name, each in first.items()]
+    named = [
+        f"{name} ({each.stage}: {one_line(each.reason)})"
+        for name, each in first.items()
+    ]
     count = "1 checkpoint" if len(named) == 1 else f"{len(named)} checkpoints"
     more = f", and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return f"{count}, wholly or in part: {', '.join(named[:_NAMED])}{more}"
@@ -174,48 +221,104 @@ PROBES_BY_DEFAULT = ",".join(EvalConfig.model_fields["probes"].default)
 
 
 def evaluate(
-    checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}")],
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}"),
+    ],
     *,
-    task: Annotated[str, question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names)],
-    languages: Annotated[str | None, question(help="names or codes; all by default")] = None,
+    task: Annotated[
+        str,
+        question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names),
+    ],
+    languages: Annotated[
+        str | None, question(help="names or codes; all by default")
+    ] = None,
     items: Annotated[int, question(help="per language; 0 = all")] = 200,
     formats: Annotated[str, question(help="see `resurface probes`")] = "open",
-    probes: Annotated[str | None, question(help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}")] = None,
-    options: Annotated[str | None, question(help="drawn distractors: alike (default) or any")] = None,
-    grading: Annotated[str, question(show_default=False, help="strict (default) or paper")] = "strict",
+    probes: Annotated[
+        str | None,
+        question(help=f"see `resurface probes`; default: {PROBES_BY_DEFAULT}"),
+    ] = None,
+    options: Annotated[
+        str | None, question(help="drawn distractors: alike (default) or any")
+    ] = None,
+    grading: Annotated[
+        str, question(show_default=False, help="strict (default) or paper")
+    ] = "strict",
     seed: Annotated[int, question(help="of distractors and samples")] = 0,
     max_new_tokens: Annotated[int, question(help="tokens of an answer")] = 32,
-    context_tokens: Annotated[str, question(metavar="N,...", help="longer contexts")] = "0",
-    chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
+    context_tokens: Annotated[
+        str, question(metavar="N,...", help="longer contexts")
+    ] = "0",
+    chat: Annotated[
+        bool, question("--chat", help="prompt through the tokenizer's chat template")
+    ] = False,
     thinking: Annotated[
-        str, question(show_default=False, metavar="off|on|N", help="think before answers; default off")
+        str,
+        question(
+            show_default=False,
+            metavar="off|on|N",
+            help="think before answers; default off",
+        ),
     ] = "off",
     date: Date = None,
     prompts: Prompts = None,
-    base: Annotated[str | None, models(help="the dense checkpoint that the others are compared with")] = None,
+    base: Annotated[
+        str | None,
+        models(help="the dense checkpoint that the others are compared with"),
+    ] = None,
     dtype: Annotated[
-        str, models(show_default=False, help=f"{', '.join(DTYPES)}; default auto: float32 on a CPU, its own on a GPU")
+        str,
+        models(
+            show_default=False,
+            help=(
+                f"{', '.join(DTYPES)}; default auto: float32 on a CPU, its own on a GPU"
+            ),
+        ),
     ] = "auto",
     kv_cache_dtype: Annotated[
-        str, models(metavar="D[,D]", help="of cached keys and values: auto, fp8, fp8_e5m2, ...; a variant each")
+        str,
+        models(
+            metavar="D[,D]",
+            help="of cached keys and values: auto, fp8, fp8_e5m2, ...; a variant each",
+        ),
     ] = AUTO_CACHE,
     mixed_dtypes: Annotated[
-        bool, models("--mixed-dtypes", help="permit another dtype than the base's; every table names it")
+        bool,
+        models(
+            "--mixed-dtypes",
+            help="permit another dtype than the base's; every table names it",
+        ),
     ] = False,
-    trust_remote_code: Annotated[bool, models("--trust-remote-code", help="run the checkpoint's own code")] = False,
+    trust_remote_code: Annotated[
+        bool, models("--trust-remote-code", help="run the checkpoint's own code")
+    ] = False,
     engine: Annotated[str, running(help=engines_help())] = "vllm",
-    scoring: Annotated[str, running(help="forced, or vLLM's slow prompt_logprobs")] = "forced",
-    engines: Annotated[int | None, running(help="engines to run; default one per GPU")] = None,
-    engines_per_gpu: Annotated[str, running(metavar="N", help="engines on one GPU; auto: 2 of small models")] = "1",
-    shard_items: Annotated[int, running(help="items per file, which a crash can lose")] = 20,
+    scoring: Annotated[
+        str, running(help="forced, or vLLM's slow prompt_logprobs")
+    ] = "forced",
+    engines: Annotated[
+        int | None, running(help="engines to run; default one per GPU")
+    ] = None,
+    engines_per_gpu: Annotated[
+        str, running(metavar="N", help="engines on one GPU; auto: 2 of small models")
+    ] = "1",
+    shard_items: Annotated[
+        int, running(help="items per file, which a crash can lose")
+    ] = 20,
     keep_references: Annotated[
-        bool, running("--keep-references", help="keep the distributions of probe fidelity after the run")
+        bool,
+        running(
+            "--keep-references",
+            help="keep the distributions of probe fidelity after the run",
+        ),
     ] = False,
     out: Out,
     track: Track = None,
     notify: Notify = None,
 ) -> None:
-    """Pose questions to checkpoints, compare them with their base, and write tables and page.
+    """Pose questions to checkpoints, compare them with their base, and write tables
+    and page.
 
     The same command resumes."""
     config = eval_sweep(
@@ -237,13 +340,27 @@ def evaluate(
 def sweep(
     recipe: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", help="YAML file or bundled recipe: demo, main, ...; small/main: small models"),
+        typer.Argument(
+            metavar="RECIPE",
+            help=(
+                "YAML file or bundled recipe: demo, main, ...; small/main: small models"
+            ),
+        ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="the run directory; required without --dry-run")] = None,
-    only: Annotated[
-        str | None, typer.Option(metavar="MODEL,...", help="evaluate only these models and their compressed versions")
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="the run directory; required without --dry-run"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="estimate time and disk; start nothing")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL,...",
+            help="evaluate only these models and their compressed versions",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="estimate time and disk; start nothing")
+    ] = False,
     track: Track = None,
     notify: Notify = None,
 ) -> None:
@@ -254,18 +371,22 @@ def sweep(
     if dry_run:
         print_estimate(console, config)
     elif out is None:
-        raise InputError("Missing option '--out': the directory where everything is written")
+        raise InputError(
+            "Missing option '--out': the directory where everything is written"
+        )
     else:
         run_and_report(config, out, track, notify=notify)
 
 
 def demo(out: Out = Path("runs/demo")) -> None:
-    """Prune the bundled model in five ways, pose the bundled questions, print the headline and write the report."""
+    """Prune the bundled model in five ways, pose the bundled questions, print the
+    headline and write the report."""
     run_and_report(load_sweep(RECIPES / "demo.yaml"), out)
 
 
 def print_estimate(console: Console, config: SweepConfig) -> None:
-    """Print a sweep's cost and the assumptions. Raises InputError as `estimate` does."""
+    """Print a sweep's cost and the assumptions. Raises InputError as `estimate`
+    does."""
     from launch.sweep.estimate import Work, assumptions, estimate, shared_by
 
     estimates = estimate(config)
@@ -274,7 +395,13 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     pruning = sum(each.compress_hours or 0.0 for each in sized)
     evaluation = sum(each.evaluation_hours or 0.0 for each in sized)
     gpu = count_gpus() != 0 or bool(os.environ.get("RAY_ADDRESS"))
-    numbers = ("items", "requests", "prompt tok", "gen. tok", *(("compress h", "eval h") if gpu else ()))
+    numbers = (
+        "items",
+        "requests",
+        "prompt tok",
+        "gen. tok",
+        *(("compress h", "eval h") if gpu else ()),
+    )
     costs = empty_table(("checkpoint", *numbers), {"checkpoint"})
     for each in estimates:
         cells = _cells(each.work, each.compress_hours, each.evaluation_hours)
@@ -289,22 +416,38 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
             how = ", ".join(PROBES[probe].describe(task) for probe in task.probes)
             how += f" (options: {task.options})" if task.draws_options else ""
             how += " (chat template)" if task.chat else ""
-            how += f" (thinking: {task.expected_thought} tokens assumed of a thought)" if task.thinks else ""
+            how += (
+                f" (thinking: {task.expected_thought} tokens assumed of a thought)"
+                if task.thinks
+                else ""
+            )
             asked.setdefault(f"{name}: {how}", []).append(each.job.name)
-    lines = [f"{what}; {len(names)} checkpoints: {', '.join(names)}" for what, names in asked.items()]
+    lines = [
+        f"{what}; {len(names)} checkpoints: {', '.join(names)}"
+        for what, names in asked.items()
+    ]
     jobs = sum(len(each.job.tasks) for each in estimates)
     lines.append(
-        f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task), {total.requests:,} requests, "
-        f"{total.prompt_tokens:,} prompt and {total.generated_tokens:,} generated tokens"
+        f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task),"
+        f" {total.requests:,} requests, {total.prompt_tokens:,} prompt and"
+        f" {total.generated_tokens:,} generated tokens"
         + (f", about {pruning + evaluation:.1f} GPU hours" if gpu else "")
     )
     caches = dict.fromkeys(each.job.kv_cache for each in estimates)
     if len(caches) > 1:
         starts = len({each.job.kv_cache for each in estimates if each.job.tasks})
-        lines.append(f"at least {starts} engine starts: no engine can change its cache ({', '.join(caches)})")
-    unsized = sorted({each.job.model for each in estimates if each.evaluation_hours is None})
+        lines.append(
+            f"at least {starts} engine starts: no engine can change its cache"
+            f" ({', '.join(caches)})"
+        )
+    unsized = sorted(
+        {each.job.model for each in estimates if each.evaluation_hours is None}
+    )
     if unsized and gpu:
-        lines.append(f"not in the hours, because their size is unknown here: {', '.join(unsized)}")
+        lines.append(
+            "not in the hours, because their size is unknown here:"
+            f" {', '.join(unsized)}"
+        )
     for text in (
         *lines,
         *_screened(config, estimates),
@@ -315,15 +458,20 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
 
 
 def _cells(work: Work, *hours: float | None) -> tuple[str, ...]:
-    """Items, requests, tokens of prompts, generated tokens, and hours, as the table shows them."""
+    """Items, requests, tokens of prompts, generated tokens, and hours, as the table
+    shows them."""
     counts = (work.prompt_tokens, work.generated_tokens)
-    tokens = (f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k" for count in counts)
+    tokens = (
+        f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"
+        for count in counts
+    )
     shown = ("?" if each is None else f"{each:.2f}" for each in hours)
     return (f"{work.items:,}", f"{work.requests:,}", *tokens, *shown)
 
 
 def _screened(config: SweepConfig, estimates: Sequence[JobEstimate]) -> Iterator[str]:
-    """The fewest and the most items of a screened sweep. Raises InputError if nothing can stop early."""
+    """The fewest and the most items of a screened sweep. Raises InputError if
+    nothing can stop early."""
     if config.screen is None:
         return
     jobs = [each.job for each in estimates]
@@ -333,8 +481,9 @@ def _screened(config: SweepConfig, estimates: Sequence[JobEstimate]) -> Iterator
     for (_, task), names in screened_groups(jobs).items():
         fewest -= len(names) * max(0, items[task] - config.screen.items)
     yield (
-        f"screening: the sweep evaluates from {fewest:,} to {most:,} items; the table and the hours show the most. "
-        f"The gate's first look has {config.screen.items:,} items"
+        f"screening: the sweep evaluates from {fewest:,} to {most:,} items; the table"
+        " and the hours show the most. The gate's first look has"
+        f" {config.screen.items:,} items"
     )
 
 
@@ -345,10 +494,22 @@ def _disk_space(estimates: Sequence[JobEstimate]) -> Iterator[str]:
         unknown = sum(size is None for size in sizes)
         more = f", and {unknown} of unknown size" if unknown else ""
         known = sum(filter(None, sizes)) / 2**30
-        yield f"compressed checkpoints in RUN/checkpoints, weights in bfloat16: about {known:.2f} GiB{more}"
-    kept = {each.job.name: each.references for each in estimates if each.references != 0}
+        yield (
+            "compressed checkpoints in RUN/checkpoints, weights in bfloat16: about"
+            f" {known:.2f} GiB{more}"
+        )
+    kept = {
+        each.job.name: each.references for each in estimates if each.references != 0
+    }
     if kept:
         unsized = sorted(name for name, size in kept.items() if size is None)
-        more = f", and those of {', '.join(unsized)} (vocabulary unknown here)" if unsized else ""
+        more = (
+            f", and those of {', '.join(unsized)} (vocabulary unknown here)"
+            if unsized
+            else ""
+        )
         known = sum(filter(None, kept.values())) / 2**30
-        yield f"distributions of bases in RUN/references until the run is finished: about {known:.2f} GiB{more}"
+        yield (
+            "distributions of bases in RUN/references until the run is finished: about"
+            f" {known:.2f} GiB{more}"
+        )

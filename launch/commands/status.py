@@ -22,18 +22,27 @@ if TYPE_CHECKING:
     from launch.status import RunStatus
 
 _LOOK_SECONDS = 2.0
-_ROWS = 24  # of tasks and checkpoints; a longer table shows only running and failed ones, and counts the rest
+# of tasks and checkpoints; a longer table shows only running and failed ones, and
+# counts the rest
+_ROWS = 24
 
 
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
-    watch: Annotated[bool, typer.Option("--watch", help="repeat every two seconds until the run ends")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON; with --watch, a line each time")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="repeat every two seconds until the run ends"),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON; with --watch, a line each time")
+    ] = False,
 ) -> None:
-    """Show what is done, running and failed, the time left, the engines and the last errors.
+    """Show what is done, running and failed, the time left, the engines and the last
+    errors.
 
-    Only reads the run's files, on any machine that sees them, also while the run works. "stale" means that the run did
-    not end and its driver is gone: the same command resumes it."""
+    Only reads the run's files, on any machine that sees them, also while the run
+    works. "stale" means that the run did not end and its driver is gone: the same
+    command resumes it."""
     from rich.live import Live
 
     from launch.status import read_status
@@ -63,41 +72,80 @@ def _page(found: RunStatus) -> RenderableType:
     if len(parts) > _ROWS:
         parts = [part for part in parts if part.state in ("running", "failed")][:_ROWS]
     if parts:
-        table = empty_table(("checkpoint", "task", "state", "done", "of"), ("checkpoint", "task"))
+        table = empty_table(
+            ("checkpoint", "task", "state", "done", "of"), ("checkpoint", "task")
+        )
         table.columns[2].justify = "left"
         for part in parts:
             of = "?" if part.total is None else str(part.total)
-            table.add_row(_plain(part.checkpoint), _plain(part.task), part.state, str(part.done), of)
+            table.add_row(
+                _plain(part.checkpoint),
+                _plain(part.task),
+                part.state,
+                str(part.done),
+                of,
+            )
         page.append(table)
     if len(parts) < len(found.parts):
-        page.append(_plain(f"and {len(found.parts) - len(parts)} more tasks of checkpoints; --json has them all"))
+        page.append(
+            _plain(
+                f"and {len(found.parts) - len(parts)} more tasks of checkpoints; --json"
+                " has them all"
+            )
+        )
     if found.engines:
         gpu = ("GPU",) if any(each.gpu for each in found.engines) else ()
-        columns = ("engine", *gpu, "state", "checkpoint", "task", "items", "seconds", "idle", "waiting")
+        columns = (
+            "engine",
+            *gpu,
+            "state",
+            "checkpoint",
+            "task",
+            "items",
+            "seconds",
+            "idle",
+            "waiting",
+        )
         table = empty_table(columns, (*gpu, "checkpoint", "task"))
         table.columns[1 + len(gpu)].justify = "left"
         for each in found.engines:
             table.add_row(
                 str(each.engine),
                 *([_plain(each.gpu)] if gpu else ()),
-                *(_plain(text or "") for text in (each.state, each.checkpoint, each.task)),
+                *(
+                    _plain(text or "")
+                    for text in (each.state, each.checkpoint, each.task)
+                ),
                 f"{each.done} of {each.items}" if each.items else "",
                 f"{each.seconds:.0f}" if each.seconds else "",
-                *("" if share is None else f"{100 * share:.0f} %" for share in (each.idle_share, each.waiting_share)),
+                *(
+                    "" if share is None else f"{100 * share:.0f} %"
+                    for share in (each.idle_share, each.waiting_share)
+                ),
             )
         page.append(table)
     if found.errors:
-        page += [_plain("last errors:"), *(_plain(f"  {error}") for error in found.errors)]
+        page += [
+            _plain("last errors:"),
+            *(_plain(f"  {error}") for error in found.errors),
+        ]
     return Group(*page)
 
 
 def _summary(found: RunStatus) -> Iterator[str]:
-    yield f"{found.run}: {found.state.replace('_', ' ')}" + (f": {found.why}" if found.why else "")
+    yield f"{found.run}: {found.state.replace('_', ' ')}" + (
+        f": {found.why}" if found.why else ""
+    )
     if found.driver is not None and found.state == "running":
         yield f"driver: {found.driver}"
     if (past := found.history).began is not None:
-        calls, deaths, retries = (past.counts.get(kind, 0) for kind in ("started", "died", "retried"))
-        yield f"began {past.began}; calls {calls}, deaths of engines {deaths}, retries {retries}"
+        calls, deaths, retries = (
+            past.counts.get(kind, 0) for kind in ("started", "died", "retried")
+        )
+        yield (
+            f"began {past.began}; calls {calls}, deaths of engines {deaths}, retries"
+            f" {retries}"
+        )
     if found.to_prune and found.pruned is not None and found.pruned < found.to_prune:
         yield f"compressed {found.pruned} of {found.to_prune} checkpoints"
     counts = [
@@ -106,15 +154,27 @@ def _summary(found: RunStatus) -> Iterator[str]:
         if found.count(state)
     ]
     yield f"{found.checkpoints} checkpoints; tasks: {', '.join(counts) or 'none'}"
-    items = f"{found.done} items" if found.total is None else f"{found.done} of {found.total} items"
+    items = (
+        f"{found.done} items"
+        if found.total is None
+        else f"{found.done} of {found.total} items"
+    )
     if found.items_per_second is not None:
         items += f", {found.items_per_second:.1f} items/s"
     if found.seconds_left is not None:
-        unpruned = ", pruning not counted" if found.to_prune and found.pruned != found.to_prune else ""
+        unpruned = (
+            ", pruning not counted"
+            if found.to_prune and found.pruned != found.to_prune
+            else ""
+        )
         items += f", {timedelta(seconds=round(found.seconds_left))} left{unpruned}"
     yield items
 
 
 def _plain(text: str) -> Text:
     """A text without markup and control characters: its file may be anybody's."""
-    return Text("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))
+    return Text(
+        "".join(
+            each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text
+        )
+    )

@@ -1,4 +1,5 @@
-"""`resurface tasks`, `probes` and `methods` list these; `show-prompt` shows one item's exact prompts and tokens."""
+"""`resurface tasks`, `probes` and `methods` list these; `show-prompt` shows one
+item's exact prompts and tokens."""
 
 from __future__ import annotations
 
@@ -42,16 +43,24 @@ FORMATS_HELP: Mapping[Format, str] = {
 
 
 def tasks(
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="show a sample and its prompts")] = None,
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="[TASK]", help="show a sample and its prompts"),
+    ] = None,
 ) -> None:
     """List the tasks, or show one with a sample item and its prompts. Needs no network.
 
-    Samples were made for this command. `resurface show-prompt` shows an item of the data, in a model's tokens."""
+    Samples were made for this command. `resurface show-prompt` shows an item of the
+    data, in a model's tokens.
+    """
     if task is not None:
         printed("\n".join([*_described(TASKS[task]), ""]))
         return
     _print_list("task", ((_spelled(each), each.help) for each in TASKS))
-    print_plain("[:DIR]: the data set is on the hub, or in DIR. `resurface tasks TASK` shows a sample and its prompts.")
+    print_plain(
+        "[:DIR]: the data set is on the hub, or in DIR. `resurface tasks TASK` shows a"
+        " sample and its prompts."
+    )
 
 
 def probes() -> None:
@@ -97,45 +106,76 @@ def _described(task: Task) -> Iterator[str]:
     item = task.sample()
     options = choose_options(item, [item], seed=0) if item.options else None
     prompts = {
-        f"sample, the prompt of the {'probe choice' if task.choice_only else 'format open'}": prompt_text(item, "open")
+        f"sample, the prompt of the {'probe choice' if task.choice_only else 'format open'}": prompt_text(
+            item, "open"
+        )
     }
     if options is not None and not task.choice_only:
-        prompts["the prompt of the format shown"] = prompt_text(item, "shown", options.texts)
+        prompts["the prompt of the format shown"] = prompt_text(
+            item, "shown", options.texts
+        )
     for title, text in prompts.items():
         yield f"  {title}:"
         yield from (f"    | {line}".rstrip() for line in text.split("\n"))
     if options is None:
         yield f"  right: {' / '.join(item.answers)}"
-        yield "  choice: the answer among three answers of other questions in its language"
+        yield (
+            "  choice: the answer among three answers of other questions in its"
+            " language"
+        )
         return
     yield "  choice, scored after the first prompt (* is right):"
-    yield from (f"  {'*' if number == options.gold else ' '} {text}" for number, text in enumerate(options.texts))
+    yield from (
+        f"  {'*' if number == options.gold else ' '} {text}"
+        for number, text in enumerate(options.texts)
+    )
 
 
 SAMPLE = "sample"
 
 
 def show_prompt(
-    task: Annotated[str, question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names)],
-    model: Annotated[str, typer.Option(help="directory, hub id, 'bundled': for its tokenizer")],
-    item: Annotated[str | None, question(help="an item's id, or 'sample'; default: the first item")] = None,
-    languages: Annotated[str | None, question(help="names or codes; for an id that several languages have")] = None,
-    formats: Annotated[str, question(help="what prompts show; see `resurface probes`")] = "open",
-    chat: Annotated[bool, question("--chat", help="prompt through the tokenizer's chat template")] = False,
-    items: Annotated[int, question(min=0, help="as in eval; decides one_shot's example")] = 200,
+    task: Annotated[
+        str,
+        question(help="one of `resurface tasks`", autocompletion=lambda: TASKS.names),
+    ],
+    model: Annotated[
+        str, typer.Option(help="directory, hub id, 'bundled': for its tokenizer")
+    ],
+    item: Annotated[
+        str | None, question(help="an item's id, or 'sample'; default: the first item")
+    ] = None,
+    languages: Annotated[
+        str | None,
+        question(help="names or codes; for an id that several languages have"),
+    ] = None,
+    formats: Annotated[
+        str, question(help="what prompts show; see `resurface probes`")
+    ] = "open",
+    chat: Annotated[
+        bool, question("--chat", help="prompt through the tokenizer's chat template")
+    ] = False,
+    items: Annotated[
+        int, question(min=0, help="as in eval; decides one_shot's example")
+    ] = 200,
     seed: Annotated[int, question(min=0, help="of distractors")] = 0,
-    options: Annotated[str, question(help="how distractors are drawn: any, alike")] = "alike",
+    options: Annotated[
+        str, question(help="how distractors are drawn: any, alike")
+    ] = "alike",
     date: Date = None,
     prompts: Prompts = None,
     prompt: Annotated[str | None, question(help="only this one of --prompts")] = None,
 ) -> None:
-    """Print an item's prompt, its tokens, and the options that choice scores. Starts no engine."""
+    """Print an item's prompt, its tokens, and the options that choice scores. Starts
+    no engine."""
     asked = each_known("format", listed("formats", formats), FORMATS)
     wanted = tuple(form for form in FORMATS if form in asked)
     if options not in get_args(DrawnOptions):
         raise unknown("--options", options, get_args(DrawnOptions))
     templates = _templates(prompts, prompt)
-    data, found = _found(task, item, None if languages is None else listed("languages", languages))
+    data, found = _found(
+        task, item, None if languages is None else listed("languages", languages)
+    )
     from evaluator.asking.prompts import Prompter
     from evaluator.asking.trial import try_prompts
     from evaluator.checkpoints.tokenizer import load_tokenizer
@@ -149,29 +189,54 @@ def show_prompt(
     except ValueError as error:
         raise InputError(f"--date: {date!r}: {error}") from error
     tokenizer = load_tokenizer(resolve_model(model))
-    caps = {name: EvalConfig.model_fields[name].default for name in ("prompt_tokens", "one_shot_prompt_tokens")}
+    caps = {
+        name: EvalConfig.model_fields[name].default
+        for name in ("prompt_tokens", "one_shot_prompt_tokens")
+    }
     config = EvalConfig.model_validate(
-        {"task": task, "items": items, "seed": seed, "formats": wanted, "probes": ("choice",), "options": options}
+        {
+            "task": task,
+            "items": items,
+            "seed": seed,
+            "formats": wanted,
+            "probes": ("choice",),
+            "options": options,
+        }
     )
     blocks = []
     for template, format in product(templates, wanted):
         if template is not None and (why := misfit([format], template)):
             raise InputError(f"format {why}")
-        question = _question(data, found, config.model_copy(update={"template": template}))
+        question = _question(
+            data, found, config.model_copy(update={"template": template})
+        )
         if not question.can_pose(format):
-            raise InputError(f"item {found.item_id!r}: format {format!r}: {question.why_not(format)}")
+            raise InputError(
+                f"item {found.item_id!r}: format {format!r}: {question.why_not(format)}"
+            )
         candidates = question.candidates.get(format, ())
         if template is not None:
             try_prompts(template, [(found, candidates)])
-        prompter = Prompter(tokenizer, chat=chat, template=template, date=shown_day, **caps)
-        shown = prompter.build(found, format, candidates=candidates, exemplar=question.exemplar)
-        heading = [] if prompts is None else [f"prompt {PAPER if template is None else template.name}"]
-        blocks.append("\n".join([*heading, *_shown(question, shown, format, prompter, tokenizer)]))
+        prompter = Prompter(
+            tokenizer, chat=chat, template=template, date=shown_day, **caps
+        )
+        shown = prompter.build(
+            found, format, candidates=candidates, exemplar=question.exemplar
+        )
+        heading = (
+            []
+            if prompts is None
+            else [f"prompt {PAPER if template is None else template.name}"]
+        )
+        blocks.append(
+            "\n".join([*heading, *_shown(question, shown, format, prompter, tokenizer)])
+        )
     printed("\n\n".join(blocks))
 
 
 def _templates(file: Path | None, only: str | None) -> list[PromptTemplate | None]:
-    """The prompts to show; None is the paper's. Raises InputError for an unknown name."""
+    """The prompts to show; None is the paper's. Raises InputError for an unknown
+    name."""
     from evaluator.asking.templates import PromptTemplate
     from launch.sweep.config import read_prompts
 
@@ -179,26 +244,40 @@ def _templates(file: Path | None, only: str | None) -> list[PromptTemplate | Non
     if only not in (None, PAPER, *texts):
         raise unknown("prompt", str(only), [PAPER, *texts])
     names = [PAPER, *texts] if only is None else [only]
-    return [None if name == PAPER else PromptTemplate(name=name, text=texts[name]) for name in names]
+    return [
+        None if name == PAPER else PromptTemplate(name=name, text=texts[name])
+        for name in names
+    ]
 
 
 def _question(data: TaskData, item: Item, config: EvalConfig) -> Question:
-    """The item as `questions_of` poses it. Raises InputError for one that is excluded."""
+    """The item as `questions_of` poses it. Raises InputError for one that is
+    excluded."""
     from evaluator.probes.planning import questions_of
 
     if not item.answers:
-        raise InputError(f"task {config.task!r}, item {item.item_id!r}: no right answer, so that it is excluded")
+        raise InputError(
+            f"task {config.task!r}, item {item.item_id!r}: no right answer, so that it"
+            " is excluded"
+        )
     pools = {item.language: data.every_pool[item.language]}
-    one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
-    # A run might not select this item. Its prompt is the same then, except for the example of one_shot.
+    one = TaskData(
+        name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool
+    )
+    # A run might not select this item. Its prompt is the same then, except for the
+    # example of one_shot.
     for count in (config.items, 0):
-        for posed in questions_of(one, config.model_copy(update={"items": count}), refuse=False):
+        for posed in questions_of(
+            one, config.model_copy(update={"items": count}), refuse=False
+        ):
             if posed.item is item:
                 return posed
     raise AssertionError("every item of the pool is asked")
 
 
-def _found(task: str, item_id: str | None, languages: Sequence[str] | None) -> tuple[TaskData, Item]:
+def _found(
+    task: str, item_id: str | None, languages: Sequence[str] | None
+) -> tuple[TaskData, Item]:
     parsed = TaskSpec.parse(task)
     if parsed.task.kind == "text":
         raise InputError(f"task {task!r}: a text has no items, and no prompts")
@@ -213,20 +292,31 @@ def _found(task: str, item_id: str | None, languages: Sequence[str] | None) -> t
     same = [item for item in known if item.item_id == item_id]
     if not same:
         raise InputError(
-            f"task {task!r}: there is no item {item_id!r} (the first are {', '.join(i.item_id for i in known[:3])})"
+            f"task {task!r}: there is no item {item_id!r} (the first are"
+            f" {', '.join(i.item_id for i in known[:3])})"
         )
     if len(same) > 1:
         several = ", ".join(item.language for item in same)
         raise InputError(
-            f"task {task!r}: item {item_id!r} is in several languages: name one with --languages ({several})"
+            f"task {task!r}: item {item_id!r} is in several languages: name one with"
+            f" --languages ({several})"
         )
     return data, same[0]
 
 
-def _shown(question: Question, prompt: Prompt, format: Format, prompter: Prompter, tokenizer: Any) -> Iterator[str]:
+def _shown(
+    question: Question,
+    prompt: Prompt,
+    format: Format,
+    prompter: Prompter,
+    tokenizer: Any,
+) -> Iterator[str]:
     item = question.item
     cut = ", its context cut to fit" if prompt.truncated else ""
-    yield f"item {item.item_id}, {item.language}, format {format}: {len(prompt.token_ids)} tokens{cut}"
+    yield (
+        f"item {item.item_id}, {item.language}, format {format}:"
+        f" {len(prompt.token_ids)} tokens{cut}"
+    )
     yield ""
     yield prompt.text
     yield ""
@@ -236,19 +326,34 @@ def _shown(question: Question, prompt: Prompt, format: Format, prompter: Prompte
     yield f"right: {' / '.join(item.answers)}"
     yield ""
     if format != "open" or question.options is None:
-        yield f"choice scores no options: {question.why_not('shown') if format == 'open' else 'it asks in format open'}"
+        yield (
+            "choice scores no options:"
+            f" {question.why_not('shown') if format == 'open' else 'it asks in format open'}"
+        )
         return
     yield "choice scores, after this prompt (* is right):"
     texts = question.options.texts
-    for number, (text, scored) in enumerate(zip(texts, prompter.continuations(prompt, texts), strict=True)):
+    for number, (text, scored) in enumerate(
+        zip(texts, prompter.continuations(prompt, texts), strict=True)
+    ):
         moved = len(prompt.token_ids) - len(scored.prompt_ids)
-        note = f"   [from {moved} tokens before the prompt's end: the tokenizer merges across it]" if moved else ""
+        note = (
+            f"   [from {moved} tokens before the prompt's end: the tokenizer merges"
+            " across it]"
+            if moved
+            else ""
+        )
         pieces = "|".join(_pieces(scored.continuation_ids, prompter, tokenizer))
-        yield f"{'*' if number == question.options.gold else ' '} {text}: {pieces}{note}"
+        yield (
+            f"{'*' if number == question.options.gold else ' '} {text}: {pieces}{note}"
+        )
 
 
-def _pieces(token_ids: Sequence[int], prompter: Prompter, tokenizer: Any) -> Iterator[str]:
-    """The text of each token. Joins the tokens of one character; a special token has its name."""
+def _pieces(
+    token_ids: Sequence[int], prompter: Prompter, tokenizer: Any
+) -> Iterator[str]:
+    """The text of each token. Joins the tokens of one character; a special token has
+    its name."""
     told, held = "", 0
     for end in range(1, len(token_ids) + 1):
         text = prompter.decode(token_ids[:end])

@@ -1,4 +1,5 @@
-"""The checkpoints that the doctor's runs load, and the comparison of our pruning masks with the published algorithm."""
+"""The checkpoints that the doctor's runs load, and the comparison of our pruning
+masks with the published algorithm."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,24 +23,34 @@ _CALIBRATION = CalibrationConfig(source="gazetteer", samples=18, sequence_length
 
 
 def prunings(dense: Path, scratch: Path) -> RunResult:
-    """Write the checkpoint of twins to `scratch/tied`, and prune `dense` into `scratch/pruned` with Wanda on the CPU.
+    """Write the checkpoint of twins to `scratch/tied`, and prune `dense` into
+    `scratch/pruned` with Wanda on the CPU.
 
-    `shares`: the share of each matrix's weights that only one of two sides pruned. They compare Wanda on the CPU with
-    the published algorithm. With a GPU, they also compare Wanda and SparseGPT there with the CPU."""
+    `shares`: the share of each matrix's weights that only one of two sides pruned. They
+    compare Wanda on the CPU with the published algorithm. With a GPU, they also compare
+    Wanda and SparseGPT there with the CPU.
+    """
     write_twins(dense, scratch / "tied")
     pruned = _prune(dense, scratch / "pruned", "wanda", "cpu")
     shares = {"plain": differing(masks_of(pruned), plain_wanda(dense))}
     if torch.cuda.is_available():
-        shares["gpu_wanda"] = differing(masks_of(_prune(dense, scratch / "gpu", "wanda", "cuda")), masks_of(pruned))
-        sides = (masks_of(_prune(dense, scratch / device, "sparsegpt", device)) for device in ("cuda", "cpu"))
+        shares["gpu_wanda"] = differing(
+            masks_of(_prune(dense, scratch / "gpu", "wanda", "cuda")), masks_of(pruned)
+        )
+        sides = (
+            masks_of(_prune(dense, scratch / device, "sparsegpt", device))
+            for device in ("cuda", "cpu")
+        )
         shares["gpu_sparsegpt"] = differing(*sides)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    facts = {"device": device, "gpus": str(torch.cuda.device_count())}  # limited by CUDA_VISIBLE_DEVICES
+    # limited by CUDA_VISIBLE_DEVICES
+    facts = {"device": device, "gpus": str(torch.cuda.device_count())}
     return RunResult(dtype="float32", facts=facts, shares=shares)
 
 
 def write_twins(source: Path, target: Path) -> Path:
-    """Copy a checkpoint with tied embeddings; each odd token gets the embedding, so the logit, of the one before it."""
+    """Copy a checkpoint with tied embeddings; each odd token gets the embedding, so
+    the logit, of the one before it."""
 
     def twins(name: str, tensor: Tensor) -> Tensor:
         if name.endswith("embed_tokens.weight"):
@@ -51,9 +62,13 @@ def write_twins(source: Path, target: Path) -> Path:
 
 
 def write_divisible(source: Path, target: Path) -> Path:
-    """Copy a checkpoint so that two workers can share it: each query head gets its own copy of its keys and values."""
+    """Copy a checkpoint so that two workers can share it: each query head gets its
+    own copy of its keys and values."""
     config = read_config(source)
-    queries, keys, size = (config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    queries, keys, size = (
+        config[name]
+        for name in ("num_attention_heads", "num_key_value_heads", "head_dim")
+    )
 
     def copied(name: str, tensor: Tensor) -> Tensor:
         if not name.endswith(("k_proj.weight", "v_proj.weight")):
@@ -61,14 +76,20 @@ def write_divisible(source: Path, target: Path) -> Path:
         heads = tensor.reshape(keys, size, -1).repeat_interleave(queries // keys, dim=0)
         return heads.reshape(queries * size, -1).contiguous()
 
-    return _rewritten(source, target, {**config, "num_key_value_heads": queries}, copied)
+    return _rewritten(
+        source, target, {**config, "num_key_value_heads": queries}, copied
+    )
 
 
-def _rewritten(source: Path, target: Path, config: Any, changed: Callable[[str, Tensor], Tensor]) -> Path:
+def _rewritten(
+    source: Path, target: Path, config: Any, changed: Callable[[str, Tensor], Tensor]
+) -> Path:
     target.mkdir(parents=True)
     overlay(source, target, config)
     for file in target.glob("*.safetensors"):
-        tensors = {name: changed(name, tensor) for name, tensor in load_file(file).items()}
+        tensors = {
+            name: changed(name, tensor) for name, tensor in load_file(file).items()
+        }
         file.unlink()  # the program's own files may be read-only
         save_file(tensors, file, metadata={"format": "pt"})
     return target
@@ -84,40 +105,62 @@ def masks_of(checkpoint: Path) -> dict[str, Tensor]:
     }
 
 
-def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, float]:
-    """The share of each matrix's weights that only one side pruned; 1 for a matrix that one side lacks."""
+def differing(
+    one: Mapping[str, Tensor], other: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """The share of each matrix's weights that only one side pruned; 1 for a matrix
+    that one side lacks."""
     return {
-        name: float((one[name] != other[name]).float().mean()) if name in one and name in other else 1.0
+        name: (
+            float((one[name] != other[name]).float().mean())
+            if name in one and name in other
+            else 1.0
+        )
         for name in sorted(one.keys() | other.keys())
     }
 
 
 def _prune(dense: Path, out: Path, method: str, device: str) -> Path:
-    config = PruneConfig(source=dense, method=method, sparsity=RATIO, calibration=_CALIBRATION, device=device)
+    config = PruneConfig(
+        source=dense,
+        method=method,
+        sparsity=RATIO,
+        calibration=_CALIBRATION,
+        device=device,
+    )
     prune(config, out, sources=SOURCES)
     return out
 
 
 def plain_wanda(dense: Path) -> dict[str, Tensor]:
-    """Wanda's masks, plainly: the model in memory, each sequence through all of it for each layer, stable sorts."""
+    """Wanda's masks, plainly: the model in memory, each sequence through all of it
+    for each layer, stable sorts."""
     from transformers import AutoModelForCausalLM
 
     calibration = load_calibration(_CALIBRATION, load_tokenizer(dense), 0, SOURCES)
     model: Any = AutoModelForCausalLM.from_pretrained(dense, dtype="float32").eval()
     masks: dict[str, Tensor] = {}
     for index, layer in enumerate(model.model.layers):
-        names = {module: name for name, module in layer.named_modules() if isinstance(module, nn.Linear)}
+        names = {
+            module: name
+            for name, module in layer.named_modules()
+            if isinstance(module, nn.Linear)
+        }
         squares = _observed(model, list(names), calibration.sequences)
         for module, name in names.items():
             score = module.weight.data.abs() * squares[module].sqrt()
-            order = score.sort(dim=1, stable=True).indices[:, : int(score.shape[1] * RATIO)]
+            order = score.sort(dim=1, stable=True).indices[
+                :, : int(score.shape[1] * RATIO)
+            ]
             mask = torch.zeros_like(score, dtype=torch.bool).scatter_(1, order, True)
             module.weight.data[mask] = 0
             masks[f"model.layers.{index}.{name}.weight"] = mask
     return masks
 
 
-def _observed(model: Any, modules: Sequence[nn.Module], prompts: Sequence[Sequence[int]]) -> dict[nn.Module, Tensor]:
+def _observed(
+    model: Any, modules: Sequence[nn.Module], prompts: Sequence[Sequence[int]]
+) -> dict[nn.Module, Tensor]:
     """The mean over sequences of each input's summed squares, for each module."""
     squares: dict[nn.Module, Tensor] = {}
 

@@ -1,7 +1,9 @@
-"""The doctor's checks: which results are compared, and how far apart they may be. Pure.
+"""The doctor's checks: which results are compared, and how far apart they may be.
+Pure.
 
-A check is an object in `CHECKS`. It measures distances, one for each thing compared, and passes if the largest and the
-mean are within the tolerance of what the engine computed in."""
+A check is an object in `CHECKS`. It measures distances, one for each thing compared,
+and passes if the largest and the mean are within the tolerance of what the engine
+computed in."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,7 +24,16 @@ from launch.doctor.results import (
     of_tokens,
     of_twin_ranks,
 )
-from launch.doctor.runs import BY_PROMPT, DETERMINISTIC, DIVIDED, EAGER, PRUNING, SERVED, TRANSFORMERS, Run
+from launch.doctor.runs import (
+    BY_PROMPT,
+    DETERMINISTIC,
+    DIVIDED,
+    EAGER,
+    PRUNING,
+    SERVED,
+    TRANSFORMERS,
+    Run,
+)
 
 Status = Literal["pass", "fail", "skipped"]
 
@@ -38,20 +49,26 @@ class Tolerance:
         return f"{self.largest:.2g} / {self.mean:.2g}"
 
 
-# Nats per token between two computations of the same log-probability: the engine's own, when it checks itself.
-NATS: Mapping[Precision, Tolerance] = {name: Tolerance(*allowed) for name, allowed in TOLERANCES.items()}
-# The same between two programs, which round half precision in other places, however exact the logits are. We measured
-# vLLM and transformers in bfloat16 on CPUs: 0.12 / 0.013 (bundled model), 0.43 / 0.073 (a random one of 16 layers).
+# Nats per token between two computations of the same log-probability: the engine's own,
+# when it checks itself.
+NATS: Mapping[Precision, Tolerance] = {
+    name: Tolerance(*allowed) for name, allowed in TOLERANCES.items()
+}
+# The same between two programs, which round half precision in other places, however
+# exact the logits are. We measured vLLM and transformers in bfloat16 on CPUs: 0.12 /
+# 0.013 (bundled model), 0.43 / 0.073 (a random one of 16 layers).
 APART: Mapping[Precision, Tolerance] = {**NATS, "half, float32 logits": NATS["half"]}
 # Log ratio of two ranks: rounding swaps neighbours that are close.
 RANKS: Mapping[Precision, Tolerance] = {
     "float32": Tolerance(math.log(2) + 1e-9, 0.01),
     "float32 on a GPU": Tolerance(math.log(3), 0.05),
-    "half, float32 logits": Tolerance(math.log(4), 0.1),  # measured as above: 0.69 / 0.026
+    # measured as above: 0.69 / 0.026
+    "half, float32 logits": Tolerance(math.log(4), 0.1),
     "half": Tolerance(math.log(8), 0.3),
 }
 EXACT: Mapping[Precision, Tolerance] = dict.fromkeys(NATS, Tolerance(0, 0))
-# Share of answers that differ: rounded logits can turn a draw between two tokens either way.
+# Share of answers that differ: rounded logits can turn a draw between two tokens either
+# way.
 DRAWS: Mapping[Precision, Tolerance] = {
     "float32": Tolerance(0, 0),
     "float32 on a GPU": Tolerance(1, 0.05),
@@ -60,15 +77,18 @@ DRAWS: Mapping[Precision, Tolerance] = {
 }
 # Share of a matrix's weights that only one side prunes.
 MASKS = dict.fromkeys(NATS, Tolerance(2e-3, 5e-4))
-# The same between a GPU in the checkpoint's dtype and a CPU in float32. Measured on a CPU with the bundled model in
-# bfloat16: 2.5e-3 / 9.4e-4; for the solver 0.011 / 0.0037.
+# The same between a GPU in the checkpoint's dtype and a CPU in float32. Measured on a
+# CPU with the bundled model in bfloat16: 2.5e-3 / 9.4e-4; for the solver 0.011 /
+# 0.0037.
 ROUNDED_MASKS = dict.fromkeys(NATS, Tolerance(0.01, 0.004))
-SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))  # a solver's later columns depend on every earlier choice
+# a solver's later columns depend on every earlier choice
+SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison of a fast path with a slow one: of the first run's answers with the last run's."""
+    """One comparison of a fast path with a slow one: of the first run's answers with
+    the last run's."""
 
     name: str
     fast: str
@@ -76,14 +96,22 @@ class Check:
     runs: tuple[Run, ...]  # the check is skipped without them
     tolerance: Mapping[Precision, Tolerance]
     unit: str = "nats"
-    stages: tuple[tuple[str, str], ...] = (("dense", "dense"),)  # of the fast and of the slow side
+    # of the fast and of the slow side
+    stages: tuple[tuple[str, str], ...] = (("dense", "dense"),)
     kinds: tuple[str, ...] = ("score",)  # of answers; "rank": the ranks of scores
-    measure: Callable[[Results], list[float]] | None = None  # the distances, in place of those between answers
-    need: Callable[[Results], object] | None = None  # raises an error if there is nothing to compare
+    # the distances, in place of those between answers
+    measure: Callable[[Results], list[float]] | None = None
+    # raises an error if there is nothing to compare
+    need: Callable[[Results], object] | None = None
 
-    def compare(self, results: Results, precision: Precision, unavailable: Mapping[str, str]) -> "CheckResult":
-        """Compare both. Answers that cannot be compared fail with the reason. `unavailable`: run -> why it is."""
-        result = CheckResult(check=self, status="skipped", tolerance=self.tolerance[precision])
+    def compare(
+        self, results: Results, precision: Precision, unavailable: Mapping[str, str]
+    ) -> "CheckResult":
+        """Compare both. Answers that cannot be compared fail with the reason.
+        `unavailable`: run -> why it is."""
+        result = CheckResult(
+            check=self, status="skipped", tolerance=self.tolerance[precision]
+        )
         for run in self.runs:
             if run.name in unavailable:
                 return replace(result, why=unavailable[run.name])
@@ -99,7 +127,9 @@ class Check:
         # Written so that NaN fails.
         holds = largest <= result.tolerance.largest and mean <= result.tolerance.mean
         status: Status = "pass" if holds else "fail"
-        return replace(result, status=status, largest=largest, mean=mean, compared=len(distances))
+        return replace(
+            result, status=status, largest=largest, mean=mean, compared=len(distances)
+        )
 
     def _distances(self, results: Results) -> list[float]:
         if self.need is not None:
@@ -110,7 +140,9 @@ class Check:
         for (stage, other_stage), kind in product(self.stages, self.kinds):
             requests, compare = _COMPARISONS[kind]
             one = results.answers(self.runs[0].name, stage, requests)
-            distances += compare(one, results.answers(self.runs[-1].name, other_stage, requests))
+            distances += compare(
+                one, results.answers(self.runs[-1].name, other_stage, requests)
+            )
         return distances
 
 
@@ -129,10 +161,14 @@ class CheckResult:
         """The distances in words, or the reason for their absence."""
         if self.largest is None or self.mean is None:
             return self.why
-        return f"{self.largest:.2g} / {self.mean:.2g} {self.check.unit}, of {self.compared}"
+        return (
+            f"{self.largest:.2g} / {self.mean:.2g} {self.check.unit}, of"
+            f" {self.compared}"
+        )
 
 
-# By kind: the beginning of the requests' ids, and the comparison of two runs' answers to them.
+# By kind: the beginning of the requests' ids, and the comparison of two runs' answers
+# to them.
 _COMPARISONS = {
     "score": ("score-", of_scores),
     "rank": ("score-", of_ranks),
@@ -143,13 +179,16 @@ _COMPARISONS = {
 
 def _twins(results: Results) -> list[float]:
     """Whether each way to score counts ranks strictly; no other run is needed."""
-    answers = [results.answers(run.name, "tied", "score-") for run in (SERVED, BY_PROMPT)]
+    answers = [
+        results.answers(run.name, "tied", "score-") for run in (SERVED, BY_PROMPT)
+    ]
     return [distance for each in answers for distance in of_twin_ranks(each)]
 
 
 def _beams(results: Results) -> list[float]:
-    """In float32: the beams that transformers finds. In half precision, rounding may change the search, so only the
-    scores of the found beams must be those of transformers."""
+    """In float32: the beams that transformers finds. In half precision, rounding may
+    change the search, so only the scores of the found beams must be those of
+    transformers."""
     ours, theirs = results.of(SERVED.name), results.of(TRANSFORMERS.name)
     distances = of_beam_scores(ours.beams, theirs.answers.get("beams", {}))
     if ours.dtype == "float32":
@@ -158,7 +197,8 @@ def _beams(results: Results) -> list[float]:
 
 
 def _masks(name: str) -> Callable[[Results], list[float]]:
-    """Measures the share of each matrix's weights that only one side of a comparison pruned."""
+    """Measures the share of each matrix's weights that only one side of a comparison
+    pruned."""
     return lambda results: list(results.of(PRUNING.name).shares.get(name, {}).values())
 
 

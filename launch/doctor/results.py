@@ -1,7 +1,9 @@
-"""The results of the doctor's runs, and how far two of them are apart, answer by answer. Pure.
+"""The results of the doctor's runs, and how far two of them are apart, answer by
+answer. Pure.
 
-A function `of_...` returns one distance per compared thing: nats for log-probabilities, 0 or 1 for agreement. It raises
-DisagreementError if the two sides did not answer the same requests."""
+A function `of_...` returns one distance per compared thing: nats for
+log-probabilities, 0 or 1 for agreement. It raises DisagreementError if the two sides
+did not answer the same requests."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,18 +21,22 @@ class NotHereError(Exception):
 
 
 class DisagreementError(Exception):
-    """The answers of two runs cannot be compared; the text gives the reason in one line."""
+    """The answers of two runs cannot be compared; the text gives the reason in one
+    line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     dtype: str = ""  # of its computations
-    facts: Mapping[str, str] = field(default_factory=dict)  # about the engine or device, in words
+    # about the engine or device, in words
+    facts: Mapping[str, str] = field(default_factory=dict)
     scoring: str = "forced"  # how its engine scores
     notes: tuple[str, ...] = ()  # from the engine
-    answers: Mapping[str, Answers] = field(default_factory=dict)  # by stage: "dense", "pruned", ...
+    # by stage: "dense", "pruned", ...
+    answers: Mapping[str, Answers] = field(default_factory=dict)
     beams: Beams = field(default_factory=dict)
-    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by comparison and matrix: what differs
+    # by comparison and matrix: what differs
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -48,8 +54,9 @@ class Results:
         return result
 
     def forced(self, run: str) -> RunResult:
-        """The result of a run that scores by forcing tokens. Raises DisagreementError if its engine stopped forcing
-        because the scores were wrong, NotHereError if the engine cannot force."""
+        """The result of a run that scores by forcing tokens. Raises
+        DisagreementError if its engine stopped forcing because the scores were
+        wrong, NotHereError if the engine cannot force."""
         result = self.of(run)
         if result.scoring == "forced":
             return result
@@ -59,8 +66,13 @@ class Results:
         raise NotHereError(why)
 
     def answers(self, run: str, stage: str, kind: str = "") -> Answers:
-        """A stage's answers to requests whose ids begin with `kind`. Raises DisagreementError if there are none."""
-        found = {name: each for name, each in self.of(run).answers.get(stage, {}).items() if name.startswith(kind)}
+        """A stage's answers to requests whose ids begin with `kind`. Raises
+        DisagreementError if there are none."""
+        found = {
+            name: each
+            for name, each in self.of(run).answers.get(stage, {}).items()
+            if name.startswith(kind)
+        }
         if not found:
             raise DisagreementError(f"{run}: no answer of stage {stage!r}")
         return found
@@ -72,71 +84,106 @@ def of_scores(ours: Answers, theirs: Answers) -> list[float]:
     for name, one, other in _pairs(ours, theirs):
         if one.token_ids != other.token_ids or len(one.logprobs) != len(other.logprobs):
             raise DisagreementError(f"{name}: the sides scored other tokens")
-        distances += [abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True)]
+        distances += [
+            abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True)
+        ]
     return distances
 
 
 def of_ranks(ours: Answers, theirs: Answers) -> list[float]:
-    """The logarithm of the ratio of the ranks of each scored token: 0.69 where one side has 1 and the other 2."""
+    """The logarithm of the ratio of the ranks of each scored token: 0.69 where one
+    side has 1 and the other 2."""
     distances = []
     for name, one, other in _pairs(ours, theirs):
-        if len(one.ranks) != len(other.ranks) or min((*one.ranks, *other.ranks), default=0) < 1:
+        if (
+            len(one.ranks) != len(other.ranks)
+            or min((*one.ranks, *other.ranks), default=0) < 1
+        ):
             raise DisagreementError(f"{name}: a scored token has no rank")
-        distances += [abs(math.log(a / b)) for a, b in zip(one.ranks, other.ranks, strict=True)]
+        distances += [
+            abs(math.log(a / b)) for a, b in zip(one.ranks, other.ranks, strict=True)
+        ]
     return distances
 
 
 def of_twin_ranks(answers: Answers) -> list[float]:
-    """1 for each even rank, where tokens are twins of equal logits. Strict ranks are odd there; ties make them even."""
-    return [float(rank % 2 == 0) for _, answer in _sound(answers) for rank in answer.ranks]
+    """1 for each even rank, where tokens are twins of equal logits. Strict ranks are
+    odd there; ties make them even."""
+    return [
+        float(rank % 2 == 0) for _, answer in _sound(answers) for rank in answer.ranks
+    ]
 
 
 def of_greedy(ours: Answers, theirs: Answers) -> list[float]:
-    """Nats between the log-probabilities of each greedy token, up to the first token that differs.
+    """Nats between the log-probabilities of each greedy token, up to the first token
+    that differs.
 
-    There, how much more likely the first side thinks its own token than the other's: nearly nothing where two tokens
-    are as good as tied."""
+    There, how much more likely the first side thinks its own token than the other's:
+    nearly nothing where two tokens are as good as tied."""
     distances = []
     for name, one, other in _pairs(ours, theirs):
-        for step, (a, b) in enumerate(zip(one.token_ids, other.token_ids, strict=False)):
+        for step, (a, b) in enumerate(
+            zip(one.token_ids, other.token_ids, strict=False)
+        ):
             if a != b:
-                # If the other token is not listed, the lead is at least the one over the last listed token.
+                # If the other token is not listed, the lead is at least the one over
+                # the last listed token.
                 ids, values = one.top_ids[step], one.top_logprobs[step]
-                distances.append(one.logprobs[step] - (values[ids.index(b)] if b in ids else values[-1]))
+                distances.append(
+                    one.logprobs[step]
+                    - (values[ids.index(b)] if b in ids else values[-1])
+                )
                 break
             distances.append(abs(one.logprobs[step] - other.logprobs[step]))
         else:
             if len(one.token_ids) != len(other.token_ids):
-                raise DisagreementError(f"{name}: one side ended after {len(one.token_ids)} tokens, the other did not")
+                raise DisagreementError(
+                    f"{name}: one side ended after {len(one.token_ids)} tokens, the"
+                    " other did not"
+                )
     return distances
 
 
 def of_tokens(ours: Answers, theirs: Answers) -> list[float]:
     """1 for each answer whose tokens differ."""
-    return [float(one.token_ids != other.token_ids) for _, one, other in _pairs(ours, theirs)]
+    return [
+        float(one.token_ids != other.token_ids)
+        for _, one, other in _pairs(ours, theirs)
+    ]
 
 
 def of_beams(ours: Beams, theirs: Beams) -> list[float]:
-    """Nats per token between the scores of the beams of each prompt, best with best, second with second."""
+    """Nats per token between the scores of the beams of each prompt, best with best,
+    second with second."""
     if not ours or ours.keys() != theirs.keys():
         raise DisagreementError("the sides searched from other prompts")
     distances = []
     for name, hypotheses in ours.items():
         if len(hypotheses) != len(theirs[name]) or not hypotheses:
-            raise DisagreementError(f"{name}: {len(hypotheses)} beams on one side, {len(theirs[name])} on the other")
-        distances += [abs(one.score - other.score) for one, other in zip(hypotheses, theirs[name], strict=True)]
+            raise DisagreementError(
+                f"{name}: {len(hypotheses)} beams on one side, {len(theirs[name])} on"
+                " the other"
+            )
+        distances += [
+            abs(one.score - other.score)
+            for one, other in zip(hypotheses, theirs[name], strict=True)
+        ]
     return distances
 
 
 def of_beam_scores(ours: Beams, scored: Answers) -> list[float]:
-    """Nats per token between each beam's score and that of the same tokens, scored as `NAME/NUMBER`."""
+    """Nats per token between each beam's score and that of the same tokens, scored
+    as `NAME/NUMBER`."""
     distances = []
     for name, hypotheses in ours.items():
         for number, hypothesis in enumerate(hypotheses):
             answer = scored.get(f"{name}/{number}")
             if answer is None or answer.token_ids != hypothesis.token_ids:
                 raise DisagreementError(f"{name}: beam {number} was not scored")
-            distances.append(abs(hypothesis.logprob - sum(answer.logprobs)) / len(hypothesis.token_ids))
+            distances.append(
+                abs(hypothesis.logprob - sum(answer.logprobs))
+                / len(hypothesis.token_ids)
+            )
     if not distances:
         raise DisagreementError("no beam was found")
     return distances

@@ -1,9 +1,12 @@
-"""The doctor's runs: engines and pruning jobs. Each runs in a separate process, which frees its memory at the end::
+"""The doctor's runs: engines and pruning jobs. Each runs in a separate process, which
+frees its memory at the end::
 
     python -m launch.doctor.runs NAME INPUTS RESULT
 
-INPUTS and RESULT are pickles in a temporary folder that only this program writes. An exception is the reason for a
-missing result. Checks come later. The cases are a few requests about the bundled task, the same for every run."""
+INPUTS and RESULT are pickles in a temporary folder that only this program writes. An
+exception is the reason for a missing result. Checks come later. The cases are a few
+requests about the bundled task, the same for every run.
+"""
 
 import dataclasses
 import pickle
@@ -17,7 +20,14 @@ from typing import Any
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.isolated import run_module
-from evaluator.engine.base import Engine, FixedSource, Generate, Request, Response, Score
+from evaluator.engine.base import (
+    Engine,
+    FixedSource,
+    Generate,
+    Request,
+    Response,
+    Score,
+)
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.processor import usable_cores
@@ -29,7 +39,8 @@ BEAM_WIDTH, BEAM_TOKENS = 5, 16
 _LANGUAGES = 6  # one question per language
 _GREEDY_TOKENS, _LISTED = 24, 8
 _SAMPLES, _SAMPLE_TOKENS, _TOP_P = 4, 12, 0.9
-_CUTS, _LONG = (1, 31, 32, 129, 256), 33  # contexts that end within, before and after a cache block's end
+# contexts that end within, before and after a cache block's end
+_CUTS, _LONG = (1, 31, 32, 129, 256), 33
 _SEARCHED = 3  # prompts that beams start from
 
 
@@ -49,7 +60,8 @@ class Cases:
 
 
 def cases_for(checkpoint: Path) -> Cases:
-    """The cases in a checkpoint's tokens: the same for all checkpoints with its tokenizer."""
+    """The cases in a checkpoint's tokens: the same for all checkpoints with its
+    tokenizer."""
     from evaluator.asking.prompts import Prompter
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from evaluator.probes.config import EvalConfig
@@ -58,7 +70,10 @@ def cases_for(checkpoint: Path) -> Cases:
 
     config = EvalConfig(task="gazetteer", items=1, probes=("greedy", "choice"))
     prompter = Prompter(
-        load_tokenizer(checkpoint), chat=False, prompt_tokens=PROMPT_TOKENS, one_shot_prompt_tokens=PROMPT_TOKENS
+        load_tokenizer(checkpoint),
+        chat=False,
+        prompt_tokens=PROMPT_TOKENS,
+        one_shot_prompt_tokens=PROMPT_TOKENS,
     )
     asked = questions_of(load_task(config.task, None), config)[:_LANGUAGES]
     scores: list[Score] = []
@@ -68,13 +83,21 @@ def cases_for(checkpoint: Path) -> Cases:
         plan = plan_of(question, prompter, config)
         prompt = plan.prompts["open"].token_ids
         scores += [
-            Score(request_id=f"score-{number}.{at}", prompt_ids=each.prompt_ids, continuation_ids=each.continuation_ids)
+            Score(
+                request_id=f"score-{number}.{at}",
+                prompt_ids=each.prompt_ids,
+                continuation_ids=each.continuation_ids,
+            )
             for at, each in enumerate(plan.scored.values())
         ]
-        # The model continues half a prompt for many tokens; it answers a whole one in a few and ends with EOS.
+        # The model continues half a prompt for many tokens; it answers a whole one in a
+        # few and ends with EOS.
         greedy += [
             Generate(
-                request_id=f"greedy-{number}.{part}", prompt_ids=ids, max_tokens=_GREEDY_TOKENS, top_logprobs=_LISTED
+                request_id=f"greedy-{number}.{part}",
+                prompt_ids=ids,
+                max_tokens=_GREEDY_TOKENS,
+                top_logprobs=_LISTED,
             )
             for part, ids in (("whole", prompt), ("half", prompt[: len(prompt) // 2]))
         ]
@@ -91,14 +114,20 @@ def cases_for(checkpoint: Path) -> Cases:
         ]
     text = tuple(token for each in greedy[::2] for token in each.prompt_ids)
     scores += [
-        Score(request_id=f"score-long.{cut}", prompt_ids=text[:cut], continuation_ids=text[cut : cut + _LONG])
+        Score(
+            request_id=f"score-long.{cut}",
+            prompt_ids=text[:cut],
+            continuation_ids=text[cut : cut + _LONG],
+        )
         for cut in _CUTS
     ]
     return Cases(
         scores=tuple(scores),
         greedy=tuple(greedy),
         samples=tuple(samples),
-        searched={f"beam-{each.request_id}": each.prompt_ids for each in greedy[:_SEARCHED]},
+        searched={
+            f"beam-{each.request_id}": each.prompt_ids for each in greedy[:_SEARCHED]
+        },
         eos_ids=prompter.eos_ids,
     )
 
@@ -109,8 +138,10 @@ _ENGINE = {
     "gpu_memory_utilization": 0.3,  # the model is small, and other work may be there
 }
 _VARIABLES = {
-    "OMP_NUM_THREADS": str(max(1, usable_cores() - 1)),  # as for a single engine in an evaluation
-    "VLLM_LOGGING_LEVEL": "INFO",  # as in an evaluation: which runner, graphs and kernels vLLM chose
+    # as for a single engine in an evaluation
+    "OMP_NUM_THREADS": str(max(1, usable_cores() - 1)),
+    # as in an evaluation: which runner, graphs and kernels vLLM chose
+    "VLLM_LOGGING_LEVEL": "INFO",
 }
 _SECONDS = 600  # without a result by then, the run hangs
 
@@ -118,35 +149,52 @@ _SECONDS = 600  # without a result by then, the run hangs
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     dense: Path
-    scratch: Path  # an empty folder; the first run writes the checkpoints `pruned` and `tied` into it
+    # an empty folder; the first run writes the checkpoints `pruned` and `tied` into it
+    scratch: Path
     logs: Path  # folder of the processes' output
     dtype: str  # "auto"; after the run `served`, its engine's dtype
-    beams: Mapping[str, tuple[Hypothesis, ...]] = field(default_factory=dict)  # found by the run `served`
+    # found by the run `served`
+    beams: Mapping[str, tuple[Hypothesis, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process of the doctor: pruning jobs, or an engine that answers the cases on several checkpoints."""
+    """One process of the doctor: pruning jobs, or an engine that answers the cases
+    on several checkpoints."""
 
     name: str
     what: str  # for progress lines
-    stages: tuple[str, ...] = ()  # what the engine loads, in this order; "back": the dense checkpoint again
+    # what the engine loads, in this order; "back": the dense checkpoint again
+    stages: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the engine
-    samples: bool = False  # on the dense checkpoint, also the samples: all at once, then each alone
+    # on the dense checkpoint, also the samples: all at once, then each alone
+    samples: bool = False
     gpus: int = 0  # how many it needs
 
 
 PRUNING = Run("pruning", "pruning, and the published algorithm beside it")
-SERVED = Run("served", "the engine as evaluations use it", ("dense", "pruned", "tied", "back"), samples=True)
+SERVED = Run(
+    "served",
+    "the engine as evaluations use it",
+    ("dense", "pruned", "tied", "back"),
+    samples=True,
+)
 BY_PROMPT = Run(
     "by_prompt",
     "a fresh engine, scoring by prompt log-probabilities",
     ("pruned", "tied", "dense"),
     {"scoring": "prompt_logprobs"},
 )
-TRANSFORMERS = Run("transformers", "transformers", ("pruned", "tied", "dense"), {"kind": "torch"})
+TRANSFORMERS = Run(
+    "transformers", "transformers", ("pruned", "tied", "dense"), {"kind": "torch"}
+)
 EAGER = Run(
-    "eager", "the engine without CUDA graphs", ("dense", "pruned", "back"), {"cuda_graphs": False}, samples=True, gpus=1
+    "eager",
+    "the engine without CUDA graphs",
+    ("dense", "pruned", "back"),
+    {"cuda_graphs": False},
+    samples=True,
+    gpus=1,
 )
 DETERMINISTIC = Run(
     "deterministic",
@@ -157,19 +205,29 @@ DETERMINISTIC = Run(
     gpus=1,
 )
 DIVIDED = Run(
-    "divided", "the engine on two GPUs (tensor_parallel: 2)", ("dense", "pruned"), {"tensor_parallel": 2}, gpus=2
+    "divided",
+    "the engine on two GPUs (tensor_parallel: 2)",
+    ("dense", "pruned"),
+    {"tensor_parallel": 2},
+    gpus=2,
 )
-# In this order: the first run makes the checkpoints, and transformers scores the beams of `served`.
+# In this order: the first run makes the checkpoints, and transformers scores the beams
+# of `served`.
 RUNS = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, DETERMINISTIC, DIVIDED)
 
 
 def run_apart(run: Run, inputs: Inputs) -> RunResult | str:
-    """The result of a run, or one line that explains why there is none. A log file keeps the run's output."""
-    given, written = (inputs.scratch / f"{run.name}.{end}" for end in ("inputs", "result"))
+    """The result of a run, or one line that explains why there is none. A log file
+    keeps the run's output."""
+    given, written = (
+        inputs.scratch / f"{run.name}.{end}" for end in ("inputs", "result")
+    )
     log = inputs.logs / f"{run.name}.log"
     given.write_bytes(pickle.dumps(inputs))
     arguments = [run.name, str(given), str(written)]
-    ending = run_module("launch.doctor.runs", arguments, log, defaults=_VARIABLES, timeout=_SECONDS)
+    ending = run_module(
+        "launch.doctor.runs", arguments, log, defaults=_VARIABLES, timeout=_SECONDS
+    )
     if not written.exists():
         return f"its process {ending.how}"
     result: RunResult | str = pickle.loads(written.read_bytes())  # noqa: S301
@@ -192,7 +250,8 @@ def main() -> None:
 
 
 def execute(run: Run, inputs: Inputs) -> RunResult:
-    """Execute a run here, timed. Without the mode `deterministic`, the result has a note and no answers."""
+    """Execute a run here, timed. Without the mode `deterministic`, the result has a
+    note and no answers."""
     started = time.monotonic()
     if run is PRUNING:
         from launch.doctor.checkpoints import prunings
@@ -210,14 +269,22 @@ def execute(run: Run, inputs: Inputs) -> RunResult:
 
 def _answered(run: Run, inputs: Inputs) -> RunResult:
     """An engine's answers by stage, without the stages whose checkpoint is missing."""
-    engine = build_engine(EngineConfig(**{"dtype": inputs.dtype, **_ENGINE, **run.settings}))
+    engine = build_engine(
+        EngineConfig(**{"dtype": inputs.dtype, **_ENGINE, **run.settings})
+    )
     cases = cases_for(inputs.dense)
-    paths = {stage: inputs.scratch / stage if stage in ("pruned", "tied") else inputs.dense for stage in run.stages}
+    paths = {
+        stage: inputs.scratch / stage if stage in ("pruned", "tied") else inputs.dense
+        for stage in run.stages
+    }
     paths = {stage: path for stage, path in paths.items() if path.is_dir()}
     if run is DIVIDED:
         from launch.doctor.checkpoints import write_divisible
 
-        paths = {stage: write_divisible(path, inputs.scratch / "divisible" / stage) for stage, path in paths.items()}
+        paths = {
+            stage: write_divisible(path, inputs.scratch / "divisible" / stage)
+            for stage, path in paths.items()
+        }
     answers: dict[str, Mapping[str, Response]] = {}
     beams: Mapping[str, tuple[Hypothesis, ...]] = {}
     reports = []
@@ -229,29 +296,50 @@ def _answered(run: Run, inputs: Inputs) -> RunResult:
             answers["again"] = _answers(engine, cases.exact)
             beams = search(engine, cases)
         if samples:
-            answers["alone"] = {name: each for one in samples for name, each in _answers(engine, [one]).items()}
+            answers["alone"] = {
+                name: each
+                for one in samples
+                for name, each in _answers(engine, [one]).items()
+            }
     if run is TRANSFORMERS:
         answers["beams"] = _answers(engine, scores_of(inputs.beams, cases))
         beams = _transformers_beams(inputs, engine.dtype, cases)
     dtype, report = engine.dtype, reports[0]
     engine.close()
     return RunResult(
-        dtype=dtype, facts=report.setup, scoring=report.scoring, notes=report.notes, answers=answers, beams=beams
+        dtype=dtype,
+        facts=report.setup,
+        scoring=report.scoring,
+        notes=report.notes,
+        answers=answers,
+        beams=beams,
     )
 
 
 def _answers(engine: Engine, requests: Iterable[Request]) -> dict[str, Response]:
-    return {response.request_id: response for response in engine.run(FixedSource(list(requests)))}
+    return {
+        response.request_id: response
+        for response in engine.run(FixedSource(list(requests)))
+    }
 
 
 def search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
     """Beam search from several prompts at once."""
     searches = {
-        name: BeamSearch(name, prompt, width=BEAM_WIDTH, max_tokens=BEAM_TOKENS, eos_ids=cases.eos_ids)
+        name: BeamSearch(
+            name,
+            prompt,
+            width=BEAM_WIDTH,
+            max_tokens=BEAM_TOKENS,
+            eos_ids=cases.eos_ids,
+        )
         for name, prompt in cases.searched.items()
     }
-    requests: list[Any] = [request for search in searches.values() for request in search.start()]
-    for response in engine.run(FixedSource(requests)):  # the source reads what is appended here
+    requests: list[Any] = [
+        request for search in searches.values() for request in search.start()
+    ]
+    # the source reads what is appended here
+    for response in engine.run(FixedSource(requests)):
         requests += searches[response.request_id.split("/")[0]].advance([response])
     return {name: search.hypotheses() for name, search in searches.items()}
 
@@ -259,19 +347,29 @@ def search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
 def scores_of(beams: Mapping[str, tuple[Hypothesis, ...]], cases: Cases) -> list[Score]:
     """Requests that score beams, each as `NAME/NUMBER`."""
     return [
-        Score(request_id=f"{name}/{number}", prompt_ids=cases.searched[name], continuation_ids=hypothesis.token_ids)
+        Score(
+            request_id=f"{name}/{number}",
+            prompt_ids=cases.searched[name],
+            continuation_ids=hypothesis.token_ids,
+        )
         for name, hypotheses in beams.items()
         for number, hypothesis in enumerate(hypotheses)
     ]
 
 
-def _transformers_beams(inputs: Inputs, dtype: str, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
+def _transformers_beams(
+    inputs: Inputs, dtype: str, cases: Cases
+) -> dict[str, tuple[Hypothesis, ...]]:
     """transformers' own beam search."""
     import torch
     from transformers import AutoModelForCausalLM
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model: Any = AutoModelForCausalLM.from_pretrained(inputs.dense, dtype=dtype).to(device).eval()
+    model: Any = (
+        AutoModelForCausalLM.from_pretrained(inputs.dense, dtype=dtype)
+        .to(device)
+        .eval()
+    )
     found = {}
     for name, prompt in cases.searched.items():
         output = model.generate(
@@ -286,9 +384,26 @@ def _transformers_beams(inputs: Inputs, dtype: str, cases: Cases) -> dict[str, t
             output_scores=True,
         )
         beams = []
-        for row, score in zip(output.sequences[:, len(prompt) :].tolist(), output.sequences_scores, strict=True):
-            end = next((place + 1 for place, token in enumerate(row) if token in cases.eos_ids), len(row))
-            beams.append(Hypothesis(token_ids=tuple(row[:end]), logprob=float(score) * end, score=float(score)))
+        for row, score in zip(
+            output.sequences[:, len(prompt) :].tolist(),
+            output.sequences_scores,
+            strict=True,
+        ):
+            end = next(
+                (
+                    place + 1
+                    for place, token in enumerate(row)
+                    if token in cases.eos_ids
+                ),
+                len(row),
+            )
+            beams.append(
+                Hypothesis(
+                    token_ids=tuple(row[:end]),
+                    logprob=float(score) * end,
+                    score=float(score),
+                )
+            )
         found[name] = tuple(beams)
     return found
 

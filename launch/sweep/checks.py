@@ -1,7 +1,8 @@
-"""The checks of a sweep's jobs before anything starts: quantisations, sizes, dtypes, probes, damaged checkpoints.
+"""The checks of a sweep's jobs before anything starts: quantisations, sizes, dtypes,
+probes, damaged checkpoints.
 
-An hour of GPTQ should not end with "no kernel". So the engine rehearses each scheme on the model's first layer, rounded
-to nearest."""
+An hour of GPTQ should not end with "no kernel". So the engine rehearses each scheme
+on the model's first layer, rounded to nearest."""
 
 import json
 import tempfile
@@ -9,7 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import CheckpointInfo, check_directory, few_tokens, inspect_checkpoint, read_config
+from evaluator.checkpoints.info import (
+    CheckpointInfo,
+    check_directory,
+    few_tokens,
+    inspect_checkpoint,
+    read_config,
+)
 from evaluator.checkpoints.quantisation import ONLINE, read_quantisation
 from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tensors import read_tensors
@@ -30,7 +37,8 @@ _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store
 
 
 def check_files(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
-    """Why checkpoints cannot be used, by name, as far as their directories show it: before transformers is imported."""
+    """Why checkpoints cannot be used, by name, as far as their directories show it:
+    before transformers is imported."""
     refused = {}
     for job in jobs:
         try:
@@ -44,13 +52,18 @@ def check_files(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
 def engine_of(
     engine: EngineConfig, jobs: Iterable[CheckpointJob], *, here: bool
 ) -> tuple[EngineConfig, tuple[str, ...]]:
-    """The engine in the dtype that `auto` is for the whole run, and a line on it. Raises InputError for a quantised
-    checkpoint, made or to be made, that the engine certainly cannot serve. Imports nothing heavy."""
+    """The engine in the dtype that `auto` is for the whole run, and a line on it.
+    Raises InputError for a quantised checkpoint, made or to be made, that the engine
+    certainly cannot serve. Imports nothing heavy.
+    """
     kind, needing = ENGINES[engine.kind], []
     for job in jobs:
         if job.quantise is not None:
             place, quantised = f"compress: {job.name}", job.quantise.quantisation
-        elif job.is_made or (found := read_quantisation(job.path, read_config(job.path))) is None:
+        elif (
+            job.is_made
+            or (found := read_quantisation(job.path, read_config(job.path))) is None
+        ):
             continue
         else:
             place, quantised = f"checkpoint {job.path}", found
@@ -60,17 +73,23 @@ def engine_of(
     if engine.dtype != "auto" or engine.mixed_dtypes or not needing:
         return engine, ()
     dtype, names = needing[0][0], ", ".join(name for _, name in needing)
-    note = f"dtype auto: this run computes every checkpoint in {dtype}, because of {names}"
+    note = (
+        f"dtype auto: this run computes every checkpoint in {dtype}, because of {names}"
+    )
     return engine.model_copy(update={"dtype": dtype}), (note,)
 
 
-def check_compression(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]) -> None:
-    """Raises InputError for an impossible job, made or not, or calibration text that contains a context of a task."""
+def check_compression(
+    jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]
+) -> None:
+    """Raises InputError for an impossible job, made or not, or calibration text that
+    contains a context of a task."""
     paths = {job.name: job.path for job in jobs}
     for job in jobs:
         try:
             if job.prune is not None:
-                from pruning.run import check  # imports torch: earlier errors must not wait for it
+                # imports torch: earlier errors must not wait for it
+                from pruning.run import check
 
                 check(job.prune, job.path, sources=SOURCES, held_out=held_out)
             elif job.quantise is not None:
@@ -78,7 +97,13 @@ def check_compression(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]
 
                 config = job.quantise.model_copy(update={"source": paths[job.model]})
                 to_come = job.after is not None
-                check_quantisation(config, job.path, sources=SOURCES, held_out=held_out, source_to_come=to_come)
+                check_quantisation(
+                    config,
+                    job.path,
+                    sources=SOURCES,
+                    held_out=held_out,
+                    source_to_come=to_come,
+                )
             else:
                 manifest = read_prune_manifest(job.path)
                 if manifest is not None and manifest.calibration is not None:
@@ -88,7 +113,8 @@ def check_compression(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]
 
 
 def check_environments(jobs: Sequence[CheckpointJob]) -> None:
-    """Raises InputError if the environment of a quantisation cannot be made. The first time, this takes minutes."""
+    """Raises InputError if the environment of a quantisation cannot be made. The
+    first time, this takes minutes."""
     for job in jobs:
         if job.quantise is not None and read_manifest(job.path) is None:
             try:
@@ -98,24 +124,34 @@ def check_environments(jobs: Sequence[CheckpointJob]) -> None:
 
 
 def bytes_of(job: CheckpointJob, dense: int) -> int:
-    """The approximate bytes of a job's checkpoint, made from a dense one of `dense` bytes."""
+    """The approximate bytes of a job's checkpoint, made from a dense one of `dense`
+    bytes."""
     if job.quantise is None:
         return dense
     if job.quantise.method == ONLINE:
         return 0
     scheme = SCHEMES[job.quantise.scheme]
     group = job.quantise.group_size or scheme.group
-    bits = scheme.bits + (_WIDTH / group if group else 0.0)  # with the weight's share of a scale
+    # with the weight's share of a scale
+    bits = scheme.bits + (_WIDTH / group if group else 0.0)
     return int(dense * bits / _WIDTH)
 
 
 def served_here(
-    engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], *, here: bool
+    engine: EngineConfig,
+    jobs: Sequence[CheckpointJob],
+    dense: Mapping[str, CheckpointInfo],
+    *,
+    here: bool,
 ) -> tuple[str, ...]:
-    """Notes on how the engine serves the checkpoints; stand-ins replace those to be quantised. Raises InputError."""
+    """Notes on how the engine serves the checkpoints; stand-ins replace those to be
+    quantised. Raises InputError."""
     to_make = [job for job in jobs if job.quantise is not None]
     variants = [job for job in jobs if job.is_variant and job.after in dense]
-    served = [*dense.values(), *(dense[str(job.after)].with_cache(job.name, job.kv_cache) for job in variants)]
+    served = [
+        *dense.values(),
+        *(dense[str(job.after)].with_cache(job.name, job.kv_cache) for job in variants),
+    ]
     if not to_make:
         return check_served(engine, served, here=here)
     with tempfile.TemporaryDirectory(prefix="resurface-stand-ins-") as folder:
@@ -125,32 +161,43 @@ def served_here(
         except InputError as error:
             message = str(error)
             for each in stand_ins:
-                message = message.replace(f"checkpoint {each.path}:", f"compress: {each.name}:")
+                message = message.replace(
+                    f"checkpoint {each.path}:", f"compress: {each.name}:"
+                )
             raise InputError(message) from error
 
 
-def remarks(engine: EngineConfig, infos: Iterable[CheckpointInfo], max_model_len: int) -> Iterator[str]:
-    """Notes on tensors that no engine uses, and on what an engine computes in another way than transformers."""
+def remarks(
+    engine: EngineConfig, infos: Iterable[CheckpointInfo], max_model_len: int
+) -> Iterator[str]:
+    """Notes on tensors that no engine uses, and on what an engine computes in
+    another way than transformers."""
     for info in infos:
-        yield from (f"{info.name}: {note}" for note in (*info.notes, *few_tokens(info.path)))
+        yield from (
+            f"{info.name}: {note}" for note in (*info.notes, *few_tokens(info.path))
+        )
         model = text_model(read_config(info.path))
         scaling = model.get("rope_parameters") or model.get("rope_scaling") or {}
         kind = scaling.get("rope_type", scaling.get("type"))
         if engine.kind != "vllm" or kind not in ("longrope", "su"):
             continue
-        short = model.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
+        short = model.get("original_max_position_embeddings") or scaling.get(
+            "original_max_position_embeddings"
+        )
         if isinstance(short, int):
             factors = "long" if max_model_len + 1 > short else "short"
             yield (
-                f"{info.name}: LongRoPE: vLLM computes every prompt with the {factors} factors, as requests have up to "
-                f"{max_model_len} tokens; transformers uses the long ones for more than {short} only"
+                f"{info.name}: LongRoPE: vLLM computes every prompt with the"
+                f" {factors} factors, as requests have up to {max_model_len} tokens;"
+                f" transformers uses the long ones for more than {short} only"
             )
 
 
 def _stand_ins(
     jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], folder: Path
 ) -> Iterator[CheckpointInfo]:
-    """A one-layer checkpoint, rounded to nearest, for each model and quantisation, under the job's name."""
+    """A one-layer checkpoint, rounded to nearest, for each model and quantisation,
+    under the job's name."""
     from evaluator.engine.vllm.verify.rehearsal import first_layer
     from pruning.model.checkpoint import Checkpoint
 
@@ -166,37 +213,56 @@ def _stand_ins(
         shortened.mkdir()
         made.mkdir()
         source = Checkpoint(first_layer(dense[job.model].path, shortened))
-        METHODS[ONLINE if config.method == ONLINE else "rtn"].write(source, made, config.wanted, ())
+        METHODS[ONLINE if config.method == ONLINE else "rtn"].write(
+            source, made, config.wanted, ()
+        )
         for file in source.directory.iterdir():
-            if file.is_file() and file.suffix != ".safetensors" and not (made / file.name).exists():
-                (made / file.name).symlink_to(file.resolve())  # tokenizer, generation config
+            if (
+                file.is_file()
+                and file.suffix != ".safetensors"
+                and not (made / file.name).exists()
+            ):
+                # tokenizer, generation config
+                (made / file.name).symlink_to(file.resolve())
         yield inspect_checkpoint(made, job.name)
 
 
 def check_distinct(jobs: Sequence[CheckpointJob]) -> None:
-    """Raises InputError if two sparsities round to the same removed parts, and so make the same checkpoint."""
+    """Raises InputError if two sparsities round to the same removed parts, and so
+    make the same checkpoint."""
     first: dict[str, str] = {}
     for job in jobs:
         if job.prune is None or not job.prune.removes or job.prune.sparsity is None:
             continue
         from pruning.run import settings_after  # torch
 
-        key = job.prune.model_dump_json(exclude={"sparsity"}) + json.dumps(settings_after(job.prune), default=str)
+        key = job.prune.model_dump_json(exclude={"sparsity"}) + json.dumps(
+            settings_after(job.prune), default=str
+        )
         if (other := first.setdefault(key, job.name)) != job.name:
             raise InputError(
-                f"{job.name}: {job.prune.method}: sparsity: {job.prune.sparsity} removes as many "
-                f"{job.prune.pattern} as {other}: both would be one checkpoint"
+                f"{job.name}: {job.prune.method}: sparsity:"
+                f" {job.prune.sparsity} removes as many {job.prune.pattern} as {other}:"
+                " both would be one checkpoint"
             )
 
 
 def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
-    """Raises InputError if the engine's GPUs or a scheme's groups do not divide a size."""
+    """Raises InputError if the engine's GPUs or a scheme's groups do not divide a
+    size."""
     prunings = {job.name: job.prune for job in jobs}
     for job in jobs:
         if not job.is_made:
             named = text_model(read_config(job.path))
-            heads = {name: named.get(name) for name in ("num_attention_heads", "num_key_value_heads")}
-            sizes = {name: count for name, count in heads.items() if isinstance(count, int) and count > 0}
+            heads = {
+                name: named.get(name)
+                for name in ("num_attention_heads", "num_key_value_heads")
+            }
+            sizes = {
+                name: count
+                for name, count in heads.items()
+                if isinstance(count, int) and count > 0
+            }
             if reason := next(_among_gpus(engine, sizes), None):
                 raise InputError(f"{job.path / 'config.json'}: {job.name} has {reason}")
         prune = job.prune or prunings.get(job.after or "")
@@ -207,11 +273,15 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
         settings = settings_after(prune)
         reasons = [*_among_gpus(engine, settings), *_in_groups(job.quantise, settings)]
         if reasons:
-            raise InputError(f"{job.name}: {prune.method}: sparsity: {prune.sparsity} leaves {reasons[0]}")
+            raise InputError(
+                f"{job.name}: {prune.method}: sparsity: {prune.sparsity} leaves"
+                f" {reasons[0]}"
+            )
 
 
 def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[str]:
-    """vLLM's rules (vllm/model_executor/layers/linear.py). It may also repeat key-value heads."""
+    """vLLM's rules (vllm/model_executor/layers/linear.py). It may also repeat
+    key-value heads."""
     gpus = engine.tensor_parallel if engine.kind == "vllm" else 1
     sizes = {
         "attention heads": settings.get("num_attention_heads", gpus),
@@ -223,39 +293,61 @@ def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[s
             yield f"{count} {name}, which engine.tensor_parallel {gpus} does not divide"
 
 
-def _in_groups(quantise: QuantiseConfig | None, settings: Mapping[str, Any]) -> Iterator[str]:
+def _in_groups(
+    quantise: QuantiseConfig | None, settings: Mapping[str, Any]
+) -> Iterator[str]:
     scheme = None if quantise is None else SCHEMES.get(quantise.scheme)
     if quantise is None or scheme is None:
         return
     group = quantise.group_size or scheme.group or 1
     heads = settings["num_attention_heads"]
     size = settings.get("head_dim") or settings["hidden_size"] // heads
-    for name, columns in {"o_proj": heads * size, "down_proj": settings["intermediate_size"]}.items():
+    for name, columns in {
+        "o_proj": heads * size,
+        "down_proj": settings["intermediate_size"],
+    }.items():
         if columns % group:
-            yield f"{columns} columns of {name}, which scheme {scheme.name}'s groups of {group} do not divide"
+            yield (
+                f"{columns} columns of {name}, which scheme {scheme.name}'s groups of"
+                f" {group} do not divide"
+            )
 
 
-def check_dtypes(engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo]) -> None:
-    """Raises InputError for the first checkpoint whose dtype differs from its base's; a made one has its source's."""
-    if engine.dtype != "auto" or engine.mixed_dtypes or ENGINES[engine.kind].auto_dtype(None) != "auto":
+def check_dtypes(
+    engine: EngineConfig,
+    jobs: Sequence[CheckpointJob],
+    dense: Mapping[str, CheckpointInfo],
+) -> None:
+    """Raises InputError for the first checkpoint whose dtype differs from its
+    base's; a made one has its source's."""
+    if (
+        engine.dtype != "auto"
+        or engine.mixed_dtypes
+        or ENGINES[engine.kind].auto_dtype(None) != "auto"
+    ):
         return
     for job in jobs:
         own, base = dense.get(job.name), dense.get(job.base or "")
         if own is not None and base is not None and own.dtype != base.dtype:
             raise InputError(
-                f"checkpoint {own.path}: dtype auto would compute it in {own.dtype}, and its base {base.name} in "
-                f"{base.dtype}: set --dtype bfloat16 (engine.dtype in a sweep file) for both, or --mixed-dtypes "
-                "(engine.mixed_dtypes) to compare them with a note in every table"
+                f"checkpoint {own.path}: dtype auto would compute it in {own.dtype},"
+                f" and its base {base.name} in {base.dtype}: set --dtype bfloat16"
+                " (engine.dtype in a sweep file) for both, or --mixed-dtypes"
+                " (engine.mixed_dtypes) to compare them with a note in every table"
             )
 
 
 def manifest_of(job: CheckpointJob) -> PruneManifest | QuantiseManifest | None:
-    """What describes a made checkpoint; None until it is whole: it is written last. Raises InputError if damaged."""
-    return read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
+    """What describes a made checkpoint; None until it is whole: it is written last.
+    Raises InputError if damaged."""
+    return (
+        read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
+    )
 
 
 def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
-    """Why made checkpoints cannot be used, by name; reads no weights, whose digest the evaluation checks."""
+    """Why made checkpoints cannot be used, by name; reads no weights, whose digest
+    the evaluation checks."""
     found = {}
     for job in jobs:
         try:
@@ -264,11 +356,16 @@ def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
                 continue
             for name in manifest.files:
                 if not (job.path / name).is_file():
-                    raise InputError(f"{job.path / name}: the manifest lists this file, but it is missing")
+                    raise InputError(
+                        f"{job.path / name}: the manifest lists this file, but it is"
+                        " missing"
+                    )
             read_config(job.path)
             read_tensors(job.path)
         except InputError as error:
-            found[job.name] = f"{error}; remove {job.path}, and the same command makes it again"
+            found[job.name] = (
+                f"{error}; remove {job.path}, and the same command makes it again"
+            )
     return found
 
 
@@ -279,6 +376,6 @@ def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> Non
         if task.config.references and engine.kind not in able:
             probe = next(name for name in task.config.probes if PROBES[name].references)
             raise InputError(
-                f"engine: kind: {engine.kind!r} cannot compare distributions; the probe {probe} of task "
-                f"{task.name!r} needs that: use {' or '.join(able)}"
+                f"engine: kind: {engine.kind!r} cannot compare distributions; the probe"
+                f" {probe} of task {task.name!r} needs that: use {' or '.join(able)}"
             )

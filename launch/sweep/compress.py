@@ -1,6 +1,9 @@
-"""The compressed checkpoints that a sweep requests: names, settings, and the bundled calibration passages.
+"""The compressed checkpoints that a sweep requests: names, settings, and the bundled
+calibration passages.
 
-The source `gazetteer` alternates nine languages; `gazetteer:LANG` uses one, given by name or code."""
+The source `gazetteer` alternates nine languages; `gazetteer:LANG` uses one, given by
+name or code.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,44 +25,76 @@ from quantising.schemes import SCHEMES
 
 # The names of calibration sources, for help texts.
 KINDS = (*PASSAGE_KINDS, "gazetteer", "gazetteer:LANG")
-_REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # the end of a name
+# the end of a name
+_REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}
 
 
-def gazetteer(samples: int, seed: int, languages: Sequence[str] = LANGUAGES) -> Iterator[str]:
-    """`samples` bundled passages in alternating languages. No passage is a bundled item, or another seed's passage."""
+def gazetteer(
+    samples: int, seed: int, languages: Sequence[str] = LANGUAGES
+) -> Iterator[str]:
+    """`samples` bundled passages in alternating languages. No passage is a bundled
+    item, or another seed's passage."""
     each = -(-samples // len(languages))
-    streams = [gazetteer_passages(language, start=seed * each, count=each) for language in languages]
+    streams = [
+        gazetteer_passages(language, start=seed * each, count=each)
+        for language in languages
+    ]
     for number in range(samples):
         yield next(streams[number % len(streams)])
 
 
 SOURCES: Mapping[str, PassageSource] = {
     "gazetteer": gazetteer,
-    **{f"gazetteer:{language}": partial(gazetteer, languages=(language,)) for language in LANGUAGES},
+    **{
+        f"gazetteer:{language}": partial(gazetteer, languages=(language,))
+        for language in LANGUAGES
+    },
 }
 
 
 def spelled_source(calibration: CalibrationConfig) -> CalibrationConfig:
-    """The settings with the language's name in `gazetteer:LANG`, as SOURCES lists it."""
+    """The settings with the language's name in `gazetteer:LANG`, as SOURCES lists
+    it."""
     kind, colon, language = calibration.source.partition(":")
     if kind != "gazetteer" or not colon:
         return calibration
     return calibration.model_copy(update={"source": f"{kind}:{name_of(language)}"})
 
 
-def prunings(grid: SweepConfig, source: Path, usual: CalibrationConfig) -> Iterator[tuple[str, PruneConfig]]:
-    """The prunings of one model, with the end of each checkpoint's name. `source`: the dense model's directory."""
+def prunings(
+    grid: SweepConfig, source: Path, usual: CalibrationConfig
+) -> Iterator[tuple[str, PruneConfig]]:
+    """The prunings of one model, with the end of each checkpoint's name. `source`:
+    the dense model's directory."""
     for setting in grid.prune:
         for cell in setting.cells():
-            observing = needs_calibration(cell["method"], cell["allocation"], cell["repair"])
-            calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
-            config = PruneConfig(**{**cell, "source": source, "seed": grid.seed, "calibration": calibration})
+            observing = needs_calibration(
+                cell["method"], cell["allocation"], cell["repair"]
+            )
+            calibration = (
+                spelled_source(setting.calibration or grid.calibration)
+                if observing
+                else None
+            )
+            config = PruneConfig(
+                **{
+                    **cell,
+                    "source": source,
+                    "seed": grid.seed,
+                    "calibration": calibration,
+                }
+            )
             own_group = config.model_copy(update={"group": None})
-            if own_group.comparison == config.comparison:  # the method's own group gives the same job as none
+            # the method's own group gives the same job as none
+            if own_group.comparison == config.comparison:
                 config = own_group
             how_much = str(config.sparsity)
             if config.sparsity is None:  # "2:4", or a list of layers: "20-25,28"
-                how_much = config.pattern.replace(":", "of").replace("-", "to").replace(",", "_")
+                how_much = (
+                    config.pattern.replace(":", "of")
+                    .replace("-", "to")
+                    .replace(",", "_")
+                )
             words = [config.method, how_much]
             words += [] if config.allocation == "uniform" else [config.allocation]
             words += [] if config.group is None else [config.group]
@@ -68,38 +103,76 @@ def prunings(grid: SweepConfig, source: Path, usual: CalibrationConfig) -> Itera
 
 
 def quantisations(
-    grid: SweepConfig, source: Path, usual: CalibrationConfig, prunings: Mapping[str, object]
+    grid: SweepConfig,
+    source: Path,
+    usual: CalibrationConfig,
+    prunings: Mapping[str, object],
 ) -> Iterator[tuple[str, str, QuantiseConfig]]:
-    """One model's quantisations: DENSE or a pruning, name's end, settings. Raises InputError for an impossible line."""
+    """One model's quantisations: DENSE or a pruning, name's end, settings. Raises
+    InputError for an impossible line."""
     for number, setting in enumerate(grid.compress):
         if setting.method is None:
             continue
         place = f"compress.{number}"
         method = METHODS[setting.method]
-        recipe, named = (None, []) if setting.recipe is None else _read_recipe(setting.recipe, place)
+        recipe, named = (
+            (None, [])
+            if setting.recipe is None
+            else _read_recipe(setting.recipe, place)
+        )
         if not setting.scheme and len(named) != 1:
-            found = f"its schemes are {', '.join(named) or 'none'}: choose the one to serve (scheme: W4A16)"
+            found = (
+                f"its schemes are {', '.join(named) or 'none'}: choose the one to serve"
+                " (scheme: W4A16)"
+            )
             raise InputError(f"{place}: recipe: {setting.recipe}: {found}")
-        calibration = spelled_source(setting.calibration or grid.calibration) if method.needs_calibration else None
+        calibration = (
+            spelled_source(setting.calibration or grid.calibration)
+            if method.needs_calibration
+            else None
+        )
         for scheme in setting.scheme or named:
-            wanted: dict[str, Any] = {"source": source, "scheme": scheme, "recipe": recipe, "seed": grid.seed}
-            wanted |= {name: getattr(setting, name) for name in ("method", "group_size", "ignore")}
-            config = validated(QuantiseConfig, wanted | {"calibration": calibration}, place)
-            if config.scheme in SCHEMES and config.group_size == SCHEMES[config.scheme].group:
-                config = config.model_copy(update={"group_size": None})  # the same job as with none
+            wanted: dict[str, Any] = {
+                "source": source,
+                "scheme": scheme,
+                "recipe": recipe,
+                "seed": grid.seed,
+            }
+            wanted |= {
+                name: getattr(setting, name)
+                for name in ("method", "group_size", "ignore")
+            }
+            config = validated(
+                QuantiseConfig, wanted | {"calibration": calibration}, place
+            )
+            if (
+                config.scheme in SCHEMES
+                and config.group_size == SCHEMES[config.scheme].group
+            ):
+                # the same job as with none
+                config = config.model_copy(update={"group_size": None})
             words = [config.method, config.scheme.lower()]
             if setting.recipe is not None:
-                words = [re.sub(r"[^A-Za-z0-9]+", "_", setting.recipe.stem).strip("_") or "recipe"]
+                words = [
+                    re.sub(r"[^A-Za-z0-9]+", "_", setting.recipe.stem).strip("_")
+                    or "recipe"
+                ]
             words += [] if config.group_size is None else [f"g{config.group_size}"]
             words += _label(setting.label, config.calibration, usual)
             for after in setting.after:
                 if after != DENSE and after not in prunings:
-                    raise InputError(f"{place}: after: {unknown('pruning', after, (DENSE, *prunings))}")
+                    raise InputError(
+                        f"{place}: after:"
+                        f" {unknown('pruning', after, (DENSE, *prunings))}"
+                    )
                 yield after, "-".join(words), config
 
 
-def _label(label: str | None, calibration: CalibrationConfig | None, usual: CalibrationConfig) -> list[str]:
-    """A setting's label in a name; without one, the calibration's source unless it is the usual one."""
+def _label(
+    label: str | None, calibration: CalibrationConfig | None, usual: CalibrationConfig
+) -> list[str]:
+    """A setting's label in a name; without one, the calibration's source unless it
+    is the usual one."""
     if label is not None:
         return [label]
     if calibration is None or calibration == usual:
@@ -108,23 +181,34 @@ def _label(label: str | None, calibration: CalibrationConfig | None, usual: Cali
 
 
 def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
-    """The given checkpoints: label, directory or hub id, and base. Raises InputError."""
+    """The given checkpoints: label, directory or hub id, and base. Raises
+    InputError."""
     for number, setting in enumerate(grid.compress):
         if setting.checkpoint is None or setting.label is None:
             continue
         place = f"compress.{number}"
-        base = setting.base or grid.base or (next(iter(grid.models)) if len(grid.models) == 1 else None)
+        base = (
+            setting.base
+            or grid.base
+            or (next(iter(grid.models)) if len(grid.models) == 1 else None)
+        )
         if base is None:
-            raise InputError(f"{place}: base: several models need one to be named: {', '.join(grid.models)}")
+            raise InputError(
+                f"{place}: base: several models need one to be named:"
+                f" {', '.join(grid.models)}"
+            )
         if base not in grid.models:
             raise InputError(f"{place}: base: {unknown('model', base, grid.models)}")
         if setting.label in grid.models:
-            raise InputError(f"{place}: label: {setting.label!r} is the name of a model")
+            raise InputError(
+                f"{place}: label: {setting.label!r} is the name of a model"
+            )
         yield setting.label, setting.checkpoint, base
 
 
 def _read_recipe(file: Path, place: str) -> tuple[str, list[str]]:
-    """A recipe's text, and the schemes that it names. Raises InputError if it is no mapping."""
+    """A recipe's text, and the schemes that it names. Raises InputError if it is no
+    mapping."""
     try:
         document = read_document(file, "the recipe")
         if not isinstance(document, dict):

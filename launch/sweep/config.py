@@ -4,20 +4,27 @@ models: {dense: bundled}                 # name: checkpoint directory or hub id
 prune:                                   # every method x sparsity (or pattern) x model
   - {method: wanda, sparsity: [0.5, 0.6, 0.7]}
   - {method: sparsegpt, pattern: "2:4"}
-  - {method: layers, sparsity: 0.25}     # a quarter of the layers; heads, channels: a share in each layer
+  - {method: layers, sparsity: 0.25}     # a quarter of the layers; heads, channels: a
+    share in each layer
   - {method: drop, pattern: "20-25,28"}  # these layers
-compress:                                # every method x scheme x model; `after` names prunings
+compress:                                # every method x scheme x model; `after` names
+                                         prunings
   - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
   - {checkpoint: models/mine-w4a16, label: mine-w4a16}      # an existing checkpoint
-kv_cache: [auto, fp8]                    # every checkpoint with each cache; the dense ones always with auto
+kv_cache: [auto, fp8]                    # every checkpoint with each cache; the dense
+                                         ones always with auto
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 prompts: {terse: "{{ question }} Answer:"}  # more prompts than the paper's (prompts.py)
 grading: paper                           # strict (default), or the paper's containment
 tasks:
   - {task: gazetteer, items: 40}
-gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/deciding/thresholds.py)
-screen: {items: 100}                      # stops evaluating a checkpoint when the gate is sure (the same file)
-include: [main.yaml]                     # other sweeps (files, bundled recipes, or in place), joined with this one"""
+gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose
+(evaluator/deciding/thresholds.py)
+screen: {items: 100}                      # stops evaluating a checkpoint when the gate
+                                          is sure (the same file)
+include: [main.yaml]                     # other sweeps (files, bundled recipes, or in
+                                         place), joined with this one
+"""
 
 from __future__ import annotations
 
@@ -29,7 +36,13 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from evaluator.core.config import Day, Frozen
 from evaluator.core.errors import InputError, unknown
@@ -41,14 +54,22 @@ from evaluator.probes.item import Seed, each_once
 from launch.sweep.document import read_document, validated
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of
-from pruning.config import Allocation, CalibrationConfig, MethodName, PruneConfig, Repair
+from pruning.config import (
+    Allocation,
+    CalibrationConfig,
+    MethodName,
+    PruneConfig,
+    Repair,
+)
 from pruning.methods.patterns import Group
 from quantising.config import IGNORED
 from quantising.config import MethodName as QuantiseName
 from quantising.methods import METHODS
 
 SCHEMA_VERSION = 1
-AUTO = 2  # engines that share a GPU: `bench host` measures that two on one device idle less than one
+# engines that share a GPU: `bench host` measures that two on one device idle less than
+# one
+AUTO = 2
 _MOST_SHARING = 16
 _SMALL = 8  # they share it if their weights take less than this part of its memory
 DENSE = "dense"  # in `after:`, a model as it is
@@ -59,14 +80,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _Value = TypeVar("_Value")
 # A single value is a list of one.
 OneOrMany = Annotated[
-    tuple[_Value, ...], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
+    tuple[_Value, ...],
+    BeforeValidator(
+        lambda value: value if isinstance(value, list | tuple) else (value,)
+    ),
 ]
 
 
 def _sharing(value: Any) -> Any:
     """`engines_per_gpu`, also as an option. Raises ValueError."""
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if number != "auto" and (type(number) is not int or not 1 <= number <= _MOST_SHARING):
+    if number != "auto" and (
+        type(number) is not int or not 1 <= number <= _MOST_SHARING
+    ):
         raise ValueError(f"must be auto, or a number from 1 to {_MOST_SHARING}")
     return number
 
@@ -80,19 +106,27 @@ class PruneSetting(Frozen):
     allocation: Allocation = "uniform"
     group: Group | None = None  # None: the method's own
     # Left out of the sweep's document by default, which keeps older digests.
-    repair: OneOrMany[Repair] = Field(default=("none",), min_length=1, exclude_if=lambda value: value == ("none",))
+    repair: OneOrMany[Repair] = Field(
+        default=("none",), min_length=1, exclude_if=lambda value: value == ("none",)
+    )
     calibration: CalibrationConfig | None = None  # None: the sweep's
-    # The end of its checkpoints' names; None: the calibration's source, unless it is the usual one.
+    # The end of its checkpoints' names; None: the calibration's source, unless it is
+    # the usual one.
     label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
 
     @model_validator(mode="after")
     def _is_possible(self) -> PruneSetting:
-        """Raises ValueError for an impossible pruning. A later check could not name the line of the file."""
+        """Raises ValueError for an impossible pruning. A later check could not name
+        the line of the file."""
         if not self.sparsity and not self.pattern:
-            raise ValueError("needs a sparsity (0.5) or a pattern (2:4; for method drop 20-25)")
+            raise ValueError(
+                "needs a sparsity (0.5) or a pattern (2:4; for method drop 20-25)"
+            )
         for cell in self.cells():
             try:
-                PruneConfig(source=Path(), calibration=self.calibration or _SOME, **cell)
+                PruneConfig(
+                    source=Path(), calibration=self.calibration or _SOME, **cell
+                )
             except ValidationError as error:
                 problem = error.errors()[0]
                 field = ".".join(map(str, problem["loc"]))
@@ -102,19 +136,27 @@ class PruneSetting(Frozen):
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """The settings of each pruning, without the calibration."""
-        patterns: list[dict[str, Any]] = [{"sparsity": share} for share in self.sparsity]
+        patterns: list[dict[str, Any]] = [
+            {"sparsity": share} for share in self.sparsity
+        ]
         patterns += [{"pattern": pattern} for pattern in self.pattern]
-        shared = {"method": self.method, "allocation": self.allocation, "group": self.group}
+        shared = {
+            "method": self.method,
+            "allocation": self.allocation,
+            "group": self.group,
+        }
         for pattern, repair in product(patterns, self.repair):
             yield {**shared, "repair": repair, **pattern}
 
 
 class CompressSetting(Frozen):
-    """One line of `compress:`: a method with one or several schemes, or an existing compressed checkpoint."""
+    """One line of `compress:`: a method with one or several schemes, or an existing
+    compressed checkpoint."""
 
     method: QuantiseName | None = None
     scheme: OneOrMany[str] = ()
-    after: OneOrMany[str] = (DENSE,)  # the sources: the models themselves, or prunings by their checkpoints' names
+    # the sources: the models themselves, or prunings by their checkpoints' names
+    after: OneOrMany[str] = (DENSE,)
     group_size: int | None = None
     ignore: OneOrMany[str] = IGNORED
     recipe: Path | None = None  # llm-compressor's YAML, for method `recipe`
@@ -128,64 +170,90 @@ class CompressSetting(Frozen):
     def _is_complete(self) -> CompressSetting:
         given = self.model_fields_set - {"checkpoint", "base", "label"}
         if self.checkpoint is not None and (given or self.label is None):
-            problem = f"takes no {min(given)}" if given else "needs a label, the name of its results"
+            problem = (
+                f"takes no {min(given)}"
+                if given
+                else "needs a label, the name of its results"
+            )
             raise ValueError(f"checkpoint: {self.checkpoint!r} {problem}")
         if self.checkpoint is None and (self.method is None or not self.after):
-            raise ValueError(f"needs a method ({', '.join(METHODS.names)}) or a checkpoint")
+            raise ValueError(
+                f"needs a method ({', '.join(METHODS.names)}) or a checkpoint"
+            )
         if self.checkpoint is None and not self.scheme and self.recipe is None:
-            raise ValueError(f"needs a scheme ({', '.join(METHODS[str(self.method)].schemes)})")
+            raise ValueError(
+                f"needs a scheme ({', '.join(METHODS[str(self.method)].schemes)})"
+            )
         if self.base is not None and self.checkpoint is None:
             raise ValueError(f"base: {self.base!r} applies to a given checkpoint only")
         return self
 
 
 class Resources(Frozen):
-    """The resources of a run. They change no result and are not part of the sweep's digest."""
+    """The resources of a run. They change no result and are not part of the sweep's
+    digest."""
 
-    # None: one per GPU (or per tensor_parallel GPUs), or one per node without GPUs. Each has a thread in the driver.
+    # None: one per GPU (or per tensor_parallel GPUs), or one per node without GPUs.
+    # Each has a thread in the driver.
     engines: int | None = Field(default=None, ge=1, le=1000)
-    # Engines that share a GPU, and its gpu_memory_utilization. By default one has it for itself: each of several has a
-    # smaller cache, and no GPU has measured the gain. `auto`: `SweepConfig.sharing`.
+    # Engines that share a GPU, and its gpu_memory_utilization. By default one has it
+    # for itself: each of several has a smaller cache, and no GPU has measured the gain.
+    # `auto`: `SweepConfig.sharing`.
     engines_per_gpu: Annotated[int | Literal["auto"], BeforeValidator(_sharing)] = 1
-    shard_items: int = Field(default=20, ge=1, le=10**6)  # per part, fewer of long answers; a crash can lose one
-    # The run sets a checkpoint or a prune job aside, and retires an engine, after this many failures in a row.
+    # per part, fewer of long answers; a crash can lose one
+    shard_items: int = Field(default=20, ge=1, le=10**6)
+    # The run sets a checkpoint or a prune job aside, and retires an engine, after this
+    # many failures in a row.
     attempts: int = Field(default=3, ge=1, le=1000)
-    # The run treats an engine or a prune task as hung after this long without a step, or a load after this long without
-    # an end. It waits longer if longer pauses ended well. A prune task's first step is a load.
+    # The run treats an engine or a prune task as hung after this long without a step,
+    # or a load after this long without an end. It waits longer if longer pauses ended
+    # well. A prune task's first step is a load.
     stall_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
     load_seconds: int = Field(default=1800, ge=1, le=30 * 24 * 3600)
     # The run ends after this long without GPUs for any engine; at most a month.
     placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
-    # Keep a base and its compressed versions on one type of device: the first with records of one of them.
+    # Keep a base and its compressed versions on one type of device: the first with
+    # records of one of them.
     same_device: bool = False
-    keep_references: bool = False  # keep the bases' distributions (RUN/references) after the run
+    # keep the bases' distributions (RUN/references) after the run
+    keep_references: bool = False
 
 
 class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
-    Each included sweep keeps its own models, settings, tasks, seed and grading. The outermost sweep decides engine,
-    resources, gate and screen. Models with one name must be the same model."""
+    Each included sweep keeps its own models, settings, tasks, seed and grading. The
+    outermost sweep decides engine, resources, gate and screen. Models with one name
+    must be the same model."""
 
     models: dict[str, str] = Field(default_factory=dict)
-    base: str | None = None  # the model to compare other models with (`resurface eval --base`)
+    # the model to compare other models with (`resurface eval --base`)
+    base: str | None = None
     prune: tuple[PruneSetting, ...] = ()
     compress: tuple[CompressSetting, ...] = ()
-    # Dtypes of the engines' cache. Left out of the document by default, which keeps older ones equal.
-    kv_cache: OneOrMany[str] = Field(default=(AUTO_CACHE,), exclude_if=lambda value: value == (AUTO_CACHE,))
-    # What chat templates take for today; None: the day of the run's first call. The outermost sweep decides.
+    # Dtypes of the engines' cache. Left out of the document by default, which keeps
+    # older ones equal.
+    kv_cache: OneOrMany[str] = Field(
+        default=(AUTO_CACHE,), exclude_if=lambda value: value == (AUTO_CACHE,)
+    )
+    # What chat templates take for today; None: the day of the run's first call. The
+    # outermost sweep decides.
     date: Day | None = Field(default=None, exclude_if=lambda value: value is None)
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     prompts: Prompts = Field(default_factory=dict)
     tasks: tuple[EvalConfig, ...] = ()
-    include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
-    only: tuple[str, ...] = ()  # only these models and their compressed versions; the outermost sweep decides
+    # in YAML also files and names of bundled recipes
+    include: tuple[SweepConfig, ...] = ()
+    # only these models and their compressed versions; the outermost sweep decides
+    only: tuple[str, ...] = ()
     seed: Seed = 0
     grading: Grading = "strict"  # the rule by which an answer is right
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
-    gate: Thresholds = Thresholds()  # not part of a run's identity: they only judge its records
-    screen: Screen | None = None  # selects the records to write, without changing their content; None: all
+    # not part of a run's identity: they only judge its records
+    gate: Thresholds = Thresholds()
+    # selects the records to write, without changing their content; None: all
+    screen: Screen | None = None
 
     @field_validator("kv_cache")
     @classmethod
@@ -196,10 +264,15 @@ class SweepConfig(Frozen):
     @model_validator(mode="after")
     def _names(self) -> SweepConfig:
         if self.engine.kv_cache != AUTO_CACHE:
-            raise ValueError(f"engine.kv_cache: {self.engine.kv_cache!r} belongs to kv_cache, beside models")
+            raise ValueError(
+                f"engine.kv_cache: {self.engine.kv_cache!r} belongs to kv_cache, beside"
+                " models"
+            )
         for name in self.models:
             if not _NAME.fullmatch(name):
-                raise ValueError(f"models: name {name!r}: letters, digits, '.', '_' and '-' only")
+                raise ValueError(
+                    f"models: name {name!r}: letters, digits, '.', '_' and '-' only"
+                )
         if bool(self.models) != bool(self.tasks) or not (self.models or self.include):
             raise ValueError("models and tasks: at least one of each is needed")
         if self.prune and not self.models:
@@ -207,20 +280,32 @@ class SweepConfig(Frozen):
         if self.compress and not self.models:
             raise ValueError("compress: there are no models to compress")
         if self.prompts and not self.tasks:
-            raise ValueError("prompts: there are no tasks to pose; included sweeps have their own prompts")
+            raise ValueError(
+                "prompts: there are no tasks to pose; included sweeps have their own"
+                " prompts"
+            )
         if problem := problem_of(self.tasks, self.prompts):
             raise ValueError(problem)
         if self.base is not None and self.base not in self.models:
-            raise ValueError(f"base: {self.base!r} is not one of the models ({', '.join(self.models)})")
+            raise ValueError(
+                f"base: {self.base!r} is not one of the models"
+                f" ({', '.join(self.models)})"
+            )
         shared, gpus = self.resources.engines_per_gpu, self.engine.tensor_parallel
         if gpus > 1 and shared not in (1, "auto"):
-            raise ValueError(f"resources.engines_per_gpu: {shared}: engines of tensor_parallel {gpus} share no GPU")
+            raise ValueError(
+                f"resources.engines_per_gpu: {shared}: engines of tensor_parallel"
+                f" {gpus} share no GPU"
+            )
         return self
 
     def sharing(self, *, weights: int, memory: int | None, gpus: int = 0) -> int:
-        """The number of engines on each GPU. `auto`: two if models are small and GPUs are scarce, else one.
+        """The number of engines on each GPU. `auto`: two if models are small and GPUs
+        are scarce, else one.
 
-        `weights`: bytes of the largest checkpoint. `memory`: of the smallest GPU; None: unknown. `gpus`: how many."""
+        `weights`: bytes of the largest checkpoint. `memory`: of the smallest GPU; None:
+        unknown. `gpus`: how many.
+        """
         asked, wanted = self.resources.engines_per_gpu, self.resources.engines
         if asked != "auto":
             return asked
@@ -231,11 +316,15 @@ class SweepConfig(Frozen):
 
 def bundled_recipes() -> dict[str, Path]:
     """The files of the bundled recipes, by name."""
-    return {file.relative_to(RECIPES).with_suffix("").as_posix(): file for file in sorted(RECIPES.rglob("*.yaml"))}
+    return {
+        file.relative_to(RECIPES).with_suffix("").as_posix(): file
+        for file in sorted(RECIPES.rglob("*.yaml"))
+    }
 
 
 def find_recipe(value: str, beside: Path = Path()) -> Path:
-    """An existing file, or a bundled recipe by its name (`main`, `small/main`). Raises InputError for neither."""
+    """An existing file, or a bundled recipe by its name (`main`, `small/main`).
+    Raises InputError for neither."""
     path = beside / Path(os.path.expanduser(value))
     for file in (path, Path(f"{path}.yaml")):
         if file.is_file():
@@ -245,31 +334,45 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
     if name in bundled:
         return bundled[name]
     if path.is_dir():
-        raise InputError(f"{path}: cannot read the sweep file: it is a directory, not a file")
+        raise InputError(
+            f"{path}: cannot read the sweep file: it is a directory, not a file"
+        )
     if path.suffix or path.exists():
-        raise InputError(f"{path}: cannot read the sweep file: no such file, and no bundled recipe {name!r}")
+        raise InputError(
+            f"{path}: cannot read the sweep file: no such file, and no bundled recipe"
+            f" {name!r}"
+        )
     raise unknown("recipe", value, bundled)
 
 
 def load_sweep(path: Path) -> SweepConfig:
-    """Read and check a sweep file and its includes. Raises InputError naming file, field and value."""
-    return with_served_caches(validated(SweepConfig, _document(path, ()), str(path)), f"{path}: kv_cache")
+    """Read and check a sweep file and its includes. Raises InputError naming file,
+    field and value."""
+    return with_served_caches(
+        validated(SweepConfig, _document(path, ()), str(path)), f"{path}: kv_cache"
+    )
 
 
 def with_served_caches(config: SweepConfig, place: str) -> SweepConfig:
-    """The sweep. Raises InputError, after `place`, if its engine serves no cache of a dtype that it or a part names."""
+    """The sweep. Raises InputError, after `place`, if its engine serves no cache of
+    a dtype that it or a part names."""
     kind, parts = ENGINES[config.engine.kind], [config]
-    served = kind.cache_dtypes(not os.environ.get("RAY_ADDRESS"))  # a cluster has other machines
+    # a cluster has other machines
+    served = kind.cache_dtypes(not os.environ.get("RAY_ADDRESS"))
     for part in parts:
         parts += part.include
         for value in part.kv_cache:
             if value not in served:
-                raise InputError(f"{place}: {value!r}: engine {kind.name} supports {', '.join(served)} here")
+                raise InputError(
+                    f"{place}: {value!r}: engine {kind.name} supports"
+                    f" {', '.join(served)} here"
+                )
     return config
 
 
 def read_prompts(path: Path) -> dict[str, str]:
-    """The templates in a file of prompts, or in a sweep file. Raises InputError naming file, template and field."""
+    """The templates in a file of prompts, or in a sweep file. Raises InputError
+    naming file, template and field."""
     document = read_document(path, "the file of prompts")
     inner = document.get("prompts") if isinstance(document, dict) else None
     found = inner if isinstance(inner, dict) else document
@@ -281,11 +384,22 @@ def read_prompts(path: Path) -> dict[str, str]:
 def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     """The YAML document of a file, with included sweeps in place of their names."""
     if path.resolve() in including:
-        raise InputError(f"{including[-1]}: include: {path.name!r} includes this file in turn")
+        raise InputError(
+            f"{including[-1]}: include: {path.name!r} includes this file in turn"
+        )
     document = read_document(path)
     if not isinstance(document, dict):
-        kind = "a list" if isinstance(document, list) else "empty" if document is None else "a single value"
-        raise InputError(f"{path}: a sweep file is a mapping with models, prune and tasks; this is {kind}")
+        kind = (
+            "a list"
+            if isinstance(document, list)
+            else "empty"
+            if document is None
+            else "a single value"
+        )
+        raise InputError(
+            f"{path}: a sweep file is a mapping with models, prune and tasks; this is"
+            f" {kind}"
+        )
     return _with_includes(document, path, (*including, path.resolve()))
 
 
@@ -296,11 +410,19 @@ def _find_beside(directory: Path, document: dict[str, Any]) -> None:
     for line in lines if isinstance(lines, list) else ():
         for name in ("checkpoint", "recipe"):
             value = line.get(name) if isinstance(line, dict) else None
-            if isinstance(value, str) and value != BUNDLED and (directory / value).exists():
+            if (
+                isinstance(value, str)
+                and value != BUNDLED
+                and (directory / value).exists()
+            ):
                 line[name] = str(directory / value)
     if isinstance(models, dict):
         for name, value in models.items():
-            if isinstance(value, str) and value != BUNDLED and (directory / value).is_dir():
+            if (
+                isinstance(value, str)
+                and value != BUNDLED
+                and (directory / value).is_dir()
+            ):
                 models[name] = str(directory / value)
     for task in tasks if isinstance(tasks, list) else ():
         if isinstance(task, dict):
@@ -309,17 +431,27 @@ def _find_beside(directory: Path, document: dict[str, Any]) -> None:
                 task["task"] = f"{kind}:{directory / value}"
 
 
-def _with_includes(document: dict[str, Any], path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
+def _with_includes(
+    document: dict[str, Any], path: Path, including: tuple[Path, ...]
+) -> dict[str, Any]:
     _find_beside(path.parent, document)
     if isinstance(document.get("prompts"), str):
         document["prompts"] = read_prompts(path.parent / document["prompts"])
     entries = document.get("include", [])
-    if not isinstance(entries, list) or not all(isinstance(entry, str | dict) for entry in entries):
-        raise InputError(f"{path}: include: {json.dumps(entries, default=str)[:120]}: a list of sweeps is needed")
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, str | dict) for entry in entries
+    ):
+        raise InputError(
+            f"{path}: include: {json.dumps(entries, default=str)[:120]}: a list of"
+            " sweeps is needed"
+        )
     included = []
     for number, entry in enumerate(entries):
         if isinstance(entry, dict):
-            inner, where = _with_includes(entry, path, including), f"{path}: include.{number}"
+            inner, where = (
+                _with_includes(entry, path, including),
+                f"{path}: include.{number}",
+            )
         else:
             file = find_recipe(entry, path.parent)
             inner, where = _document(file, including), str(file)

@@ -1,15 +1,17 @@
-"""The cost of a sweep: jobs, requests, tokens and GPU hours. Reads no weight and needs no network.
+"""The cost of a sweep: jobs, requests, tokens and GPU hours. Reads no weight and needs
+no network.
 
-The settings give the numbers of items, requests and prompts. Lengths and speeds are assumptions, printed with the
-result. In seconds:
+The settings give the numbers of items, requests and prompts. Lengths and speeds are
+assumptions, printed with the result. In seconds:
 
-    evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + REQUEST * requests / engines + LOAD
+    evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK +
+    REQUEST * requests / engines + LOAD
     compress   = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK
 
-`engines` share the GPU, and one computes while another's Python works.
-P is the number of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward pass). The disk
-reads and writes every bfloat16 weight once. No speed is measured. The hours show which of two sweeps is larger, and
-whether one takes a morning or a week.
+`engines` share the GPU, and one computes while another's Python works. P is the number
+of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward
+pass). The disk reads and writes every bfloat16 weight once. No speed is measured. The
+hours show which of two sweeps is larger, and whether one takes a morning or a week.
 """
 
 import json
@@ -25,7 +27,12 @@ from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.shapes import text_model
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks.loading import DEEP_ITEMS, UNKNOWN_SIZE, items_by_language, load_task
+from evaluator.tasks.loading import (
+    DEEP_ITEMS,
+    UNKNOWN_SIZE,
+    items_by_language,
+    load_task,
+)
 from launch.sweep.checks import bytes_of
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand, models_of
@@ -43,15 +50,19 @@ LOAD = 60.0  # seconds to swap one checkpoint in and start its first requests
 DISK = 1e9  # bytes per second
 _LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 
-# Mean tokens, measured with Qwen's vocabulary on 60 items in each language of XQuAD (caps 512 and 1024).
+# Mean tokens, measured with Qwen's vocabulary on 60 items in each language of XQuAD
+# (caps 512 and 1024).
 _PROMPT = {"open": 328, "open_capped": 250, "one_shot": 428}
 _QUESTION = 60  # tokens around a context
-_UNSHARED = 0.55  # the share of a lengthened context that the cache lacks: 45 % came before (gazetteer, 2,000 tokens)
+# the share of a lengthened context that the cache lacks: 45 % came before (gazetteer,
+# 2,000 tokens)
+_UNSHARED = 0.55
 _LISTED = 40  # tokens that a list of candidates adds to the open prompt
 _OPTION = 9  # tokens of a candidate
 _BYTES_PER_TOKEN = 4
 
-# Parameters, as in the checkpoints' own safetensors; embeddings once where they are tied.
+# Parameters, as in the checkpoints' own safetensors; embeddings once where they are
+# tied.
 _PARAMETERS: Mapping[str, float] = {
     "Qwen/Qwen3-0.6B": 0.60e9,
     "Qwen/Qwen3-1.7B": 1.72e9,
@@ -70,12 +81,18 @@ class Work:
     requests: int = 0
     prompt_tokens: int = 0  # without those in the prefix cache
     generated_tokens: int = 0  # with forced ones, which are scored
-    compared: int = 0  # positions with a compared distribution; the base keeps one for each
+    # positions with a compared distribution; the base keeps one for each
+    compared: int = 0
 
     def plus(self, more: "Work | Cost", count: int = 1) -> "Work":
         """This and `count` times `more`."""
         names = [each.name for each in fields(self)]
-        return Work(**{name: getattr(self, name) + count * getattr(more, name) for name in names})
+        return Work(
+            **{
+                name: getattr(self, name) + count * getattr(more, name)
+                for name in names
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,22 +104,28 @@ class JobEstimate:
     evaluation_hours: float | None
     compress_hours: float | None  # to prune or to quantise it
     disk: int | None = 0  # bytes of the checkpoint, if the run makes it
-    references: int | None = 0  # bytes of distributions that it keeps for others; None: its vocabulary is unknown
+    # bytes of distributions that it keeps for others; None: its vocabulary is unknown
+    references: int | None = 0
     items: Mapping[str, int] = field(default_factory=dict)  # by task
 
 
 def estimate(config: SweepConfig) -> list[JobEstimate]:
-    """One estimate for each checkpoint, in the order of the jobs. Raises InputError as expanding the sweep does."""
+    """One estimate for each checkpoint, in the order of the jobs. Raises InputError
+    as expanding the sweep does."""
     values = models_of(config)
     works: dict[str, Work] = {}
     estimates = []
     sharing = shared_by(config)
-    jobs = expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value))
+    jobs = expand(
+        config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value)
+    )
     for job in jobs:
         own: dict[str, Work] = {}  # by task
         for name, task in job.tasks.items():
             key = task.model_dump_json()
-            own[name] = works[key] if key in works else works.setdefault(key, work_of(task))
+            own[name] = (
+                works[key] if key in works else works.setdefault(key, work_of(task))
+            )
         work = reduce(Work.plus, own.values(), Work())
         size = _parameters(values[job.model])
         made = job.quantise or job.prune
@@ -110,19 +133,24 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
         disk: int | None = 0
         if made is not None:
             hours = None if size is None else compress_hours(size, made)
-            disk = None if size is None else bytes_of(job, int(2 * size))  # of a bfloat16 model
+            # of a bfloat16 model
+            disk = None if size is None else bytes_of(job, int(2 * size))
         references: int | None = 0
         for name, task in job.tasks.items() if keeps(job, jobs) else ():
             if own[name].compared and references is not None:
                 known = job.path.is_dir()
                 vocabulary = vocabulary_of(job.path) if known else 0
-                more = reference_bytes(task, own[name].compared, vocabulary, config.engine.dtype)
+                more = reference_bytes(
+                    task, own[name].compared, vocabulary, config.engine.dtype
+                )
                 references = references + more if known else None
         estimates.append(
             JobEstimate(
                 job=job,
                 work=work,
-                evaluation_hours=None if size is None else evaluation_hours(size, work, sharing),
+                evaluation_hours=(
+                    None if size is None else evaluation_hours(size, work, sharing)
+                ),
                 compress_hours=hours,
                 disk=disk,
                 references=references,
@@ -133,7 +161,8 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
 
 
 def work_of(task: EvalConfig) -> Work:
-    """The load of one task on one checkpoint. Reads local data only. Raises InputError as loading the task does."""
+    """The load of one task on one checkpoint. Reads local data only. Raises
+    InputError as loading the task does."""
     work = Work()
     if task.is_text:
         text = load_task(task.task, task.languages).text
@@ -142,7 +171,10 @@ def work_of(task: EvalConfig) -> Work:
         for text_probe in task.text_probes:
             work = work.plus(text_probe.cost(tokens, task))
         return work
-    asked = [min(task.items or size, size) for size in items_by_language(task.task, task.languages, task.said).values()]
+    asked = [
+        min(task.items or size, size)
+        for size in items_by_language(task.task, task.languages, task.said).values()
+    ]
     items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
     formats, scored = {"open"}, set[str]()
     for probe in task.item_probes:
@@ -160,16 +192,22 @@ def work_of(task: EvalConfig) -> Work:
 
 
 def _prompt_tokens(format: str, task: EvalConfig) -> int:
-    """The tokens of a format's prompt. A format with candidates counts only those that it adds to the open prompt."""
+    """The tokens of a format's prompt. A format with candidates counts only those
+    that it adds to the open prompt."""
     if format in CAPPED_FORMATS:
         return min(_PROMPT[format], task.one_shot_prompt_tokens)
     if format != "open":
         return _LISTED
-    return _QUESTION + int(_UNSHARED * task.length) if task.length else min(_PROMPT["open"], task.prompt_tokens)
+    return (
+        _QUESTION + int(_UNSHARED * task.length)
+        if task.length
+        else min(_PROMPT["open"], task.prompt_tokens)
+    )
 
 
 def shared_by(config: SweepConfig) -> int:
-    """The engines on one GPU of `MEMORY`. A model of unknown size counts as a large one."""
+    """The engines on one GPU of `MEMORY`. A model of unknown size counts as a large
+    one."""
     sizes = [_parameters(value) for value in models_of(config).values()]
     width = 4 if config.engine.dtype == "float32" else 2
     largest = max(MEMORY if size is None else width * size for size in sizes)
@@ -178,12 +216,15 @@ def shared_by(config: SweepConfig) -> int:
 
 def evaluation_hours(parameters: float, work: Work, engines: int = 1) -> float:
     """Hours on one GPU that `engines` share, by the module's formula."""
-    operations = 2 * parameters * (work.prompt_tokens / PREFILL + work.generated_tokens / DECODE)
+    operations = (
+        2 * parameters * (work.prompt_tokens / PREFILL + work.generated_tokens / DECODE)
+    )
     return (operations / PEAK + REQUEST * work.requests / engines + LOAD) / 3600
 
 
 def compress_hours(parameters: float, config: PruneConfig | QuantiseConfig) -> float:
-    """Hours on one GPU, by the module's formula. vLLM's online quantisation is part of a load."""
+    """Hours on one GPU, by the module's formula. vLLM's online quantisation is part
+    of a load."""
     if config.method == ONLINE:
         return 0.0
     if isinstance(config, QuantiseConfig):
@@ -194,13 +235,16 @@ def compress_hours(parameters: float, config: PruneConfig | QuantiseConfig) -> f
             # It needs the same Hessians, and products with them.
             passes = max(passes, METHODS["sparsegpt"].passes) + 1
     calibration = config.calibration
-    tokens = 0 if calibration is None else calibration.samples * calibration.sequence_length
+    tokens = (
+        0 if calibration is None else calibration.samples * calibration.sequence_length
+    )
     operations = 2 * parameters * passes * tokens / PREFILL
     return (operations / PEAK + 4 * parameters / DISK) / 3600
 
 
 def _parameters(value: str) -> float | None:
-    """A model's number of parameters, from the size of its files or a known hub id; None for any other."""
+    """A model's number of parameters, from the size of its files or a known hub id;
+    None for any other."""
     directory = local_directory(value)
     if directory is None:
         return _PARAMETERS.get(value.partition("@")[0])
@@ -210,37 +254,63 @@ def _parameters(value: str) -> float | None:
         return None
     try:
         config = text_model(json.loads(described.read_text(encoding="utf-8")))
-        width = 4 if "float32" in str(config.get("dtype") or config.get("torch_dtype")) else 2
+        width = (
+            4
+            if "float32" in str(config.get("dtype") or config.get("torch_dtype"))
+            else 2
+        )
         return sum(file.stat().st_size for file in files) / width
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 
 def assumptions(engines: int = 1, *, gpu: bool = True) -> tuple[str, ...]:
-    """What is printed with an estimate. `engines` share a GPU; without `gpu` there are no hours."""
-    at_once = f", for {engines} at a time: {engines} engines share a GPU" if engines > 1 else ""
+    """What is printed with an estimate. `engines` share a GPU; without `gpu` there
+    are no hours."""
+    at_once = (
+        f", for {engines} at a time: {engines} engines share a GPU"
+        if engines > 1
+        else ""
+    )
     return (
-        f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
-        f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once, "
-        f"{100 * _UNSHARED:.0f} % of a context with context_tokens; "
-        f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; "
-        f"every answer runs to its token cap; {UNKNOWN_SIZE:,} items in each language of an unknown data set;",
-        "no GPU is here, so no hours are estimated. Nothing was started and nothing fetched."
-        if not gpu
-        else f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach {100 * PREFILL:.0f} % of that and "
-        f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; "
-        f"{1e3 * REQUEST:.0f} ms of Python for each request{at_once}; {LOAD:.0f} s to load a checkpoint; "
-        f"{DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing was started and nothing fetched.",
+        (
+            f"assumed: {_PROMPT['open']} tokens in an open prompt,"
+            f" {_PROMPT['open_capped']} in open_capped, {_PROMPT['one_shot']} in"
+            " one_shot (mean of XQuAD with Qwen's vocabulary), each computed once,"
+            f" {100 * _UNSHARED:.0f} % of a context with context_tokens;"
+            f" {_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of"
+            f" a text; every answer runs to its token cap; {UNKNOWN_SIZE:,} items in"
+            " each language of an unknown data set;"
+        ),
+        (
+            "no GPU is here, so no hours are estimated. Nothing was started and nothing"
+            " fetched."
+            if not gpu
+            else (
+                f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach"
+                f" {100 * PREFILL:.0f} % of that and generation {100 * DECODE:.0f} %; 2"
+                f" operations per parameter and token; {1e3 * REQUEST:.0f} ms of Python"
+                f" for each request{at_once}; {LOAD:.0f} s to load a checkpoint;"
+                f" {DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing"
+                " was started and nothing fetched."
+            )
+        ),
     )
 
 
 def keeps(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
-    """Whether a checkpoint keeps its distributions: other checkpoints, or later runs of itself, need them."""
-    return (job.base is None and not job.is_made) or any(other.base == job.name for other in jobs)
+    """Whether a checkpoint keeps its distributions: other checkpoints, or later runs
+    of itself, need them."""
+    return (job.base is None and not job.is_made) or any(
+        other.base == job.name for other in jobs
+    )
 
 
-def reference_bytes(task: EvalConfig, positions: int, vocabulary: int, dtype: str) -> int:
-    """Bytes of a base's distributions. Its logits have its compute dtype; `auto` may mean float32."""
+def reference_bytes(
+    task: EvalConfig, positions: int, vocabulary: int, dtype: str
+) -> int:
+    """Bytes of a base's distributions. Its logits have its compute dtype; `auto` may
+    mean float32."""
     if task.fidelity_top:
         return positions * _LISTED_BYTES * min(task.fidelity_top, vocabulary)
     return positions * vocabulary * (2 if dtype == "bfloat16" else 4)

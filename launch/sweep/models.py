@@ -1,8 +1,10 @@
 """From a typed model to its checkpoint directory: `bundled`, a directory, or a hub id.
 
-A hub id is `org/name` or `org/name@revision`, unless a directory has that name. The environment variable
-RESURFACE_MODELS may name a directory with models as DIR/org/name or DIR/org/name@revision. The hub's cache holds any
-other model, and is filled if necessary: weights in safetensors, configuration and tokenizer, no code."""
+A hub id is `org/name` or `org/name@revision`, unless a directory has that name. The
+environment variable RESURFACE_MODELS may name a directory with models as DIR/org/name
+or DIR/org/name@revision. The hub's cache holds any other model, and is filled if
+necessary: weights in safetensors, configuration and tokenizer, no code.
+"""
 
 import os
 import re
@@ -12,16 +14,29 @@ from pathlib import Path
 
 from evaluator.core.errors import InputError, one_line
 
-BUNDLED = "bundled"  # names the model that Resurface contains, in place of any checkpoint
+# names the model that Resurface contains, in place of any checkpoint
+BUNDLED = "bundled"
 BUNDLED_MODEL = Path(__file__).parents[1] / "reference_model"
-MIRROR = "RESURFACE_MODELS"  # environment variable: a directory with checkpoints under their hub ids
+# environment variable: a directory with checkpoints under their hub ids
+MIRROR = "RESURFACE_MODELS"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@(?!.*\.\.)[\w./-]+)?")
-_FETCHED = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "vocab*", "merges.txt", "LICENSE*"]
-_NOT_FETCHED = ["consolidated*", "*/*"]  # the same weights again, in a format of their makers
+_FETCHED = [
+    "*.safetensors",
+    "*.json",
+    "*.jinja",
+    "tokenizer*",
+    "*.tiktoken",
+    "vocab*",
+    "merges.txt",
+    "LICENSE*",
+]
+# the same weights again, in a format of their makers
+_NOT_FETCHED = ["consolidated*", "*/*"]
 
 
 def local_directory(value: str) -> Path | None:
-    """A model's directory, without network; None for a hub id outside RESURFACE_MODELS."""
+    """A model's directory, without network; None for a hub id outside
+    RESURFACE_MODELS."""
     if value == BUNDLED:
         return BUNDLED_MODEL
     if not is_hub_id(value):
@@ -32,11 +47,16 @@ def local_directory(value: str) -> Path | None:
 
 def is_hub_id(value: str) -> bool:
     """Whether a value names a model of the hub, and no directory here."""
-    return value != BUNDLED and not Path(os.path.expanduser(value)).exists() and bool(_HUB_ID.fullmatch(value))
+    return (
+        value != BUNDLED
+        and not Path(os.path.expanduser(value)).exists()
+        and bool(_HUB_ID.fullmatch(value))
+    )
 
 
 def resolve_model(value: str) -> Path:
-    """A model's checkpoint directory. Fetches it from the hub if necessary. Raises InputError if that fails."""
+    """A model's checkpoint directory. Fetches it from the hub if necessary. Raises
+    InputError if that fails."""
     directory = local_directory(value)
     if directory is not None:
         return directory
@@ -45,32 +65,46 @@ def resolve_model(value: str) -> Path:
     repository, _, revision = value.partition("@")
     try:
         found = snapshot_download(
-            repository, revision=revision or None, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
+            repository,
+            revision=revision or None,
+            allow_patterns=_FETCHED,
+            ignore_patterns=_NOT_FETCHED,
         )
         return Path(found)
-    # No network, an unknown name, a gated model: each raises another library's exceptions.
+    # No network, an unknown name, a gated model: each raises another library's
+    # exceptions.
     except Exception as error:
         mirrored = _mirrored(value)
-        neither = f"no such directory, none at {mirrored}" if mirrored else "no such directory"
-        why = textwrap.shorten(str(error).strip().partition("\n")[0], 160, placeholder=" ...")
+        neither = (
+            f"no such directory, none at {mirrored}"
+            if mirrored
+            else "no such directory"
+        )
+        why = textwrap.shorten(
+            str(error).strip().partition("\n")[0], 160, placeholder=" ..."
+        )
         raise InputError(
-            f"checkpoint {value}: {neither}, and the hub does not give it ({one_line(why)}); "
-            f"with {MIRROR}=DIR it may be at DIR/{value}"
+            f"checkpoint {value}: {neither}, and the hub does not give it"
+            f" ({one_line(why)}); with {MIRROR}=DIR it may be at DIR/{value}"
         ) from error
 
 
 def model_name(value: str) -> str:
-    """The last part of a path or hub id; each run of characters besides letters, digits, `._-` becomes a hyphen."""
+    """The last part of a path or hub id; each run of characters besides letters,
+    digits, `._-` becomes a hyphen."""
     if value == BUNDLED:
         return BUNDLED
     name = Path(os.path.expanduser(value)).resolve().name
     if is_hub_id(value):
         name = value.partition("@")[0].partition("/")[2]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._").rstrip("-") or "checkpoint"
+    return (
+        re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._").rstrip("-") or "checkpoint"
+    )
 
 
 def names_of(values: Sequence[str], option: str) -> dict[str, str]:
-    """The models by name. Raises InputError, which names `option`, if two would have the same name."""
+    """The models by name. Raises InputError, which names `option`, if two would have
+    the same name."""
     models: dict[str, str] = {}
     for value in values:
         name = model_name(value)
@@ -80,8 +114,9 @@ def names_of(values: Sequence[str], option: str) -> dict[str, str]:
             raise InputError(f"{option}: {value!r} is given twice")
         else:
             raise InputError(
-                f"{option}: the results of {models[name]!r} and {value!r} would have the same name {name!r}: "
-                "rename one, or name both in a sweep file (models: {one: DIR, other: DIR})"
+                f"{option}: the results of {models[name]!r} and {value!r} would have"
+                f" the same name {name!r}: rename one, or name both in a sweep file"
+                " (models: {one: DIR, other: DIR})"
             )
     return models
 
@@ -90,7 +125,10 @@ def same_model(one: str, other: str) -> bool:
     if one == other:
         return True
     directories = (local_directory(one), local_directory(other))
-    return None not in directories and len({each.resolve() for each in directories if each is not None}) == 1
+    return (
+        None not in directories
+        and len({each.resolve() for each in directories if each is not None}) == 1
+    )
 
 
 def _mirrored(value: str) -> Path | None:

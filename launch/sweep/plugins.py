@@ -1,16 +1,22 @@
-"""Imports the user's modules, which register probes, pruning methods, tasks, tables and engines.
+"""Imports the user's modules, which register probes, pruning methods, tasks, tables and
+engines.
 
-The environment variable RESURFACE_PLUGINS names these modules, separated by commas. With `riddles.py` on PYTHONPATH:
+The environment variable RESURFACE_PLUGINS names these modules, separated by commas.
+With `riddles.py` on PYTHONPATH:
 
     from evaluator.tasks import TASKS, Argument, Task
 
-    TASKS.register(Task(name="riddles", help="riddles of my own", argument=Argument("FILE"), read_items=...))
+    TASKS.register(Task(name="riddles", help="riddles of my own",
+    argument=Argument("FILE"), read_items=...))
 
 this evaluates them:
 
-    RESURFACE_PLUGINS=riddles resurface eval bundled --task riddles:my.txt --out runs/riddles
+    RESURFACE_PLUGINS=riddles resurface eval bundled --task riddles:my.txt --out
+    runs/riddles
 
-Every process of a run imports the plugins before it uses a registry. On a cluster, every node must have the modules."""
+Every process of a run imports the plugins before it uses a registry. On a cluster,
+every node must have the modules.
+"""
 
 import importlib
 import os
@@ -21,7 +27,8 @@ VARIABLE = "RESURFACE_PLUGINS"
 
 
 def load_plugins() -> None:
-    """Import the modules that RESURFACE_PLUGINS names, once a process. Raises InputError naming the module and why."""
+    """Import the modules that RESURFACE_PLUGINS names, once a process. Raises
+    InputError naming the module and why."""
     for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
         try:
             importlib.import_module(name)

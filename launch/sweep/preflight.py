@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.asking.questions import Question
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
+from evaluator.checkpoints.info import (
+    CheckpointInfo,
+    inspect_checkpoint,
+    read_positions,
+)
 from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer, tokenise_alike
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.grading import contains
@@ -27,7 +31,8 @@ from launch.sweep.jobs import CheckpointJob, check_screening, expand
 from launch.sweep.tasks import PreparedTask, TaskPreparation, today
 from pruning.calibration import text_digest
 
-# A generous measured size of one record in a part, for the estimate of disk space; more for each token of an answer.
+# A generous measured size of one record in a part, for the estimate of disk space; more
+# for each token of an answer.
 Asked = Mapping[str, Sequence[PreparedTask]]  # by job name
 _BYTES_PER_RECORD, _BYTES_PER_TOKEN = 400, 8
 _OTHER_RECORDS = 15  # of an item, beside its samples
@@ -42,22 +47,31 @@ class Prepared:
 
     config: SweepConfig
     jobs: tuple[CheckpointJob, ...]
-    dense: Mapping[str, CheckpointInfo]  # by job name: the checkpoints that exist before the run
-    tasks: tuple[PreparedTask, ...]  # each once; two checkpoints may have different tasks of one name
+    # by job name: the checkpoints that exist before the run
+    dense: Mapping[str, CheckpointInfo]
+    # each once; two checkpoints may have different tasks of one name
+    tasks: tuple[PreparedTask, ...]
     asked: Mapping[str, tuple[PreparedTask, ...]]  # by job name
-    held_out: Mapping[str, str]  # digest of a context -> its item; no calibration passage may equal one
+    # digest of a context -> its item; no calibration passage may equal one
+    held_out: Mapping[str, str]
     engine: EngineConfig
     identity: Mapping[str, Any]
     disk_bytes: int
-    other_tokenizer: frozenset[str]  # jobs that need a base's answers but have another tokenizer
+    # jobs that need a base's answers but have another tokenizer
+    other_tokenizer: frozenset[str]
     served: tuple[str, ...]  # notes on how the engine serves checkpoints, a line each
-    unusable: tuple[Failure, ...]  # damaged checkpoints and everything made from them; not in `jobs`
+    # damaged checkpoints and everything made from them; not in `jobs`
+    unusable: tuple[Failure, ...]
 
     @property
     def largest(self) -> int:
-        """The bytes of the largest checkpoint's weights in an engine; a made one is not larger than its source."""
+        """The bytes of the largest checkpoint's weights in an engine; a made one is
+        not larger than its source."""
         wide = self.engine.dtype == "float32"
-        return max(info.bytes * (2 if wide and info.dtype != "float32" else 1) for info in self.dense.values())
+        return max(
+            info.bytes * (2 if wide and info.dtype != "float32" else 1)
+            for info in self.dense.values()
+        )
 
     @cached_property
     def questions_by_task(self) -> Mapping[str, tuple[Question, ...]]:
@@ -67,30 +81,55 @@ class Prepared:
             known = items.setdefault(task.name, {})
             for question in task.questions:
                 key = (question.item.language, question.item.item_id)
-                if isinstance(question, Question) and (key not in known or known[key].options is None):
+                if isinstance(question, Question) and (
+                    key not in known or known[key].options is None
+                ):
                     known[key] = question
-        return {name: tuple(questions.values()) for name, questions in items.items() if questions}
+        return {
+            name: tuple(questions.values())
+            for name, questions in items.items()
+            if questions
+        }
 
     def notes(self) -> list[str]:
-        """A sentence for each task with options that contain a gold answer, for each language that is not in the table
-        of languages, and for each that has fewer items than requested."""
+        """A sentence for each task with options that contain a gold answer, for each
+        language that is not in the table of languages, and for each that has fewer
+        items than requested."""
         notes = []
         for name, questions in self.questions_by_task.items():
             wanted = next(task.config.items for task in self.tasks if task.name == name)
-            one_shot = any("one_shot" in task.config.formats for task in self.tasks if task.name == name)
-            for language, count in Counter(question.item.language for question in questions).items():
+            one_shot = any(
+                "one_shot" in task.config.formats
+                for task in self.tasks
+                if task.name == name
+            )
+            for language, count in Counter(
+                question.item.language for question in questions
+            ).items():
                 if count < wanted:
-                    lost = "; none is left as the example of one_shot" if one_shot else ""
-                    notes.append(f"{name}: {language} has {count} items, not {wanted}; the run uses all{lost}")
+                    lost = (
+                        "; none is left as the example of one_shot" if one_shot else ""
+                    )
+                    notes.append(
+                        f"{name}: {language} has {count} items, not {wanted}; the run"
+                        f" uses all{lost}"
+                    )
                 if not is_known(language):
-                    notes.append(f"{name}: {language!r} is no known language: graded as one with spaces between words")
+                    notes.append(
+                        f"{name}: {language!r} is no known language: graded as one with"
+                        " spaces between words"
+                    )
             if loose := [each for each in map(_loose_option, questions) if each]:
-                notes.append(f"{name}: {len(loose)} items have a wrong option that contains a gold answer: {loose[0]}")
+                notes.append(
+                    f"{name}: {len(loose)} items have a wrong option that contains a"
+                    f" gold answer: {loose[0]}"
+                )
         return notes
 
 
 def _loose_option(question: Question) -> str:
-    """An item and its own wrong option that would be graded as right; empty for none."""
+    """An item and its own wrong option that would be graded as right; empty for
+    none."""
     item = question.item
     for option in question.option_texts if item.options else ():
         if option not in item.answers and contains(option, item.answers, item.language):
@@ -99,14 +138,17 @@ def _loose_option(question: Question) -> str:
 
 
 class Inspections(AbstractContextManager["Inspections"]):
-    """Inspects several checkpoints at a time in the background, in order. The end of its block starts no more.
+    """Inspects several checkpoints at a time in the background, in order. The end of
+    its block starts no more.
 
-    One thread digests a few GB a second, too few for a hundred checkpoints. Daemons: a stopping process does not wait.
+    One thread digests a few GB a second, too few for a hundred checkpoints. Daemons: a
+    stopping process does not wait.
     """
 
     def __init__(self, jobs: Sequence[CheckpointJob] = (), *, trust: bool) -> None:
         self._trust = trust
-        self._pool = ThreadPool(min(_AT_ONCE, len(os.sched_getaffinity(0))))  # a ThreadPoolExecutor's are no daemons
+        # a ThreadPoolExecutor's are no daemons
+        self._pool = ThreadPool(min(_AT_ONCE, len(os.sched_getaffinity(0))))
         self._found: dict[str, AsyncResult[CheckpointInfo]] = {}  # by name
         self._begun: list[CheckpointJob] = []  # without those that `ended` returned
         self.begin(*jobs)
@@ -126,11 +168,17 @@ class Inspections(AbstractContextManager["Inspections"]):
     def _inspect(self, job: CheckpointJob) -> CheckpointInfo:
         try:
             return inspect_checkpoint(job.path, job.name, trust_remote_code=self._trust)
-        except (SystemExit, KeyboardInterrupt) as error:  # of its own code: a pool would never end it
-            raise InputError(f"checkpoint {job.path}: its code ended with {error!r}") from error
+        except (
+            SystemExit,
+            KeyboardInterrupt,
+        ) as error:  # of its own code: a pool would never end it
+            raise InputError(
+                f"checkpoint {job.path}: its code ended with {error!r}"
+            ) from error
 
     def result(self, name: str) -> CheckpointInfo:
-        """Wait for a checkpoint's result. Raises InputError as `inspect_checkpoint` does."""
+        """Wait for a checkpoint's result. Raises InputError as `inspect_checkpoint`
+        does."""
         return self._found[name].get()
 
     def ended(self) -> list[CheckpointJob]:
@@ -141,31 +189,40 @@ class Inspections(AbstractContextManager["Inspections"]):
 
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
-    """Read and check all inputs, set damaged checkpoints aside. May fetch a model. Raises InputError."""
-    trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")  # a cluster has other machines
+    """Read and check all inputs, set damaged checkpoints aside. May fetch a model.
+    Raises InputError."""
+    # a cluster has other machines
+    trust, here = config.engine.trust_remote_code, not os.environ.get("RAY_ADDRESS")
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
     own = [job for job in jobs if not job.is_variant]  # with files of their own
     existing = [job for job in own if not job.is_made]
     refused = checks.check_files(existing)
     _unusable(jobs, refused)
-    engine, notes = checks.engine_of(config.engine, [job for job in own if job.name not in refused], here=here)
+    engine, notes = checks.engine_of(
+        config.engine, [job for job in own if job.name not in refused], here=here
+    )
     config = config.model_copy(update={"engine": engine})
     dense, tokenizers, damage, remarks = _read_checkpoints(existing, trust=trust)
     positions = _fewest_positions(existing, dense)
     notes = (*notes, *remarks)
     refused |= damage
-    refused |= checks.damaged(job for job in jobs if job.is_made and job.model not in refused)
+    refused |= checks.damaged(
+        job for job in jobs if job.is_made and job.model not in refused
+    )
     unusable = _unusable(jobs, refused)
     lost = {each.checkpoint for each in unusable}
     jobs = tuple(job for job in jobs if job.name not in lost)
     own = [job for job in jobs if not job.is_variant]
-    from evaluator.store.reading import day_of  # pandas: earlier errors must not wait for it
+    # pandas: earlier errors must not wait for it
+    from evaluator.store.reading import day_of
 
     day = config.date or day_of(run_dir) or today()
     preparation = TaskPreparation(positions, tokenizers, day)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}
-    tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
+    tasks = tuple(
+        {task.key: task for prepared in asked.values() for task in prepared}.values()
+    )
     if any(task.config.date for task in tasks):
         config = config.model_copy(update={"date": day})
         notes = (*notes, f"date: the chat template takes {day} for today")
@@ -178,7 +235,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     checks.check_dtypes(config.engine, jobs, dense)
     checks.check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
-    if "max_model_len" in config.engine.model_fields_set:  # longer requests are refused one by one
+    # longer requests are refused one by one
+    if "max_model_len" in config.engine.model_fields_set:
         longest = min(longest, config.engine.max_model_len)
     # These two may take minutes, so they come last.
     served = checks.served_here(config.engine, jobs, dense, here=here)
@@ -190,7 +248,9 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         tasks=tasks,
         asked=asked,
         held_out=held_out,
-        engine=config.engine.model_copy(update={"max_model_len": min(longest, positions)}),
+        engine=config.engine.model_copy(
+            update={"max_model_len": min(longest, positions)}
+        ),
         identity=_identity(config, jobs, dense, asked),
         disk_bytes=_disk_bytes(jobs, dense, asked, config.engine.dtype),
         served=(
@@ -214,7 +274,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
 def _read_checkpoints(
     existing: Sequence[CheckpointJob], *, trust: bool
 ) -> tuple[dict[str, CheckpointInfo], dict[str, Any], dict[str, str], list[str]]:
-    """The checkpoints that are sound, the tokenizers, why the others are refused, each by name; and notes."""
+    """The checkpoints that are sound, the tokenizers, why the others are refused,
+    each by name; and notes."""
     sound: dict[str, CheckpointInfo] = {}
     tokenizers: dict[str, Any] = {}
     refused: dict[str, str] = {}
@@ -232,7 +293,8 @@ def _read_checkpoints(
 
 
 def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str]) -> int:
-    """The fewest positions of any checkpoint. A refused one counts too: its repair must not change windows."""
+    """The fewest positions of any checkpoint. A refused one counts too: its repair
+    must not change windows."""
     positions = _NO_LIMIT
     for job in existing:
         with suppress(*(() if job.name in sound else (InputError, ValueError))):
@@ -241,24 +303,40 @@ def _fewest_positions(existing: Sequence[CheckpointJob], sound: Collection[str])
 
 
 def _stray_eos(info: CheckpointInfo, tokenizer: Any) -> list[str]:
-    """A note on the first id that is to end an answer and is no token's. Raises InputError for what is no id."""
+    """A note on the first id that is to end an answer and is no token's. Raises
+    InputError for what is no id."""
     known = range(vocabulary_of(info.path) or _NO_LIMIT)
     strays = [number for number in eos_ids_of(tokenizer) if number not in known]
     return [
-        f"{info.name}: eos_token_id: {each}, which ends no answer, is no id of the vocabulary" for each in strays[:1]
+        f"{info.name}: eos_token_id: {each}, which ends no answer, is no id of the"
+        " vocabulary"
+        for each in strays[:1]
     ]
 
 
-def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tuple[Failure, ...]:
-    """The refused checkpoints and those made from them. Raises InputError if none remains or one lacks its base."""
+def _unusable(
+    jobs: Sequence[CheckpointJob], refused: Mapping[str, str]
+) -> tuple[Failure, ...]:
+    """The refused checkpoints and those made from them. Raises InputError if none
+    remains or one lacks its base."""
     found: list[Failure] = []
     for job in jobs:
         source = job.model if job.model in refused else job.after
-        sourceless = source in refused or (job.is_variant and source in {each.checkpoint for each in found})
+        sourceless = source in refused or (
+            job.is_variant and source in {each.checkpoint for each in found}
+        )
         if job.name in refused:
-            found.append(Failure(checkpoint=job.name, stage="load", reason=refused[job.name]))
+            found.append(
+                Failure(checkpoint=job.name, stage="load", reason=refused[job.name])
+            )
         elif (job.is_made or job.is_variant) and sourceless:
-            found.append(Failure(checkpoint=job.name, stage="prune", reason=f"{source}, its source, cannot be used"))
+            found.append(
+                Failure(
+                    checkpoint=job.name,
+                    stage="prune",
+                    reason=f"{source}, its source, cannot be used",
+                )
+            )
     gone = {each.checkpoint for each in found}
     left = [job for job in jobs if job.name not in gone]
     needed = {job.base for job in left}
@@ -269,59 +347,106 @@ def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tupl
 
 
 def _identity(
-    config: SweepConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], asked: Asked
+    config: SweepConfig,
+    jobs: Sequence[CheckpointJob],
+    dense: Mapping[str, CheckpointInfo],
+    asked: Asked,
 ) -> Mapping[str, Any]:
-    """All that records depend on. A run directory accepts only sweeps with this identity's digest."""
+    """All that records depend on. A run directory accepts only sweeps with this
+    identity's digest."""
     return {
         "models": {name: " ".join(info.engine_keys) for name, info in dense.items()},
         "bases": {job.name: job.base for job in jobs},
-        **({"kv_cache": caches} if (caches := {job.name: job.kv_cache for job in jobs if job.is_variant}) else {}),
+        **(
+            {"kv_cache": caches}
+            if (caches := {job.name: job.kv_cache for job in jobs if job.is_variant})
+            else {}
+        ),
         "checkpoints": [
-            {"name": job.name, "prune": job.prune.model_dump(mode="json", exclude={"source", "device"})}
+            {
+                "name": job.name,
+                "prune": job.prune.model_dump(
+                    mode="json", exclude={"source", "device"}
+                ),
+            }
             for job in jobs
             if job.prune is not None
         ]
         + [
-            {"name": job.name, "quantise": job.quantise.model_dump(mode="json", exclude={"source"}), "after": job.after}
+            {
+                "name": job.name,
+                "quantise": job.quantise.model_dump(mode="json", exclude={"source"}),
+                "after": job.after,
+            }
             for job in jobs
             if job.quantise is not None
         ],
-        "tasks": {name: {task.name: task.key for task in tasks} for name, tasks in asked.items()},
+        "tasks": {
+            name: {task.name: task.key for task in tasks}
+            for name, tasks in asked.items()
+        },
         "task_settings": {
-            name: {task.name: task.config.identifying() for task in tasks} for name, tasks in asked.items()
+            name: {task.name: task.config.identifying() for task in tasks}
+            for name, tasks in asked.items()
         },
         "engine": {
-            **config.engine.model_dump(mode="json", include={"kind", "dtype", "scoring", "trust_remote_code"}),
+            **config.engine.model_dump(
+                mode="json", include={"kind", "dtype", "scoring", "trust_remote_code"}
+            ),
             **({"deterministic": True} if config.engine.deterministic else {}),
         },
     }
 
 
-def _disk_bytes(jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], asked: Asked, dtype: str) -> int:
+def _disk_bytes(
+    jobs: Sequence[CheckpointJob],
+    dense: Mapping[str, CheckpointInfo],
+    asked: Asked,
+    dtype: str,
+) -> int:
     """The approximate bytes of a new run directory."""
-    checkpoints = sum(checks.bytes_of(job, dense[job.model].bytes) for job in jobs if job.is_made)
+    checkpoints = sum(
+        checks.bytes_of(job, dense[job.model].bytes) for job in jobs if job.is_made
+    )
     records = sum(_bytes_of_records(task) for tasks in asked.values() for task in tasks)
     references = 0
     for job in jobs:
         for task in asked[job.name] if not job.is_made and keeps(job, jobs) else ():
-            if task.config.references:  # as many as there are if every answer runs to its token cap
-                each = sum(probe.cost(task.config).compared for probe in task.config.item_probes)
-                count = sum(len(window.token_ids) for window in task.windows) or each * len(task.questions)
-                references += reference_bytes(task.config, count, vocabulary_of(job.path), dtype)
+            # as many as there are if every answer runs to its token cap
+            if task.config.references:
+                each = sum(
+                    probe.cost(task.config).compared
+                    for probe in task.config.item_probes
+                )
+                count = sum(
+                    len(window.token_ids) for window in task.windows
+                ) or each * len(task.questions)
+                references += reference_bytes(
+                    task.config, count, vocabulary_of(job.path), dtype
+                )
     return checkpoints + records + _OTHER_BYTES + references
 
 
 def _bytes_of_records(task: PreparedTask) -> int:
     each = _BYTES_PER_RECORD + _BYTES_PER_TOKEN * task.config.max_new_tokens
-    return len(task.questions) * (_OTHER_RECORDS + task.config.samples * len(task.config.seeds)) * each
+    return (
+        len(task.questions)
+        * (_OTHER_RECORDS + task.config.samples * len(task.config.seeds))
+        * each
+    )
 
 
 def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
-    """A name for every context of the tasks, by the context's digest. It names the first item."""
+    """A name for every context of the tasks, by the context's digest. It names the
+    first item."""
     first: dict[str, Item] = {}
     for task in tasks:
         for question in task.questions:
             if isinstance(question, Question):
                 first.setdefault(question.item.context, question.item)
     digests = ((text_digest(context), item) for context, item in first.items())
-    return {digest: f"the context of item {item.item_id!r} of task {item.task!r}" for digest, item in digests if digest}
+    return {
+        digest: f"the context of item {item.item_id!r} of task {item.task!r}"
+        for digest, item in digests
+        if digest
+    }

@@ -1,9 +1,12 @@
 """A sweep's prompts: named templates, and the tasks that they pose.
 
-prompts:                                 # name: template (docs/your-data.md); or a file with such a mapping
+prompts:                                 # name: template (docs/your-data.md); or a file
+                                         with such a mapping
   terse: "{{ context }}\\n\\nQ: {{ question }}\\nA:"
 tasks:
-  - {task: xquad, prompts: [paper, terse]}     # default: the paper's prompt and all of these"""
+  - {task: xquad, prompts: [paper, terse]}     # default: the paper's prompt and all of
+    these
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
@@ -11,7 +14,12 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from evaluator.asking.questions import LISTING_FORMATS
-from evaluator.asking.templates import PromptTemplate, checked, checked_name, lists_options
+from evaluator.asking.templates import (
+    PromptTemplate,
+    checked,
+    checked_name,
+    lists_options,
+)
 from evaluator.core.config import Frozen
 from evaluator.core.errors import unknown
 from evaluator.core.records import Format
@@ -19,7 +27,10 @@ from evaluator.probes.config import EvalConfig
 from evaluator.tasks import task_name
 from evaluator.tasks.base import AT, PAPER, PLUS
 
-Prompts = dict[Annotated[str, AfterValidator(checked_name)], Annotated[str, AfterValidator(checked)]]
+Prompts = dict[
+    Annotated[str, AfterValidator(checked_name)],
+    Annotated[str, AfterValidator(checked)],
+]
 
 
 class PromptFile(Frozen):
@@ -29,17 +40,25 @@ class PromptFile(Frozen):
 
 
 def problem_of(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> str | None:
-    """The first mistake in the tasks' use of prompts, in words; None if there is none."""
+    """The first mistake in the tasks' use of prompts, in words; None if there is
+    none."""
     for number, task in enumerate(tasks):
         place = f"tasks.{number}"
         if task.template is not None:
-            return f"{place}.template: a template has a name under prompts; a task uses it with prompts: [NAME]"
+            return (
+                f"{place}.template: a template has a name under prompts; a task uses it"
+                " with prompts: [NAME]"
+            )
         if task.prompts is not None and task.is_text:
             return f"{place}.prompts: task {task.task!r} is a text and has no prompt"
         for name in names_for(task, prompts):
             if name != PAPER and name not in prompts:
                 return f"{place}.prompts: {unknown('prompt', name, [PAPER, *prompts])}"
-            if name != PAPER and (why := misfit(task.formats, PromptTemplate(name=name, text=prompts[name]))):
+            if name != PAPER and (
+                why := misfit(
+                    task.formats, PromptTemplate(name=name, text=prompts[name])
+                )
+            ):
                 return f"{place}.formats: {why}; leave it out with prompts: [{PAPER}]"
     return None
 
@@ -49,9 +68,15 @@ def misfit(formats: Sequence[Format], template: PromptTemplate) -> str | None:
     lists = lists_options(template.text)
     for format in formats:
         if format in LISTING_FORMATS and not lists:
-            return f"{format!r} lists candidates, but prompts.{template.name} has no field 'options' for them"
+            return (
+                f"{format!r} lists candidates, but prompts.{template.name} has no field"
+                " 'options' for them"
+            )
         if format == "one_shot" and lists:
-            return f"{format!r} shows a solved example without options, but prompts.{template.name} needs 'options'"
+            return (
+                f"{format!r} shows a solved example without options, but"
+                f" prompts.{template.name} needs 'options'"
+            )
     return None
 
 
@@ -61,15 +86,28 @@ def names_for(task: EvalConfig, prompts: Mapping[str, str]) -> tuple[str, ...]:
     return (PAPER, *prompts) if task.prompts is None else task.prompts
 
 
-def posed_tasks(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> Iterator[EvalConfig]:
-    """Every task once per length of its contexts and prompt that poses it, each under its own name."""
-    for whole, tokens in ((task, tokens) for task in tasks for tokens in task.context_tokens):
-        named = f"{task_name(whole.task, whole.name)}{AT}{tokens}" if tokens and len(whole.context_tokens) > 1 else None
-        task = whole.model_copy(update={"context_tokens": (tokens,), "name": named or whole.name})
+def posed_tasks(
+    tasks: Sequence[EvalConfig], prompts: Mapping[str, str]
+) -> Iterator[EvalConfig]:
+    """Every task once per length of its contexts and prompt that poses it, each
+    under its own name."""
+    for whole, tokens in (
+        (task, tokens) for task in tasks for tokens in task.context_tokens
+    ):
+        named = (
+            f"{task_name(whole.task, whole.name)}{AT}{tokens}"
+            if tokens and len(whole.context_tokens) > 1
+            else None
+        )
+        task = whole.model_copy(
+            update={"context_tokens": (tokens,), "name": named or whole.name}
+        )
         for name in names_for(task, prompts):
             if name == PAPER:
                 yield task.model_copy(update={"prompts": None})
                 continue
             template = PromptTemplate(name=name, text=prompts[name])
             named = task_name(task.task, task.name) + PLUS + name
-            yield task.model_copy(update={"prompts": None, "name": named, "template": template})
+            yield task.model_copy(
+                update={"prompts": None, "name": named, "template": template}
+            )

@@ -1,4 +1,5 @@
-"""From a sweep's tasks to questions: reads data, fits settings to the models, cuts texts into windows."""
+"""From a sweep's tasks to questions: reads data, fits settings to the models, cuts
+texts into windows."""
 
 import hashlib
 import json
@@ -23,10 +24,19 @@ from evaluator.tasks.base import plain_task
 from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
 
-_OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
+# room for the longest gold answer of a byte-level vocabulary after a full prompt
+_OPTION_TOKENS = 1024
 _OPTION = 128  # and of a usual one, after a thought
 _OTHER_DAYS = (date(2001, 11, 3), date(2035, 5, 28))  # they share no part of a date
-_SHORT = Item(task="", language="", item_id="", context="x", question="x", answers=("x",), cluster="")
+_SHORT = Item(
+    task="",
+    language="",
+    item_id="",
+    context="x",
+    question="x",
+    answers=("x",),
+    cluster="",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +58,10 @@ class PreparedTask:
         config = self.config
         if config.is_text:
             return max(len(window.token_ids) for window in self.windows)
-        prompt = max(config.prompt_tokens, config.one_shot_prompt_tokens if _capped(config) else 0)
+        prompt = max(
+            config.prompt_tokens,
+            config.one_shot_prompt_tokens if _capped(config) else 0,
+        )
         # An aligned answer follows a lead-in.
         return prompt + config.thought_limit + config.max_new_tokens + _OPTION_TOKENS
 
@@ -75,7 +88,8 @@ class TaskPreparation:
     notes: dict[str, None] = field(default_factory=dict)  # in their order, each once
 
     def tasks_of(self, job: CheckpointJob) -> tuple[PreparedTask, ...]:
-        """The tasks of one checkpoint. Raises InputError for data and settings that do not fit."""
+        """The tasks of one checkpoint. Raises InputError for data and settings that
+        do not fit."""
         tasks = []
         for name, given in job.tasks.items():
             config = self._fitting(given)
@@ -83,19 +97,40 @@ class TaskPreparation:
                 tokenizer, cap = self._tokenizers[job.model], 4096
                 try_template(tokenizer, thinking=config.thinks)
                 chat = Prompter(
-                    tokenizer, chat=True, prompt_tokens=cap, one_shot_prompt_tokens=cap, thinking=config.thinks
+                    tokenizer,
+                    chat=True,
+                    prompt_tokens=cap,
+                    one_shot_prompt_tokens=cap,
+                    thinking=config.thinks,
                 )
                 shown = chat.build(_SHORT, "open").text.rstrip()
-                if not config.thinks and shown.endswith(tuple(each.start for each in FORMATS)):
-                    note = f"{job.model}: the chat template opens a thought: --thinking lets the model end it"
+                if not config.thinks and shown.endswith(
+                    tuple(each.start for each in FORMATS)
+                ):
+                    note = (
+                        f"{job.model}: the chat template opens a thought: --thinking"
+                        " lets the model end it"
+                    )
                     self.notes[note] = None
                 if chat.thoughts is not None:
-                    config = config.model_copy(update={"thought_format": chat.thoughts.format.name})
-                config = config.model_copy(update={"date": self._day_read(config, tokenizer)})
+                    config = config.model_copy(
+                        update={"thought_format": chat.thoughts.format.name}
+                    )
+                config = config.model_copy(
+                    update={"date": self._day_read(config, tokenizer)}
+                )
             data = self._load(config, name)
-            if config.languages is not None:  # the data's spelling, so that "sw" and "swahili" are one task
-                config = config.model_copy(update={"languages": spelled(name, config.languages, data.every_pool)})
-            key = (name + config.model_dump_json(), job.model if config.is_text else None)
+            # the data's spelling, so that "sw" and "swahili" are one task
+            if config.languages is not None:
+                config = config.model_copy(
+                    update={
+                        "languages": spelled(name, config.languages, data.every_pool)
+                    }
+                )
+            key = (
+                name + config.model_dump_json(),
+                job.model if config.is_text else None,
+            )
             if key not in self._tasks:
                 self._tasks[key] = self._prepared(data, config, job.model)
             tasks.append(self._tasks[key])
@@ -106,7 +141,12 @@ class TaskPreparation:
         day = config.date or self._day
         prompts = {
             Prompter(
-                tokenizer, chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096, thinking=config.thinks, date=each
+                tokenizer,
+                chat=True,
+                prompt_tokens=4096,
+                one_shot_prompt_tokens=4096,
+                thinking=config.thinks,
+                date=each,
             ).build(_SHORT, "open")
             for each in (day, *_OTHER_DAYS)
         }
@@ -116,9 +156,14 @@ class TaskPreparation:
         plain = plain_task(name)
         key = (config.task, config.languages, json.dumps(config.given()))
         if (plain, *key) not in self._data:
-            found = self._data[plain, *key] = load_task(config.task, config.languages, plain, config.said)
+            found = self._data[plain, *key] = load_task(
+                config.task, config.languages, plain, config.said
+            )
             if found.left_out:
-                self.notes[f"{plain}: {config.task}: these files are not read: {', '.join(found.left_out)}"] = None
+                self.notes[
+                    f"{plain}: {config.task}: these files are not read:"
+                    f" {', '.join(found.left_out)}"
+                ] = None
         if (name, *key) not in self._data:
             self._data[name, *key] = self._data[plain, *key].named(name)
         return self._data[name, *key]
@@ -129,32 +174,54 @@ class TaskPreparation:
         room = self._positions - given.max_new_tokens
         if given.length and given.length + SHORTEST_PROMPT > room:
             raise InputError(
-                f"context_tokens: {given.length}: with a question and max_new_tokens {given.max_new_tokens} it exceeds "
-                f"the model's {self._positions} positions"
+                f"context_tokens: {given.length}: with a question and max_new_tokens"
+                f" {given.max_new_tokens} it exceeds the model's"
+                f" {self._positions} positions"
             )
-        for cap, more in (("prompt_tokens", given.length), ("one_shot_prompt_tokens", 0)):
+        for cap, more in (
+            ("prompt_tokens", given.length),
+            ("one_shot_prompt_tokens", 0),
+        ):
             changes[cap] = min(getattr(given, cap) + more, room)
             if changes[cap] < SHORTEST_PROMPT:
                 raise InputError(
-                    f"max_new_tokens: {given.max_new_tokens}: leaves no room for a prompt "
-                    f"within {self._positions} positions"
+                    f"max_new_tokens: {given.max_new_tokens}: leaves no room for a"
+                    f" prompt within {self._positions} positions"
                 )
         if given.thinks:
-            shown = max(changes["prompt_tokens"], changes["one_shot_prompt_tokens"] if _capped(given) else 0)
+            shown = max(
+                changes["prompt_tokens"],
+                changes["one_shot_prompt_tokens"] if _capped(given) else 0,
+            )
             room = self._positions - shown - max(given.max_new_tokens, _OPTION)
-            budget = given.thinking.budget if isinstance(given.thinking, Budget) else max(1, room)
+            budget = (
+                given.thinking.budget
+                if isinstance(given.thinking, Budget)
+                else max(1, room)
+            )
             if budget > room:
                 asked = given.thinking if given.thinking == "on" else budget
                 raise InputError(
-                    f"thinking: {asked}: leaves no room for a prompt and an answer within {self._positions} positions; "
-                    f"a thought may have {max(room, 0)} tokens"
+                    f"thinking: {asked}: leaves no room for a prompt and an answer"
+                    f" within {self._positions} positions; a thought may have"
+                    f" {max(room, 0)} tokens"
                 )
             changes["thought_limit"] = budget
         return given.model_copy(update=changes)
 
-    def _try_lengths(self, questions: Sequence[Question], config: EvalConfig, model: str) -> None:
+    def _try_lengths(
+        self, questions: Sequence[Question], config: EvalConfig, model: str
+    ) -> None:
         """Raises InputError if no item can have a context of the wanted length."""
-        prompter, reasons = Prompter(self._tokenizers[model], chat=False, prompt_tokens=1, one_shot_prompt_tokens=1), []
+        prompter, reasons = (
+            Prompter(
+                self._tokenizers[model],
+                chat=False,
+                prompt_tokens=1,
+                one_shot_prompt_tokens=1,
+            ),
+            [],
+        )
         for question in (each for each in questions if not each.excluded):
             try:
                 lengthened(question.item, question.others, config.length, prompter)
@@ -162,26 +229,60 @@ class TaskPreparation:
                 reasons.append(str(error))
             else:
                 return
-        raise InputError(f"context_tokens: {config.length}: no item of {config.task} has it: {', '.join({*reasons})}")
+        raise InputError(
+            f"context_tokens: {config.length}: no item of {config.task} has it:"
+            f" {', '.join({*reasons})}"
+        )
 
     def _prepared(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
-        """A task, its windows of the model's tokens. Raises InputError for a template that cannot pose a question."""
+        """A task, its windows of the model's tokens. Raises InputError for a
+        template that cannot pose a question."""
         identity: list[object] = [data.name, data.digest, config.identifying()]
         if config.is_text:
             assert data.text is not None
-            windows = windows_of(data.name, data.text, self._tokenizers[model], config.window, self._positions)
-            ids = hashlib.sha256(b"".join(window.token_ids.tobytes() + b"|" for window in windows))
+            windows = windows_of(
+                data.name,
+                data.text,
+                self._tokenizers[model],
+                config.window,
+                self._positions,
+            )
+            ids = hashlib.sha256(
+                b"".join(window.token_ids.tobytes() + b"|" for window in windows)
+            )
             identity.append(ids.hexdigest())
-            return PreparedTask(name=data.name, key=digest(identity), config=config, questions=tuple(windows))
+            return PreparedTask(
+                name=data.name,
+                key=digest(identity),
+                config=config,
+                questions=tuple(windows),
+            )
         questions = questions_of(data, config)
         if config.length:
             self._try_lengths(questions, config, model)
         if config.template is not None:
-            examples = {each.exemplar for each in questions if each.exemplar} if "one_shot" in config.formats else ()
-            rendered: list[tuple[Item, Sequence[str]]] = [(each, ()) for each in examples]
+            examples = (
+                {each.exemplar for each in questions if each.exemplar}
+                if "one_shot" in config.formats
+                else ()
+            )
+            rendered: list[tuple[Item, Sequence[str]]] = [
+                (each, ()) for each in examples
+            ]
             for question in questions:
-                if not question.excluded and (question.candidates or not question.lists_options):
-                    lists = dict.fromkeys(question.candidates.values()) if question.candidates else ((),)
+                if not question.excluded and (
+                    question.candidates or not question.lists_options
+                ):
+                    lists = (
+                        dict.fromkeys(question.candidates.values())
+                        if question.candidates
+                        else ((),)
+                    )
                     rendered += [(question.item, options) for options in lists]
             try_prompts(config.template, rendered)
-        return PreparedTask(name=data.name, key=digest(identity), config=config, questions=tuple(questions))
+        return PreparedTask(
+            name=data.name,
+            key=digest(identity),
+            config=config,
+            questions=tuple(questions),
+        )

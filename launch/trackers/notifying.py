@@ -1,4 +1,5 @@
-"""Runs the user's command at the first failure of a run, and at its end (`--notify`)."""
+"""Runs the user's command at the first failure of a run, and at its end
+(`--notify`)."""
 
 from __future__ import annotations
 
@@ -20,41 +21,61 @@ _PATIENCE = 30.0  # seconds that the command may take; its process group is kill
 
 
 def command_of(text: str) -> tuple[str, ...]:
-    """The words of a command. No shell reads them. Raises InputError if it cannot be run."""
+    """The words of a command. No shell reads them. Raises InputError if it cannot be
+    run."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
         raise InputError(f"--notify: {text!r}: {error}") from error
     if not words or shutil.which(words[0]) is None:
-        raise InputError(f"--notify: {text!r}: {'is empty' if not words else f'there is no program {words[0]!r}'}")
+        raise InputError(
+            f"--notify: {text!r}:"
+            f" {'is empty' if not words else f'there is no program {words[0]!r}'}"
+        )
     return words
 
 
 class Notifying:
-    """Can neither delay a run, but for `_PATIENCE` at its end, nor fail it: a failure is only a warning."""
+    """Can neither delay a run, but for `_PATIENCE` at its end, nor fail it: a
+    failure is only a warning."""
 
-    def __init__(self, command: Sequence[str], run_dir: Path, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, command: Sequence[str], run_dir: Path, warn: Callable[[str], None]
+    ) -> None:
         self._command, self._run_dir, self._warn = command, run_dir, warn
-        self._first: threading.Thread | None = None  # runs the command for the first failure
+        # runs the command for the first failure
+        self._first: threading.Thread | None = None
 
     def on(self, event: Event) -> None:
         if event.kind == "gave_up" and self._first is None:
-            self._first = threading.Thread(target=self._run, args=("failed", event.text), daemon=True)
+            self._first = threading.Thread(
+                target=self._run, args=("failed", event.text), daemon=True
+            )
             self._first.start()
 
     def end(self, event: Event) -> None:
-        """Run the command after the last write, and after its call for the first failure."""
+        """Run the command after the last write, and after its call for the first
+        failure."""
         if self._first is not None:
             self._first.join()
-        self._run("partial" if event.state == "finished_with_failures" else event.state, event.text)
+        self._run(
+            "partial" if event.state == "finished_with_failures" else event.state,
+            event.text,
+        )
 
     def _run(self, state: str, message: str) -> None:
         line = one_line(f"{self._run_dir}: {state}{': ' * bool(message)}{message}", 500)
-        told = {"RESURFACE_RUN": str(self._run_dir.absolute()), "RESURFACE_STATE": state, "RESURFACE_MESSAGE": line}
+        told = {
+            "RESURFACE_RUN": str(self._run_dir.absolute()),
+            "RESURFACE_STATE": state,
+            "RESURFACE_MESSAGE": line,
+        }
         logs = self._run_dir / "logs"  # absent if the run was refused
         log = logs / "notify.log" if logs.is_dir() else Path(os.devnull)
         try:
-            ending = run_isolated(self._command, log, env=os.environ | told, timeout=_PATIENCE)
+            ending = run_isolated(
+                self._command, log, env=os.environ | told, timeout=_PATIENCE
+            )
         except (OSError, ValueError) as error:
             self._warn(f"--notify: {one_line(error)}")
         else:

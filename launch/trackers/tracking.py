@@ -1,8 +1,10 @@
-"""Sends a run's results to an experiment tracker, checkpoint by checkpoint, while the run works (`--track`).
+"""Sends a run's results to an experiment tracker, checkpoint by checkpoint, while
+the run works (`--track`).
 
-A checkpoint is sent when it and its base have all their records: its settings, the numbers of its headline row, its
-tables and figures. A separate thread computes these from the records on disk. `RUN/tracking.json` stores what was
-sent and the tracker's ids, so that a resumed run continues under the same ids."""
+A checkpoint is sent when it and its base have all their records: its settings, the
+numbers of its headline row, its tables and figures. A separate thread computes these
+from the records on disk. `RUN/tracking.json` stores what was sent and the tracker's
+ids, so that a resumed run continues under the same ids."""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ Numbers = Mapping[str, float]
 
 
 class MLflow:
-    """A sweep is a run in `MLFLOW_EXPERIMENT_NAME`, or `resurface`; each checkpoint is a child run."""
+    """A sweep is a run in `MLFLOW_EXPERIMENT_NAME`, or `resurface`; each checkpoint
+    is a child run."""
 
     name = "mlflow"
 
@@ -56,14 +59,26 @@ class MLflow:
         self._client = self._module.MlflowClient()
         named = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
         found = self._client.get_experiment_by_name(named)
-        self._experiment = self._client.create_experiment(named) if found is None else found.experiment_id
+        self._experiment = (
+            self._client.create_experiment(named)
+            if found is None
+            else found.experiment_id
+        )
         if known is not None:
             self._client.update_run(known, status="RUNNING")
             return known
         return self._made(run, {}, parameters)
 
-    def checkpoint(self, parent: str, name: str, parameters: Parameters, numbers: Numbers, folder: Path) -> str:
-        """Send an ended checkpoint as a separate run below `parent`; `folder` holds its files. Returns its id."""
+    def checkpoint(
+        self,
+        parent: str,
+        name: str,
+        parameters: Parameters,
+        numbers: Numbers,
+        folder: Path,
+    ) -> str:
+        """Send an ended checkpoint as a separate run below `parent`; `folder` holds
+        its files. Returns its id."""
         child = self._made(name, {"mlflow.parentRunId": parent}, parameters)
         for key, number in numbers.items():
             self._client.log_metric(child, _NOT_IN_NAMES.sub("_", key), number)
@@ -72,20 +87,24 @@ class MLflow:
         return child
 
     def end(self, run: str, files: Sequence[Path], finished: bool) -> None:
-        """End the run and send the `files` that it wrote; not `finished`: it failed or was interrupted."""
+        """End the run and send the `files` that it wrote; not `finished`: it failed
+        or was interrupted."""
         for file in files:
             self._client.log_artifact(run, str(file), artifact_path=file.parent.name)
         self._client.set_terminated(run, status="FINISHED" if finished else "FAILED")
 
     def _made(self, name: str, tags: dict[str, str], parameters: Parameters) -> str:
-        made: str = self._client.create_run(self._experiment, run_name=name, tags=tags).info.run_id
+        made: str = self._client.create_run(
+            self._experiment, run_name=name, tags=tags
+        ).info.run_id
         for key, value in parameters.items():
             self._client.log_param(made, _NOT_IN_NAMES.sub("_", key), value[:_VALUE])
         return made
 
 
 class WandB:
-    """A sweep is a group in project `WANDB_PROJECT`, or `resurface`, with one run for itself and one per checkpoint."""
+    """A sweep is a group in project `WANDB_PROJECT`, or `resurface`, with one run
+    for itself and one per checkpoint."""
 
     name = "wandb"
 
@@ -95,19 +114,37 @@ class WandB:
         self._parameters: dict[str, str] = {}
 
     def begin(self, run: str, known: str | None, parameters: Parameters) -> str:
-        """Only choose an id. W&B allows one run at a time in a process, so `end` makes the sweep's own run."""
+        """Only choose an id. W&B allows one run at a time in a process, so `end`
+        makes the sweep's own run."""
         self._group = run
         self._parameters = dict(parameters)
         return known or f"{_letters(run)}-{secrets.token_hex(4)}"
 
-    def checkpoint(self, parent: str, name: str, parameters: Parameters, numbers: Numbers, folder: Path) -> str:
-        return self._logged(f"{parent}-{_letters(name)}", name, parameters, numbers, [folder])
+    def checkpoint(
+        self,
+        parent: str,
+        name: str,
+        parameters: Parameters,
+        numbers: Numbers,
+        folder: Path,
+    ) -> str:
+        return self._logged(
+            f"{parent}-{_letters(name)}", name, parameters, numbers, [folder]
+        )
 
     def end(self, run: str, files: Sequence[Path], finished: bool) -> None:
-        self._logged(run, self._group, self._parameters, {}, files, 0 if finished else 1)
+        self._logged(
+            run, self._group, self._parameters, {}, files, 0 if finished else 1
+        )
 
     def _logged(
-        self, known: str, name: str, parameters: Parameters, numbers: Numbers, files: Sequence[Path], code: int = 0
+        self,
+        known: str,
+        name: str,
+        parameters: Parameters,
+        numbers: Numbers,
+        files: Sequence[Path],
+        code: int = 0,
     ) -> str:
         run = self._module.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
@@ -116,7 +153,8 @@ class WandB:
             name=name,
             resume="allow",
             config=dict(parameters),
-            settings=self._module.Settings(silent=True),  # the terminal belongs to the progress display
+            # the terminal belongs to the progress display
+            settings=self._module.Settings(silent=True),
         )
         try:
             if numbers:
@@ -124,7 +162,9 @@ class WandB:
             if files:
                 artifact = self._module.Artifact(f"{known}-files", type="report")
                 for each in files:
-                    (artifact.add_dir if each.is_dir() else artifact.add_file)(str(each))
+                    (artifact.add_dir if each.is_dir() else artifact.add_file)(
+                        str(each)
+                    )
                 run.log_artifact(artifact)
         finally:
             run.finish(exit_code=code)
@@ -137,15 +177,20 @@ _TRACKERS: dict[str, Callable[[Any], Tracker]] = {"mlflow": MLflow, "wandb": Wan
 
 
 def tracker_of(name: str) -> Tracker:
-    """Return a tracker. Raises InputError if its name is unknown, or if it is not installed or cannot be imported."""
+    """Return a tracker. Raises InputError if its name is unknown, or if it is not
+    installed or cannot be imported."""
     if name not in _TRACKERS:
         raise unknown("--track", name, _TRACKERS)
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise InputError(f"--track {name}: it is not installed: pip install {name} ({error})") from error
+        raise InputError(
+            f"--track {name}: it is not installed: pip install {name} ({error})"
+        ) from error
     except Exception as error:  # a dependency in an incompatible version
-        raise InputError(f"--track {name}: cannot be imported: {one_line(error)}") from error
+        raise InputError(
+            f"--track {name}: cannot be imported: {one_line(error)}"
+        ) from error
     return _TRACKERS[name](module)
 
 
@@ -163,7 +208,8 @@ class Tracked:
 
 @dataclass(eq=False)
 class Tracking:
-    """Sends checkpoints that have ended to a tracker; a run that finishes sets `results`, its written files."""
+    """Sends checkpoints that have ended to a tracker; a run that finishes sets
+    `results`, its written files."""
 
     _tracker: Tracker
     _run_dir: Path
@@ -175,11 +221,15 @@ class Tracking:
         self.name = self._tracker.name
         self._left = {each.name: each for each in self._checkpoints}
         self._all = dict(self._left)
-        self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: the last one
+        # False: the last one
+        self._looks: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.results: Sequence[Path] | None = None
         self._sent: dict[str, str] = {}  # the tracker's ids, by checkpoint
-        self._asking, self._answers = False, 0  # whether a call waits, and how many had an answer
-        self._folder = tempfile.TemporaryDirectory(prefix="resurface-tracking-", ignore_cleanup_errors=True)
+        # whether a call waits, and how many had an answer
+        self._asking, self._answers = False, 0
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="resurface-tracking-", ignore_cleanup_errors=True
+        )
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
 
     def __enter__(self) -> Tracking:
@@ -193,14 +243,21 @@ class Tracking:
         return self._thread.is_alive()
 
     def __exit__(self, *_: object) -> None:
-        """Wait until all is sent, but not for a tracker without an answer in `_PATIENCE` seconds of calls."""
+        """Wait until all is sent, but not for a tracker without an answer in
+        `_PATIENCE` seconds of calls."""
         self._looks.put(False)
         silent, answers = 0.0, 0
         while self._thread.is_alive() and silent < _PATIENCE:
             self._thread.join(_POLL)
-            silent, answers = silent + _POLL * self._asking if answers == self._answers else 0.0, self._answers
+            silent, answers = (
+                silent + _POLL * self._asking if answers == self._answers else 0.0,
+                self._answers,
+            )
         if self._thread.is_alive():  # a daemon: it delays nothing, and warns no more
-            self._warn(f"--track {self.name}: no answer in {_PATIENCE:g} s; the same command sends what is left")
+            self._warn(
+                f"--track {self.name}: no answer in {_PATIENCE:g} s; the same command"
+                " sends what is left"
+            )
             self._warn = lambda _: None
         self._folder.cleanup()
 
@@ -215,15 +272,33 @@ class Tracking:
         more = True
         while more:
             more = self._looks.get()
-            while more and not self._looks.empty():  # one check covers all checkpoints that have ended meanwhile
+            # one check covers all checkpoints that have ended meanwhile
+            while more and not self._looks.empty():
                 more = self._looks.get()
             # A task that the gate decided early counts as complete.
             screened = screened_of(read_mapping(self._run_dir / "run.json"))
-            early = {(each.checkpoint, each.task): math.inf for each in screened if each.early}
-            for each in ended(self._left, self._all, {**finished_items(self._run_dir / "records"), **early}):
-                del self._left[each.name]  # if sending fails, the same command sends it again
+            early = {
+                (each.checkpoint, each.task): math.inf
+                for each in screened
+                if each.early
+            }
+            for each in ended(
+                self._left,
+                self._all,
+                {**finished_items(self._run_dir / "records"), **early},
+            ):
+                # if sending fails, the same command sends it again
+                del self._left[each.name]
                 self._guarded(partial(self._tell, run, each))
-        self._guarded(partial(self._ask, self._tracker.end, run, self.results or (), self.results is not None))
+        self._guarded(
+            partial(
+                self._ask,
+                self._tracker.end,
+                run,
+                self.results or (),
+                self.results is not None,
+            )
+        )
 
     def _ask(self, call: Callable[..., _T], *given: Any) -> _T:
         self._asking = True
@@ -236,17 +311,31 @@ class Tracking:
         """Return the result of `act`; if it fails, warn the user and return None."""
         try:
             return act()
-        except Exception as error:  # a tracker is foreign code, and its server may be unreachable
-            self._warn(f"--track {self._tracker.name}: {type(error).__name__}: {one_line(error)}; the run continues")
+        except (
+            Exception
+        ) as error:  # a tracker is foreign code, and its server may be unreachable
+            self._warn(
+                f"--track {self._tracker.name}: {type(error).__name__}:"
+                f" {one_line(error)}; the run continues"
+            )
             return None
 
     def _begin(self) -> str:
-        """Begin the run, or continue the one of an earlier call; returns the tracker's id."""
+        """Begin the run, or continue the one of an earlier call; returns the
+        tracker's id."""
         earlier = mapping_at(read_mapping(self._run_dir / NAME), self.name)
         sent = earlier.get("checkpoints")
-        known = str(earlier.get("run") or "") or None if isinstance(sent, dict) else None
-        run = self._ask(self._tracker.begin, self._run_dir.resolve().name, known, self._parameters)
-        self._sent = {} if known is None or sent is None else {str(name): str(its) for name, its in sent.items()}
+        known = (
+            str(earlier.get("run") or "") or None if isinstance(sent, dict) else None
+        )
+        run = self._ask(
+            self._tracker.begin, self._run_dir.resolve().name, known, self._parameters
+        )
+        self._sent = (
+            {}
+            if known is None or sent is None
+            else {str(name): str(its) for name, its in sent.items()}
+        )
         self._remember(run)
         for name in self._sent:
             self._left.pop(name, None)
@@ -255,9 +344,15 @@ class Tracking:
     def _tell(self, run: str, each: Tracked) -> None:
         from evaluator.report import write_part
 
-        with tempfile.TemporaryDirectory(dir=self._folder.name, ignore_cleanup_errors=True) as folder:
-            results = write_part(self._run_dir, {each.name, each.base or each.name}, Path(folder))
-            rows = results.headline[results.headline["checkpoint"] == each.name].to_dict("records")
+        with tempfile.TemporaryDirectory(
+            dir=self._folder.name, ignore_cleanup_errors=True
+        ) as folder:
+            results = write_part(
+                self._run_dir, {each.name, each.base or each.name}, Path(folder)
+            )
+            rows = results.headline[
+                results.headline["checkpoint"] == each.name
+            ].to_dict("records")
             told = run, each.name, each.parameters, numbers_of(rows), Path(folder)
             self._sent[each.name] = self._ask(self._tracker.checkpoint, *told)
         self._remember(run)
@@ -272,11 +367,23 @@ def tracked(prepared: Prepared) -> list[Tracked]:
     found = []
     for job in prepared.jobs:
         made = {"prune": job.prune, "compress": job.quantise}
-        settings = {name: each.model_dump(mode="json") for name, each in made.items() if each is not None}
-        own = {"model": job.model, "base": job.base, "kv_cache": job.kv_cache if job.is_variant else None}
+        settings = {
+            name: each.model_dump(mode="json")
+            for name, each in made.items()
+            if each is not None
+        }
+        own = {
+            "model": job.model,
+            "base": job.base,
+            "kv_cache": job.kv_cache if job.is_variant else None,
+        }
         parameters = flattened({**own, **settings, "after": job.after})
         planned = {task.name: len(task.questions) for task in prepared.asked[job.name]}
-        found.append(Tracked(name=job.name, base=job.base, parameters=parameters, planned=planned))
+        found.append(
+            Tracked(
+                name=job.name, base=job.base, parameters=parameters, planned=planned
+            )
+        )
     return found
 
 
@@ -287,22 +394,35 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             found |= flattened(value, f"{prefix}{name}.")
         elif value is not None:
-            found[prefix + name] = value if isinstance(value, str) else json.dumps(value, default=str)
+            found[prefix + name] = (
+                value if isinstance(value, str) else json.dumps(value, default=str)
+            )
     return found
 
 
 def ended(
-    left: Mapping[str, Tracked], checkpoints: Mapping[str, Tracked], done: Mapping[tuple[str, str], float]
+    left: Mapping[str, Tracked],
+    checkpoints: Mapping[str, Tracked],
+    done: Mapping[tuple[str, str], float],
 ) -> list[Tracked]:
-    """The checkpoints in `left` that have all their records, and whose bases have theirs. Pure."""
+    """The checkpoints in `left` that have all their records, and whose bases have
+    theirs. Pure."""
 
     def complete(each: Tracked) -> bool:
-        return all(done.get((each.name, task), 0) >= items for task, items in each.planned.items())
+        return all(
+            done.get((each.name, task), 0) >= items
+            for task, items in each.planned.items()
+        )
 
     return [
         each
         for each in left.values()
-        if complete(each) and (each.base is None or each.base not in checkpoints or complete(checkpoints[each.base]))
+        if complete(each)
+        and (
+            each.base is None
+            or each.base not in checkpoints
+            or complete(checkpoints[each.base])
+        )
     ]
 
 
@@ -312,5 +432,7 @@ def numbers_of(rows: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
         f"{row['task']}/{name}": float(value)
         for row in rows
         for name, value in row.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
     }

@@ -1,10 +1,13 @@
-"""Repair after pruning: the weights that stay are fitted anew, so that outputs on the calibration text change least.
+"""Repair after pruning: the weights that stay are fitted anew, so that outputs on
+the calibration text change least.
 
-A row w of a pruned matrix had the dense weights d. Its repair is the w with zeros wherever its mask has them that is
-the least of (d - w) A (d - w)^T, for A = H + damping: the Hessian of a row's squared output error on the inputs that
-the layers before it produce as they are now, damped as SparseGPT damps it, so that where the text says nothing the
-dense weights count. Each row has its own mask, hence its own normal equations. Conjugate gradients over the kept
-weights solve those of many rows at once: a step is one product with H. (Boza, Fast and Effective Weight Update for
+A row w of a pruned matrix had the dense weights d. Its repair is the w with zeros
+wherever its mask has them that is the least of (d - w) A (d - w)^T, for A = H +
+damping: the Hessian of a row's squared output error on the inputs that the layers
+before it produce as they are now, damped as SparseGPT damps it, so that where the
+text says nothing the dense weights count. Each row has its own mask, hence its own
+normal equations. Conjugate gradients over the kept weights solve those of many rows
+at once: a step is one product with H. (Boza, Fast and Effective Weight Update for
 Pruned Large Language Models, 2024, is the same least squares by ADMM.)
 
 Shapes: O output rows, I input columns."""
@@ -20,8 +23,10 @@ from pruning.methods.base import Pruned
 from pruning.methods.solver import DAMPING
 
 STEPS = 64  # at most
-TOLERANCE = 1e-3  # of the gradient's first length, in the diagonal's norm: where a row is done
-_ROWS_CPU, _ROWS_CUDA = 512, 8192  # that are solved together: on a CPU few enough that they stay in the cache
+# of the gradient's first length, in the diagonal's norm: where a row is done
+TOLERANCE = 1e-3
+# that are solved together: on a CPU few enough that they stay in the cache
+_ROWS_CPU, _ROWS_CUDA = 512, 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,9 @@ class Repaired:
     """One matrix after its repair, in the checkpoint's dtype."""
 
     weight_OI: Tensor
-    error_before: float  # squared output error on the calibration text, as a share of the dense outputs' square
+    # squared output error on the calibration text, as a share of the dense outputs'
+    # square
+    error_before: float
     error: float  # the same, repaired; never more
     steps: int  # of the rows that took most
 
@@ -43,39 +50,67 @@ class LeastSquares:
             raise JobError(f"{where}: the Hessian of its inputs is not finite")
         diagonal_I = hessian_II.diagonal()
         self._hessian_II = hessian_II
-        self._live_I = diagonal_I > 0  # weights of dead columns stay as pruning left them
-        self._damping = DAMPING * diagonal_I[self._live_I].double().mean().item() if bool(self._live_I.any()) else 0.0
+        # weights of dead columns stay as pruning left them
+        self._live_I = diagonal_I > 0
+        self._damping = (
+            DAMPING * diagonal_I[self._live_I].double().mean().item()
+            if bool(self._live_I.any())
+            else 0.0
+        )
         self._scale_I = torch.where(self._live_I, 1 / (diagonal_I + self._damping), 0)
 
     def repair(self, pruned: Pruned, dense_OI: Tensor, dtype: torch.dtype) -> Repaired:
-        """Fit what the mask leaves and round it to `dtype`; a row whose rounded error would not be less stays."""
+        """Fit what the mask leaves and round it to `dtype`; a row whose rounded
+        error would not be less stays."""
         parts: list[Tensor] = []
         totals, most = torch.zeros(3, dtype=torch.float64), 0
         rows = _ROWS_CUDA if dense_OI.is_cuda else _ROWS_CPU
-        chunks = (torch.split(each_OI, rows) for each_OI in (pruned.weight_OI, pruned.mask_OI, dense_OI))
+        chunks = (
+            torch.split(each_OI, rows)
+            for each_OI in (pruned.weight_OI, pruned.mask_OI, dense_OI)
+        )
         for weight_OI, mask_OI, own_OI in zip(*chunks, strict=True):
             target_OI = own_OI.float()
-            fitted_OI, steps = self._fit(weight_OI.float(), target_OI, self._live_I & ~mask_OI)
+            fitted_OI, steps = self._fit(
+                weight_OI.float(), target_OI, self._live_I & ~mask_OI
+            )
             stored_OI = fitted_OI.to(dtype)
             before_OI = weight_OI.to(dtype)
-            before_O, after_O = (self._error(target_OI - each.float()) for each in (before_OI, stored_OI))
-            parts.append(torch.where((after_O < before_O)[:, None], stored_OI, before_OI))
-            errors_O = (self._error(target_OI), before_O, torch.minimum(before_O, after_O))
+            before_O, after_O = (
+                self._error(target_OI - each.float()) for each in (before_OI, stored_OI)
+            )
+            parts.append(
+                torch.where((after_O < before_O)[:, None], stored_OI, before_OI)
+            )
+            errors_O = (
+                self._error(target_OI),
+                before_O,
+                torch.minimum(before_O, after_O),
+            )
             totals += torch.stack([each.double().sum() for each in errors_O]).cpu()
             most = max(most, steps)
         whole, before, after = totals.tolist()
-        return Repaired(torch.cat(parts), before / whole if whole else 0.0, after / whole if whole else 0.0, most)
+        return Repaired(
+            torch.cat(parts),
+            before / whole if whole else 0.0,
+            after / whole if whole else 0.0,
+            most,
+        )
 
     def _error(self, change_OI: Tensor) -> Tensor:
-        """The squared output error of each row, (O,), up to a factor, without the damping."""
+        """The squared output error of each row, (O,), up to a factor, without the
+        damping."""
         return (self._times(change_OI, damping=0.0) * change_OI).sum(dim=1)
 
     def _times(self, left_OI: Tensor, damping: float) -> Tensor:
         product_OI = left_OI @ self._hessian_II
         return product_OI.add_(left_OI, alpha=damping) if damping else product_OI
 
-    def _fit(self, weight_OI: Tensor, dense_OI: Tensor, kept_OI: Tensor) -> tuple[Tensor, int]:
-        """Preconditioned conjugate gradients from the pruned weights on; also how many steps were taken."""
+    def _fit(
+        self, weight_OI: Tensor, dense_OI: Tensor, kept_OI: Tensor
+    ) -> tuple[Tensor, int]:
+        """Preconditioned conjugate gradients from the pruned weights on; also how
+        many steps were taken."""
         weight_OI = weight_OI.clone()
         residual_OI = self._times(dense_OI - weight_OI, self._damping).mul_(kept_OI)
         direction_OI = residual_OI * self._scale_I
@@ -94,6 +129,8 @@ class LeastSquares:
             scaled_OI = residual_OI * self._scale_I
             next_O1 = (residual_OI * scaled_OI).sum(dim=1, keepdim=True)
             active_O1 = active_O1 & (next_O1 > enough_O1)
-            direction_OI = scaled_OI.addcmul_(direction_OI, torch.where(active_O1, next_O1 / size_O1, 0))
+            direction_OI = scaled_OI.addcmul_(
+                direction_OI, torch.where(active_O1, next_O1 / size_O1, 0)
+            )
             size_O1 = next_O1
         return weight_OI, STEPS

@@ -1,10 +1,14 @@
-"""A pruning method: `Method` sets weights to zero, `Removal` takes out whole layers, heads or channels.
+"""A pruning method: `Method` sets weights to zero, `Removal` takes out whole layers,
+heads or channels.
 
-Shapes: O output rows, I input columns. Matrices that read the same input share one statistic of it and are pruned
-together. Functions import torch where they work on tensors: names and help are read without it.
+Shapes: O output rows, I input columns. Matrices that read the same input share one
+statistic of it and are pruned together. Functions import torch where they work on
+tensors: names and help are read without it.
 
-A removal leaves the rest unchanged. Heads are removed in groups that share one key and value. Every layer loses the
-same number of heads or channels, since config.json has one number for all. `structured` finds parts in a checkpoint."""
+A removal leaves the rest unchanged. Heads are removed in groups that share one key and
+value. Every layer loses the same number of heads or channels, since config.json has one
+number for all. `structured` finds parts in a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,17 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from evaluator.core.errors import JobError
-from pruning.methods.patterns import Group, Listed, NofM, Pattern, Removed, Share, Unit, read_numbers, written
+from pruning.methods.patterns import (
+    Group,
+    Listed,
+    NofM,
+    Pattern,
+    Removed,
+    Share,
+    Unit,
+    read_numbers,
+    written,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +38,10 @@ if TYPE_CHECKING:
 class Statistic(Enum):
     """A statistic of a matrix's inputs over the calibration tokens."""
 
-    COLUMN_NORMS = "norm_sq_I: the squared norm of every input column, divided by the number of sequences"
+    COLUMN_NORMS = (
+        "norm_sq_I: the squared norm of every input column, divided by the number of"
+        " sequences"
+    )
     HESSIAN = "hessian_II: 2 / N * sum of x x^T over the tokens of N sequences"
 
 
@@ -32,17 +49,22 @@ class Statistic(Enum):
 class Pruned:
     weight_OI: Tensor  # zero wherever the mask is True
     mask_OI: Tensor  # True: this weight goes
-    dead_columns: int | None = None  # inputs that were zero on every calibration token; None: not measured
-    damping: float | None = None  # share of the Hessian's mean diagonal that was added to it; None: no Hessian
-    solver_dtype: str | None = None  # what the Hessian was factored in; None: no Hessian
+    # inputs that were zero on every calibration token; None: not measured
+    dead_columns: int | None = None
+    # share of the Hessian's mean diagonal that was added to it; None: no Hessian
+    damping: float | None = None
+    # what the Hessian was factored in; None: no Hessian
+    solver_dtype: str | None = None
 
 
 class _Named(ABC):
     name: str
     help: str  # one line
     statistic: Statistic | None = None  # of inputs; None: it looks at the weights alone
-    group: Group = "matrix"  # what a weight is compared with, unless a job says otherwise
-    takes_group: bool = False  # False: what a weight is compared with is part of the method
+    # what a weight is compared with, unless a job says otherwise
+    group: Group = "matrix"
+    # False: what a weight is compared with is part of the method
+    takes_group: bool = False
     passes: float = 0  # cost, in forward passes over the calibration text
 
     @property
@@ -63,21 +85,34 @@ class Method(_Named):
 
     @abstractmethod
     def prune(
-        self, weights_OI: Iterable[Tensor], statistic: Tensor | None, pattern: Pattern, group: Group, where: str
+        self,
+        weights_OI: Iterable[Tensor],
+        statistic: Tensor | None,
+        pattern: Pattern,
+        group: Group,
+        where: str,
     ) -> Iterator[Pruned]:
-        """Prune matrices that read the same input, in their order. `statistic`: of their input, if needed; it may be
-        overwritten. Raises JobError naming `where` if it cannot be used."""
+        """Prune matrices that read the same input, in their order. `statistic`: of
+        their input, if needed; it may be overwritten. Raises JobError naming `where`
+        if it cannot be used."""
 
 
 class ScoringMethod(Method):
-    """A method that scores every weight: the lowest scores go, the other weights stay as they are."""
+    """A method that scores every weight: the lowest scores go, the other weights
+    stay as they are."""
 
     @abstractmethod
     def score(self, weight_OI: Tensor, norm_sq_I: Tensor | None) -> Tensor:
-        """score_OI, float32. `norm_sq_I`: see `Statistic.COLUMN_NORMS`; None unless the method needs it."""
+        """score_OI, float32. `norm_sq_I`: see `Statistic.COLUMN_NORMS`; None unless
+        the method needs it."""
 
     def prune(
-        self, weights_OI: Iterable[Tensor], statistic: Tensor | None, pattern: Pattern, group: Group, where: str
+        self,
+        weights_OI: Iterable[Tensor],
+        statistic: Tensor | None,
+        pattern: Pattern,
+        group: Group,
+        where: str,
     ) -> Iterator[Pruned]:
         from pruning.methods import masks
 
@@ -96,19 +131,29 @@ class Removal(_Named):
     listed: bool = False  # the user lists them
 
     def removed(self, pattern: str, sparsity: float | None) -> Removed:
-        """The parts that the fields `pattern` and `sparsity` describe. Raises ValueError naming field and value."""
+        """The parts that the fields `pattern` and `sparsity` describe. Raises
+        ValueError naming field and value."""
         if self.listed:
             if sparsity is not None:
-                raise ValueError(f"sparsity: {sparsity}: which layers go is said by pattern, for example '20-25,28'")
+                raise ValueError(
+                    f"sparsity: {sparsity}: which layers go is said by pattern, for"
+                    " example '20-25,28'"
+                )
             return Listed(read_numbers(pattern))
         if pattern != self.unit:
-            raise ValueError(f"pattern: {pattern!r}: of {self.unit} a share goes: give sparsity, for example 0.25")
+            raise ValueError(
+                f"pattern: {pattern!r}: of {self.unit} a share goes: give sparsity, for"
+                " example 0.25"
+            )
         if sparsity is None or not 0 < sparsity < 1:  # also refuses NaN
-            raise ValueError(f"sparsity: {sparsity} is not a share of {self.unit} between 0 and 1")
+            raise ValueError(
+                f"sparsity: {sparsity} is not a share of {self.unit} between 0 and 1"
+            )
         return Share(self.unit, float(sparsity))
 
     def spelled(self, pattern: object) -> object:
-        """The pattern of a job: one that was not given is the unit's name, and a list is spelled in one way."""
+        """The pattern of a job: one that was not given is the unit's name, and a
+        list is spelled in one way."""
         if self.listed:
             return written(read_numbers(str(pattern or "")))
         return self.unit if pattern is None else pattern

@@ -1,4 +1,5 @@
-"""Patterns: a share of a matrix's weights, N of every M neighbours in a row, or whole parts of a model."""
+"""Patterns: a share of a matrix's weights, N of every M neighbours in a row, or
+whole parts of a model."""
 
 import itertools
 import re
@@ -7,8 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 UNSTRUCTURED = "unstructured"
-Group = Literal["row", "matrix"]  # what a ratio is taken of, and what a weight is compared with
-Unit = Literal["layers", "heads", "channels"]  # what is taken out whole; heads go with those that share key and value
+# what a ratio is taken of, and what a weight is compared with
+Group = Literal["row", "matrix"]
+# what is taken out whole; heads go with those that share key and value
+Unit = Literal["layers", "heads", "channels"]
 _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
@@ -44,14 +47,17 @@ Pattern = Unstructured | NofM
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share `ratio` in (0, 1) of a model's layers, or of each layer's heads or channels, is taken out."""
+    """The share `ratio` in (0, 1) of a model's layers, or of each layer's heads or
+    channels, is taken out."""
 
     unit: Unit
     ratio: float
 
     def count(self, parts: int, step: int = 1) -> int:
-        """How many of `parts` go: rounded down to a multiple of `step`, and never all."""
-        return min(int(parts * self.ratio + 1e-9), parts - 1) // step * step  # 0.29 * 100 is a little less than 29
+        """How many of `parts` go: rounded down to a multiple of `step`, and never
+        all."""
+        # 0.29 * 100 is a little less than 29
+        return min(int(parts * self.ratio + 1e-9), parts - 1) // step * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,12 @@ Removed = Share | Listed
 
 
 def read_numbers(text: str) -> tuple[int, ...]:
-    """The numbers of a list such as "20-25,28". Raises ValueError for another text, and for a number named twice."""
+    """The numbers of a list such as "20-25,28". Raises ValueError for another text,
+    and for a number named twice."""
     if not _LIST.fullmatch(text):
-        raise ValueError(f"pattern: {text!r} is no list of layers, for example '20-25,28'")
+        raise ValueError(
+            f"pattern: {text!r} is no list of layers, for example '20-25,28'"
+        )
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -73,7 +82,11 @@ def read_numbers(text: str) -> tuple[int, ...]:
         if last and int(last) < int(first):
             raise ValueError(f"pattern: {text!r}: {part} ends before it begins")
     numbers.sort()
-    if twice := [number for number, following in itertools.pairwise(numbers) if number == following]:
+    if twice := [
+        number
+        for number, following in itertools.pairwise(numbers)
+        if number == following
+    ]:
         raise ValueError(f"pattern: {text!r} names {twice[0]} twice")
     return tuple(numbers)
 
@@ -83,24 +96,35 @@ def written(numbers: Iterable[int]) -> str:
     parts = []
     for _, run in itertools.groupby(enumerate(numbers), lambda each: each[1] - each[0]):
         run_of = [number for _, number in run]
-        parts.append(str(run_of[0]) if len(run_of) == 1 else f"{run_of[0]}-{run_of[-1]}")
+        parts.append(
+            str(run_of[0]) if len(run_of) == 1 else f"{run_of[0]}-{run_of[-1]}"
+        )
     return ",".join(parts)
 
 
 def parse(pattern: str, sparsity: float | None) -> Pattern:
-    """A configuration's pattern. Raises ValueError, naming field and value, unless exactly one of both is given."""
+    """A configuration's pattern. Raises ValueError, naming field and value, unless
+    exactly one of both is given."""
     if pattern == UNSTRUCTURED:
         if sparsity is None:
-            raise ValueError("sparsity: must be given (a ratio in [0, 1)) unless pattern is N:M")
+            raise ValueError(
+                "sparsity: must be given (a ratio in [0, 1)) unless pattern is N:M"
+            )
         if not 0 <= sparsity < 1:  # also refuses NaN
             raise ValueError(f"sparsity: {sparsity} is outside [0, 1)")
         return Unstructured(float(sparsity))
     match = re.fullmatch(r"(\d{1,4}):(\d{1,4})", pattern)
     if match is None:
-        raise ValueError(f"pattern: {pattern!r} is neither {UNSTRUCTURED!r} nor N:M, for example '2:4'")
+        raise ValueError(
+            f"pattern: {pattern!r} is neither {UNSTRUCTURED!r} nor N:M, for example"
+            " '2:4'"
+        )
     n, m = int(match[1]), int(match[2])
     if not 0 <= n <= m or m == 0:
         raise ValueError(f"pattern: {pattern!r} must have 0 <= N <= M and M >= 1")
     if sparsity is not None:
-        raise ValueError(f"sparsity: {sparsity} cannot be combined with pattern {pattern!r}, which fixes it")
+        raise ValueError(
+            f"sparsity: {sparsity} cannot be combined with pattern {pattern!r}, which"
+            " fixes it"
+        )
     return NofM(n, m)

@@ -1,4 +1,5 @@
-"""Whole layers, by their angular distance or by a list; heads or channels by the Wanda scores of their outputs."""
+"""Whole layers, by their angular distance or by a list; heads or channels by the
+Wanda scores of their outputs."""
 
 from pruning.methods.base import Removal
 
@@ -6,16 +7,20 @@ from pruning.methods.base import Removal
 class Layers(Removal):
     """The block of consecutive layers across which the residual stream turns least.
 
-    Gromov et al., The Unreasonable Ineffectiveness of the Deeper Layers, section 3.2 (arXiv:2403.17887): of all blocks
-    of n layers, the one that begins at the layer l with the smallest d(x^l, x^(l+n)) goes, where
+    Gromov et al., The Unreasonable Ineffectiveness of the Deeper Layers, section 3.2
+    (arXiv:2403.17887): of all blocks of n layers, the one that begins at the layer l
+    with the smallest d(x^l, x^(l+n)) goes, where
 
         d(x^l, x^(l+n)) = 1/pi arccos( x^l . x^(l+n) / (|x^l| |x^(l+n)|) ),
 
-    x^l is the input of layer l at a text's last token (for l = the number of layers: the last layer's output), and d is
-    averaged over the calibration texts."""
+    x^l is the input of layer l at a text's last token (for l = the number of layers:
+    the last layer's output), and d is averaged over the calibration texts."""
 
     name = "layers"
-    help = "removes the consecutive layers that change the hidden states least (angular distance)"
+    help = (
+        "removes the consecutive layers that change the hidden states least (angular"
+        " distance)"
+    )
     unit = "layers"
     passes = 1
 
@@ -33,7 +38,10 @@ class Heads(Removal):
     """Query heads, with the key and value that they share (Wanda-sp)."""
 
     name = "heads"
-    help = "removes key-value heads, with their queries, by Wanda scores in o_proj (Wanda-sp)"
+    help = (
+        "removes key-value heads, with their queries, by Wanda scores in o_proj"
+        " (Wanda-sp)"
+    )
     unit = "heads"
     passes = 2
 

@@ -1,1 +1,2 @@
-"""A dense model, one layer at a time: its file, its modules, and fast exact arithmetic for them."""
+"""A dense model, one layer at a time: its file, its modules, and fast exact
+arithmetic for them."""

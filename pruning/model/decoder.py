@@ -1,9 +1,13 @@
-"""Which models can be pruned, and how one runs layer by layer, so that memory never holds the whole model.
+"""Which models can be pruned, and how one runs layer by layer, so that memory never
+holds the whole model.
 
-A decoder is two things here. Its layers are the library's own modules, on the meta device until a layer's tensors are
-read. Everything before them (embedding, positions, masks) is a skeleton: the library's own model with recorders for
-layers and an embedding table of only the token ids in use. One call of it gives the first layer's input and the exact
-keywords that each layer would be called with, so no architecture's forward pass is written out again here."""
+A decoder is two things here. Its layers are the library's own modules, on the meta
+device until a layer's tensors are read. Everything before them (embedding, positions,
+masks) is a skeleton: the library's own model with recorders for layers and an embedding
+table of only the token ids in use. One call of it gives the first layer's input and the
+exact keywords that each layer would be called with, so no architecture's forward pass
+is written out again here.
+"""
 
 import copy
 import warnings
@@ -20,57 +24,78 @@ from pruning.model.packing import Batch, pack, register
 
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
 _EMBEDDED = 1024  # tokens that are embedded at once: their masks grow with the square
-# Bytes of released layers that are kept: the system clears memory that was given back before it is used again.
+# Bytes of released layers that are kept: the system clears memory that was given back
+# before it is used again.
 _KEPT_BYTES = 1 << 26
 _HEAD = "lm_head.weight"
 
 
 class _Recorder(nn.Module):
-    """Takes the place of a decoder layer: passes its input through and keeps the keywords of the call."""
+    """Takes the place of a decoder layer: passes its input through and keeps the
+    keywords of the call."""
 
     def __init__(self, received: list[dict[str, Any]]) -> None:
         super().__init__()
         self._received = received
 
     def forward(self, hidden: Tensor, *more: Tensor | None, **keywords: Any) -> Tensor:
-        assert all(each is None for each in more)  # a layer's own embeddings, see `Architecture.whole`
+        # a layer's own embeddings, see `Architecture.whole`
+        assert all(each is None for each in more)
         self._received.append(keywords)
         return hidden
 
 
 class Decoder:
-    """The decoder of one checkpoint: its layers, one at a time, and the keywords that they are called with."""
+    """The decoder of one checkpoint: its layers, one at a time, and the keywords
+    that they are called with."""
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
         """Build the modules on the meta device; no weights are read.
 
-        Raises InputError if the architecture is not supported or the checkpoint's tensors are not its tensors."""
+        Raises InputError if the architecture is not supported or the checkpoint's
+        tensors are not its tensors.
+        """
         from transformers import AutoConfig, AutoModel
 
         self.checkpoint = checkpoint
         self.device = device
         architecture = recognise(checkpoint)
         try:
-            config = AutoConfig.from_pretrained(checkpoint.directory, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(
+                checkpoint.directory, trust_remote_code=False
+            )
         except Exception as error:  # each architecture checks its fields in its own way
-            raise InputError(f"{checkpoint.directory / 'config.json'}: {one_line(error)}") from None
+            raise InputError(
+                f"{checkpoint.directory / 'config.json'}: {one_line(error)}"
+            ) from None
         if architecture.text_config:
             config = config.text_config
-        for name, what in architecture.whole.items():  # layers cannot be run one at a time
+        # layers cannot be run one at a time
+        for name, what in architecture.whole.items():
             if value := getattr(config, name, None):
                 file = checkpoint.directory / "config.json"
-                raise InputError(f"{file}: field {name!r} is {value!r}: a model with {what} cannot be pruned")
+                raise InputError(
+                    f"{file}: field {name!r} is {value!r}: a model with {what} cannot"
+                    " be pruned"
+                )
         self.config = config
         self._architecture = architecture
-        self.recurrent = architecture.recurrent  # only one sequence at a time can run through a layer
+        # only one sequence at a time can run through a layer
+        self.recurrent = architecture.recurrent
         entries = checkpoint.entries
-        present = [p for p in architecture.prefixes if any(name.startswith(f"{p}layers.") for name in entries)]
+        present = [
+            p
+            for p in architecture.prefixes
+            if any(name.startswith(f"{p}layers.") for name in entries)
+        ]
         self._prefix = present[0] if present else architecture.prefixes[0]
         table = f"{self._prefix}embed_tokens.weight"
-        # A tied matrix may have the head's name alone; `check_fit` refuses one that is not tied.
+        # A tied matrix may have the head's name alone; `check_fit` refuses one that is
+        # not tied.
         self._table = _HEAD if table not in entries and _HEAD in entries else table
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of token ids in the config that no forward pass here uses
+            # of token ids in the config that no forward pass here uses
+            warnings.simplefilter("ignore")
             self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
         if not self.recurrent:
             register(self._model.config)
@@ -79,14 +104,24 @@ class Decoder:
             separate(self.layers, architecture.experts)
         names = {self._table: tuple(self._model.embed_tokens.weight.shape)}
         for index, layer in enumerate(self.layers):
-            names |= {self.tensor_name(index, n): tuple(t.shape) for n, t in layer.state_dict().items()}
+            names |= {
+                self.tensor_name(index, n): tuple(t.shape)
+                for n, t in layer.state_dict().items()
+            }
         for name, shape in names.items():
             entry = checkpoint.entry(name)
             if entry.shape != shape:
-                raise InputError(f"{entry.file}: tensor {name} has shape {entry.shape}, config.json says {shape}")
+                raise InputError(
+                    f"{entry.file}: tensor {name} has shape {entry.shape}, config.json"
+                    f" says {shape}"
+                )
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
         self._released = 0
-        self.dtype = torch.float32 if device.type == "cpu" else self.checkpoint_dtype(0, next(iter(self.linears(0))))
+        self.dtype = (
+            torch.float32
+            if device.type == "cpu"
+            else self.checkpoint_dtype(0, next(iter(self.linears(0))))
+        )
         self._skeleton: nn.Module | None = None
         self._received: list[dict[str, Any]] = []
         self._compact_ids: Tensor | None = None
@@ -100,7 +135,8 @@ class Decoder:
         return {
             name: module
             for name, module in self.layers[layer].named_modules()
-            if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in self._architecture.dense
+            if isinstance(module, nn.Linear)
+            and name.rpartition(".")[2] not in self._architecture.dense
         }
 
     def tensor_name(self, layer: int, parameter: str) -> str:
@@ -111,27 +147,39 @@ class Decoder:
 
     def checkpoint_dtype(self, layer: int, module: str) -> torch.dtype:
         """The type of a module's weight in the checkpoint."""
-        return FLOATS[self.checkpoint.entry(self.tensor_name(layer, f"{module}.weight")).dtype]
+        return FLOATS[
+            self.checkpoint.entry(self.tensor_name(layer, f"{module}.weight")).dtype
+        ]
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Every matrix that is pruned, layer by layer: its tensor name and its shape (rows, columns)."""
+        """Every matrix that is pruned, layer by layer: its tensor name and its shape
+        (rows, columns)."""
         return {
-            self.tensor_name(layer, f"{name}.weight"): (module.out_features, module.in_features)
+            self.tensor_name(layer, f"{name}.weight"): (
+                module.out_features,
+                module.in_features,
+            )
             for layer in range(len(self))
             for name, module in self.linears(layer).items()
         }
 
     def load(self, index: int) -> nn.Module:
-        """Read one layer's tensors; `release` frees them. Raises JobError for a buffer without a value."""
+        """Read one layer's tensors; `release` frees them. Raises JobError for a
+        buffer without a value."""
         layer: nn.Module = self.layers[index]
         state = {
-            name: self.checkpoint.read(self.tensor_name(index, name), self.dtype).to(self.device)
+            name: self.checkpoint.read(self.tensor_name(index, name), self.dtype).to(
+                self.device
+            )
             for name in layer.state_dict()
         }
         layer.load_state_dict(state, assign=True)
         stranded = [name for name, buffer in layer.named_buffers() if buffer.is_meta]
         if stranded:
-            raise JobError(f"layer {index}: buffer {stranded[0]} is not in the checkpoint and has no known value")
+            raise JobError(
+                f"layer {index}: buffer {stranded[0]} is not in the checkpoint and has"
+                " no known value"
+            )
         return layer.requires_grad_(False)
 
     def replace(self, index: int, module: str, weight_OI: Tensor) -> None:
@@ -141,20 +189,24 @@ class Decoder:
     def release(self, index: int) -> None:
         self.layers[index].to("meta")
         for linear in self.linears(index).values():
-            self._released += linear.in_features * linear.out_features * self.dtype.itemsize
+            self._released += (
+                linear.in_features * linear.out_features * self.dtype.itemsize
+            )
         if self._released >= _KEPT_BYTES:
             self._released = 0
             memory.give_back()
 
     def open_skeleton(self, ids: Tensor) -> None:
-        """Prepare for all token ids to come; only their embeddings are read. Raises InputError for one too large."""
+        """Prepare for all token ids to come; only their embeddings are read. Raises
+        InputError for one too large."""
         from transformers import AutoModel
 
         vocabulary = int(self._model.embed_tokens.num_embeddings)
         highest = int(ids.max())
         if highest >= vocabulary:
             raise InputError(
-                f"{self.checkpoint.directory}: its tokenizer gives id {highest}, its embedding has {vocabulary} rows"
+                f"{self.checkpoint.directory}: its tokenizer gives id {highest}, its"
+                f" embedding has {vocabulary} rows"
             )
         unique = torch.unique(ids)
         config = copy.deepcopy(self.config)
@@ -165,15 +217,20 @@ class Decoder:
             warnings.simplefilter("ignore")
             skeleton = AutoModel.from_config(config, dtype=self.dtype).eval()
         rows = self.checkpoint.rows(self._table, unique)
-        skeleton.embed_tokens.weight = nn.Parameter(rows.to(self.dtype), requires_grad=False)
-        skeleton.layers = nn.ModuleList(_Recorder(self._received) for _ in range(len(self)))
+        skeleton.embed_tokens.weight = nn.Parameter(
+            rows.to(self.dtype), requires_grad=False
+        )
+        skeleton.layers = nn.ModuleList(
+            _Recorder(self._received) for _ in range(len(self))
+        )
         skeleton.config.num_hidden_layers = len(self)
         skeleton.norm = nn.Identity()
         self._skeleton = skeleton.to(self.device)
         self._compact_ids = unique
 
     def embed(self, batch: Batch) -> Tensor:
-        """hidden_1TH: the first layer's input, sequences end to end. A token's place makes no difference to it."""
+        """hidden_1TH: the first layer's input, sequences end to end. A token's place
+        makes no difference to it."""
         pieces = torch.split(torch.cat(batch.sequences), _EMBEDDED)
         return torch.cat([self._run(ids)[0] for ids in pieces], dim=1)
 
@@ -182,7 +239,8 @@ class Decoder:
         return dict(of_each[0]) if self.recurrent else pack(of_each, batch.lengths)
 
     def _keywords_of(self, ids: Tensor) -> list[dict[str, Any]]:
-        """The keywords of every layer for one sequence. They depend on its length alone, so small ones are kept."""
+        """The keywords of every layer for one sequence. They depend on its length
+        alone, so small ones are kept."""
         length = len(ids)
         if length not in self._keywords:
             if sum(kept**2 for kept in self._keywords) > _KEPT_MASKS:
@@ -195,4 +253,6 @@ class Decoder:
         assert self._compact_ids is not None
         compact_1T = torch.searchsorted(self._compact_ids, ids)[None].to(self.device)
         self._received.clear()
-        return self._skeleton(input_ids=compact_1T, use_cache=False).last_hidden_state, list(self._received)
+        return self._skeleton(
+            input_ids=compact_1T, use_cache=False
+        ).last_hidden_state, list(self._received)

@@ -15,7 +15,8 @@ _LARGEST = 32 << 20  # bytes that glibc takes from its heap at most
 
 @contextmanager
 def kept_when_freed() -> Iterator[None]:
-    """Within, glibc keeps freed memory for the next batch: clearing returned pages was a tenth of a job's time."""
+    """Within, glibc keeps freed memory for the next batch: clearing returned pages
+    was a tenth of a job's time."""
     before = 2 * _LARGEST  # where glibc's own adjustment ends
     _set_thresholds(1 << 30)
     try:
@@ -32,13 +33,15 @@ def _set_thresholds(trim: int) -> None:
 
 
 def give_back() -> None:
-    """Return memory that glibc keeps in fragments: else a job grew by one layer for every two that it pruned."""
+    """Return memory that glibc keeps in fragments: else a job grew by one layer for
+    every two that it pruned."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def limit(share: float) -> None:
-    """Take at most that share of the GPU's memory in this process, caches included; the rest is other processes'."""
+    """Take at most that share of the GPU's memory in this process, caches included;
+    the rest is other processes'."""
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(share)
 
@@ -50,12 +53,14 @@ def reset_peak(device: torch.device) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with suppress(OSError):  # not Linux, or a kernel that does not allow it: the mark is then the process's own
+    # not Linux, or a kernel that does not allow it: the mark is then the process's own
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak(device: torch.device) -> int:
-    """Bytes: of the GPU's memory, or resident in the whole process, interpreter and libraries included."""
+    """Bytes: of the GPU's memory, or resident in the whole process, interpreter and
+    libraries included."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return peak_resident()

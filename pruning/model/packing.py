@@ -1,9 +1,11 @@
-"""Sequences of different lengths share one forward pass, end to end and without padding: results equal batch 1.
+"""Sequences of different lengths share one forward pass, end to end and without
+padding: results equal batch 1.
 
-Everything in a decoder layer but attention works on single tokens, so a layer takes several sequences as one long row.
-Attention receives the lengths and runs each sequence separately, through the library's own function. On a CPU the
-result equals batch 1 bit for bit: a row of a matrix product does not depend on the number of rows, above a few (see
-`ALONE_BELOW`). Padded attention would sum in another order."""
+Everything in a decoder layer but attention works on single tokens, so a layer takes
+several sequences as one long row. Attention receives the lengths and runs each
+sequence separately, through the library's own function. On a CPU the result equals
+batch 1 bit for bit: a row of a matrix product does not depend on the number of rows,
+above a few (see `ALONE_BELOW`). Padded attention would sum in another order."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -14,45 +16,66 @@ import torch
 from torch import Tensor, nn
 
 ATTENTION = "resurface_packed"
-# A product of fewer rows takes another path through the CPU's libraries, whose float32 rounding differs: a shorter
-# sequence is run by itself (measured: 12 rows and more agree).
+# A product of fewer rows takes another path through the CPU's libraries, whose float32
+# rounding differs: a shorter sequence is run by itself (measured: 12 rows and more
+# agree).
 ALONE_BELOW = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """A packed call's attention mask: the length of each sequence, and its own mask if it has one."""
+    """A packed call's attention mask: the length of each sequence, and its own mask
+    if it has one."""
 
     lengths: tuple[int, ...]
     masks: tuple[Tensor | None, ...]
 
 
 def _attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Segments, **keywords: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Segments,
+    **keywords: Any,
 ) -> tuple[Tensor, None]:
-    """Attention within each sequence: (1, heads, tokens, width) each, to (1, tokens, heads, width)."""
+    """Attention within each sequence: (1, heads, tokens, width) each, to (1, tokens,
+    heads, width)."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     inner = ALL_ATTENTION_FUNCTIONS["sdpa"]
     # Neighbours of one length and one mask are a batch: one call.
     segments = list(zip(attention_mask.lengths, attention_mask.masks, strict=True))
-    runs = [list(run) for _, run in groupby(segments, key=lambda segment: (segment[0], id(segment[1])))]
+    runs = [
+        list(run)
+        for _, run in groupby(
+            segments, key=lambda segment: (segment[0], id(segment[1]))
+        )
+    ]
     tokens = [len(run) * run[0][0] for run in runs]
     outputs: list[Tensor] = []
-    for run, *parts in zip(runs, *(torch.split(whole, tokens, dim=2) for whole in (query, key, value)), strict=True):
+    for run, *parts in zip(
+        runs,
+        *(torch.split(whole, tokens, dim=2) for whole in (query, key, value)),
+        strict=True,
+    ):
         q, k, v = (_as_batch(part, len(run)) for part in parts)
-        outputs.append(inner(module, q, k, v, run[0][1], **keywords)[0].flatten(0, 1)[None])
+        outputs.append(
+            inner(module, q, k, v, run[0][1], **keywords)[0].flatten(0, 1)[None]
+        )
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), None
 
 
 def _as_batch(whole_1HTW: Tensor, count: int) -> Tensor:
-    """`count` sequences of the same length end to end, as (count, heads, tokens, width)."""
+    """`count` sequences of the same length end to end, as (count, heads, tokens,
+    width)."""
     _, heads, tokens, width = whole_1HTW.shape
     return whole_1HTW.view(heads, count, tokens // count, width).transpose(0, 1)
 
 
 def register(config: Any) -> None:
-    """Make layers that hold `config` attend by segments: replaces only its scaled-dot-product attention."""
+    """Make layers that hold `config` attend by segments: replaces only its
+    scaled-dot-product attention."""
     from transformers import AttentionInterface
 
     assert config._attn_implementation == "sdpa", config._attn_implementation
@@ -60,8 +83,11 @@ def register(config: Any) -> None:
     config._attn_implementation = ATTENTION
 
 
-def pack(keywords: Sequence[Mapping[str, Any]], lengths: tuple[int, ...]) -> dict[str, Any]:
-    """One layer's keywords for sequences end to end, from those for each: tensors are (1, tokens, ...)."""
+def pack(
+    keywords: Sequence[Mapping[str, Any]], lengths: tuple[int, ...]
+) -> dict[str, Any]:
+    """One layer's keywords for sequences end to end, from those for each: tensors
+    are (1, tokens, ...)."""
     packed: dict[str, Any] = {}
     for name, first in keywords[0].items():
         values = [of_one[name] for of_one in keywords]
@@ -70,8 +96,12 @@ def pack(keywords: Sequence[Mapping[str, Any]], lengths: tuple[int, ...]) -> dic
         elif isinstance(first, Tensor):
             packed[name] = torch.cat(values, dim=1)
         elif isinstance(first, tuple):
-            packed[name] = tuple(torch.cat(parts, dim=1) for parts in zip(*values, strict=True))
-        elif isinstance(first, MutableMapping):  # for what one layer leaves to another: none here reads it
+            packed[name] = tuple(
+                torch.cat(parts, dim=1) for parts in zip(*values, strict=True)
+            )
+        elif isinstance(
+            first, MutableMapping
+        ):  # for what one layer leaves to another: none here reads it
             packed[name] = {}
         else:
             packed[name] = first
@@ -91,18 +121,29 @@ class Batch:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Sequences of one length that stand side by side: the length, and how many there are."""
+        """Sequences of one length that stand side by side: the length, and how many
+        there are."""
         return [(length, len(list(group))) for length, group in groupby(self.lengths)]
 
     def only(self, tokens_R: Tensor) -> "Batch":
-        """Of each sequence the tokens among `tokens_R`, which count from the batch's first, in ascending order."""
+        """Of each sequence the tokens among `tokens_R`, which count from the batch's
+        first, in ascending order."""
         ends = torch.tensor(self.lengths).cumsum(dim=0)
-        of_sequence = torch.bincount(torch.bucketize(tokens_R.cpu(), ends, right=True), minlength=len(self.lengths))
-        return Batch(torch.split(torch.cat(self.sequences)[tokens_R.cpu()], of_sequence.tolist()), self.order)
+        of_sequence = torch.bincount(
+            torch.bucketize(tokens_R.cpu(), ends, right=True),
+            minlength=len(self.lengths),
+        )
+        return Batch(
+            torch.split(
+                torch.cat(self.sequences)[tokens_R.cpu()], of_sequence.tolist()
+            ),
+            self.order,
+        )
 
 
 def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:
-    """Batches of at most `token_budget` tokens (a longer sequence is alone), sequences of like length together."""
+    """Batches of at most `token_budget` tokens (a longer sequence is alone),
+    sequences of like length together."""
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
     made: list[list[int]] = []
     room = 0
@@ -113,4 +154,7 @@ def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch
             room = token_budget
         made[-1].append(i)
         room -= length
-    return [Batch(tuple(torch.tensor(sequences[i]) for i in rows), tuple(rows)) for rows in made]
+    return [
+        Batch(tuple(torch.tensor(sequences[i]) for i in rows), tuple(rows))
+        for rows in made
+    ]

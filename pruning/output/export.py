@@ -1,9 +1,12 @@
 """A pruned checkpoint on disk: complete under its own name, or absent.
 
-Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time. The export
-works in a directory `OUT.partial-TOKEN` beside OUT. config.json has a name that nothing loads until all is synced; then
-one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does not load; the next
-one to the same OUT removes it, once its owner is known to be dead (see `liveness.py`)."""
+Shards are copied byte for byte and only the pruned matrices are written over, in place
+and one at a time. The export works in a directory `OUT.partial-TOKEN` beside OUT.
+config.json has a name that nothing loads until all is synced; then one rename of the
+directory makes the checkpoint appear. A killed export leaves a directory that does not
+load; the next one to the same OUT removes it, once its owner is known to be dead (see
+`liveness.py`).
+"""
 
 import errno
 import os
@@ -31,10 +34,17 @@ from pruning.output.manifest import JobManifest, to_json
 ManifestT = TypeVar("ManifestT", bound=JobManifest)
 _SUFFIX = ".partial"
 _TOKEN = re.compile(r"-([0-9a-f]{12}|[0-9]+)$")  # numbers were the ids of processes
-# What goes along with weights and config.json. No other weights, no model card: it describes the dense model.
+# What goes along with weights and config.json. No other weights, no model card: it
+# describes the dense model.
 _NAMES = {
     *("generation_config.json", "preprocessor_config.json", "processor_config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tekken.json"),
+    *(
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "tekken.json",
+    ),
     *("vocab.json", "vocab.txt", "merges.txt"),
 }
 _BEGINNINGS = (
@@ -45,66 +55,115 @@ _ENDINGS = (".model", ".tiktoken")
 
 
 def companions(checkpoint: Checkpoint) -> list[str]:
-    """Names, relative to the checkpoint, of the files that are copied besides weights and config.json."""
+    """Names, relative to the checkpoint, of the files that are copied besides
+    weights and config.json."""
     directory = checkpoint.directory
     candidates = [*directory.iterdir(), *directory.glob("additional_chat_templates/*")]
     names = [str(file.relative_to(directory)) for file in candidates if file.is_file()]
-    chosen = {n for n in names if n in _NAMES or n.startswith(_BEGINNINGS) or n.endswith(_ENDINGS)}
+    chosen = {
+        n
+        for n in names
+        if n in _NAMES or n.startswith(_BEGINNINGS) or n.endswith(_ENDINGS)
+    }
     if checkpoint.index is not None:
         chosen.add(checkpoint.index.name)
     return sorted(chosen)
 
 
-def source_files(checkpoint: Checkpoint, digest: Callable[[Path], str] = digest_of_file) -> dict[str, str]:
+def source_files(
+    checkpoint: Checkpoint, digest: Callable[[Path], str] = digest_of_file
+) -> dict[str, str]:
     """sha256 of each file of the dense checkpoint that the job reads or copies."""
-    names = ["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)]
+    names = [
+        "config.json",
+        *(file.name for file in checkpoint.files),
+        *companions(checkpoint),
+    ]
     return {name: digest(checkpoint.directory / name) for name in sorted(names)}
 
 
 def _need_own_files(checkpoint: Checkpoint) -> None:
-    """Raises InputError if a file to copy is a link, other than within the checkpoint or into the hub's cache.
+    """Raises InputError if a file to copy is a link, other than within the checkpoint
+    or into the hub's cache.
 
-    The weights may be links: they are read, and the new checkpoint gets files of its own."""
+    The weights may be links: they are read, and the new checkpoint gets files of its
+    own.
+    """
     home = checkpoint.directory.resolve()
-    blobs = home.parents[1] / "blobs" if len(home.parents) > 1 and home.parent.name == "snapshots" else home
-    copied = [checkpoint.directory / name for name in ("config.json", *companions(checkpoint))]
+    blobs = (
+        home.parents[1] / "blobs"
+        if len(home.parents) > 1 and home.parent.name == "snapshots"
+        else home
+    )
+    copied = [
+        checkpoint.directory / name for name in ("config.json", *companions(checkpoint))
+    ]
     for file in (*copied, *checkpoint.directory.glob("*_manifest.json")):
         target = file.resolve()
         if not (target.is_relative_to(home) or target.is_relative_to(blobs)):
-            raise InputError(f"{file}: is a link to {target}, which would be copied; put the file itself there")
+            raise InputError(
+                f"{file}: is a link to {target}, which would be copied; put the file"
+                " itself there"
+            )
 
 
 def check_place(checkpoint: Checkpoint, out: Path) -> None:
-    """Raises InputError if a file to copy lies elsewhere, or `out` is a bad place or has too little space."""
+    """Raises InputError if a file to copy lies elsewhere, or `out` is a bad place or
+    has too little space."""
     _need_own_files(checkpoint)
     source, target = checkpoint.directory.resolve(), out.resolve()
     if target == source or source in target.parents:
-        raise InputError(f"out: {out} is inside the source checkpoint {checkpoint.directory}")
+        raise InputError(
+            f"out: {out} is inside the source checkpoint {checkpoint.directory}"
+        )
     if target in source.parents:
-        raise InputError(f"out: {out} holds the source checkpoint {checkpoint.directory}")
+        raise InputError(
+            f"out: {out} holds the source checkpoint {checkpoint.directory}"
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"out: {out} exists and is not this pruning's finished checkpoint; name another place")
-    if out.is_symlink() or out.is_mount():  # the finished directory could not be renamed onto it
-        raise InputError(f"out: {out} is a symbolic link or a mount point; name a directory inside it")
-    ancestor = next(parent for parent in (target.parent, *target.parent.parents) if parent.exists())
+        raise InputError(
+            f"out: {out} exists and is not this pruning's finished checkpoint; name"
+            " another place"
+        )
+    # the finished directory could not be renamed onto it
+    if out.is_symlink() or out.is_mount():
+        raise InputError(
+            f"out: {out} is a symbolic link or a mount point; name a directory"
+            " inside it"
+        )
+    ancestor = next(
+        parent for parent in (target.parent, *target.parent.parents) if parent.exists()
+    )
     if not ancestor.is_dir() or not os.access(ancestor, os.W_OK):
         raise InputError(f"out: {ancestor} is not a directory that can be written")
-    free, size = shutil.disk_usage(ancestor).free, sum(file.stat().st_size for file in checkpoint.files)
+    free, size = (
+        shutil.disk_usage(ancestor).free,
+        sum(file.stat().st_size for file in checkpoint.files),
+    )
     if free < size:
-        raise InputError(f"out: no space left at {ancestor}: {size} bytes are needed, {free} are free")
+        raise InputError(
+            f"out: no space left at {ancestor}: {size} bytes are needed, {free} are"
+            " free"
+        )
 
 
 def _partials(out: Path) -> list[Path]:
     """What exports to `out` have begun and not ended."""
     beginning = f"{out.name}{_SUFFIX}-"  # no pattern: a name may hold a bracket
-    found = [each for each in out.parent.iterdir() if each.name.startswith(beginning) and _TOKEN.search(each.name)]
+    found = [
+        each
+        for each in out.parent.iterdir()
+        if each.name.startswith(beginning) and _TOKEN.search(each.name)
+    ]
     return [each for each in found if each.is_dir()]
 
 
 def _need_dead(out: Path, partial: Path) -> None:
     living = living_owner(partial)
     if living is not None:
-        raise InputError(f"out: {out} is being written by another process: {living} ({partial.name})")
+        raise InputError(
+            f"out: {out} is being written by another process: {living} ({partial.name})"
+        )
 
 
 @dataclass(eq=False)
@@ -122,43 +181,68 @@ class Export:
             HEARTBEAT.beat()
 
     def write(self, name: str, weight: Tensor) -> None:
-        """Overwrite a dense matrix with its pruned version, which has the checkpoint's dtype and shape."""
+        """Overwrite a dense matrix with its pruned version, which has the
+        checkpoint's dtype and shape."""
         HEARTBEAT.beat()
         entry = self._checkpoint.entry(name)
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
         if len(data) != entry.size:
-            raise JobError(f"tensor {name}: {len(data)} bytes cannot replace {entry.size}")
+            raise JobError(
+                f"tensor {name}: {len(data)} bytes cannot replace {entry.size}"
+            )
         with (self.partial / entry.file.name).open("r+b") as file:
             file.seek(entry.start)
             file.write(data)
 
-    def finish(self, name: str, describe: Callable[..., ManifestT], *, more: Sequence[str] = ()) -> ManifestT:
+    def finish(
+        self, name: str, describe: Callable[..., ManifestT], *, more: Sequence[str] = ()
+    ) -> ManifestT:
         """Add the other files and the manifest `name`, and put all in place.
 
-        `describe` gets the sha256 of the written `files` (no links) and of the `source_files`. `more`: files that are
-        copied besides the companions, where the source has them, and config.json unless `partial` has its own."""
-        source, config = self._checkpoint.directory, self.partial / f"config.json{_SUFFIX}"
+        `describe` gets the sha256 of the written `files` (no links) and of the
+        `source_files`. `more`: files that are copied besides the companions, where the
+        source has them, and config.json unless `partial` has its own.
+        """
+        source, config = (
+            self._checkpoint.directory,
+            self.partial / f"config.json{_SUFFIX}",
+        )
         own = self.partial / "config.json"
         if own.exists():
             own.rename(config)
         else:
             shutil.copyfile(source / "config.json", config)
         for companion in (*companions(self._checkpoint), *more):
-            if companion != INDEX and (source / companion).is_file():  # the shards have their index
+            # the shards have their index
+            if companion != INDEX and (source / companion).is_file():
                 (self.partial / companion).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / companion, self.partial / companion)
-        written = [file for file in self.partial.rglob("*") if file.is_file() and not file.is_symlink()]
-        files = {str(file.relative_to(self.partial)): file for file in written if file.name != OWNER}
+        written = [
+            file
+            for file in self.partial.rglob("*")
+            if file.is_file() and not file.is_symlink()
+        ]
+        files = {
+            str(file.relative_to(self.partial)): file
+            for file in written
+            if file.name != OWNER
+        }
         files["config.json"] = files.pop(config.name)
-        weights = [file for each, file in files.items() if each.endswith(".safetensors")]
+        weights = [
+            file for each, file in files.items() if each.endswith(".safetensors")
+        ]
         found: dict[Path, str] = {}
         weights_digest = None
-        with ThreadPoolExecutor(1) as beside:  # hashing is slower than reading, and releases the interpreter lock
+        # hashing is slower than reading, and releases the interpreter lock
+        with ThreadPoolExecutor(1) as beside:
             of_source = beside.submit(source_files, self._checkpoint)
             with suppress(InputError):  # NaN: who inspects the checkpoint refuses it
                 if weights:  # no links to the source's
                     found, weights_digest = digests(weights)
-            made = {each: found.get(files[each]) or digest_of_file(files[each]) for each in sorted(files)}
+            made = {
+                each: found.get(files[each]) or digest_of_file(files[each])
+                for each in sorted(files)
+            }
             manifest = describe(files=made, source_files=of_source.result())
         (self.partial / name).write_text(to_json(manifest), encoding="utf-8")
         for file in (*files.values(), self.partial / name):
@@ -167,7 +251,8 @@ class Export:
         config.rename(own)
         (self.partial / OWNER).unlink()
         _sync(self.partial)
-        self.partial.rename(self._out)  # onto an empty directory at most: `check_place` made sure
+        # onto an empty directory at most: `check_place` made sure
+        self.partial.rename(self._out)
         _sync(self._out.parent)
         if weights_digest is not None:
             WRITTEN[self._out.absolute()] = file_states(self._out), weights_digest
@@ -185,7 +270,8 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
-    """A directory beside `out`, gone if the block fails. Raises InputError if the disk is full or `out` is written."""
+    """A directory beside `out`, gone if the block fails. Raises InputError if the
+    disk is full or `out` is written."""
     partial = out.parent / f"{out.name}{_SUFFIX}-{secrets.token_hex(6)}"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +280,8 @@ def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
             shutil.rmtree(stale, ignore_errors=True)  # others may be removing it too
         with owned_directory(partial):
             try:
-                for other in _partials(out):  # begun at the same moment: one of the two goes on
+                # begun at the same moment: one of the two goes on
+                for other in _partials(out):
                     if other.name < partial.name:
                         _need_dead(out, other)
                 yield Export(checkpoint, partial, out)
@@ -203,5 +290,7 @@ def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
                     shutil.rmtree(partial)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(f"out: no space left at {out.parent} while the checkpoint was written") from error
+            raise InputError(
+                f"out: no space left at {out.parent} while the checkpoint was written"
+            ) from error
         raise InputError(f"out: {out} cannot be written: {error}") from error

@@ -1,4 +1,5 @@
-"""One job before anything heavy starts, and its text: pruning and quantising share this."""
+"""One job before anything heavy starts, and its text: pruning and quantising share
+this."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,13 +14,22 @@ from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.quantisation import read_quantisation
 from evaluator.checkpoints.tokenizer import eos_ids_of, load_tokenizer
 from evaluator.core.errors import InputError
-from pruning.calibration import Calibration, Sources, check_disjoint, digests_of, iterate, load, take_passages
+from pruning.calibration import (
+    Calibration,
+    Sources,
+    check_disjoint,
+    digests_of,
+    iterate,
+    load,
+    take_passages,
+)
 from pruning.config import JobConfig
 from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
 from pruning.output.manifest import JobManifest
 
-# Where a job runs and where its input lies do not change its result; digests tell whether the input is the same.
+# Where a job runs and where its input lies do not change its result; digests tell
+# whether the input is the same.
 _NOT_IDENTITY = {"source", "device"}
 _QUOTED = 80  # characters of a value in a message
 
@@ -31,7 +41,8 @@ ManifestT = TypeVar("ManifestT", bound=JobManifest)
 
 @dataclass(eq=False)
 class Job(Generic[ConfigT]):
-    """A configuration, the checkpoint that it names, and the caller's texts. Raises InputError."""
+    """A configuration, the checkpoint that it names, and the caller's texts. Raises
+    InputError."""
 
     config: ConfigT
     out: Path
@@ -42,7 +53,8 @@ class Job(Generic[ConfigT]):
         self.checkpoint = Checkpoint(self.config.source)
 
     def finished(self, read: Callable[[Path], ManifestT | None]) -> ManifestT | None:
-        """`out`'s manifest, or None. Raises InputError if another job's, damaged, or made with a text now held out."""
+        """`out`'s manifest, or None. Raises InputError if another job's, damaged, or
+        made with a text now held out."""
         manifest = read(self.out)
         if manifest is not None:
             check_made(manifest, self.config, self.out, self.held_out, self.checkpoint)
@@ -53,12 +65,17 @@ class Job(Generic[ConfigT]):
         directory = self.checkpoint.directory
         config = read_config(directory)
         tensors = [*self.checkpoint.entries.values()]
-        return check_fit(directory, config, tensors, read_quantisation(directory, config))
+        return check_fit(
+            directory, config, tensors, read_quantisation(directory, config)
+        )
 
     def tokenizer(self) -> Any:
-        """The tokenizer; None if there is none, and no calibration. Reads one passage of a remote source.
+        """The tokenizer; None if there is none, and no calibration. Reads one passage
+        of a remote source.
 
-        Raises InputError for a bad source of calibration, a bad tokenizer and bad ids that end an answer."""
+        Raises InputError for a bad source of calibration, a bad tokenizer and bad ids
+        that end an answer.
+        """
         calibration, directory = self.config.calibration, self.checkpoint.directory
         if calibration is None and not any(directory.glob("tokenizer*")):
             return None
@@ -67,25 +84,43 @@ class Job(Generic[ConfigT]):
         if calibration is None:
             return tokenizer
         source = calibration.source
-        if source in self.sources or source.partition(":")[0] in ("text", "jsonl"):  # no network
-            check_disjoint(take_passages(calibration, self.config.seed, self.sources), self.held_out)
+        # no network
+        if source in self.sources or source.partition(":")[0] in ("text", "jsonl"):
+            check_disjoint(
+                take_passages(calibration, self.config.seed, self.sources),
+                self.held_out,
+            )
         else:
             next(iterate(calibration, 0, self.sources), None)
         return tokenizer
 
     def calibrate(self, tokenizer: Any) -> Calibration | None:
-        """The text that the job sees, as `tokenizer` encodes it; None for a job without one. Raises InputError."""
+        """The text that the job sees, as `tokenizer` encodes it; None for a job
+        without one. Raises InputError."""
         if self.config.calibration is None:
             return None
-        return load(self.config.calibration, tokenizer, self.config.seed, self.sources, self.held_out)
+        return load(
+            self.config.calibration,
+            tokenizer,
+            self.config.seed,
+            self.sources,
+            self.held_out,
+        )
 
 
 def check_made(
-    manifest: JobManifest, config: JobConfig, out: Path, held_out: Mapping[str, str], source: Checkpoint | None = None
+    manifest: JobManifest,
+    config: JobConfig,
+    out: Path,
+    held_out: Mapping[str, str],
+    source: Checkpoint | None = None,
 ) -> None:
-    """Raises InputError unless such a job has made `out`, from `source` if given, and its files are there."""
+    """Raises InputError unless such a job has made `out`, from `source` if given,
+    and its files are there."""
     differing = None
-    if source is not None and manifest.source_files != export.source_files(source, digest_once):
+    if source is not None and manifest.source_files != export.source_files(
+        source, digest_once
+    ):
         differing = "field source differs"
     text, wanted = manifest.calibration, config.calibration
     if text is not None and wanted is not None and text.files != digests_of(wanted):
@@ -94,13 +129,19 @@ def check_made(
     for name in {**mine, **manifest.config}:  # a field at its default may be absent
         there, here = manifest.config.get(name), mine.get(name)
         if name not in _NOT_IDENTITY and here != there:
-            differing = f"field {name} is {json.dumps(there)[:_QUOTED]} there, {json.dumps(here)[:_QUOTED]} here"
+            differing = (
+                f"field {name} is {json.dumps(there)[:_QUOTED]} there,"
+                f" {json.dumps(here)[:_QUOTED]} here"
+            )
             break
     if differing is not None:
         raise InputError(f"out: {out} holds another job's checkpoint ({differing})")
     missing = [name for name in manifest.files if not (out / name).is_file()]
     if missing:
-        raise InputError(f"{out / missing[0]}: the manifest lists this file, but it is missing; remove {out}")
+        raise InputError(
+            f"{out / missing[0]}: the manifest lists this file, but it is missing;"
+            f" remove {out}"
+        )
     if manifest.calibration is not None:
         check_disjoint(manifest.calibration.passages, held_out)
     Checkpoint(out)  # no shard is truncated

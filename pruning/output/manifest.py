@@ -1,4 +1,5 @@
-"""`prune_manifest.json` describes a pruned checkpoint: how it was made, and the digest of each file.
+"""`prune_manifest.json` describes a pruned checkpoint: how it was made, and the
+digest of each file.
 
 It is written last: a directory without it is no pruned checkpoint."""
 
@@ -17,7 +18,8 @@ from pruning.methods.patterns import Unit
 MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
 
-_LATER = Field(default=None, exclude_if=lambda value: value is None)  # a manifest without such a field keeps its bytes
+# a manifest without such a field keeps its bytes
+_LATER = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class MatrixRecord(Frozen):
@@ -28,15 +30,20 @@ class MatrixRecord(Frozen):
     name: str
     rows: int
     columns: int
-    requested: int = Field(alias="asked")  # weights that the pattern takes; "asked" in the file
-    zeros: int  # weights that are zero in the file; more than requested where dense ones were zero already
-    # An expert's: how many tokens of the calibration text were sent to it. 0: it was judged by its weights alone.
+    # weights that the pattern takes; "asked" in the file
+    requested: int = Field(alias="asked")
+    # weights that are zero in the file; more than requested where dense ones were zero
+    # already
+    zeros: int
+    # An expert's: how many tokens of the calibration text were sent to it. 0: it was
+    # judged by its weights alone.
     tokens: int | None = None
     dead_columns: int | None = None  # inputs that were zero on every calibration token
-    damping: float | None = None  # SparseGPT: share of the Hessian's mean diagonal added to it
+    # SparseGPT: share of the Hessian's mean diagonal added to it
+    damping: float | None = None
     solver_dtype: str | None = None  # SparseGPT: what the Hessian was factored in
-    # With a repair alone: squared output error on the calibration text as a share of the dense outputs' square, before
-    # it and after it, and how many steps it took.
+    # With a repair alone: squared output error on the calibration text as a share of
+    # the dense outputs' square, before it and after it, and how many steps it took.
     pruned_error: float | None = _LATER
     repaired_error: float | None = _LATER
     repair_steps: int | None = _LATER
@@ -48,7 +55,8 @@ class RemovedParts(Frozen):
     unit: Unit  # heads: key-value heads, each with the query heads that share it
     of: int  # how many there were: layers, or heads or channels of each layer
     gone: tuple[str, ...]  # "20-25,28": of each layer; where layers went, one list
-    distances: tuple[float, ...] | None = None  # method `layers`: angular, of each block of so many layers by its first
+    # method `layers`: angular, of each block of so many layers by its first
+    distances: tuple[float, ...] | None = None
 
 
 class JobManifest(Frozen):
@@ -69,9 +77,12 @@ class JobManifest(Frozen):
 class PruneManifest(JobManifest):
     """A pruned checkpoint's provenance."""
 
-    pattern: str  # "unstructured", "N:M"; of parts taken out "layers", "heads", "channels" or a list of layers
+    # "unstructured", "N:M"; of parts taken out "layers", "heads", "channels" or a list
+    # of layers
+    pattern: str
     sparsity: float  # requested; N / M for a pattern
-    # zeros / weights over the pruned matrices; of parts taken out the share of the weights of all layers' matrices
+    # zeros / weights over the pruned matrices; of parts taken out the share of the
+    # weights of all layers' matrices
     measured_sparsity: float
     allocation: str
     repair: str | None = _LATER  # of the weights that stayed; None: there was none
@@ -82,11 +93,13 @@ class PruneManifest(JobManifest):
     device: str
     dtype: str  # of the pruned matrices, as safetensors spells it
     compute_dtype: str  # of the forward passes
-    peak_memory_bytes: int  # of the GPU where there is one, else resident memory of the process
+    # of the GPU where there is one, else resident memory of the process
+    peak_memory_bytes: int
 
 
 def read_manifest(directory: Path) -> PruneManifest | None:
-    """The manifest of a pruned checkpoint; None where there is none. Raises InputError for a broken one."""
+    """The manifest of a pruned checkpoint; None where there is none. Raises
+    InputError for a broken one."""
     return parse_manifest(directory / MANIFEST_NAME, PruneManifest)
 
 

@@ -1,7 +1,10 @@
-"""The parts that a job takes out, and the remainder of each tensor. `choose` walks through the dense layers with the
-calibration text; the rest is pure and reads no weights.
+"""The parts that a job takes out, and the remainder of each tensor. `choose` walks
+through the dense layers with the calibration text; the rest is pure and reads no
+weights.
 
-The layout tells where the heads and channels of a decoder layer are: in rows of some matrices, in columns of others."""
+The layout tells where the heads and channels of a decoder layer are: in rows of some
+matrices, in columns of others.
+"""
 
 import math
 from collections import deque
@@ -19,9 +22,9 @@ from pruning.methods.base import Statistic
 from pruning.methods.patterns import Listed, Removed, Share, Unit, written
 from pruning.model.decoder import Decoder
 
-# Channels are removed in multiples of a power of two: the largest up to this one that divides their number and is at
-# most a 32nd of that number:
-# kernels and groups of quantised weights want what they had, and a share is kept within 3 percentage points.
+# Channels are removed in multiples of a power of two: the largest up to this one that
+# divides their number and is at most a 32nd of that number: kernels and groups of
+# quantised weights want what they had, and a share is kept within 3 percentage points.
 _STEP = 128
 _FINEST = 32
 
@@ -33,7 +36,8 @@ class Cut:
     unit: Unit
     of: int  # how many there were: layers, or key-value heads or channels of each layer
     gone: tuple[tuple[int, ...], ...]  # of each layer; for layers one list
-    distances: tuple[float, ...] | None = None  # angular, of every block of so many layers, by its first
+    # angular, of every block of so many layers, by its first
+    distances: tuple[float, ...] | None = None
 
     def kept(self, layer: int = 0) -> tuple[int, ...]:
         """What stays of a layer, or the layers that stay."""
@@ -50,21 +54,35 @@ class Slice:
 
 
 def first_cut(decoder: Decoder, removed: Removed) -> Cut:
-    """A cut of a job's sizes: listed parts, or the first. Raises InputError for no part and another model's list."""
+    """A cut of a job's sizes: listed parts, or the first. Raises InputError for no
+    part and another model's list."""
     directory = decoder.checkpoint.directory
     if isinstance(removed, Listed):
         count = len(decoder)
         if removed.layers[-1] >= count:
-            raise InputError(f"pattern: {written(removed.layers)}: {directory} has layers 0 to {count - 1}")
+            raise InputError(
+                f"pattern: {written(removed.layers)}: {directory} has layers 0 to"
+                f" {count - 1}"
+            )
         if len(removed.layers) == count:
-            raise InputError(f"pattern: {written(removed.layers)}: no layer of {directory} would stay")
+            raise InputError(
+                f"pattern: {written(removed.layers)}: no layer of {directory} would"
+                " stay"
+            )
         return Cut(unit="layers", of=count, gone=(removed.layers,))
     parts = parts_of(decoder, removed.unit)
     step = _step(parts) if removed.unit == "channels" else 1
     count = removed.count(parts, step)
     if not count:
-        what = {"layers": "layers", "heads": "key-value heads", "channels": f"channels (in steps of {step})"}
-        raise InputError(f"sparsity: {removed.ratio}: of the {parts} {what[removed.unit]} of {directory} none would go")
+        what = {
+            "layers": "layers",
+            "heads": "key-value heads",
+            "channels": f"channels (in steps of {step})",
+        }
+        raise InputError(
+            f"sparsity: {removed.ratio}: of the {parts} {what[removed.unit]} of"
+            f" {directory} none would go"
+        )
     layers = 1 if removed.unit == "layers" else len(decoder)
     return Cut(unit=removed.unit, of=parts, gone=(tuple(range(count)),) * layers)
 
@@ -77,7 +95,8 @@ def _step(parts: int) -> int:
 
 
 def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
-    """What stays of every tensor; None: nothing. Raises InputError for a layer that config.json does not count."""
+    """What stays of every tensor; None: nothing. Raises InputError for a layer that
+    config.json does not count."""
     layout = None if cut.unit == "layers" else layout_of(decoder, cut.unit)
     new = {layer: number for number, layer in enumerate(cut.kept())}
     found: dict[str, Slice | None] = {}
@@ -88,11 +107,16 @@ def slices(decoder: Decoder, cut: Cut) -> Mapping[str, Slice | None]:
             continue
         layer, rest = place
         if layout is None:
-            found[name] = Slice(decoder.tensor_name(new[layer], rest), entry.shape) if layer in new else None
+            found[name] = (
+                Slice(decoder.tensor_name(new[layer], rest), entry.shape)
+                if layer in new
+                else None
+            )
             continue
         module = rest.rpartition(".")[0]
         kept, has_columns = cut.kept(layer), rest == f"{OUTPUT.get(cut.unit)}.weight"
-        row_I = _indices(layout.rows[module], kept) if module in layout.rows else None  # of a weight and of a bias
+        # of a weight and of a bias
+        row_I = _indices(layout.rows[module], kept) if module in layout.rows else None
         column_I = _indices([layout.columns], kept) if has_columns else None
         shape = list(entry.shape)
         for dimension, indices in enumerate((row_I, column_I)):
@@ -110,7 +134,8 @@ def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
         return None
     if int(number) >= len(decoder):
         raise InputError(
-            f"{decoder.checkpoint.directory}: tensor {name} is of a layer beyond the {len(decoder)} of config.json"
+            f"{decoder.checkpoint.directory}: tensor {name} is of a layer beyond the"
+            f" {len(decoder)} of config.json"
         )
     return int(number), rest
 
@@ -118,13 +143,29 @@ def _layer_of(decoder: Decoder, name: str) -> tuple[int, str] | None:
 def _indices(runs: "Sequence[Run]", kept: Sequence[int]) -> Tensor:
     """The rows or columns of the parts that stay."""
     part_K = torch.tensor(kept)
-    return torch.cat([(run.first + part_K[:, None] * run.width + torch.arange(run.width)).flatten() for run in runs])
+    return torch.cat(
+        [
+            (
+                run.first + part_K[:, None] * run.width + torch.arange(run.width)
+            ).flatten()
+            for run in runs
+        ]
+    )
 
 
 Within = Literal["heads", "channels"]
-# Model types whose configuration may state the size of a head by itself, in transformers and in vLLM. Where it is
-# derived from the model's width and the number of heads (qwen2 in vLLM), a model with fewer heads is another one.
-_STATE_HEAD_SIZE = ("gemma2", "gemma3", "gemma3_text", "llama", "mistral", "phi3", "qwen3")
+# Model types whose configuration may state the size of a head by itself, in
+# transformers and in vLLM. Where it is derived from the model's width and the number of
+# heads (qwen2 in vLLM), a model with fewer heads is another one.
+_STATE_HEAD_SIZE = (
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "llama",
+    "mistral",
+    "phi3",
+    "qwen3",
+)
 _BLOCK = {"heads": "self_attn", "channels": "mlp"}
 # Names of a block's matrices: each by itself, or those that read the same input in one.
 _LAYOUTS = {
@@ -132,12 +173,14 @@ _LAYOUTS = {
     "channels": ({"gate_proj", "up_proj", "down_proj"}, {"gate_up_proj", "down_proj"}),
 }
 _NAMED = 4  # matrices in an error: a layer of experts has hundreds
-OUTPUT = {"heads": "self_attn.o_proj", "channels": "mlp.down_proj"}  # whose columns they are
+# whose columns they are
+OUTPUT = {"heads": "self_attn.o_proj", "channels": "mlp.down_proj"}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Parts side by side: part p has the `width` rows or columns from `first + p * width` on."""
+    """Parts side by side: part p has the `width` rows or columns from `first + p *
+    width` on."""
 
     first: int
     width: int
@@ -153,31 +196,52 @@ class Layout:
 
 
 def parts_of(decoder: Decoder, unit: Unit) -> int:
-    """How many layers there are, or key-value heads or channels in each. Raises InputError where they cannot go."""
+    """How many layers there are, or key-value heads or channels in each. Raises
+    InputError where they cannot go."""
     return len(decoder) if unit == "layers" else layout_of(decoder, unit).parts
 
 
 def layout_of(decoder: Decoder, unit: Within) -> Layout:
     """Raises InputError for a layer of another layout."""
-    if unit == "heads" and decoder.checkpoint.config["model_type"] not in _STATE_HEAD_SIZE:
-        why = f"the size of a head must be a field of its own; it is for {', '.join(_STATE_HEAD_SIZE)}"
+    if (
+        unit == "heads"
+        and decoder.checkpoint.config["model_type"] not in _STATE_HEAD_SIZE
+    ):
+        why = (
+            "the size of a head must be a field of its own; it is for"
+            f" {', '.join(_STATE_HEAD_SIZE)}"
+        )
         _refuse(decoder, unit, why)
     shapes = _shapes(decoder, unit)
     if unit == "channels":
         parts, columns = shapes["down_proj"][1], Run(0, 1)
-        rows = {"gate_proj": [columns], "up_proj": [columns], "gate_up_proj": [columns, Run(parts, 1)]}
+        rows = {
+            "gate_proj": [columns],
+            "up_proj": [columns],
+            "gate_up_proj": [columns, Run(parts, 1)],
+        }
     else:
-        heads, parts = decoder.config.num_attention_heads, decoder.config.num_key_value_heads
+        heads, parts = (
+            decoder.config.num_attention_heads,
+            decoder.config.num_key_value_heads,
+        )
         size = shapes["o_proj"][1] // heads
-        columns, keys = Run(0, heads // parts * size), Run(0, size)  # query heads that share one key and value
+        # query heads that share one key and value
+        columns, keys = Run(0, heads // parts * size), Run(0, size)
         after = parts * columns.width
         rows = {"q_proj": [columns], "k_proj": [keys], "v_proj": [keys]}
         rows["qkv_proj"] = [columns, Run(after, size), Run(after + parts * size, size)]
     for name, runs in rows.items():
         wanted = parts * sum(run.width for run in runs)
         if name in shapes and shapes[name][0] != wanted:
-            _refuse(decoder, unit, f"{name} has {shapes[name][0]} rows, {parts} {unit} need {wanted}")
-    return Layout(parts, {f"{_BLOCK[unit]}.{name}": runs for name, runs in rows.items()}, columns)
+            _refuse(
+                decoder,
+                unit,
+                f"{name} has {shapes[name][0]} rows, {parts} {unit} need {wanted}",
+            )
+    return Layout(
+        parts, {f"{_BLOCK[unit]}.{name}": runs for name, runs in rows.items()}, columns
+    )
 
 
 def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
@@ -191,8 +255,14 @@ def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
             if name.startswith(block)
         }
         if set(shapes) not in _LAYOUTS[unit]:
-            some = ", ".join([*shapes][:_NAMED]) + (" and others" if len(shapes) > _NAMED else "")
-            _refuse(decoder, unit, f"layer {layer} has {some or 'no matrices'} in {_BLOCK[unit]}")
+            some = ", ".join([*shapes][:_NAMED]) + (
+                " and others" if len(shapes) > _NAMED else ""
+            )
+            _refuse(
+                decoder,
+                unit,
+                f"layer {layer} has {some or 'no matrices'} in {_BLOCK[unit]}",
+            )
         if shapes != (found or shapes):
             _refuse(decoder, unit, f"they have other sizes in layer {layer}")
         found = shapes
@@ -200,12 +270,23 @@ def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
 
 
 def _refuse(decoder: Decoder, unit: Within, why: str) -> NoReturn:
-    file, kind = decoder.checkpoint.directory / "config.json", decoder.checkpoint.config["model_type"]
-    raise InputError(f"{file}: {unit} cannot be taken out of model_type {kind!r}: {why}")
+    file, kind = (
+        decoder.checkpoint.directory / "config.json",
+        decoder.checkpoint.config["model_type"],
+    )
+    raise InputError(
+        f"{file}: {unit} cannot be taken out of model_type {kind!r}: {why}"
+    )
 
 
-def choose(config: PruneConfig, decoder: Decoder, flow: Flow | None, progress: Callable[[int, int], None]) -> Cut:
-    """The parts to take out; `flow`: calibration, or None. Raises JobError if not finite."""
+def choose(
+    config: PruneConfig,
+    decoder: Decoder,
+    flow: Flow | None,
+    progress: Callable[[int, int], None],
+) -> Cut:
+    """The parts to take out; `flow`: calibration, or None. Raises JobError if not
+    finite."""
     if flow is None:
         return first_cut(decoder, config.removed)
     count = len(first_cut(decoder, config.removed).gone[0])
@@ -218,8 +299,11 @@ def choose(config: PruneConfig, decoder: Decoder, flow: Flow | None, progress: C
         return _lowest(unit, decoder, flow, count, progress)
 
 
-def _stillest(decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]) -> Cut:
-    """The block of layers with the smallest angular distance; see `pruning.methods.removals`."""
+def _stillest(
+    decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]
+) -> Cut:
+    """The block of layers with the smallest angular distance; see
+    `pruning.methods.removals`."""
     states = deque([flow.ends()], maxlen=count + 1)
     distances: list[float] = []
     for index in range(len(decoder)):
@@ -230,22 +314,41 @@ def _stillest(decoder: Decoder, flow: Flow, count: int, progress: Callable[[int,
             distances.append(angular_distance(states[0], states[-1]))
         progress(index + 1, len(decoder))
     if not all(map(math.isfinite, distances)):
-        raise JobError("the residual stream is zero at a calibration text's last token: no angle can be measured")
+        raise JobError(
+            "the residual stream is zero at a calibration text's last token: no angle"
+            " can be measured"
+        )
     first = distances.index(min(distances))
-    return Cut(unit="layers", of=len(decoder), gone=(tuple(range(first, first + count)),), distances=tuple(distances))
+    return Cut(
+        unit="layers",
+        of=len(decoder),
+        gone=(tuple(range(first, first + count)),),
+        distances=tuple(distances),
+    )
 
 
 def angular_distance(one_NH: Tensor, other_NH: Tensor) -> float:
-    """1/pi arccos of the cosine between two states of N texts, their mean (Gromov et al., eq. 7); NaN for a zero."""
-    cosine_N = (one_NH * other_NH).sum(dim=1) / (one_NH.norm(dim=1) * other_NH.norm(dim=1))
+    """1/pi arccos of the cosine between two states of N texts, their mean (Gromov et
+    al., eq. 7); NaN for a zero."""
+    cosine_N = (one_NH * other_NH).sum(dim=1) / (
+        one_NH.norm(dim=1) * other_NH.norm(dim=1)
+    )
     return float(cosine_N.clamp(-1, 1).arccos().mean()) / math.pi
 
 
-def _lowest(unit: Within, decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]) -> Cut:
-    """In each layer the parts with the lowest scores, which the layers before it, already cut, decide too.
+def _lowest(
+    unit: Within,
+    decoder: Decoder,
+    flow: Flow,
+    count: int,
+    progress: Callable[[int, int], None],
+) -> Cut:
+    """In each layer the parts with the lowest scores, which the layers before it,
+    already cut, decide too.
 
-    Wanda-sp: An et al., Fluctuation-based Adaptive Structured Pruning for Large Language Models (arXiv:2312.11983), and
-    its published code (`prune_wanda_sp`): |W| * ||x|| of the matrix that adds a part's result to the residual stream,
+    Wanda-sp: An et al., Fluctuation-based Adaptive Structured Pruning for Large
+    Language Models (arXiv:2312.11983), and its published code (`prune_wanda_sp`):
+    |W| * ||x|| of the matrix that adds a part's result to the residual stream,
     averaged over rows, summed over the part's columns."""
     output, layout = OUTPUT[unit], layout_of(decoder, unit)
     parts, width = layout.parts, layout.columns.width
@@ -253,15 +356,21 @@ def _lowest(unit: Within, decoder: Decoder, flow: Flow, count: int, progress: Ca
     for index in range(len(decoder)):
         layer = decoder.load(index)
         observer = flow.observe(index, layer, [Statistic.COLUMN_NORMS])
-        leader = next(leader for leader, members in observer.groups.items() if output in members)
+        leader = next(
+            leader for leader, members in observer.groups.items() if output in members
+        )
         norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
         del observer
         weight_OI = decoder.linears(index)[output].weight.data
         score_I = weight_OI.float().abs().mean(dim=0) * norm_sq_I.float().sqrt()
         if not bool(score_I.isfinite().all()):
-            raise JobError(f"{decoder.tensor_name(index, output)}: the activations that it reads are not finite")
+            raise JobError(
+                f"{decoder.tensor_name(index, output)}: the activations that it reads"
+                " are not finite"
+            )
         score_P = score_I.double().view(parts, width).sum(dim=1)
-        taken_P = torch.sort(score_P, stable=True).indices[:count]  # of equals the first
+        # of equals the first
+        taken_P = torch.sort(score_P, stable=True).indices[:count]
         # A zero column hides its input from later layers, as if the part were gone.
         zeroed_OI = weight_OI.clone()
         zeroed_OI.view(-1, parts, width)[:, taken_P] = 0

@@ -1,7 +1,8 @@
-"""The smaller checkpoint: config.json, and a shard for each of the source's that keeps a tensor.
+"""The smaller checkpoint: config.json, and a shard for each of the source's that
+keeps a tensor.
 
-`check_built` proves that the library builds from config.json exactly what is written. Shards are written tensor by
-tensor."""
+`check_built` proves that the library builds from config.json exactly what is
+written. Shards are written tensor by tensor."""
 
 import copy
 import json
@@ -23,16 +24,29 @@ from pruning.model.decoder import Decoder
 from pruning.structured.cut import Cut, Slice
 
 
-def write(checkpoint: Checkpoint, kept: Mapping[str, Slice | None], config: Mapping[str, Any], folder: Path) -> None:
-    """Fill `folder` with shards, their index and config.json. Memory holds one tensor that was cut, or a chunk."""
+def write(
+    checkpoint: Checkpoint,
+    kept: Mapping[str, Slice | None],
+    config: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """Fill `folder` with shards, their index and config.json. Memory holds one
+    tensor that was cut, or a chunk."""
     entries = sorted(checkpoint.entries.values(), key=lambda entry: entry.start)
     entries.sort(key=lambda entry: -_width(entry))  # each is aligned to its type
     shards = [
-        [(entry, part) for entry in entries if entry.file == file and (part := kept[entry.name]) is not None]
+        [
+            (entry, part)
+            for entry in entries
+            if entry.file == file and (part := kept[entry.name]) is not None
+        ]
         for file in checkpoint.files
     ]
     shards = [shard for shard in shards if shard]
-    names = [f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))]
+    names = [
+        f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        for number in range(len(shards))
+    ]
     if len(shards) == 1:
         names = [SINGLE]
     homes: dict[str, str] = {}
@@ -42,7 +56,11 @@ def write(checkpoint: Checkpoint, kept: Mapping[str, Slice | None], config: Mapp
             part.name: (
                 entry.dtype,
                 part.shape,
-                entry.size if part.shape == entry.shape else _width(entry) * math.prod(part.shape),
+                (
+                    entry.size
+                    if part.shape == entry.shape
+                    else _width(entry) * math.prod(part.shape)
+                ),
             )
             for entry, part in shard
         }
@@ -50,12 +68,21 @@ def write(checkpoint: Checkpoint, kept: Mapping[str, Slice | None], config: Mapp
         total += write_safetensors(folder / name, tensors, chunks)
         homes |= {part.name: name for _, part in shard}
     if len(shards) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(homes.items()))}
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        index = {
+            "metadata": {"total_size": total},
+            "weight_map": dict(sorted(homes.items())),
+        }
+        (folder / INDEX).write_text(
+            json.dumps(index, indent=2) + "\n", encoding="utf-8"
+        )
+    (folder / "config.json").write_text(
+        json.dumps(config, indent=2) + "\n", encoding="utf-8"
+    )
 
 
-def content(checkpoint: Checkpoint, entry: Entry, part: Slice) -> Iterator[bytes | memoryview]:
+def content(
+    checkpoint: Checkpoint, entry: Entry, part: Slice
+) -> Iterator[bytes | memoryview]:
     """The bytes of what stays of a tensor. Raises InputError for NaN and infinity."""
     if part.rows is None and part.columns is None:
         yield from entry.chunks()
@@ -73,13 +100,20 @@ def _width(entry: Entry) -> int:
 
 
 def write_safetensors(
-    file: Path, tensors: Mapping[str, tuple[str, Sequence[int], int]], chunks: Iterable[bytes | memoryview]
+    file: Path,
+    tensors: Mapping[str, tuple[str, Sequence[int], int]],
+    chunks: Iterable[bytes | memoryview],
 ) -> int:
-    """Writes one file of `tensors` (their dtype, shape and bytes); `chunks` are their bytes. Returns how many."""
+    """Writes one file of `tensors` (their dtype, shape and bytes); `chunks` are
+    their bytes. Returns how many."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, (dtype, shape, size) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + size)}
+        header[name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": (end, end + size),
+        }
         end += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -92,43 +126,67 @@ def write_safetensors(
     return end
 
 
-_LISTED = ("layer_types", "mlp_layer_types", "no_rope_layers")  # with an entry for each layer
+# with an entry for each layer
+_LISTED = ("layer_types", "mlp_layer_types", "no_rope_layers")
 _NUMBERS = ("mlp_only_layers",)  # with the numbers of layers
 _BY_NUMBER = ("per_layer_config",)  # what is special about a layer, by its number
-_FIRST = ("max_window_layers", "first_k_dense_replace")  # how many layers come before another kind begins
+# how many layers come before another kind begins
+_FIRST = ("max_window_layers", "first_k_dense_replace")
 # Fields of a module that a cut changes, or that make no difference here.
 _CHANGED = {
-    *("layer_idx", "in_features", "out_features", "intermediate_size", "num_heads", "num_attention_heads"),
+    *(
+        "layer_idx",
+        "in_features",
+        "out_features",
+        "intermediate_size",
+        "num_heads",
+        "num_attention_heads",
+    ),
     *("num_key_value_heads", "op_size", "training"),
-    "store_full_length_kv",  # for layers that share keys: no model that has them gets here
+    # for layers that share keys: no model that has them gets here
+    "store_full_length_kv",
 }
 
 
 def mended(decoder: Decoder, cut: Cut) -> dict[str, Any]:
     """config.json with the sizes and layer lists of what stays."""
     whole = copy.deepcopy(decoder.checkpoint.config)
-    section = whole["text_config"] if recognise(decoder.checkpoint).text_config else whole
+    section = (
+        whole["text_config"] if recognise(decoder.checkpoint).text_config else whole
+    )
     if cut.unit == "channels":
         section["intermediate_size"] = len(cut.kept())
     elif cut.unit == "heads":
-        shared = decoder.config.num_attention_heads // decoder.config.num_key_value_heads
+        shared = (
+            decoder.config.num_attention_heads // decoder.config.num_key_value_heads
+        )
         groups = len(cut.kept())
         linear = decoder.linears(0)["self_attn.o_proj"]
-        section |= {"num_attention_heads": groups * shared, "num_key_value_heads": groups}
+        section |= {
+            "num_attention_heads": groups * shared,
+            "num_key_value_heads": groups,
+        }
         section["head_dim"] = linear.in_features // decoder.config.num_attention_heads
     else:
         kept = cut.kept()
         changed: dict[str, Any] = {"num_hidden_layers": len(kept)}
-        for name in _LISTED:  # also a default that the architecture derives from a layer's number
+        # also a default that the architecture derives from a layer's number
+        for name in _LISTED:
             values = getattr(decoder.config, name, None)
             if isinstance(values, list | tuple) and len(values) == cut.of:
                 changed[name] = [values[layer] for layer in kept]
         for name, value in section.items():
             if name in _NUMBERS and isinstance(value, list):
-                changed[name] = [number for number, layer in enumerate(kept) if layer in value]
+                changed[name] = [
+                    number for number, layer in enumerate(kept) if layer in value
+                ]
             elif name in _BY_NUMBER and isinstance(value, dict):
                 special = {int(layer): each for layer, each in value.items()}
-                changed[name] = {str(number): special[layer] for number, layer in enumerate(kept) if layer in special}
+                changed[name] = {
+                    str(number): special[layer]
+                    for number, layer in enumerate(kept)
+                    if layer in special
+                }
             elif name in _FIRST and isinstance(value, int):
                 changed[name] = sum(layer < value for layer in kept)
         section |= changed
@@ -136,7 +194,8 @@ def mended(decoder: Decoder, cut: Cut) -> dict[str, Any]:
 
 
 def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) -> None:
-    """Raises InputError unless the library builds a model of the very tensors that stay, each layer of its old kind."""
+    """Raises InputError unless the library builds a model of the very tensors that
+    stay, each layer of its old kind."""
     from transformers import AutoModel
 
     settings, architecture = mended(decoder, cut), recognise(decoder.checkpoint)
@@ -151,7 +210,9 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
         if architecture.experts is not None:
             separate(layers, architecture.experts)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-        raise InputError(f"{file}: with fewer {cut.unit} it is no model: {one_line(error)}") from error
+        raise InputError(
+            f"{file}: with fewer {cut.unit} it is no model: {one_line(error)}"
+        ) from error
     shapes = {each.name: each.shape for each in kept.values() if each is not None}
     sources = cut.kept() if cut.unit == "layers" else range(len(decoder))
     for number, (source, layer) in enumerate(zip(sources, layers, strict=True)):
@@ -159,17 +220,19 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
             written = decoder.tensor_name(number, name)
             if shapes.get(written) != tuple(tensor.shape):
                 raise InputError(
-                    f"{file}: with fewer {cut.unit}, {written} would be {tuple(tensor.shape)}, and "
-                    f"{shapes.get(written)} stays of it"
+                    f"{file}: with fewer {cut.unit}, {written} would be"
+                    f" {tuple(tensor.shape)}, and {shapes.get(written)} stays of it"
                 )
         modules = dict(decoder.layers[source].named_modules())
         for name, module in layer.named_modules():
             for field, value in vars(module).items():
-                if field in _CHANGED or not isinstance(value, bool | int | float | str | None):
+                if field in _CHANGED or not isinstance(
+                    value, bool | int | float | str | None
+                ):
                     continue
                 before = getattr(modules[name], field, value)
                 if before != value:
                     raise InputError(
-                        f"{file}: with fewer {cut.unit}, layer {source} would be of another kind: {name}.{field} "
-                        f"{value!r}, not {before!r}"
+                        f"{file}: with fewer {cut.unit}, layer {source} would be of"
+                        f" another kind: {name}.{field} {value!r}, not {before!r}"
                     )

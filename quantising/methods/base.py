@@ -1,6 +1,9 @@
-"""The interface of a method, and llm-compressor's recipes as text. Functions import torch where they work on tensors.
+"""The interface of a method, and llm-compressor's recipes as text. Functions import
+torch where they work on tensors.
 
-llm-compressor's environment applies a recipe; a checkpoint that was rounded here stores one too."""
+llm-compressor's environment applies a recipe; a checkpoint that was rounded here stores
+one too.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,14 @@ def recipe_of(modifiers: Sequence[Modifier], wanted: Wanted) -> str:
         from quantising.schemes import preset
 
         own = preset(wanted.scheme, wanted.group_size)
-        scheme = {"config_groups": {"group_0": own.model_dump(mode="json", exclude_none=True)}}
+        scheme = {
+            "config_groups": {"group_0": own.model_dump(mode="json", exclude_none=True)}
+        }
     scheme["ignore"] = list(wanted.ignore)
-    stated = {each.name: {**(scheme if each.quantises else {}), **each.settings} for each in modifiers}
+    stated = {
+        each.name: {**(scheme if each.quantises else {}), **each.settings}
+        for each in modifiers
+    }
     return yaml.safe_dump({"quant_stage": {"quant_modifiers": stated}}, sort_keys=False)
 
 
@@ -62,16 +70,26 @@ class Method(ABC):
     passes: float = 0  # cost, in forward passes over the calibration text
 
     def check_here(self) -> None:
-        """Raises InputError for what this machine lacks. May take a while the first time."""
+        """Raises InputError for what this machine lacks. May take a while the first
+        time."""
         return
 
     def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
-        """Raises InputError for a checkpoint that cannot be quantised so; reads no weights."""
+        """Raises InputError for a checkpoint that cannot be quantised so; reads no
+        weights."""
         if checkpoint.config.get("quantization_config"):
-            raise InputError(f"{checkpoint.directory / 'config.json'}: the checkpoint is already quantised")
+            raise InputError(
+                f"{checkpoint.directory / 'config.json'}: the checkpoint is already"
+                " quantised"
+            )
 
     @abstractmethod
-    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
-        """Fill `folder` with config.json, weights as safetensors, their index if there are several, and recipe.yaml.
+    def write(
+        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
+    ) -> dict[str, str]:
+        """Fill `folder` with config.json, weights as safetensors, their index if there
+        are several, and recipe.yaml.
 
-        `sequences`: token ids, empty for a method that needs none. Returns the versions of what did the work."""
+        `sequences`: token ids, empty for a method that needs none. Returns the versions
+        of what did the work.
+        """

@@ -1,9 +1,12 @@
-"""llm-compressor's side of a quantisation, as a script in its own environment; it imports none of our modules.
+"""llm-compressor's side of a quantisation, as a script in its own environment; it
+imports none of our modules.
 
     python -I llm_compressor_job.py REQUEST.json
 
-REQUEST: `source` and `out` (directories), `recipe` (YAML), `sequences` (lists of token ids, empty for a recipe that
-looks at no text), `answer` (a file: the versions of what did the work, as JSON, written last). Nothing is fetched."""
+REQUEST: `source` and `out` (directories), `recipe` (YAML), `sequences` (lists of token
+ids, empty for a recipe that looks at no text), `answer` (a file: the versions of what
+did the work, as JSON, written last). Nothing is fetched.
+"""
 
 import importlib.metadata
 import json
@@ -31,27 +34,43 @@ _OF_A_DENSE_MODEL = 0.001  # of its weights, at most, are zero
 
 
 def _keep_zeros() -> None:
-    """Make GPTQ round pruned weights to zero. What its corrections have added to them counts as their error, which the
-    columns that are left correct in turn, as in SparseGPT. Other steps scale or round, which keeps zeros."""
+    """Make GPTQ round pruned weights to zero. What its corrections have added to them
+    counts as their error, which the columns that are left correct in turn, as in
+    SparseGPT. Other steps scale or round, which keeps zeros.
+    """
     from llmcompressor.modifiers.gptq import gptq_quantize as gptq
 
-    order, update, rounded = gptq.apply_activation_ordering, gptq.gptq_block_update, gptq.fake_quantize
-    columns: list[Any] = []  # an iterator over those to come: which of their weights are pruned
+    order, update, rounded = (
+        gptq.apply_activation_ordering,
+        gptq.gptq_block_update,
+        gptq.fake_quantize,
+    )
+    # an iterator over those to come: which of their weights are pruned
+    columns: list[Any] = []
 
     def ordered(weight_BOI: Any, *rest: Any) -> Any:
         made = order(weight_BOI, *rest)
         zero_BOI = made[0] == 0
-        columns[:] = [iter(zero_BOI.permute(2, 1, 0))] if zero_BOI.float().mean() > _OF_A_DENSE_MODEL else []
+        columns[:] = (
+            [iter(zero_BOI.permute(2, 1, 0))]
+            if zero_BOI.float().mean() > _OF_A_DENSE_MODEL
+            else []
+        )
         return made
 
     def masked(weight_OB: Any, *rest: Any) -> Any:
         made = rounded(weight_OB, *rest)
         return made.masked_fill(next(columns[0]), 0) if columns else made
 
-    def updated(*made: Any, **settings: Any) -> None:  # Triton's kernel rounds by itself
+    # Triton's kernel rounds by itself
+    def updated(*made: Any, **settings: Any) -> None:
         (update.__wrapped__ if columns else update)(*made, **settings)
 
-    gptq.apply_activation_ordering, gptq.gptq_block_update, gptq.fake_quantize = ordered, updated, masked
+    gptq.apply_activation_ordering, gptq.gptq_block_update, gptq.fake_quantize = (
+        ordered,
+        updated,
+        masked,
+    )
 
 
 def _quantise(request: dict[str, Any]) -> None:
@@ -60,9 +79,12 @@ def _quantise(request: dict[str, Any]) -> None:
     from llmcompressor import oneshot
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if not torch.cuda.is_available():  # AWQ pins memory for copies to a GPU, and a CUDA build then looks for one
+    # AWQ pins memory for copies to a GPU, and a CUDA build then looks for one
+    if not torch.cuda.is_available():
         torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign]
-    elif share := os.environ.get("RESURFACE_GPU_SHARE"):  # other processes have the rest of its memory
+    elif share := os.environ.get(
+        "RESURFACE_GPU_SHARE"
+    ):  # other processes have the rest of its memory
         torch.cuda.set_per_process_memory_fraction(float(share))
     tokenizer = AutoTokenizer.from_pretrained(request["source"], local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(
@@ -89,7 +111,10 @@ def main() -> None:
     _quantise(request)
     packages = ("llmcompressor", "compressed-tensors", "torch", "transformers")
     answer = Path(request["answer"])
-    answer.write_text(json.dumps({name: importlib.metadata.version(name) for name in packages}), encoding="utf-8")
+    answer.write_text(
+        json.dumps({name: importlib.metadata.version(name) for name in packages}),
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The ways that need no text and no other environment: rounding to nearest, and vLLM's online quantisation."""
+"""The ways that need no text and no other environment: rounding to nearest, and
+vLLM's online quantisation."""
 
 from __future__ import annotations
 
@@ -27,10 +28,14 @@ class RTN(Method):
 
         rounding.matrices(checkpoint, wanted.scheme, wanted.group_size, wanted.ignore)
 
-    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
+    def write(
+        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
+    ) -> dict[str, str]:
         from quantising.methods import rounding
 
-        rounding.write(checkpoint, folder, wanted.scheme, wanted.group_size, wanted.ignore)
+        rounding.write(
+            checkpoint, folder, wanted.scheme, wanted.group_size, wanted.ignore
+        )
         recipe = recipe_of([Modifier("QuantizationModifier", quantises=True)], wanted)
         (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
         return {name: version(name) for name in ("compressed-tensors", "torch")}
@@ -44,10 +49,14 @@ class Online(Method):
     schemes = tuple(ONLINE_SCHEMES)
     takes_group = False
 
-    def write(self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences) -> dict[str, str]:
+    def write(
+        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequences
+    ) -> dict[str, str]:
         said = {"quant_method": ONLINE, "scheme": wanted.scheme}
         for file in filter(None, (*checkpoint.files, checkpoint.index)):
             (folder / file.name).symlink_to(file.resolve())
         config = checkpoint.config | {"quantization_config": said}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (folder / "config.json").write_text(
+            json.dumps(config, indent=2) + "\n", encoding="utf-8"
+        )
         return {}

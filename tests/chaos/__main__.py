@@ -1,15 +1,19 @@
-"""Random disturbances, one after another, of everything that a run is made of; its records and tables stay the same.
+"""Random disturbances, one after another, of everything that a run is made of; its
+records and tables stay the same.
 
 python -m tests.chaos --kills 100 --seed 0
 python -m tests.chaos --night --kills 10
 
-Driver, engine, prune task, raylet, GCS and any other process of a local Ray are killed (-9) at random moments, and
-engines are paused for some seconds. A driver gets SIGTERM or SIGINT while an engine evaluates, and a second driver
-beside it. Every third run is on a disk of its own, which becomes full or read-only; every third one is on a Ray cluster
-whose second node is lost and joins. Some commands have a tracker that never answers. Whatever ends the command, the
-same command is given again, until the run has finished; then the next run begins. Between two strikes passes at most
-half the time of the quickest whole run so far. Real vLLM, real Ray, a tiny model: half a minute a kill on two cores.
-`--night`: the recipe `night` on two nodes; its event log must tell of every kill.
+Driver, engine, prune task, raylet, GCS and any other process of a local Ray are killed
+(-9) at random moments, and engines are paused for some seconds. A driver gets SIGTERM
+or SIGINT while an engine evaluates, and a second driver beside it. Every third run is
+on a disk of its own, which becomes full or read-only; every third one is on a Ray
+cluster whose second node is lost and joins. Some commands have a tracker that never
+answers. Whatever ends the command, the same command is given again, until the run has
+finished; then the next run begins. Between two strikes passes at most half the time of
+the quickest whole run so far. Real vLLM, real Ray, a tiny model: half a minute a kill
+on two cores. `--night`: the recipe `night` on two nodes; its event log must tell of
+every kill.
 """
 
 import argparse
@@ -33,15 +37,33 @@ from typing import NamedTuple
 import psutil
 
 from tests.chaos.night import Night, check_night, check_story
-from tests.support.kills import ENGINE, PRUNING, Desk, check_same, check_tables, family, of_ray, tables
+from tests.support.kills import (
+    ENGINE,
+    PRUNING,
+    Desk,
+    check_same,
+    check_tables,
+    family,
+    of_ray,
+    tables,
+)
 from tests.support.ray_nodes import RayNodes, ray_cluster
 from tests.support.runs import records
 
 _PAUSE_SECONDS, _DISK_SECONDS = (1.0, 20.0), (0.5, 10.0)
 _CPUS = {"num_cpus": 4}  # of a node
-_EVALUATING = 3  # one of so many strikes waits until an engine evaluates, which may take few seconds of a run
+# one of so many strikes waits until an engine evaluates, which may take few seconds of
+# a run
+_EVALUATING = 3
 _UNANSWERED = 4  # one of so many commands has a tracker that never answers
-_ENDS = {0: "finished", 1: "failed", 3: "finished with failures", 130: "interrupted", -15: "stopped", -9: "killed"}
+_ENDS = {
+    0: "finished",
+    1: "failed",
+    3: "finished with failures",
+    130: "interrupted",
+    -15: "stopped",
+    -9: "killed",
+}
 _REFUSED = 2  # the exit code of a driver that cannot write, for these reasons:
 _REFUSING = {"full disk", "read-only disk", "second driver"}
 _AT_NIGHT = {"driver", "engine", "prune task", "SIGTERM", "node lost", "node joins"}
@@ -62,10 +84,20 @@ class Place(NamedTuple):
 
 
 class Chaos:
-    """One disturbance after another, drawn from a seed; `struck` names them, and `ended` how the commands ended."""
+    """One disturbance after another, drawn from a seed; `struck` names them, and
+    `ended` how the commands ended."""
 
-    def __init__(self, desk: Desk, *, kills: int, seed: int, seconds: float, only: Set[str] | None = None) -> None:
-        """`seconds`: how long a command takes that nothing disturbs; `only` these disturbances, None: all."""
+    def __init__(
+        self,
+        desk: Desk,
+        *,
+        kills: int,
+        seed: int,
+        seconds: float,
+        only: Set[str] | None = None,
+    ) -> None:
+        """`seconds`: how long a command takes that nothing disturbs; `only` these
+        disturbances, None: all."""
         self.kills, self._desk, self._seconds, self._only = kills, desk, seconds, only
         self.struck: list[tuple[datetime, str]] = []
         self.ended: Counter[str] = Counter()
@@ -74,7 +106,8 @@ class Chaos:
     def run(self, place: Place) -> None:
         """One run to its end, disturbed as long as there are kills left."""
         began = time.monotonic()
-        with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and nobody reads
+        # it accepts, and nobody reads
+        with socket.create_server(("127.0.0.1", 0)) as silent:
             for tries in itertools.count(1):
                 code = self._command(place, f"127.0.0.1:{silent.getsockname()[1]}")
                 if code == 0 and tries == 1:
@@ -84,28 +117,41 @@ class Chaos:
 
     def _command(self, place: Place, silent: str) -> int:
         """The exit code of one command."""
-        sweep = self._desk.sweep(shard_items=self._draw.choice((1, 3, 5)), engines=self._draw.choice((1, 2)))
+        sweep = self._desk.sweep(
+            shard_items=self._draw.choice((1, 3, 5)), engines=self._draw.choice((1, 2))
+        )
         variables = {} if place.nodes is None else {"RAY_ADDRESS": place.nodes.address}
         second = partial(self._second, sweep, place, dict(variables))
         if unanswered := self._only is None and not self._draw.randrange(_UNANSWERED):
             variables["SILENT"] = silent
             self._note("silent tracker", datetime.now(UTC))
         tracked = ["--track", "mlflow"] if unanswered else []
-        driver, before = self._desk.start(sweep, place.run, *tracked, variables=variables), len(self.struck)
+        driver, before = (
+            self._desk.start(sweep, place.run, *tracked, variables=variables),
+            len(self.struck),
+        )
         while driver.poll() is None and len(self.struck) < self.kills:
             self._wait(driver, self._draw.uniform(0, self._seconds / 2))
             if not self._draw.randrange(_EVALUATING):
-                while driver.poll() is None and not place.family(driver, f"{ENGINE}.evaluate"):
+                while driver.poll() is None and not place.family(
+                    driver, f"{ENGINE}.evaluate"
+                ):
                     self._wait(driver, 0.2)
-            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, subprocess.CalledProcessError):
+            with contextlib.suppress(
+                ProcessLookupError, psutil.NoSuchProcess, subprocess.CalledProcessError
+            ):
                 there = self._strikes(driver, place) | {"second driver": second}
-                names = sorted(there if self._only is None else there.keys() & self._only)
+                names = sorted(
+                    there if self._only is None else there.keys() & self._only
+                )
                 if names and driver.poll() is None:
                     name, when = self._draw.choice(names), datetime.now(UTC)
                     there[name]()
                     self._note(name, when)  # else it was quicker
         code, text = driver.wait(), self._desk.log(place.run).read_text()
-        refused = code == _REFUSED and _REFUSING & {name for _, name in self.struck[before:]}
+        refused = code == _REFUSED and _REFUSING & {
+            name for _, name in self.struck[before:]
+        }
         assert code in _ENDS or refused, text
         assert "Traceback" not in text, text
         assert not unanswered or code != 0 or "--track mlflow" in text, text
@@ -133,18 +179,32 @@ class Chaos:
             "any process": family(driver),
         }
         found: dict[str, Callable[[], None]]
-        found = {name: self._draw.choice(group).kill for name, group in groups.items() if group}
+        found = {
+            name: self._draw.choice(group).kill
+            for name, group in groups.items()
+            if group
+        }
         if place.family(driver, f"{ENGINE}.evaluate"):
-            found |= {each.name: partial(driver.send_signal, each) for each in (signal.SIGTERM, signal.SIGINT)}
+            found |= {
+                each.name: partial(driver.send_signal, each)
+                for each in (signal.SIGTERM, signal.SIGINT)
+            }
         if engines:
-            found["engine, paused"] = partial(self._pause, driver, self._draw.choice(engines))
+            found["engine, paused"] = partial(
+                self._pause, driver, self._draw.choice(engines)
+            )
         if place.disk is not None and place.run.exists():
             wait = partial(self._wait, driver, self._draw.uniform(*_DISK_SECONDS))
-            found |= {"full disk": partial(_fill, place.disk, wait), "read-only disk": partial(_lock, place.run, wait)}
+            found |= {
+                "full disk": partial(_fill, place.disk, wait),
+                "read-only disk": partial(_lock, place.run, wait),
+            }
         if (nodes := place.nodes) is not None and len(nodes) > 1:
             found["node lost"] = lambda: nodes.kill(len(nodes) - 1)
         elif nodes is not None:
-            found["node joins"] = lambda: nodes.add(self._desk.directory / "other", _CPUS)
+            found["node joins"] = lambda: nodes.add(
+                self._desk.directory / "other", _CPUS
+            )
         return found
 
     def _pause(self, driver: Driver, engine: psutil.Process) -> None:
@@ -162,7 +222,10 @@ class Chaos:
 
 def _fill(disk: Path, wait: Callable[[], None]) -> None:
     """No space, for a while."""
-    with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+    with (
+        (disk / "ballast").open("wb", buffering=0) as file,
+        contextlib.suppress(OSError),
+    ):
         while True:
             file.write(bytes(2**20))
     wait()
@@ -170,7 +233,8 @@ def _fill(disk: Path, wait: Callable[[], None]) -> None:
 
 
 def _lock(run: Path, wait: Callable[[], None]) -> None:
-    """Whatever is opened by its path cannot be written, for a while. What is open stays so: its disk is busy."""
+    """Whatever is opened by its path cannot be written, for a while. What is open
+    stays so: its disk is busy."""
     subprocess.run(["mount", "--bind", run, run], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", run], check=True)
@@ -185,7 +249,9 @@ def places(folder: Path, number: int) -> Iterator[Place]:
     run, disk = f"run-{number}", folder / "disk"
     if number % 3 == 2 and os.geteuid() == 0:
         disk.mkdir(exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", disk], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", disk], check=True
+        )
         try:
             yield Place(disk / run, disk=disk)
         finally:
@@ -194,7 +260,12 @@ def places(folder: Path, number: int) -> Iterator[Place]:
         with ray_cluster([(folder, _CPUS), (folder / "other", _CPUS)]) as nodes:
             yield Place(folder / run, nodes=nodes)
     else:
-        print("no full and no read-only disk: only root can mount one" * (number % 3 == 2), end="", flush=True)
+        print(
+            "no full and no read-only disk: only root can mount one"
+            * (number % 3 == 2),
+            end="",
+            flush=True,
+        )
         yield Place(folder / run)
 
 
@@ -204,13 +275,21 @@ def chaos(desk: Desk, kills: int, seed: int) -> Chaos:
     desk.finish(desk.sweep(), undisturbed)
     made = Chaos(desk, kills=kills, seed=seed, seconds=time.monotonic() - began)
     expected, rows, runs = tables(undisturbed), records(undisturbed), itertools.count(1)
-    print(f"undisturbed: {len(rows)} records, {len(expected)} tables in {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"undisturbed: {len(rows)} records, {len(expected)} tables in"
+        f" {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
     while len(made.struck) < kills:
         with places(desk.directory, next(runs)) as place:
             made.run(place)
             check_same(place.run, rows)
             check_tables(place.run, expected)
-        print(f"{place.run.name}: records and tables as undisturbed, none lost, none twice", flush=True)
+        print(
+            f"{place.run.name}: records and tables as undisturbed, none lost, none"
+            " twice",
+            flush=True,
+        )
     return made
 
 
@@ -220,21 +299,36 @@ def night(desk: Night, kills: int, seed: int) -> Chaos:
     with places(desk.directory, 0) as place:
         made.run(place)
     told = check_story(place.run, made.struck, made.ended)
-    print(f"{check_night(desk, place.run)} records of 12 checkpoints; events: {told}", flush=True)
+    print(
+        f"{check_night(desk, place.run)} records of 12 checkpoints; events: {told}",
+        flush=True,
+    )
     return made
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--night", action="store_true")
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="resurface-chaos-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="resurface-chaos-", ignore_cleanup_errors=True
+    ) as name:
         folder, asked = Path(name), (given.kills, given.seed)
-        made = night(Night(folder), *asked) if given.night else chaos(Desk(folder), *asked)
-    for title, counted in (("disturbed", Counter(name for _, name in made.struck)), ("commands that", made.ended)):
-        print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in counted.most_common()))
+        made = (
+            night(Night(folder), *asked) if given.night else chaos(Desk(folder), *asked)
+        )
+    for title, counted in (
+        ("disturbed", Counter(name for _, name in made.struck)),
+        ("commands that", made.ended),
+    ):
+        print(
+            f"{title}: "
+            + ", ".join(f"{name} {count}" for name, count in counted.most_common())
+        )
     return 0
 
 

@@ -1,1 +1,2 @@
-"""A whole sweep at the size of a cluster, on one machine: the real driver, and engines that cost nothing."""
+"""A whole sweep at the size of a cluster, on one machine: the real driver, and
+engines that cost nothing."""

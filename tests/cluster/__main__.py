@@ -1,14 +1,15 @@
-"""A cluster's sweep on one machine: the real board, driver, records, live state and report, and engines that cost
-nothing and die at random.
+"""A cluster's sweep on one machine: the real board, driver, records, live state and
+report, and engines that cost nothing and die at random.
 
-    python -m tests.cluster
-    python -m tests.cluster --engines 100 --checkpoints 1000 --items 1800 --deaths 200
-    python -m tests.cluster --pace 25                         # at the pace of real engines
+    python -m tests.cluster python -m tests.cluster --engines 100 --checkpoints 1000
+    --items 1800 --deaths 200 python -m tests.cluster --pace 25
+    # at the pace of real engines
 
-Ray is pretended (`pretended_ray.py`), records are made up (`answers.py`); what both take of the processor is taken off.
-What Ray itself takes in the driver's process is not in the figures. Reported are the driver's processor time, as a
-share of one core at `--engines` engines of 25 items a second, its memory, what is missing, double or different at the
-end, and with `--report` the time, memory and size of the report.
+Ray is pretended (`pretended_ray.py`), records are made up (`answers.py`); what both
+take of the processor is taken off. What Ray itself takes in the driver's process is not
+in the figures. Reported are the driver's processor time, as a share of one core at
+`--engines` engines of 25 items a second, its memory, what is missing, double or
+different at the end, and with `--report` the time, memory and size of the report.
 """
 
 import argparse
@@ -21,7 +22,14 @@ from benchmarks.harness import Options, answer_of, count, module_command, run_ma
 from evaluator.core.errors import InputError, ResurfaceError
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
-from tests.cluster.simulation import Cost, Size, made_up, mistakes, questions_of, simulate
+from tests.cluster.simulation import (
+    Cost,
+    Size,
+    made_up,
+    mistakes,
+    questions_of,
+    simulate,
+)
 
 _GPUS = 8  # of a node
 _PACE = 25.0  # items per second of an engine, for the share
@@ -36,24 +44,48 @@ def main() -> None:
         found = _run(options, Path(folder) / "run")
         print(json.dumps(found))
         if found["mistakes"]:
-            raise ResurfaceError(f"records are not those of an undisturbed run: {found['mistakes']}")
+            raise ResurfaceError(
+                f"records are not those of an undisturbed run: {found['mistakes']}"
+            )
 
 
 def _options() -> argparse.Namespace:
     parser = Options(__doc__)
     parser.add_argument("--engines", type=count, default=100, help="(default: 100)")
     parser.add_argument("--checkpoints", type=count, default=100, help="(default: 100)")
-    parser.add_argument("--items", type=count, default=180, help="of each checkpoint, at most 2700 (default: 180)")
+    parser.add_argument(
+        "--items",
+        type=count,
+        default=180,
+        help="of each checkpoint, at most 2700 (default: 180)",
+    )
     parser.add_argument("--shard-items", type=count, default=20, help="(default: 20)")
-    parser.add_argument("--deaths", type=_number, default=0, help="engines that die; a tenth of them with their nodes")
+    parser.add_argument(
+        "--deaths",
+        type=_number,
+        default=0,
+        help="engines that die; a tenth of them with their nodes",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the deaths")
-    parser.add_argument("--pace", type=float, help="items per second of each engine (default: no engine takes time)")
+    parser.add_argument(
+        "--pace",
+        type=float,
+        help="items per second of each engine (default: no engine takes time)",
+    )
     parser.add_argument("--report", action="store_true", help="build the report too")
-    parser.add_argument("--report-of", type=Path, help=argparse.SUPPRESS)  # in a process of its own
-    parser.add_argument("--work", type=Path, help="where the run is for a while (default: the temporary folder)")
+    # in a process of its own
+    parser.add_argument("--report-of", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--work",
+        type=Path,
+        help="where the run is for a while (default: the temporary folder)",
+    )
     options = parser.parse_args()
     if options.pace is not None and not 0 < options.pace <= 1e6:
-        raise InputError(f"--pace {options.pace:g}: must be above 0 items per second, and at most a million")
+        raise InputError(
+            f"--pace {options.pace:g}: must be above 0 items per second, and at most a"
+            " million"
+        )
     return options
 
 
@@ -63,7 +95,10 @@ def _number(text: str) -> int:
 
 def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     size = Size(
-        engines=options.engines, checkpoints=options.checkpoints, items=options.items, shard_items=options.shard_items
+        engines=options.engines,
+        checkpoints=options.checkpoints,
+        items=options.items,
+        shard_items=options.shard_items,
     )
     prepared = made_up(size)
     answers = Answers(questions_of(prepared))
@@ -73,7 +108,9 @@ def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
         nodes=-(-size.engines // _GPUS),
         gpus=_GPUS,
         answers=answers,
-        deaths=Deaths(actors=options.deaths - nodes, nodes=nodes, within=shards, seed=options.seed),
+        deaths=Deaths(
+            actors=options.deaths - nodes, nodes=nodes, within=shards, seed=options.seed
+        ),
         pace=options.pace,
         load_seconds=0.0 if options.pace is None else 1.0,
     )
@@ -81,19 +118,33 @@ def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     found = _told(cost, size, ray)
     found["mistakes"] = mistakes(prepared, answers, out)
     if options.report:
-        found["report"] = answer_of("report", module_command("tests.cluster", "--report-of", out))
+        found["report"] = answer_of(
+            "report", module_command("tests.cluster", "--report-of", out)
+        )
         print(found["report"])
     return found
 
 
 def _told(cost: Cost, size: Size, ray: PretendedRay) -> dict[str, Any]:
     items, share = cost.outcome.items, cost.share_of_a_core(size.engines, _PACE)
-    print(f"{size.engines} engines, {size.checkpoints} checkpoints of {size.items} items; {dict(ray.died)} died")
+    print(
+        f"{size.engines} engines, {size.checkpoints} checkpoints of {size.items} items;"
+        f" {dict(ray.died)} died"
+    )
     print(f"{items} items in {cost.wall_seconds:.1f} s")
-    print(f"driver: {cost.processor_seconds:.2f} s of a core, {1000 * cost.processor_seconds / items:.3f} ms an item")
+    print(
+        f"driver: {cost.processor_seconds:.2f} s of a core,"
+        f" {1000 * cost.processor_seconds / items:.3f} ms an item"
+    )
     print(f"{share:.1%} of one core at {size.engines} engines of {_PACE:g} items/s")
-    print(f"memory: {cost.megabytes_before:.0f} MiB before, {cost.megabytes:.0f} MiB at most")
-    print(f"given up: {[failure.checkpoint + ': ' + failure.reason for failure in cost.outcome.failures][:5]}")
+    print(
+        f"memory: {cost.megabytes_before:.0f} MiB before, {cost.megabytes:.0f} MiB at"
+        " most"
+    )
+    print(
+        "given up:"
+        f" {[failure.checkpoint + ': ' + failure.reason for failure in cost.outcome.failures][:5]}"
+    )
     return {
         "engines": size.engines, "checkpoints": size.checkpoints, "items": items, "died": dict(ray.died),
         "driver_seconds": cost.processor_seconds, "pretended_seconds": cost.pretended_seconds,

@@ -1,7 +1,8 @@
-"""Made-up records: what engines would have answered, ready before a run begins, and cut into shards while it goes on.
-Each item has a few ways of being answered, from unharmed to lost. Which of them a checkpoint shows depends on its name,
-on how much its compression harms and on the item alone: so that any number of engines, in any order, after any number
-of deaths, answer alike."""
+"""Made-up records: what engines would have answered, ready before a run begins, and
+cut into shards while it goes on. Each item has a few ways of being answered, from
+unharmed to lost. Which of them a checkpoint shows depends on its name, on how much
+its compression harms and on the item alone: so that any number of engines, in any
+order, after any number of deaths, answer alike."""
 
 import random
 import zlib
@@ -15,7 +16,11 @@ from evaluator.core.records import Origin, Record
 from evaluator.store.records import to_table
 
 _WAYS = 6
-_NOBODY: dict[str, Any] = {**dict.fromkeys(Origin.__struct_fields__), "checkpoint": "", "weights_digest": ""}
+_NOBODY: dict[str, Any] = {
+    **dict.fromkeys(Origin.__struct_fields__),
+    "checkpoint": "",
+    "weights_digest": "",
+}
 _NOBODY |= {"engine": "fake", "engine_version": "0", "dtype": "float32"}
 _NOBODY |= {"format": "open", "seed": 0, "status": "ok", "truncated": False}
 
@@ -37,7 +42,8 @@ class Answers:
         self._table = to_table(records)
 
     def table(self, origin: Origin, positions: Sequence[int]) -> pa.Table:
-        """The records of some questions on one checkpoint, as an engine's process sends them."""
+        """The records of some questions on one checkpoint, as an engine's process
+        sends them."""
         harm = 0.0 if origin.base is None else 0.2 + 0.8 * (origin.sparsity or 0.0)
         seed = zlib.crc32(origin.checkpoint.encode())
         rows: list[int] = []
@@ -58,16 +64,38 @@ def _records(question: Question, way: int, others: Sequence[str]) -> Iterator[Re
     item = question.item
     rng = random.Random(f"{item.language} {item.item_id} {way}")
     words = item.context.split()
-    common = _NOBODY | {"task": item.task, "language": item.language, "item_id": item.item_id}
+    common = _NOBODY | {
+        "task": item.task,
+        "language": item.language,
+        "item_id": item.item_id,
+    }
     kept = rng.random() > way / _WAYS  # the answer still comes first
 
     def generated(probe: str, index: int, hit: bool) -> Record:
-        text = f"{item.answers[0] if hit else rng.choice(others)}. {' '.join(rng.choices(words, k=4))}"
+        text = (
+            f"{item.answers[0] if hit else rng.choice(others)}."
+            f" {' '.join(rng.choices(words, k=4))}"
+        )
         ids = tuple(rng.randrange(8, 32_000) for _ in range(len(text) // 4))
-        graded: dict[str, Any] = {"contains": hit, "exact_match": False, "token_f1": 0.4 * hit}
-        more: dict[str, Any] = {} if probe == "sample" else {"logprob": -rng.expovariate(0.2)}
+        graded: dict[str, Any] = {
+            "contains": hit,
+            "exact_match": False,
+            "token_f1": 0.4 * hit,
+        }
+        more: dict[str, Any] = (
+            {} if probe == "sample" else {"logprob": -rng.expovariate(0.2)}
+        )
         cached: dict[str, Any] = {"prompt_tokens": 140, "cached_tokens": 128}
-        return Record(**common, probe=probe, index=index, text=text, token_ids=ids, **graded, **more, **cached)
+        return Record(
+            **common,
+            probe=probe,
+            index=index,
+            text=text,
+            token_ids=ids,
+            **graded,
+            **more,
+            **cached,
+        )
 
     yield generated("greedy", 0, kept)
     if question.deep:
@@ -80,10 +108,30 @@ def _records(question: Question, way: int, others: Sequence[str]) -> Iterator[Re
         gold = options is not None and index == options.gold
         score = -2.0 - rng.random() - (0.3 * way if gold else 1.5)
         ids = tuple(range(9, 9 + max(1, len(text) // 4)))
-        scored: dict[str, Any] = {"is_gold": gold, "option_text": text, "token_ids": ids, "logprob": score}
+        scored: dict[str, Any] = {
+            "is_gold": gold,
+            "option_text": text,
+            "token_ids": ids,
+            "logprob": score,
+        }
         yield Record(**common, probe="choice", index=index, prompt_tokens=140, **scored)
     rank = 1 if kept else 2 + int(rng.expovariate(0.1))
     margin = 0.0 if kept else -rng.expovariate(0.5)
-    yield Record(**common, probe="rank", index=0, rank=rank, margin=margin, prompt_tokens=140)
-    lead: dict[str, Any] = {"text": "", "option_text": item.answers[0], "token_ids": (9, 10), "logprob": margin - 1.0}
-    yield Record(**common, probe="aligned_rank", index=0, rank=rank, margin=margin, prompt_tokens=141, **lead)
+    yield Record(
+        **common, probe="rank", index=0, rank=rank, margin=margin, prompt_tokens=140
+    )
+    lead: dict[str, Any] = {
+        "text": "",
+        "option_text": item.answers[0],
+        "token_ids": (9, 10),
+        "logprob": margin - 1.0,
+    }
+    yield Record(
+        **common,
+        probe="aligned_rank",
+        index=0,
+        rank=rank,
+        margin=margin,
+        prompt_tokens=141,
+        **lead,
+    )

@@ -1,12 +1,15 @@
-"""A Ray that is only pretended: what a driver asks of Ray, answered in its own process, without any engine.
+"""A Ray that is only pretended: what a driver asks of Ray, answered in its own process,
+without any engine.
 
     ray = PretendedRay(nodes=13, gpus=8, answers=answers, pace=25.0, deaths=Deaths(...))
     with ray.installed():
         run_sweep(...)          # the real driver, its real threads, board and store
-    ray.seconds                 # processor time of what is pretended, to be taken off the process's
+    ray.seconds                 # processor time of what is pretended, to be taken off
+                                the process's
 
-Nodes have GPUs, actors take them, and both die when `Deaths` says so: an actor in the middle of a shard or a load, a
-node with all of its actors, and another node joins some time later. The first node is the driver's, which stays.
+Nodes have GPUs, actors take them, and both die when `Deaths` says so: an actor in the
+middle of a shard or a load, a node with all of its actors, and another node joins some
+time later. The first node is the driver's, which stays.
 """
 
 from __future__ import annotations
@@ -32,7 +35,13 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.files import parquet_bytes
 from evaluator.store.records import failed_throughout
-from launch.run.decide.assignments import Assignment, EngineSetup, Shard, ShardResult, Where
+from launch.run.decide.assignments import (
+    Assignment,
+    EngineSetup,
+    Shard,
+    ShardResult,
+    Where,
+)
 from tests.cluster.answers import Answers
 
 _NO_PROCESS = 2**23  # process ids begin here: Linux gives none that is so high
@@ -40,7 +49,8 @@ _NO_PROCESS = 2**23  # process ids begin here: Linux gives none that is so high
 
 @dataclass(slots=True, kw_only=True)
 class Deaths:
-    """Which of the shards and loads that are begun, counted over all engines, end their engine or its node."""
+    """Which of the shards and loads that are begun, counted over all engines, end
+    their engine or its node."""
 
     actors: int = 0
     nodes: int = 0
@@ -52,7 +62,10 @@ class Deaths:
     def __post_init__(self) -> None:
         count = self.actors + self.nodes
         chosen = random.Random(self.seed).sample(range(max(self.within, count)), count)
-        self._planned = {at: "actor" if number < self.actors else "node" for number, at in enumerate(chosen)}
+        self._planned = {
+            at: "actor" if number < self.actors else "node"
+            for number, at in enumerate(chosen)
+        }
 
     def next(self) -> tuple[int, str | None]:
         """The number of what is begun now, and what dies with it."""
@@ -103,9 +116,12 @@ class _Method:
 
 
 class _Pending:
-    """An answer that comes `seconds` from now, unless the actor dies before; `make` makes it when it is fetched."""
+    """An answer that comes `seconds` from now, unless the actor dies before; `make`
+    makes it when it is fetched."""
 
-    def __init__(self, actor: _Actor, make: Callable[[], Any], seconds: float = 0.0) -> None:
+    def __init__(
+        self, actor: _Actor, make: Callable[[], Any], seconds: float = 0.0
+    ) -> None:
         self.actor, self.make, self._at = actor, make, time.monotonic() + seconds
 
     def settled(self, timeout: float | None) -> bool:
@@ -159,7 +175,11 @@ class _Stream:
             return None
         actor.ray.begun(actor)
         pace = actor.ray.pace
-        return _Pending(actor, lambda: self._result(shard), 0.0 if pace is None else len(shard.questions) / pace)
+        return _Pending(
+            actor,
+            lambda: self._result(shard),
+            0.0 if pace is None else len(shard.questions) / pace,
+        )
 
     def _result(self, shard: Shard) -> ShardResult:
         actor = self.actor
@@ -175,7 +195,12 @@ class _Calls:
     def where(actor: _Actor) -> _Pending:
         def place() -> Where:
             assert actor.node is not None
-            return Where(node=actor.node.node_id, node_id=actor.node.node_id, device="pretended", pid=actor.pid)
+            return Where(
+                node=actor.node.node_id,
+                node_id=actor.node.node_id,
+                device="pretended",
+                pid=actor.pid,
+            )
 
         return _Place(actor, place)
 
@@ -183,7 +208,9 @@ class _Calls:
     def load(actor: _Actor, checkpoint: CheckpointInfo) -> _Pending:
         actor.ray.begun(actor)
         swapped, seconds = actor.steps > 0, actor.ray.load_seconds
-        report = LoadReport(checkpoint=checkpoint.path, swapped=swapped, tensors=1, seconds=seconds)
+        report = LoadReport(
+            checkpoint=checkpoint.path, swapped=swapped, tensors=1, seconds=seconds
+        )
         return _Pending(actor, lambda: report, actor.ray.load_seconds)
 
     @staticmethod
@@ -199,7 +226,11 @@ class _Calls:
     @staticmethod
     def stats(actor: _Actor) -> _Pending:
         stats = EngineStats(
-            requests=actor.requests, steps=actor.steps, busy_seconds=1.0, waiting_seconds=0.0, idle_seconds=0.0
+            requests=actor.requests,
+            steps=actor.steps,
+            busy_seconds=1.0,
+            waiting_seconds=0.0,
+            idle_seconds=0.0,
         )
         return _Pending(actor, lambda: stats)
 
@@ -213,7 +244,8 @@ class _Calls:
 
 
 class _Remote:
-    """What `ray.remote(...)` makes of a class; of functions only that it was made is pretended."""
+    """What `ray.remote(...)` makes of a class; of functions only that it was made is
+    pretended."""
 
     def __init__(self, ray: PretendedRay, options: dict[str, Any]) -> None:
         self._ray, self._options = ray, options
@@ -223,11 +255,14 @@ class _Remote:
 
     def remote(self, _: EngineSetup) -> _Actor:
         with self._ray.off_the_clock():
-            return self._ray.start(self._options["num_gpus"], self._options["scheduling_strategy"].node_id)
+            return self._ray.start(
+                self._options["num_gpus"], self._options["scheduling_strategy"].node_id
+            )
 
 
 class PretendedRay:
-    """Ray's functions that the driver calls, of a cluster whose nodes have `gpus` GPUs each."""
+    """Ray's functions that the driver calls, of a cluster whose nodes have `gpus`
+    GPUs each."""
 
     def __init__(
         self,
@@ -239,13 +274,16 @@ class PretendedRay:
         pace: float | None = None,
         load_seconds: float = 0.0,
     ) -> None:
-        """`pace`: items that an engine does in a second; None: as many as are fetched."""
+        """`pace`: items that an engine does in a second; None: as many as are
+        fetched."""
         self.answers, self.pace, self.load_seconds = answers, pace, load_seconds
         self.died: Counter[str] = Counter()
-        # Of its own: each of a hundred threads would keep some memory of Arrow's, which is not the driver's.
+        # Of its own: each of a hundred threads would keep some memory of Arrow's, which
+        # is not the driver's.
         self._maker = ThreadPoolExecutor(1, "pretended")
         self._deaths = deaths
-        self._rejoin = max(1, deaths.within // 20)  # so many shards and loads after a node has died
+        # so many shards and loads after a node has died
+        self._rejoin = max(1, deaths.within // 20)
         self._joins: deque[int] = deque()
         self._numbers = itertools.count(nodes)
         self._pids = itertools.count(_NO_PROCESS)
@@ -257,11 +295,23 @@ class PretendedRay:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Within, module `ray` is this one."""
-        names = ("init", "shutdown", "nodes", "get_runtime_context", "put", "get", "wait", "kill", "remote")
+        names = (
+            "init",
+            "shutdown",
+            "nodes",
+            "get_runtime_context",
+            "put",
+            "get",
+            "wait",
+            "kill",
+            "remote",
+        )
         with contextlib.ExitStack() as stack:
             for name in names:
                 stack.enter_context(mock.patch.object(ray, name, getattr(self, name)))
-            stack.enter_context(mock.patch.dict(os.environ, {"RAY_ADDRESS": "pretended"}))
+            stack.enter_context(
+                mock.patch.dict(os.environ, {"RAY_ADDRESS": "pretended"})
+            )
             yield
 
     @contextlib.contextmanager
@@ -272,7 +322,9 @@ class PretendedRay:
             yield
         finally:
             thread = threading.get_ident()
-            self._spent[thread] = self._spent.get(thread, 0.0) + time.thread_time() - before
+            self._spent[thread] = (
+                self._spent.get(thread, 0.0) + time.thread_time() - before
+            )
 
     @property
     def seconds(self) -> float:
@@ -302,7 +354,9 @@ class PretendedRay:
     def remote(self, **options: Any) -> _Remote:
         return _Remote(self, options)
 
-    def wait(self, pending: Sequence[Any], *, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+    def wait(
+        self, pending: Sequence[Any], *, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any]]:
         with self.off_the_clock():
             (each,) = pending
             return ([each], []) if each.settled(timeout) else ([], [each])
@@ -330,7 +384,9 @@ class PretendedRay:
 
     def placed(self, actor: _Actor, timeout: float | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: actor.node is not None or actor.dead.is_set(), timeout)
+            return self._changed.wait_for(
+                lambda: actor.node is not None or actor.dead.is_set(), timeout
+            )
 
     def made(self, assignment: Assignment, shard: Shard) -> ShardResult:
         """What an engine's process sends."""
@@ -338,7 +394,11 @@ class PretendedRay:
         def make() -> ShardResult:
             with self.off_the_clock():
                 table = self.answers.table(assignment.origin, shard.questions)
-                return ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
+                return ShardResult(
+                    shard=shard,
+                    part=parquet_bytes(table),
+                    failed=failed_throughout(table),
+                )
 
         return self._maker.submit(make).result()
 
@@ -375,11 +435,18 @@ class PretendedRay:
             self._place()
 
     def _place(self) -> None:
-        """Give actors without a place one: the node that they want, or any other that has room."""
+        """Give actors without a place one: the node that they want, or any other
+        that has room."""
         for actor in self._actors:
             if actor.node is None:
-                able = [each for each in self._nodes if each.alive and each.free >= actor.gpus]
+                able = [
+                    each
+                    for each in self._nodes
+                    if each.alive and each.free >= actor.gpus
+                ]
                 if able:
-                    actor.node = max(able, key=lambda each: each.node_id == actor.wanted)
+                    actor.node = max(
+                        able, key=lambda each: each.node_id == actor.wanted
+                    )
                     actor.node.free -= actor.gpus
         self._changed.notify_all()

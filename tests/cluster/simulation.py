@@ -1,7 +1,8 @@
-"""A made-up sweep of any size through the real driver, with pretended engines that die.
+"""A made-up sweep of any size through the real driver, with pretended engines that
+die.
 
-No checkpoint file exists: `made_up` states what preflight would have found. `simulate` measures the driver's cost and
-`mistakes` checks the records."""
+No checkpoint file exists: `made_up` states what preflight would have found.
+`simulate` measures the driver's cost and `mistakes` checks the records."""
 
 import os
 import threading
@@ -52,14 +53,29 @@ class Size:
 def made_up(size: Size) -> Prepared:
     """Raises InputError for more items than the task has."""
     config = EvalConfig(task=TASK, items=-(-size.items // _LANGUAGES))
-    base = CheckpointJob(name=BASE, path=Path(BASE), model=BASE, base=None, tasks={TASK: config})
+    base = CheckpointJob(
+        name=BASE, path=Path(BASE), model=BASE, base=None, tasks={TASK: config}
+    )
     (whole,) = TaskPreparation(_POSITIONS, {}).tasks_of(base)
     if size.items > len(whole.questions):
-        raise InputError(f"--items {size.items}: task {TASK} has {len(whole.questions)}")
-    task = PreparedTask(name=whole.name, key=whole.key, config=config, questions=whole.questions[: size.items])
+        raise InputError(
+            f"--items {size.items}: task {TASK} has {len(whole.questions)}"
+        )
+    task = PreparedTask(
+        name=whole.name,
+        key=whole.key,
+        config=config,
+        questions=whole.questions[: size.items],
+    )
     infos = {info.name: info for info in map(_info, range(size.checkpoints))}
     jobs = tuple(
-        CheckpointJob(name=name, path=info.path, model=BASE, base=BASE if info.method else None, tasks={TASK: config})
+        CheckpointJob(
+            name=name,
+            path=info.path,
+            model=BASE,
+            base=BASE if info.method else None,
+            tasks={TASK: config},
+        )
         for name, info in infos.items()
     )
     sweep = SweepConfig(
@@ -76,7 +92,9 @@ def made_up(size: Size) -> Prepared:
 
 def questions_of(prepared: Prepared) -> tuple[Question, ...]:
     """What every checkpoint is asked."""
-    return tuple(each for each in prepared.tasks[0].questions if isinstance(each, Question))
+    return tuple(
+        each for each in prepared.tasks[0].questions if isinstance(each, Question)
+    )
 
 
 def _info(number: int) -> CheckpointInfo:
@@ -96,7 +114,8 @@ _KEY = ("language", "item_id", "probe", "index", "seed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a run took of the driver's process, what is pretended and what came before not counted."""
+    """What a run took of the driver's process, what is pretended and what came
+    before not counted."""
 
     outcome: Outcome
     wall_seconds: float
@@ -106,7 +125,8 @@ class Cost:
     megabytes: float  # at most
 
     def share_of_a_core(self, engines: int, pace: float) -> float:
-        """What the driver takes of one core while so many engines each do `pace` items a second."""
+        """What the driver takes of one core while so many engines each do `pace`
+        items a second."""
         return self.processor_seconds / (self.outcome.items / (engines * pace))
 
 
@@ -120,8 +140,13 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
         stack.callback(_join_engines)
         progress = stack.enter_context(Progress(console))
         directory = open_run(prepared, out, stack.enter_context(hold(out)))
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the highest memory so far
-        before, wall, processor = _megabytes("VmRSS"), time.perf_counter(), time.process_time()
+        # forget the highest memory so far
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before, wall, processor = (
+            _megabytes("VmRSS"),
+            time.perf_counter(),
+            time.process_time(),
+        )
         outcome = run_sweep(prepared, directory, progress)
         processor, wall = time.process_time() - processor, time.perf_counter() - wall
     return Cost(
@@ -131,29 +156,47 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path) -> Cost:
 
 
 def _join_engines() -> None:
-    """Threads of a run that has failed are not waited for by its driver, and need what is pretended to their end."""
+    """Threads of a run that has failed are not waited for by its driver, and need
+    what is pretended to their end."""
     for thread in threading.enumerate():
         if isinstance(thread, EngineWorker):
             thread.join()
 
 
 def mistakes(prepared: Prepared, answers: Answers, out: Path) -> Mapping[str, int]:
-    """What is wrong with a run's records: missing or double items, and checkpoints that differ. Empty: nothing."""
+    """What is wrong with a run's records: missing or double items, and checkpoints
+    that differ. Empty: nothing."""
     store, found = RecordStore(out), Counter[str]()
     task = prepared.tasks[0]
-    wanted = {(question.item.language, question.item.item_id) for question in task.questions}
+    wanted = {
+        (question.item.language, question.item.item_id) for question in task.questions
+    }
     for job in prepared.jobs:
         keys: Counter[tuple[str, str]] = Counter()
         parts = []
         for path in store.parts(job.name, task.name):
             part = pq.read_table(path)
-            items = part.select(["language", "item_id"]).group_by(["language", "item_id"]).aggregate([])
-            keys.update(zip(items["language"].to_pylist(), items["item_id"].to_pylist(), strict=True))
+            items = (
+                part.select(["language", "item_id"])
+                .group_by(["language", "item_id"])
+                .aggregate([])
+            )
+            keys.update(
+                zip(
+                    items["language"].to_pylist(),
+                    items["item_id"].to_pylist(),
+                    strict=True,
+                )
+            )
             parts.append(part)
         found["missing"] += len(wanted - keys.keys())
         found["twice"] += sum(count - 1 for count in keys.values())
-        undisturbed = answers.table(origin_of(prepared.dense[job.name], job.base), range(len(task.questions)))
-        found["different"] += not parts or not _sorted(pa.concat_tables(parts)).equals(_sorted(undisturbed))
+        undisturbed = answers.table(
+            origin_of(prepared.dense[job.name], job.base), range(len(task.questions))
+        )
+        found["different"] += not parts or not _sorted(pa.concat_tables(parts)).equals(
+            _sorted(undisturbed)
+        )
     return {what: count for what, count in found.items() if count}
 
 
@@ -164,4 +207,7 @@ def _sorted(records: pa.Table) -> pa.Table:
 def _megabytes(kind: str) -> float:
     """What this process has in memory: now (VmRSS), or at most (VmHWM)."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:")) / 1024
+    return (
+        next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
+        / 1024
+    )

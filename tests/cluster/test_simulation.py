@@ -1,5 +1,5 @@
-"""A whole sweep through the real driver, with engines that are only pretended: whoever dies, the records are all there,
-each once, and as they would have been."""
+"""A whole sweep through the real driver, with engines that are only pretended:
+whoever dies, the records are all there, each once, and as they would have been."""
 
 import errno
 import itertools
@@ -16,7 +16,15 @@ from launch.run.directory import lock
 from launch.status import read_status
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
-from tests.cluster.simulation import BASE, TASK, Size, made_up, mistakes, questions_of, simulate
+from tests.cluster.simulation import (
+    BASE,
+    TASK,
+    Size,
+    made_up,
+    mistakes,
+    questions_of,
+    simulate,
+)
 
 SIZE = Size(engines=8, checkpoints=20, items=40, shard_items=10)
 PREPARED = made_up(SIZE)
@@ -33,15 +41,22 @@ def _ray(answers: Answers, deaths: Deaths) -> PretendedRay:
     return PretendedRay(nodes=4, gpus=2, answers=answers, deaths=deaths)
 
 
-def test_an_undisturbed_run_and_what_is_found_wrong_with_a_disturbed_one(answers: Answers, tmp_path: Path) -> None:
+def test_an_undisturbed_run_and_what_is_found_wrong_with_a_disturbed_one(
+    answers: Answers, tmp_path: Path
+) -> None:
     simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     assert mistakes(PREPARED, answers, tmp_path) == {}
     folder = tmp_path / "records" / BASE / TASK
     first, second, third, _ = sorted(folder.glob("*.parquet"))
     first.unlink()
-    pq.write_table(pq.read_table(second).slice(0, 1), folder / "more.parquet")  # an item's first record again
+    # an item's first record again
+    pq.write_table(pq.read_table(second).slice(0, 1), folder / "more.parquet")
     third.replace(tmp_path / "records" / PREPARED.jobs[1].name / TASK / third.name)
-    assert mistakes(PREPARED, answers, tmp_path) == {"missing": 20, "twice": 1, "different": 2}
+    assert mistakes(PREPARED, answers, tmp_path) == {
+        "missing": 20,
+        "twice": 1,
+        "different": 2,
+    }
 
 
 def _whole(answers: Answers, run: Path, outcome: Outcome) -> bool:
@@ -49,32 +64,51 @@ def _whole(answers: Answers, run: Path, outcome: Outcome) -> bool:
     status = read_status(run)
     told = (status.state, status.done, status.count("done"))
     ended = told == ("finished", SIZE.checkpoints * SIZE.items, SIZE.checkpoints)
-    hidden = [each for each in (run / "records").rglob(".*") if each.name != ".whole"]  # which parts have been read
+    # which parts have been read
+    hidden = [each for each in (run / "records").rglob(".*") if each.name != ".whole"]
     left_over = list(run.rglob("*.writing")) + hidden
-    return ended and outcome.failures == () and mistakes(PREPARED, answers, run) == {} and not left_over
+    return (
+        ended
+        and outcome.failures == ()
+        and mistakes(PREPARED, answers, run) == {}
+        and not left_over
+    )
 
 
 def test_damaged_parts_are_made_again(answers: Answers, tmp_path: Path) -> None:
-    """Cut off, empty, a bit that changed, of another schema: of a finished run, the base's among them."""
+    """Cut off, empty, a bit that changed, of another schema: of a finished run, the
+    base's among them."""
     simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     parts = sorted((tmp_path / "records").rglob("*.parquet"))
     damaged = {path: path.read_bytes() for path in parts[:: len(parts) // 7]}
     for number, (path, content) in enumerate(damaged.items()):
-        within = len(content) // 3  # within values: a flipped bit of a page's statistics changes nothing that is read
-        flipped = content[:within] + bytes([content[within] ^ 16]) + content[within + 1 :]
+        # within values: a flipped bit of a page's statistics changes nothing that is
+        # read
+        within = len(content) // 3
+        flipped = (
+            content[:within] + bytes([content[within] ^ 16]) + content[within + 1 :]
+        )
         path.write_bytes([content[:within], b"", flipped][number % 3])
     other = parts[1]
     pq.write_table(pq.read_table(other).drop_columns(["status"]), other)
     cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     assert cost.outcome.items == (len(damaged) + 1) * SIZE.shard_items
     assert _whole(answers, tmp_path, cost.outcome)
-    aside = [path.relative_to(tmp_path / "damaged") for path in (tmp_path / "damaged").rglob("*.parquet")]
-    assert sorted(aside) == sorted(path.relative_to(tmp_path / "records") for path in (*damaged, other))
+    aside = [
+        path.relative_to(tmp_path / "damaged")
+        for path in (tmp_path / "damaged").rglob("*.parquet")
+    ]
+    assert sorted(aside) == sorted(
+        path.relative_to(tmp_path / "records") for path in (*damaged, other)
+    )
 
 
 @pytest.mark.parametrize("jumps", [(0.0,), (0.0, DAY, -DAY)])
 def test_engines_and_nodes_that_die_and_clocks_that_jump_change_no_record(
-    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jumps: tuple[float, ...]
+    answers: Answers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    jumps: tuple[float, ...],
 ) -> None:
     """The clock jumps by a day, forwards and backwards, at every look."""
     real, jump = time.time, itertools.cycle(jumps)
@@ -91,16 +125,30 @@ def test_engines_and_nodes_that_die_and_clocks_that_jump_change_no_record(
 @pytest.mark.parametrize(
     ("step", "number", "said"),
     [
-        ("fsync", errno.ENOSPC, "no space left on the device; free some and run the same command"),
-        ("fsync", errno.EDQUOT, "no space left on the device; free some and run the same command"),
+        (
+            "fsync",
+            errno.ENOSPC,
+            "no space left on the device; free some and run the same command",
+        ),
+        (
+            "fsync",
+            errno.EDQUOT,
+            "no space left on the device; free some and run the same command",
+        ),
         ("open", errno.EROFS, "cannot write there: Read-only file system"),
         ("replace", errno.EROFS, "cannot write there: Read-only file system"),
     ],
 )
 def test_a_disk_that_takes_no_more_ends_the_run_and_the_same_command_finishes_it(
-    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, number: int, said: str
+    answers: Answers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    number: int,
+    said: str,
 ) -> None:
-    """From the fortieth file on, until somebody mends it: not a byte more, of whatever file."""
+    """From the fortieth file on, until somebody mends it: not a byte more, of
+    whatever file."""
     files = itertools.count()
 
     def full(*_: object) -> bool:
@@ -128,16 +176,23 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_the_same_command_finishes_it
         return opened(self, mode, **more)  # type: ignore[call-overload]
 
     with monkeypatch.context() as patched:
-        where, doubles = (os, {"fsync": fsync}) if step == "fsync" else (Path, {"replace": replace, "open": open_})
+        where, doubles = (
+            (os, {"fsync": fsync})
+            if step == "fsync"
+            else (Path, {"replace": replace, "open": open_})
+        )
         patched.setattr(where, step, doubles[step])
         with pytest.raises(InputError) as refused:
             simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     assert str(refused.value).endswith(said)
     assert "\n" not in str(refused.value)
-    monkeypatch.setattr(lock, "sight", lambda owner: "gone")  # the driver's process has ended with that line
+    # the driver's process has ended with that line
+    monkeypatch.setattr(lock, "sight", lambda owner: "gone")
     before = read_status(tmp_path)
     assert 0 < before.done < SIZE.checkpoints * SIZE.items
-    kept = {path: path.read_bytes() for path in (tmp_path / "records").rglob("*.parquet")}
+    kept = {
+        path: path.read_bytes() for path in (tmp_path / "records").rglob("*.parquet")
+    }
     assert sum(pq.read_metadata(path).num_rows > 0 for path in kept) == len(kept)
     cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
     assert cost.outcome.items == SIZE.checkpoints * SIZE.items - before.done

@@ -1,4 +1,5 @@
-"""What changed between a checkpoint and its base, and whether they may be compared, with the arithmetic by hand."""
+"""What changed between a checkpoint and its base, and whether they may be compared,
+with the arithmetic by hand."""
 
 from dataclasses import replace
 
@@ -9,10 +10,16 @@ from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import only, pair
 
-RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=False, said="Paris")
+RIGHT, WRONG = (
+    Seen(greedy=True, choice=True),
+    Seen(greedy=False, choice=False, said="Paris"),
+)
 UNSEEN = Seen(greedy=False, choice=False, status="excluded", why="too long")
 DENSE = numbered(
-    english=[replace(each, certainty=-n / 10) for n, each in enumerate([RIGHT, RIGHT, WRONG, WRONG, WRONG], 1)],
+    english=[
+        replace(each, certainty=-n / 10)
+        for n, each in enumerate([RIGHT, RIGHT, WRONG, WRONG, WRONG], 1)
+    ],
     swahili=[replace(RIGHT, certainty=-0.6), UNSEEN],
 )
 PRUNED = numbered(
@@ -34,7 +41,9 @@ def case():
 
 def test_flips_count_both_ways_and_another_wrong_answer_apart(case):
     row = only(case["flips"], probe="greedy", language="all", margin="all")
-    counts = row[["n", "flips", "right_to_wrong", "wrong_to_right", "wrong_to_other", "excluded"]]
+    counts = row[
+        ["n", "flips", "right_to_wrong", "wrong_to_right", "wrong_to_other", "excluded"]
+    ]
     assert counts.tolist() == [6, 3, 2, 1, 1, 1]
     assert row["flip_rate"] == pytest.approx(3 / 6)
     assert row["right_to_wrong_rate"] == pytest.approx(2 / 6)
@@ -42,26 +51,32 @@ def test_flips_count_both_ways_and_another_wrong_answer_apart(case):
     assert row["reason"] == "1 excluded (too long)"
     swahili = only(case["flips"], probe="greedy", language="swahili")
     assert swahili[["n", "flips", "excluded"]].tolist() == [1, 1, 1]
-    # Choices are compared by the option that won: english/3 wrong to right, swahili/1 right to wrong; the wrong ones
-    # share their option.
+    # Choices are compared by the option that won: english/3 wrong to right, swahili/1
+    # right to wrong; the wrong ones share their option.
     choice = only(case["flips"], probe="choice", language="all", margin="all")
     assert choice[["flips", "wrong_to_other"]].tolist() == [2, 0]
 
 
 def test_the_thirds_are_of_the_bases_certainty_and_in_a_choice_of_golds_margin(case):
-    thirds = case["flips"][(case["flips"]["probe"] == "greedy") & (case["flips"]["margin"] != "all")]
+    thirds = case["flips"][
+        (case["flips"]["probe"] == "greedy") & (case["flips"]["margin"] != "all")
+    ]
     assert thirds["margin"].tolist() == ["lowest", "middle", "highest"]
     assert thirds["n"].tolist() == [2, 2, 2]
     assert thirds["flips"].tolist() == [1, 1, 1]  # swahili/1; english/3; english/2
     assert thirds["margin_from"].tolist() == pytest.approx([-0.6, -0.4, -0.2])
     assert thirds["margin_to"].tolist() == pytest.approx([-0.5, -0.3, -0.1])
-    dense = {f"english/{n}": Seen(choice=True, gold_score=-2 + n / 10) for n in (1, 2, 3)}
+    dense = {
+        f"english/{n}": Seen(choice=True, gold_score=-2 + n / 10) for n in (1, 2, 3)
+    }
     found = pair(dense, dense)["flips"]
     thirds = found[found["margin"] != "all"]
     assert thirds["margin_from"].tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_recovery_is_in_percent_of_a_base_that_is_right_at_times_and_above_guessing(case):
+def test_recovery_is_in_percent_of_a_base_that_is_right_at_times_and_above_guessing(
+    case,
+):
     row = only(case["recovery_percent"], probe="greedy", language="all")
     assert (row["base_accuracy"], row["accuracy"]) == pytest.approx((3 / 6, 2 / 6))
     assert row["recovery"] == pytest.approx(2 / 3)
@@ -71,7 +86,8 @@ def test_recovery_is_in_percent_of_a_base_that_is_right_at_times_and_above_guess
     assert choice["recovery"] == pytest.approx(3 / 2)  # 2 of 5, then 3 of 5
     assert choice["above_guessing"] == pytest.approx((3 / 5 - 1 / 4) / (2 / 5 - 1 / 4))
     mean = only(case["recovery_percent"], probe="greedy", language="mean")
-    assert mean["recovery"] == pytest.approx((1 + 0) / 2)  # english 2 of 2, swahili 0 of 1
+    # english 2 of 2, swahili 0 of 1
+    assert mean["recovery"] == pytest.approx((1 + 0) / 2)
     found = pair(numbered(english=[WRONG]), numbered(english=[RIGHT]))
     row = only(found["recovery_percent"], probe="greedy", language="all")
     assert pd.isna(row["recovery"])
@@ -80,22 +96,50 @@ def test_recovery_is_in_percent_of_a_base_that_is_right_at_times_and_above_guess
 
 def test_length_counts_tokens_and_answers_that_did_not_end_before_the_runs_limit():
     dense = [Seen(greedy=True, tokens=count) for count in (4, 4, 6, 10)]
-    pruned = [Seen(greedy=True, tokens=count, ended=count < 16) for count in (8, 16, 16, 16)]
-    row = only(pair(numbered(english=dense), numbered(english=pruned))["length"], language="all")
-    assert (row["base_tokens"], row["tokens"], row["ratio"]) == pytest.approx((6, 14, 14 / 6))
-    assert (row["base_at_limit"], row["at_limit"], row["more_at_limit"]) == pytest.approx((0, 0.75, 0.75))
+    pruned = [
+        Seen(greedy=True, tokens=count, ended=count < 16) for count in (8, 16, 16, 16)
+    ]
+    row = only(
+        pair(numbered(english=dense), numbered(english=pruned))["length"],
+        language="all",
+    )
+    assert (row["base_tokens"], row["tokens"], row["ratio"]) == pytest.approx(
+        (6, 14, 14 / 6)
+    )
+    assert (
+        row["base_at_limit"],
+        row["at_limit"],
+        row["more_at_limit"],
+    ) == pytest.approx((0, 0.75, 0.75))
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
     for limit, at_limit in ((16, 0.0), (4, 1.0)):
         run = {"identity": {"task_settings": {"p": {"t": {"max_new_tokens": limit}}}}}
-        row = only(TABLES["length"].frame(compared(run=run, greedy=True, tokens=4)), language="all")
+        row = only(
+            TABLES["length"].frame(compared(run=run, greedy=True, tokens=4)),
+            language="all",
+        )
         assert row["at_limit"] == at_limit
 
 
-def compared(run: dict | None = None, own: dict | None = None, **seen: object) -> Inputs:
-    """Three items of a base and of a checkpoint whose records differ in the columns of `own`."""
-    items = numbered(english=[Seen(**(seen or {"greedy": True, "choice": True, "samples": [True] * 2}))] * 3)
-    parts = [records("dense", items), records("p", items, base="dense").assign(**own or {})]
-    return Inputs(pd.concat([reduce_records(part) for part in parts], ignore_index=True), run=run or {})
+def compared(
+    run: dict | None = None, own: dict | None = None, **seen: object
+) -> Inputs:
+    """Three items of a base and of a checkpoint whose records differ in the columns
+    of `own`."""
+    items = numbered(
+        english=[
+            Seen(**(seen or {"greedy": True, "choice": True, "samples": [True] * 2}))
+        ]
+        * 3
+    )
+    parts = [
+        records("dense", items),
+        records("p", items, base="dense").assign(**own or {}),
+    ]
+    return Inputs(
+        pd.concat([reduce_records(part) for part in parts], ignore_index=True),
+        run=run or {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,36 +147,78 @@ def compared(run: dict | None = None, own: dict | None = None, **seen: object) -
     [
         ({"dtype": "bfloat16"}, "dtype float32 against bfloat16"),
         ({"engine_version": "1"}, "engine version 0 against 1"),
-        ({"prompt_tokens": 51}, "prompt tokens (another template or tokenizer) 50 against 51"),
+        (
+            {"prompt_tokens": 51},
+            "prompt tokens (another template or tokenizer) 50 against 51",
+        ),
     ],
 )
 def test_what_records_differ_in_is_said(changed, said):
     assert compared().incomparable == compared().incomparable_drawn == {}
-    assert compared(own=changed).incomparable == {("t", "p"): f"not comparable with the base: {said}"}
+    assert compared(own=changed).incomparable == {
+        ("t", "p"): f"not comparable with the base: {said}"
+    }
 
 
 def test_changes_of_seed_scoring_distractors_answers_and_samples_are_not_comparable():
     settings = {"dense": {"t": {"seed": 0, "chat": False, "probes": ["greedy"]}}}
     settings["p"] = {"t": {"seed": 1, "chat": False, "probes": ["choice"]}}
-    stats = [{"checkpoint": "dense", "scoring": "forced"}, {"checkpoint": "p", "scoring": "prompt_logprobs"}]
-    found = compute_tables(compared(run={"identity": {"task_settings": settings}, "engine_stats": stats}))
-    why = "not comparable with the base: seed 0 against 1, scoring forced against prompt_logprobs"
-    for name in ("flips", "recovery_percent", "length", "accuracy", "fates", "pr_gap", "recovery"):
+    stats = [
+        {"checkpoint": "dense", "scoring": "forced"},
+        {"checkpoint": "p", "scoring": "prompt_logprobs"},
+    ]
+    found = compute_tables(
+        compared(run={"identity": {"task_settings": settings}, "engine_stats": stats})
+    )
+    why = (
+        "not comparable with the base: seed 0 against 1, scoring forced against"
+        " prompt_logprobs"
+    )
+    for name in (
+        "flips",
+        "recovery_percent",
+        "length",
+        "accuracy",
+        "fates",
+        "pr_gap",
+        "recovery",
+    ):
         reasons = found[name].frame.set_index("checkpoint")["reason"].astype(str)
         assert reasons.loc[["p"]].str.startswith(why).all(), name
         assert not reasons.drop("p").str.contains("comparable").any(), name
-    # run.json names `alike`; a base from before the setting has no `options`, which is `any`.
-    settings = {"dense": {"t": {"seed": 0}}, "p": {"t": {"seed": 0, "options": "alike"}}}
+    # run.json names `alike`; a base from before the setting has no `options`, which is
+    # `any`.
+    settings = {
+        "dense": {"t": {"seed": 0}},
+        "p": {"t": {"seed": 0, "options": "alike"}},
+    }
     why = "not comparable with the base: options any against alike"
-    assert compared(run={"identity": {"task_settings": settings}}).incomparable == {("t", "p"): why}
+    assert compared(run={"identity": {"task_settings": settings}}).incomparable == {
+        ("t", "p"): why
+    }
     settings["dense"]["t"]["options"] = "alike"
     assert compared(run={"identity": {"task_settings": settings}}).incomparable == {}
-    settings = {name: {"t": {"temperature": heat}} for name, heat in (("dense", 1.0), ("p", 0.7))}
+    settings = {
+        name: {"t": {"temperature": heat}}
+        for name, heat in (("dense", 1.0), ("p", 0.7))
+    }
     found = compute_tables(compared(run={"identity": {"task_settings": settings}}))
-    assert found["recovery"].frame["reason"].str.contains("temperature 1 against 0.7").any()
-    assert not found["flips"].frame["reason"].astype(str).str.contains("temperature").any()
+    assert (
+        found["recovery"]
+        .frame["reason"]
+        .str.contains("temperature 1 against 0.7")
+        .any()
+    )
+    assert (
+        not found["flips"].frame["reason"].astype(str).str.contains("temperature").any()
+    )
     dense = numbered(english=[Seen(greedy=True, samples=[True] * 2)] * 3)
     own = dense | {"english/1": Seen(greedy=True, samples=[True])}
-    outcomes = pd.concat([reduce_records(records("dense", dense)), reduce_records(records("p", own, base="dense"))])
+    outcomes = pd.concat(
+        [
+            reduce_records(records("dense", dense)),
+            reduce_records(records("p", own, base="dense")),
+        ]
+    )
     said = "not comparable with the base: samples 2 against 1 on 1 of 3 items"
     assert Inputs(outcomes).incomparable_drawn == {("t", "p"): said}

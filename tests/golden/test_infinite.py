@@ -1,4 +1,5 @@
-"""Infinite numbers are written and shown: a probability of 0 is a result, as a crash is not."""
+"""Infinite numbers are written and shown: a probability of 0 is a result, as a crash
+is not."""
 
 import json
 import math
@@ -29,7 +30,10 @@ def test_json_has_words_for_infinity():
     assert float(json.loads(text)["a"][1]) == -math.inf
 
 
-@pytest.mark.parametrize("kind", [columns.RATIO, columns.FACTOR, columns.NATS, columns.RANK, columns.PERCENTAGE])
+@pytest.mark.parametrize(
+    "kind",
+    [columns.RATIO, columns.FACTOR, columns.NATS, columns.RANK, columns.PERCENTAGE],
+)
 def test_a_kind_shows_infinity(kind):
     assert kind.shown(-math.inf, unit=False) == f"{columns.MINUS}inf"
     assert kind.shown(math.inf, unit=False).removeprefix("+") == "inf"
@@ -37,14 +41,20 @@ def test_a_kind_shows_infinity(kind):
 
 @ENDLESS
 def test_a_run_with_impossible_answers(tmp_path, value):
-    """Log-probabilities and margins of half of the records: tables, page, gate.json and `--json` have a value."""
-    run = write_run(tmp_path / "run", 30, ("dense", "wanda-0.6"), languages=("english",))
+    """Log-probabilities and margins of half of the records: tables, page, gate.json
+    and `--json` have a value."""
+    run = write_run(
+        tmp_path / "run", 30, ("dense", "wanda-0.6"), languages=("english",)
+    )
     for part in run.glob("records/*/*/*.parquet"):
         rows, schema = pq.read_table(part).to_pandas(), pq.read_schema(part)
         for name in ("logprob", "margin"):
             measured = rows.index[rows[name].notna()]
             rows.loc[measured[::2], name] = value
-        pq.write_table(schema.empty_table().from_pandas(rows, schema=schema, preserve_index=False), part)
+        pq.write_table(
+            schema.empty_table().from_pandas(rows, schema=schema, preserve_index=False),
+            part,
+        )
     page = write_report(run).page.read_text(encoding="utf-8")
     assert "chunk-0" in page
     rank = pd.read_csv(run / "tables" / "rank.csv")
@@ -58,12 +68,18 @@ def test_a_run_with_impossible_answers(tmp_path, value):
 
 @pytest.mark.parametrize("impossible", ["small", "dense", "both"])
 def test_perplexity_of_an_impossible_text(impossible):
-    """A window of probability 0 makes the perplexity infinite. A ratio of two infinite ones is null, with a reason."""
+    """A window of probability 0 makes the perplexity infinite. A ratio of two
+    infinite ones is null, with a reason."""
     possible = {f"text/{n}": Seen(window=(-9.0 - n, 2)) for n in range(6)}
     never = possible | {"text/0": Seen(window=(-math.inf, 2))}
     parts = [
         records("dense", possible if impossible == "small" else never, task="book"),
-        records("small", possible if impossible == "dense" else never, base="dense", task="book"),
+        records(
+            "small",
+            possible if impossible == "dense" else never,
+            base="dense",
+            task="book",
+        ),
     ]
     frame = TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts))))
     row = frame[frame["checkpoint"] == "small"].iloc[0]
@@ -77,4 +93,8 @@ def test_perplexity_of_an_impossible_text(impossible):
 
 def test_percentiles_beside_an_infinite_divergence():
     found = percentiles(np.array([0.0, 1.0, 2.0, math.inf, math.inf]))
-    assert (found["kld_p50"], found["kld_p90"], found["kld_max"]) == (2.0, math.inf, math.inf)
+    assert (found["kld_p50"], found["kld_p90"], found["kld_max"]) == (
+        2.0,
+        math.inf,
+        math.inf,
+    )

@@ -1,4 +1,5 @@
-"""What was not measured is told with its reason, and means over languages carry intervals: cases worked out by hand."""
+"""What was not measured is told with its reason, and means over languages carry
+intervals: cases worked out by hand."""
 
 import io
 import math
@@ -21,11 +22,15 @@ def excluded(why: str | None, **probes: object) -> Seen:
     return Seen(**{"greedy": False, **probes}, status="excluded", why=why)
 
 
-# one_shot: Bengali has no item left for an example; one English prompt is over its cap in the pruned model alone.
+# one_shot: Bengali has no item left for an example; one English prompt is over its cap
+# in the pruned model alone.
 NO_EXAMPLE = [excluded("no example")] * 3
 SHOTS = {
     "dense": numbered(bengali=NO_EXAMPLE, english=[Seen(greedy=True)] * 3),
-    "p": numbered(bengali=NO_EXAMPLE, english=[Seen(greedy=True), Seen(greedy=False), excluded("over its cap")]),
+    "p": numbered(
+        bengali=NO_EXAMPLE,
+        english=[Seen(greedy=True), Seen(greedy=False), excluded("over its cap")],
+    ),
 }
 ZERO = numbered(bengali=[Seen(greedy=True)] * 3, english=[Seen(greedy=True)] * 3)
 
@@ -44,19 +49,30 @@ def test_an_exclusion_is_counted_by_its_reason_and_told_once_on_the_terminal(sho
     found = tables(shots)
     accuracy = found["accuracy"].query("format == 'one_shot'")
     row = only(accuracy, checkpoint="dense", language="bengali")
-    assert (row["n"], row["excluded"], row["reason"]) == (0, 3, "no item was measured; 3 excluded (no example)")
+    assert (row["n"], row["excluded"], row["reason"]) == (
+        0,
+        3,
+        "no item was measured; 3 excluded (no example)",
+    )
     pooled = only(accuracy, checkpoint="p", language="all")
     few = "2 contexts are too few for an interval"
-    assert pooled["reason"] == f"3 excluded (no example); 1 excluded (over its cap); {few}"
+    assert (
+        pooled["reason"] == f"3 excluded (no example); 1 excluded (over its cap); {few}"
+    )
     assert pd.isna(only(accuracy, checkpoint="dense", language="english")["reason"])
     bengali = only(found["one_shot"], language="bengali")
-    assert bengali["reason"].endswith("in both formats and both checkpoints; 3 excluded (no example)")
+    assert bengali["reason"].endswith(
+        "in both formats and both checkpoints; 3 excluded (no example)"
+    )
     english = only(found["one_shot"], language="english")
     assert (english["n"], english["one_shot_gap"]) == (2, 0.5)
     assert english["reason"] == f"1 excluded (over its cap); {few}"
     found = left_out(Inputs(reduce_records(shots)))
     assert set(found["format"]) == {"one_shot"}
-    rows = [(row["checkpoint"], row["language"], row["reason"], row["n"], row["asked"]) for _, row in found.iterrows()]
+    rows = [
+        (row["checkpoint"], row["language"], row["reason"], row["n"], row["asked"])
+        for _, row in found.iterrows()
+    ]
     assert rows == [
         ("dense", "all", "no example", 3, 6),
         ("dense", "bengali", "no example", 3, 3),
@@ -74,12 +90,20 @@ def test_an_exclusion_is_counted_by_its_reason_and_told_once_on_the_terminal(sho
 
 
 def test_failures_and_silent_exclusions_are_told_apart():
-    failed = Seen(greedy=False, choice=False, status="engine_error", why="out of memory")
-    unscored = Seen(greedy=True, choice=False, choice_status="excluded", why="no distractor")
+    failed = Seen(
+        greedy=False, choice=False, status="engine_error", why="out of memory"
+    )
+    unscored = Seen(
+        greedy=True, choice=False, choice_status="excluded", why="no distractor"
+    )
     seen = numbered(english=[SAID, failed, excluded(None, choice=False), unscored])
     outcomes = reduce_records(records("dense", seen))
     found = left_out(Inputs(outcomes))
-    told = found[found["language"] == "all"].set_index(["probe", "status", "reason"])["n"].to_dict()
+    told = (
+        found[found["language"] == "all"]
+        .set_index(["probe", "status", "reason"])["n"]
+        .to_dict()
+    )
     assert told == {
         ("greedy", "engine_error", "out of memory"): 1,
         ("greedy", "excluded", NO_REASON): 1,
@@ -87,22 +111,48 @@ def test_failures_and_silent_exclusions_are_told_apart():
         ("choice", "excluded", NO_REASON): 1,
         ("choice", "excluded", "no distractor"): 1,
     }
-    row = only(tables(records("dense", seen))["accuracy"], probe="choice", language="all")
+    row = only(
+        tables(records("dense", seen))["accuracy"], probe="choice", language="all"
+    )
     few = "1 context is too few for an interval"
-    assert row["reason"] == f"1 excluded (no distractor); 1 excluded ({NO_REASON}); 1 failed (out of memory); {few}"
+    assert (
+        row["reason"]
+        == f"1 excluded (no distractor); 1 excluded ({NO_REASON}); 1 failed (out of"
+        f" memory); {few}"
+    )
 
 
 def test_means_over_languages_and_texts_have_their_own_intervals_and_fertility_two():
-    """English: 8 of 8, then 4 of 8; Swahili: 2 of 2, then 0 of 2; Thai was asked of the dense model only."""
-    english, swahili = ([f"{name}/{name[0]}{i}" for i in range(n)] for name, n in (("english", 8), ("swahili", 2)))
+    """English: 8 of 8, then 4 of 8; Swahili: 2 of 2, then 0 of 2; Thai was asked of
+    the dense model only."""
+    english, swahili = (
+        [f"{name}/{name[0]}{i}" for i in range(n)]
+        for name, n in (("english", 8), ("swahili", 2))
+    )
     dense = dict.fromkeys((*english, *swahili, "thai/t0"), SAID)
-    pruned = {key: SAID if key in english[:4] else SILENT for key in (*english, *swahili)}
-    row = only(pair(dense, pruned)["accuracy"], checkpoint="p", probe="greedy", language="mean")
-    assert (row["accuracy"], row["dense_accuracy"], row["drop"]) == ((0.5 + 0) / 2, 1.0, (0.5 + 1) / 2)
+    pruned = {
+        key: SAID if key in english[:4] else SILENT for key in (*english, *swahili)
+    }
+    row = only(
+        pair(dense, pruned)["accuracy"], checkpoint="p", probe="greedy", language="mean"
+    )
+    assert (row["accuracy"], row["dense_accuracy"], row["drop"]) == (
+        (0.5 + 0) / 2,
+        1.0,
+        (0.5 + 1) / 2,
+    )
     assert row["reason"] == "unweighted mean over 2 of 3 languages"
-    # Half of English's exact interval of 4 of 8, and as much again that Swahili's two items leave open.
+    # Half of English's exact interval of 4 of 8, and as much again that Swahili's two
+    # items leave open.
     english = binomtest(4, 8).proportion_ci(method="exact")
-    assert 0 < row["accuracy_low"] < english.low / 2 < english.high / 2 < row["accuracy_high"] < 1
+    assert (
+        0
+        < row["accuracy_low"]
+        < english.low / 2
+        < english.high / 2
+        < row["accuracy_high"]
+        < 1
+    )
     assert row["drop_low"] < row["drop"] < row["drop_high"]
     dense = dict.fromkeys(("english/1", "swahili/1", "thai/1"), SAID)
     pruned = {**dense, "english/1": SILENT}
@@ -112,14 +162,29 @@ def test_means_over_languages_and_texts_have_their_own_intervals_and_fertility_t
         words = ["a b", "c", "d", "e", "f", "g", "h", "i", "กขค", "ก", "ข", "ค"]
         part.loc[choice, "option_text"] = words
         sizes = (4, 2, 2, 2, 1, 1, 1, 1, 3, 1, 1, 4)
-        part.loc[choice, "token_ids"] = pd.Series([(1,) * n for n in sizes], part.index[choice])
+        part.loc[choice, "token_ids"] = pd.Series(
+            [(1,) * n for n in sizes], part.index[choice]
+        )
     found = tables(*parts)["fertility"]
-    assert found.loc[found["checkpoint"] == "p", "language"].tolist() == ["mean", "mean", "english", "swahili", "thai"]
+    assert found.loc[found["checkpoint"] == "p", "language"].tolist() == [
+        "mean",
+        "mean",
+        "english",
+        "swahili",
+        "thai",
+    ]
     word = only(found, checkpoint="p", language="mean", unit="word")
-    # English 10 tokens in 5 words, Swahili 4 in 4; open falls by 1 in English and by 0 in Swahili
+    # English 10 tokens in 5 words, Swahili 4 in 4; open falls by 1 in English and by 0
+    # in Swahili
     assert (word["fertility"], word["tokens"], word["units"]) == ((2 + 1) / 2, 14, 9)
-    assert (word["open_drop"], word["open_normalised_drop"], word["choice_drop"]) == (0.5, 0.5, 0.0)
-    assert word["reason"].startswith("unweighted mean over 2 of 2 languages with tokens per word;")
+    assert (word["open_drop"], word["open_normalised_drop"], word["choice_drop"]) == (
+        0.5,
+        0.5,
+        0.0,
+    )
+    assert word["reason"].startswith(
+        "unweighted mean over 2 of 2 languages with tokens per word;"
+    )
     character = only(found, checkpoint="p", language="mean", unit="character")
     assert (character["fertility"], character["open_drop"]) == (9 / 6, 0.0)
     parts = [
@@ -134,8 +199,13 @@ def test_means_over_languages_and_texts_have_their_own_intervals_and_fertility_t
     row = only(found, checkpoint="p", language="mean")
     assert (row["task"], row["n"], row["tokens"]) == ("mean of 3 texts", 6, 60)
     assert row["perplexity"] == pytest.approx(math.exp((1.5 + 3.5 + 4.0) / 3))
-    assert row["perplexity_ratio"] == pytest.approx(math.exp((0.5 + 1.5) / 2))  # the base has not read th
+    # the base has not read th
+    assert row["perplexity_ratio"] == pytest.approx(math.exp((0.5 + 1.5) / 2))
     assert row[["perplexity_low", "perplexity_high"]].isna().all()
     assert "perplexity_ratio of 2 of 3 texts" in row["reason"]
-    assert only(found, checkpoint="dense", language="mean")["perplexity"] == pytest.approx(math.exp(1.5))
-    assert only(found, checkpoint="p", task="th")["reason"].startswith("base 'dense' was not measured on this text;")
+    assert only(found, checkpoint="dense", language="mean")[
+        "perplexity"
+    ] == pytest.approx(math.exp(1.5))
+    assert only(found, checkpoint="p", task="th")["reason"].startswith(
+        "base 'dense' was not measured on this text;"
+    )

@@ -1,4 +1,5 @@
-"""Table `matching` on cases worked out by hand: accuracy by grader, the panel's majority, agreement, Scott's pi."""
+"""Table `matching` on cases worked out by hand: accuracy by grader, the panel's
+majority, agreement, Scott's pi."""
 
 from dataclasses import replace
 
@@ -18,22 +19,38 @@ SEEN = {
 }
 
 
-def table(*verdicts: pd.DataFrame, seen: dict[str, Seen] | None = None, **more: object) -> pd.DataFrame:
+def table(
+    *verdicts: pd.DataFrame, seen: dict[str, Seen] | None = None, **more: object
+) -> pd.DataFrame:
     outcomes = reduce_records(records("dense", seen or SEEN))
     inputs = Inputs(outcomes, None, pd.concat(verdicts) if verdicts else None, **more)
     return TABLES["matching"].frame(inputs)
 
 
 def fivefold(*verdicts: pd.DataFrame, seen: dict[str, Seen] = SEEN) -> pd.DataFrame:
-    """The table with five copies of every item: no share changes, and every outcome is there often enough."""
+    """The table with five copies of every item: no share changes, and every outcome
+    is there often enough."""
     copies = "abcde"
-    told = [each.assign(item_id=each["item_id"] + copy) for each in verdicts for copy in copies]
-    return table(*told, seen={f"{key}{copy}": each for key, each in seen.items() for copy in copies})
+    told = [
+        each.assign(item_id=each["item_id"] + copy)
+        for each in verdicts
+        for copy in copies
+    ]
+    return table(
+        *told,
+        seen={f"{key}{copy}": each for key, each in seen.items() for copy in copies},
+    )
 
 
-def row(frame: pd.DataFrame, grader: str, against: str | None = None, language: str = "all") -> pd.Series:
+def row(
+    frame: pd.DataFrame, grader: str, against: str | None = None, language: str = "all"
+) -> pd.Series:
     chosen = frame[(frame["grader"] == grader) & (frame["language"] == language)]
-    chosen = chosen[chosen["against"].isna()] if against is None else chosen[chosen["against"] == against]
+    chosen = (
+        chosen[chosen["against"].isna()]
+        if against is None
+        else chosen[chosen["against"] == against]
+    )
     assert len(chosen) == 1
     return chosen.iloc[0]
 
@@ -45,14 +62,22 @@ def of_failures(matcher: str, *yes: int) -> pd.DataFrame:
 
 def test_a_contained_answer_is_right_for_every_grader_and_one_matcher_is_no_panel():
     found = table(of_failures("a", 3, 4, 6), of_failures("b", 3))
-    wanted = {CONTAINMENT: 3, "a": 6, "b": 4, PANEL: 4}  # of 4 and 6 the two matchers disagree: a tie is a no
+    # of 4 and 6 the two matchers disagree: a tie is a no
+    wanted = {CONTAINMENT: 3, "a": 6, "b": 4, PANEL: 4}
     for grader, yes in wanted.items():
         line = row(found, grader)
-        assert (line["n"], line["yes"], line["accuracy"]) == (7, yes, pytest.approx(yes / 7))
+        assert (line["n"], line["yes"], line["accuracy"]) == (
+            7,
+            yes,
+            pytest.approx(yes / 7),
+        )
         assert (line["excluded"], line["engine_error"], line["unjudged"]) == (1, 1, 0)
     assert row(found, "a", language="korean")["accuracy"] == pytest.approx(2 / 3)
-    three = table(of_failures("a", 3, 4), of_failures("b", 3, 6), of_failures("c", 3, 4))
-    assert row(three, PANEL)["yes"] == 5  # 3 and 4 join the three that contain the answer
+    three = table(
+        of_failures("a", 3, 4), of_failures("b", 3, 6), of_failures("c", 3, 4)
+    )
+    # 3 and 4 join the three that contain the answer
+    assert row(three, PANEL)["yes"] == 5
     elsewhere = judged("b", "other", {"english/3": True})
     found = table(of_failures("a", 3), elsewhere)
     assert set(found["grader"]) == {CONTAINMENT, "a"}
@@ -70,59 +95,110 @@ def test_agreement_is_on_what_both_judged_and_needs_all_responses_with_containme
     assert line["n"] == 0
     assert "resurface match --all" in line["reason"]
     assert pd.isna(line["scott_pi"])
-    no_korean = {key: Seen(greedy=key.startswith("english") and seen.greedy) for key, seen in SEEN.items()}
+    no_korean = {
+        key: Seen(greedy=key.startswith("english") and seen.greedy)
+        for key, seen in SEEN.items()
+    }
     # A language without any containment is no exception.
-    assert row(table(of_failures("a", 3), seen=no_korean), CONTAINMENT, "a", language="korean")["n"] == 0
-    everything = judged("a", "dense", {key: int(key[-1]) in (1, 2, 3) for key in SEEN if key[-1] not in "89"})
+    assert (
+        row(
+            table(of_failures("a", 3), seen=no_korean),
+            CONTAINMENT,
+            "a",
+            language="korean",
+        )["n"]
+        == 0
+    )
+    everything = judged(
+        "a",
+        "dense",
+        {key: int(key[-1]) in (1, 2, 3) for key in SEEN if key[-1] not in "89"},
+    )
     line = row(fivefold(everything), CONTAINMENT, "a")
-    # containment 1 2 5, matcher 1 2 3: equal on 5 of 7; p = 3/7, p_e = (9 + 16) / 49, pi = (35 - 25) / (49 - 25)
+    # containment 1 2 5, matcher 1 2 3: equal on 5 of 7; p = 3/7, p_e = (9 + 16) / 49,
+    # pi = (35 - 25) / (49 - 25)
     assert (line["agreement"], line["scott_pi"]) == pytest.approx((5 / 7, 10 / 24))
     assert line["scott_pi_low"] <= 10 / 24 <= line["scott_pi_high"]
-    assert row(table(everything), "a")["yes"] == 4  # 5 contains the answer: right, whatever the matcher says
+    # 5 contains the answer: right, whatever the matcher says
+    assert row(table(everything), "a")["yes"] == 4
 
 
 def test_a_response_without_a_verdict_is_counted_and_told():
-    verdicts = judged("a", "dense", {"english/3": True, "english/4": None, "korean/6": False, "korean/7": False})
+    verdicts = judged(
+        "a",
+        "dense",
+        {"english/3": True, "english/4": None, "korean/6": False, "korean/7": False},
+    )
     line = row(table(verdicts), "a")
     assert (line["n"], line["unjudged"], line["yes"]) == (6, 1, 4)
     assert "run resurface match" in line["reason"]
     assert table(of_failures("a", 3).assign(weights_digest="other")).empty
-    verdicts = judged("a", "dense", {"english/3": "too long", "english/4": True, "korean/6": None, "korean/7": False})
+    verdicts = judged(
+        "a",
+        "dense",
+        {
+            "english/3": "too long",
+            "english/4": True,
+            "korean/6": None,
+            "korean/7": False,
+        },
+    )
     line = row(table(verdicts), "a")
     assert (line["n"], line["unjudged"]) == (5, 2)
-    assert line["reason"] == (
-        "1 items have a response that is too long for a matcher's prompt; "
+    assert (
+        line["reason"]
+        == "1 items have a response that is too long for a matcher's prompt; "
         "1 items have no verdict: run resurface match with the same matchers again"
     )
 
 
 def test_one_shared_yes_has_no_scott_pi():
     """Two matchers who accept the same one of 20 answers would have a pi of 1."""
-    verdicts = [judged(name, "dense", {f"english/{i}": i == 0 for i in range(20)}) for name in ("a", "b")]
-    line = row(table(*verdicts, seen={f"english/{i}": Seen(greedy=False) for i in range(20)}), "a", "b")
+    verdicts = [
+        judged(name, "dense", {f"english/{i}": i == 0 for i in range(20)})
+        for name in ("a", "b")
+    ]
+    line = row(
+        table(*verdicts, seen={f"english/{i}": Seen(greedy=False) for i in range(20)}),
+        "a",
+        "b",
+    )
     assert (line["n"], line["agreement"]) == (20, 1.0)
     assert line[["scott_pi", "scott_pi_low", "scott_pi_high"]].isna().all()
     assert line["reason"] == "no Scott's pi: one of the two says yes fewer than 5 times"
 
 
 # beams of three items: 1 holds the answer in one beam, 2 and 3 in none
-BEAMS = numbered(english=[Seen(greedy=False, beams=beams) for beams in ([False, True], [False] * 2, [False] * 2)])
+BEAMS = numbered(
+    english=[
+        Seen(greedy=False, beams=beams)
+        for beams in ([False, True], [False] * 2, [False] * 2)
+    ]
+)
 
 
 def of_beams(matcher: str, *verdicts: object) -> pd.DataFrame:
-    return judged(matcher, "dense", dict(zip(BEAMS, verdicts, strict=True)), probe="beam")
+    return judged(
+        matcher, "dense", dict(zip(BEAMS, verdicts, strict=True)), probe="beam"
+    )
 
 
 def test_a_beam_that_a_matcher_takes_makes_the_item_right_and_else_all_must_be_judged():
     found = table(of_beams("a", [False], [False, True], [False, False]), seen=BEAMS)
     assert set(found["probe"]) == {"beam"}
     contained, matcher = row(found, CONTAINMENT), row(found, "a")
-    assert (contained["n"], contained["yes"], contained["accuracy"]) == (3, 1, pytest.approx(1 / 3))
+    assert (contained["n"], contained["yes"], contained["accuracy"]) == (
+        3,
+        1,
+        pytest.approx(1 / 3),
+    )
     assert (matcher["n"], matcher["yes"]) == (3, 2)
     found = table(of_beams("a", [False], [True, None], [False, None]), seen=BEAMS)
     line = row(found, "a")
     assert (line["n"], line["unjudged"], line["yes"]) == (2, 1, 2)
-    assert line["reason"].startswith("1 items have no verdict: run resurface match with the same matchers again")
+    assert line["reason"].startswith(
+        "1 items have no verdict: run resurface match with the same matchers again"
+    )
 
 
 def test_matchers_are_compared_on_single_beams_and_with_containment_on_items():
@@ -130,69 +206,135 @@ def test_matchers_are_compared_on_single_beams_and_with_containment_on_items():
     other = of_beams("b", [False, False], [True, False], [False, False])
     found = fivefold(one, other, seen=BEAMS)
     line = row(found, "a", "b")
-    # six beams; yes of a 3, of b 1; equal on 4: p = 4/12, p_e = 1/9 + 4/9, pi = (6/9 - 5/9) / (4/9)
-    assert (line["n"], line["unjudged"], line["agreement"]) == (30, 0, pytest.approx(4 / 6))
+    # six beams; yes of a 3, of b 1; equal on 4: p = 4/12, p_e = 1/9 + 4/9, pi = (6/9 -
+    # 5/9) / (4/9)
+    assert (line["n"], line["unjudged"], line["agreement"]) == (
+        30,
+        0,
+        pytest.approx(4 / 6),
+    )
     assert line["scott_pi"] == pytest.approx(1 / 4)
     line = row(found, CONTAINMENT, "a")
-    # items: containment 1, matcher 1 and 2, of three: p = 3/6, p_e = 1/2, pi = (2/3 - 1/2) / (1/2)
-    assert (line["n"], line["agreement"], line["scott_pi"]) == (15, pytest.approx(2 / 3), pytest.approx(1 / 3))
+    # items: containment 1, matcher 1 and 2, of three: p = 3/6, p_e = 1/2, pi = (2/3 -
+    # 1/2) / (1/2)
+    assert (line["n"], line["agreement"], line["scott_pi"]) == (
+        15,
+        pytest.approx(2 / 3),
+        pytest.approx(1 / 3),
+    )
     few = table(of_beams("a", [False], [True, True], [False, False]), seen=BEAMS)
     assert "resurface match --all" in row(few, CONTAINMENT, "a")["reason"]
 
 
 def test_every_generated_format_that_was_judged_has_rows_and_samples_are_of_the_runs_own_seed():
-    parts = [records("dense", SEEN, form=form) for form in ("open", "shown", "one_shot")]
+    parts = [
+        records("dense", SEEN, form=form) for form in ("open", "shown", "one_shot")
+    ]
     everything = dict.fromkeys(("english/3", "english/4", "korean/6", "korean/7"), True)
-    verdicts = [judged("a", "dense", everything, form=form) for form in ("open", "one_shot")]
-    found = TABLES["matching"].fill(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))).frame
+    verdicts = [
+        judged("a", "dense", everything, form=form) for form in ("open", "one_shot")
+    ]
+    found = (
+        TABLES["matching"]
+        .fill(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))
+        .frame
+    )
     assert found["format"].unique().tolist() == ["open", "one_shot"]
     pooled = found.query("language == 'all' and grader == 'a' and format == 'one_shot'")
     assert pooled["accuracy"].tolist() == [1.0]
-    verdicts = [judged("a", "dense", {"english/1": [bool(seed)] * 2}, probe="sample", seed=seed) for seed in (0, 1)]
+    verdicts = [
+        judged("a", "dense", {"english/1": [bool(seed)] * 2}, probe="sample", seed=seed)
+        for seed in (0, 1)
+    ]
     drawn = Seen(samples=[False, False])
     of_run = records("dense", numbered(english=[replace(drawn, greedy=False)]))
     parts = [of_run, records("dense", numbered(english=[drawn]), seed=1)]
-    found = TABLES["matching"].frame(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))
+    found = TABLES["matching"].frame(
+        Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))
+    )
     assert row(found, "a")["yes"] == 0
 
 
-def controlled(matcher: str, accepted: int, denied: int, language: str = "english") -> pd.DataFrame:
-    """Ten control pairs that match, of which so many are accepted, and ten that do not, of which so many are denied."""
-    said = [("same", number < accepted) for number in range(10)] + [("other", number >= denied) for number in range(10)]
+def controlled(
+    matcher: str, accepted: int, denied: int, language: str = "english"
+) -> pd.DataFrame:
+    """Ten control pairs that match, of which so many are accepted, and ten that do
+    not, of which so many are denied."""
+    said = [("same", number < accepted) for number in range(10)] + [
+        ("other", number >= denied) for number in range(10)
+    ]
     rows = [
-        {"control": control, "verdict": verdict, "item_id": f"{control} {number}", "response": "x", "status": "ok"}
+        {
+            "control": control,
+            "verdict": verdict,
+            "item_id": f"{control} {number}",
+            "response": "x",
+            "status": "ok",
+        }
         for number, (control, verdict) in enumerate(said)
     ]
     return pd.DataFrame(rows).assign(task="t", matcher=matcher, language=language)
 
 
 def test_accuracies_without_the_error_of_a_matcher_or_of_the_panels_majority():
-    """3 of 7 items contain the answer, 2 of 4 are accepted: (1/2 + 8/10 - 1) / (9/10 + 8/10 - 1) = 3/7 are right."""
+    """3 of 7 items contain the answer, 2 of 4 are accepted: (1/2 + 8/10 - 1) / (9/10
+    + 8/10 - 1) = 3/7 are right."""
     found = table(of_failures("a", 3, 4), controls=controlled("a", 9, 8))
     line = row(found, "a")
     assert line["accuracy"] == pytest.approx(5 / 7)
     assert line["corrected"] == pytest.approx(3 / 7 + 4 / 7 * 3 / 7)
     assert line["corrected_low"] < line["corrected"] < line["corrected_high"]
     assert pd.isna(row(found, CONTAINMENT)["corrected"])
-    assert pd.isna(row(found, "a", language="korean")["corrected"])  # no control pair in that language
-    assert row(found, "a", language="english")["corrected"] == pytest.approx(2 / 4 + 2 / 4 * 1.0)  # 8/7, kept within 1
-    controls = pd.concat([controlled("a", 9, 8), controlled("b", 10, 10), controlled("c", 8, 10)])
-    found = table(of_failures("a", 3, 4), of_failures("b", 3), of_failures("c", 3, 4), controls=controls)
-    # of the ten that match, the majority accepts 9 (a and b); of the others it accepts none
-    assert row(found, PANEL)["corrected"] == pytest.approx(3 / 7 + 4 / 7 * (2 / 4) / 0.9)
+    # no control pair in that language
+    assert pd.isna(row(found, "a", language="korean")["corrected"])
+    # 8/7, kept within 1
+    assert row(found, "a", language="english")["corrected"] == pytest.approx(
+        2 / 4 + 2 / 4 * 1.0
+    )
+    controls = pd.concat(
+        [controlled("a", 9, 8), controlled("b", 10, 10), controlled("c", 8, 10)]
+    )
+    found = table(
+        of_failures("a", 3, 4),
+        of_failures("b", 3),
+        of_failures("c", 3, 4),
+        controls=controls,
+    )
+    # of the ten that match, the majority accepts 9 (a and b); of the others it accepts
+    # none
+    assert row(found, PANEL)["corrected"] == pytest.approx(
+        3 / 7 + 4 / 7 * (2 / 4) / 0.9
+    )
     seen = {f"english/{i}": Seen(samples=[False, False]) for i in range(4)}
-    verdicts = judged("a", "dense", {key: [True, False] for key in seen}, probe="sample")
+    verdicts = judged(
+        "a", "dense", {key: [True, False] for key in seen}, probe="sample"
+    )
     line = row(table(verdicts, seen=seen, controls=controlled("a", 9, 8)), "a")
     assert line["accuracy"] == 1.0
     assert pd.isna(line["corrected"])
 
 
 def test_an_unfit_matcher_is_named_and_loses_its_vote_where_that_is_asked():
-    verdicts = (of_failures("a", 3, 4), of_failures("b", 3, 4), of_failures("c"), of_failures("d"))
-    controls = pd.concat([controlled(name, right, 10) for name, right in zip("abcd", (10, 10, 0, 0), strict=True)])
-    whole, fit = (table(*verdicts, controls=controls, fit_only=fit_only) for fit_only in (False, True))
+    verdicts = (
+        of_failures("a", 3, 4),
+        of_failures("b", 3, 4),
+        of_failures("c"),
+        of_failures("d"),
+    )
+    controls = pd.concat(
+        [
+            controlled(name, right, 10)
+            for name, right in zip("abcd", (10, 10, 0, 0), strict=True)
+        ]
+    )
+    whole, fit = (
+        table(*verdicts, controls=controls, fit_only=fit_only)
+        for fit_only in (False, True)
+    )
     assert row(whole, PANEL)["yes"] == 3  # two against two is a no
-    assert row(whole, "c")["reason"].startswith("unfit as a judge: it accepts 0 of 10 right answers; not corrected")
+    assert row(whole, "c")["reason"].startswith(
+        "unfit as a judge: it accepts 0 of 10 right answers; not corrected"
+    )
     assert row(fit, PANEL)["yes"] == 5
     assert "it has no vote in the panel" in row(fit, "c")["reason"]
     assert pd.isna(row(fit, "a")["reason"])

@@ -16,16 +16,24 @@ RIGHT, WRONG = Seen(greedy=True), Seen(greedy=False)
 
 
 def seen(pattern: str) -> dict[str, Seen]:
-    """r: right, w: wrong, e: the engine failed, x: excluded; one item each, .: not asked."""
+    """r: right, w: wrong, e: the engine failed, x: excluded; one item each, .: not
+    asked."""
     known = {"r": RIGHT, "w": WRONG, "e": Seen(greedy=False, status="engine_error")}
     known["x"] = Seen(greedy=False, status="excluded")
-    return {f"english/{i}": known[letter] for i, letter in enumerate(pattern) if letter != "."}
+    return {
+        f"english/{i}": known[letter]
+        for i, letter in enumerate(pattern)
+        if letter != "."
+    }
 
 
 def overlaps(given: dict[str, dict[str, Seen]]) -> pd.DataFrame:
-    return tables(*(records(name, each, base=None if name == "dense" else "dense") for name, each in given.items()))[
-        "overlap"
-    ]
+    return tables(
+        *(
+            records(name, each, base=None if name == "dense" else "dense")
+            for name, each in given.items()
+        )
+    )["overlap"]
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +45,26 @@ def case():
 def test_error_consistency_by_hand_of_all_items_and_of_what_there_was_to_lose(case):
     """a and b on ten kinds of items, five of each, of which a has 4 right and b 3."""
     row = only(case, checkpoint="a", other="b", among=ALL)
-    # right in both: 0, 1; wrong in both: 3, 4, 6, 7, 8; a alone right: 2, 9; b alone right: 5
-    assert row[["n", "both_wrong", "wrong_here", "wrong_there"]].tolist() == [50, 25, 5, 10]
+    # right in both: 0, 1; wrong in both: 3, 4, 6, 7, 8; a alone right: 2, 9; b alone
+    # right: 5
+    assert row[["n", "both_wrong", "wrong_here", "wrong_there"]].tolist() == [
+        50,
+        25,
+        5,
+        10,
+    ]
     assert row["observed"] == pytest.approx(7 / 10)
     assert row["expected"] == pytest.approx(0.4 * 0.3 + 0.6 * 0.7)
     assert row["kappa"] == pytest.approx((0.7 - 0.54) / (1 - 0.54))
     assert row["kappa_low"] < row["kappa"] < row["kappa_high"]
     assert row[["engine_error", "excluded", "unpaired"]].tolist() == [5, 0, 0]
     assert row["measure"] == "error consistency"
-    # The base has 0 to 5 right, and 10, on which a failed: a loses 3, 4, 5, b loses 2, 3, 4.
+    # The base has 0 to 5 right, and 10, on which a failed: a loses 3, 4, 5, b loses 2,
+    # 3, 4.
     row = only(case, checkpoint="a", other="b", among=LOST)
-    assert row[["n", "both_wrong", "wrong_here", "wrong_there", "engine_error"]].tolist() == [30, 10, 5, 5, 5]
+    assert row[
+        ["n", "both_wrong", "wrong_here", "wrong_there", "engine_error"]
+    ].tolist() == [30, 10, 5, 5, 5]
     assert row["kappa"] == pytest.approx((4 / 6 - 1 / 2) / (1 / 2))
     assert set(case[case["among"] == ALL]["checkpoint"]) == {"dense", "a"}
     assert len(case) == 3 + 1  # the base itself lost nothing
@@ -56,7 +73,8 @@ def test_error_consistency_by_hand_of_all_items_and_of_what_there_was_to_lose(ca
 @pytest.mark.parametrize(
     ("first", "second", "few"),
     [
-        ("r" * 39 + "w", "r" * 39 + "w", "wrong"),  # one shared wrong item of 40 would be a kappa of 1
+        # one shared wrong item of 40 would be a kappa of 1
+        ("r" * 39 + "w", "r" * 39 + "w", "wrong"),
         ("r" * 30 + "w" * 10, "r" * 36 + "w" * 4, "wrong"),
         ("w" * 36 + "r" * 4, "w" * 30 + "r" * 10, "right"),
         ("r" * 40, "r" * 40, "wrong"),
@@ -64,7 +82,12 @@ def test_error_consistency_by_hand_of_all_items_and_of_what_there_was_to_lose(ca
     ],
 )
 def test_a_kappa_needs_five_items_of_either_outcome_in_both(first, second, few):
-    row = only(pair(seen(first), seen(second))["overlap"], checkpoint="dense", other="p", among=ALL)
+    row = only(
+        pair(seen(first), seen(second))["overlap"],
+        checkpoint="dense",
+        other="p",
+        among=ALL,
+    )
     agreed = sum(one == other for one, other in zip(first, second, strict=True))
     assert row["observed"] == pytest.approx(agreed / 40)
     if few is None:
@@ -79,14 +102,19 @@ def test_what_only_one_was_asked_or_could_not_be_asked_is_counted():
     found = pair(seen("rwrwx.r"), seen("rwwwrr."), dtype="bfloat16")["overlap"]
     row = only(found, checkpoint="dense", other="p")
     assert row[["n", "excluded", "engine_error", "unpaired"]].tolist() == [4, 1, 0, 2]
-    assert "p: not comparable with the base: dtype float32 against bfloat16" in row["reason"]
+    assert (
+        "p: not comparable with the base: dtype float32 against bfloat16"
+        in row["reason"]
+    )
 
 
 def answers(rng: np.random.Generator, many: int, ability: float) -> dict[str, Seen]:
     gone = rng.random(many) < 0.05
     right = rng.random(many) < ability
     return {
-        f"{('english', 'korean')[i % 2]}/{i}": Seen(greedy=bool(right[i]), status="engine_error" if gone[i] else "ok")
+        f"{('english', 'korean')[i % 2]}/{i}": Seen(
+            greedy=bool(right[i]), status="engine_error" if gone[i] else "ok"
+        )
         for i in range(many)
     }
 
@@ -97,10 +125,13 @@ def chosen(*scores: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
 
 
 def choices(**given: dict[str, tuple[float, ...]]) -> pd.DataFrame:
-    """The table of checkpoints' choices; the gold option stands last on disk, where its number is not 0."""
+    """The table of checkpoints' choices; the gold option stands last on disk, where
+    its number is not 0."""
     parts = []
     for name, scores in given.items():
-        options = {key: Seen(choice=True, options=len(each)) for key, each in scores.items()}
+        options = {
+            key: Seen(choice=True, options=len(each)) for key, each in scores.items()
+        }
         made = records(name, options, base=None if name == "dense" else "dense")
         for key, each in scores.items():
             here = (made["item_id"] == key.split("/")[1]).to_numpy()
@@ -111,10 +142,13 @@ def choices(**given: dict[str, tuple[float, ...]]) -> pd.DataFrame:
 
 
 def test_capa_by_hand_where_the_same_wrong_option_is_agreement():
-    """Five items each of two and of three options: p = (1/2, 1/2), (1/4, 1/2, 1/4); q = (1/4, 3/4), (1/2, 1/4, 1/4)."""
+    """Five items each of two and of three options: p = (1/2, 1/2), (1/4, 1/2, 1/4);
+    q = (1/4, 3/4), (1/2, 1/4, 1/4)."""
     log = np.log
     dense = chosen(*[(log(3), log(3)), (log(1), log(2), log(1))] * 5)
-    found = choices(dense=dense, p=chosen(*[(log(1), log(3)), (log(2), log(1), log(1))] * 5))
+    found = choices(
+        dense=dense, p=chosen(*[(log(1), log(3)), (log(2), log(1), log(1))] * 5)
+    )
     row = only(found, checkpoint="dense", measure=CAPA)
     assert row["observed"] == pytest.approx((1 / 2 + (2 + 2 + 1) / 16) / 2)
     right, other = (1 / 2 + 1 / 4) / 2, (1 / 4 + 1 / 2) / 2
@@ -123,18 +157,34 @@ def test_capa_by_hand_where_the_same_wrong_option_is_agreement():
     assert row["kappa"] == pytest.approx((row["observed"] - expected) / (1 - expected))
     errors = only(found, checkpoint="dense", measure=ERRORS)
     # a tie is wrong: dense has none right; p is right on the second
-    assert errors[["probe", "n", "both_wrong", "wrong_here"]].tolist() == ["choice", 10, 5, 5]
+    assert errors[["probe", "n", "both_wrong", "wrong_here"]].tolist() == [
+        "choice",
+        10,
+        5,
+        5,
+    ]
     sure, unsure = (-9.0, 0.0, -9.0, -9.0), (-9.0, -9.0, 0.0, -9.0)
-    found = choices(dense=chosen(*[sure] * 5), same=chosen(*[sure] * 5), another=chosen(*[unsure] * 5))
-    kappas = found.query("checkpoint == 'dense' and measure == 'CAPA'").set_index("other")["kappa"]
+    found = choices(
+        dense=chosen(*[sure] * 5),
+        same=chosen(*[sure] * 5),
+        another=chosen(*[unsure] * 5),
+    )
+    kappas = found.query("checkpoint == 'dense' and measure == 'CAPA'").set_index(
+        "other"
+    )["kappa"]
     assert kappas["same"] > 0.99
     assert kappas["another"] < 0
 
 
 def test_the_page_shows_the_ends_and_the_file_all():
     rng = np.random.default_rng(4)
-    every = overlaps({"dense": answers(rng, 60, 0.8)} | {f"p{number}": answers(rng, 60, 0.5) for number in range(8)})
-    whole, shown = (each[each["among"] == ALL] for each in (every, overlap.TABLE.page(every)))
+    every = overlaps(
+        {"dense": answers(rng, 60, 0.8)}
+        | {f"p{number}": answers(rng, 60, 0.5) for number in range(8)}
+    )
+    whole, shown = (
+        each[each["among"] == ALL] for each in (every, overlap.TABLE.page(every))
+    )
     assert len(whole) == 9 * 8 / 2
     assert len(shown) == 10
     ordered = whole["kappa"].sort_values(ascending=False).tolist()
@@ -143,12 +193,24 @@ def test_the_page_shows_the_ends_and_the_file_all():
 
 def subject(name: str, **setting: object) -> Subject:
     nothing = dict.fromkeys(("base", "method", "pattern", "sparsity", "calibration"))
-    return Subject(**(nothing | {"checkpoint": name, "weights_digest": name, "task": "tydiqa"} | setting))
+    return Subject(
+        **(
+            nothing
+            | {"checkpoint": name, "weights_digest": name, "task": "tydiqa"}
+            | setting
+        )
+    )
 
 
 def grid(methods: int, sparsities: int) -> list[Subject]:
     made = [
-        subject(f"m{method}-{level}", base="dense", method=f"m{method}", pattern="unstructured", sparsity=level / 1000)
+        subject(
+            f"m{method}-{level}",
+            base="dense",
+            method=f"m{method}",
+            pattern="unstructured",
+            sparsity=level / 1000,
+        )
         for method in range(methods)
         for level in range(sparsities)
     ]
@@ -157,22 +219,41 @@ def grid(methods: int, sparsities: int) -> list[Subject]:
 
 def test_every_pair_up_to_a_number_and_then_the_nearest_as_among_all(monkeypatch):
     found = partners(grid(9, 11))
-    assert [(one, other) for one, others in enumerate(found) for other in others] == list(combinations(range(100), 2))
+    assert [
+        (one, other) for one, others in enumerate(found) for other in others
+    ] == list(combinations(range(100), 2))
     subjects = grid(4, 250)
-    pairs = {(one, other) for one, others in enumerate(partners(subjects)) for other in others}
-    named = {(subjects[one].checkpoint, subjects[other].checkpoint) for one, other in pairs}
+    pairs = {
+        (one, other)
+        for one, others in enumerate(partners(subjects))
+        for other in others
+    }
+    named = {
+        (subjects[one].checkpoint, subjects[other].checkpoint) for one, other in pairs
+    }
     assert all(one < other for one, other in pairs)
     assert {other for one, other in pairs if one == 0} == set(range(1, 1001))
-    assert {("m1-7", f"m1-{level}") for level in range(8, 13)} <= named  # the same method, a little sparser
-    assert {(f"m{one}-7", f"m{other}-7") for one, other in combinations(range(4), 2)} <= named  # other methods
+    # the same method, a little sparser
+    assert {("m1-7", f"m1-{level}") for level in range(8, 13)} <= named
+    # other methods
+    assert {
+        (f"m{one}-7", f"m{other}-7") for one, other in combinations(range(4), 2)
+    } <= named
     assert ("m1-7", "m1-13") not in named
     assert len(pairs) <= 1000 * (1 + 2 * overlap.NEAR)
     monkeypatch.setattr(overlap, "ALL_PAIRS", 3)
-    several = [subject("a"), subject("b"), subject("p", base="a"), subject("q", base="b")]
+    several = [
+        subject("a"),
+        subject("b"),
+        subject("p", base="a"),
+        subject("q", base="b"),
+    ]
     assert partners(several) == [[1, 2], [3], [], []]
     assert partners(several[:3]) == [[1, 2], [2], []]
     rng = np.random.default_rng(5)
-    given = {"dense": answers(rng, 40, 0.8)} | {f"p{number}": answers(rng, 40, 0.5) for number in range(6)}
+    given = {"dense": answers(rng, 40, 0.8)} | {
+        f"p{number}": answers(rng, 40, 0.5) for number in range(6)
+    }
     whole = overlaps(given)
     monkeypatch.setattr(overlap, "ALL_PAIRS", 6)
     monkeypatch.setattr(overlap, "NEAR", 2)
@@ -183,4 +264,6 @@ def test_every_pair_up_to_a_number_and_then_the_nearest_as_among_all(monkeypatch
     beside = fewer.merge(whole, on=key, suffixes=("", "_whole"), validate="one_to_one")
     assert len(beside) == len(fewer) == 6 + 2 * (5 + 4)
     for name in set(whole) - {*key, "reason"}:
-        pd.testing.assert_series_equal(beside[name], beside[f"{name}_whole"], check_names=False)
+        pd.testing.assert_series_equal(
+            beside[name], beside[f"{name}_whole"], check_names=False
+        )

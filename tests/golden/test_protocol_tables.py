@@ -13,22 +13,48 @@ from tests.support.tables import only, pair, tables
 
 
 def said(*answers: int, language: str = "english") -> dict[str, Seen]:
-    return {f"{language}/{number}": Seen(greedy=bool(hit)) for number, hit in enumerate(answers)}
+    return {
+        f"{language}/{number}": Seen(greedy=bool(hit))
+        for number, hit in enumerate(answers)
+    }
 
 
 def test_hard_distractors_beside_the_standard_ones():
-    known, unsaid = Seen(greedy=True, choice=True, hard=True), Seen(greedy=False, choice=True)
-    # Item 4 is not known among hard distractors, so not compared; hard_choice did not run on item 5.
-    dense = numbered(english=[known, known, known, replace(known, hard=False), Seen(greedy=True, choice=True)])
+    known, unsaid = (
+        Seen(greedy=True, choice=True, hard=True),
+        Seen(greedy=False, choice=True),
+    )
+    # Item 4 is not known among hard distractors, so not compared; hard_choice did not
+    # run on item 5.
+    dense = numbered(
+        english=[
+            known,
+            known,
+            known,
+            replace(known, hard=False),
+            Seen(greedy=True, choice=True),
+        ]
+    )
     # mc_only both ways; with standard distractors alone; not; a tie is wrong.
-    own = [replace(unsaid, hard=True), replace(unsaid, hard=False), known, replace(unsaid, hard="tie"), unsaid]
+    own = [
+        replace(unsaid, hard=True),
+        replace(unsaid, hard=False),
+        known,
+        replace(unsaid, hard="tie"),
+        unsaid,
+    ]
     found = pair(dense, numbered(english=own))["hard_distractors"]
     row = only(found, checkpoint="p", language="all")
     assert (row["n"], row["standard_accuracy"], row["hard_accuracy"]) == (4, 1.0, 0.5)
     assert row["difference"] == -0.5
-    # standard alone is right on items 2 and 4: two-sided exact McNemar of 0 against 2 is 2 * (1/2)^2
+    # standard alone is right on items 2 and 4: two-sided exact McNemar of 0 against 2
+    # is 2 * (1/2)^2
     assert row["mcnemar_p"] == pytest.approx(0.5)
-    assert (row["known"], row["standard_dissociation"], row["hard_dissociation"]) == (3, 2 / 3, 1 / 3)
+    assert (row["known"], row["standard_dissociation"], row["hard_dissociation"]) == (
+        3,
+        2 / 3,
+        1 / 3,
+    )
     assert row["dissociation_difference"] == pytest.approx(-1 / 3)
     own = only(found, checkpoint="dense", language="all")
     assert (own["n"], own["hard_accuracy"]) == (4, 0.75)
@@ -36,26 +62,43 @@ def test_hard_distractors_beside_the_standard_ones():
 
 
 def test_choice_by_the_kind_of_the_distractors():
-    """Golds are years. The base picks all of them; the checkpoint only those that stand among names."""
+    """Golds are years. The base picks all of them; the checkpoint only those that
+    stand among names."""
     among = {
         "all": ("1990", "1812", "1756", "1402"),
         "some": ("1990", "Nile", "1812", "Po"),
         "none": ("1990", "Nile", "Po", "water"),
     }
-    picked = {"all": (True, False, False, False), "some": (True, False), "none": (True, True, True)}
+    picked = {
+        "all": (True, False, False, False),
+        "some": (True, False),
+        "none": (True, True, True),
+    }
     dense, pruned = {}, {}
     for kind, hits in picked.items():
         for number, hit in enumerate(hits):
             language = "swahili" if kind == "some" else "english"
-            dense[f"{language}/{kind}{number}"] = Seen(choice=True, option_texts=among[kind])
-            pruned[f"{language}/{kind}{number}"] = Seen(choice=hit, option_texts=among[kind])
-    failed = Seen(choice=True, option_texts=among["all"], status="engine_error", why="out of memory")
+            dense[f"{language}/{kind}{number}"] = Seen(
+                choice=True, option_texts=among[kind]
+            )
+            pruned[f"{language}/{kind}{number}"] = Seen(
+                choice=hit, option_texts=among[kind]
+            )
+    failed = Seen(
+        choice=True,
+        option_texts=among["all"],
+        status="engine_error",
+        why="out of memory",
+    )
     pruned["english/all3"] = failed
     found = pair(dense, pruned)["distractors"]
-    own = found[(found["checkpoint"] == "p") & (found["language"] == "all")].set_index("same_kind")
+    own = found[(found["checkpoint"] == "p") & (found["language"] == "all")].set_index(
+        "same_kind"
+    )
     assert own.index.tolist() == ["all", "some", "none"]
     assert own["n"].tolist() == own["n_paired"].tolist() == [3, 2, 3]
-    assert own["engine_error"].tolist() == [1, 1, 1]  # a failed item has no options to sort it by
+    # a failed item has no options to sort it by
+    assert own["engine_error"].tolist() == [1, 1, 1]
     assert own["accuracy"].tolist() == pytest.approx([1 / 3, 1 / 2, 1])
     assert own["base_accuracy"].tolist() == [1, 1, 1]
     assert own["drop"].tolist() == pytest.approx([2 / 3, 1 / 2, 0])
@@ -86,24 +129,35 @@ def test_zero_shot_is_the_capped_open_prompt_where_it_was_asked():
     assert row[["zero_shot_dense", "zero_shot_pruned", "one_shot_dense", "one_shot_pruned"]].tolist() == [
         0.75, 0.25, 1.0, 0.75,
     ]  # fmt: skip
-    assert (row["zero_shot_gap"], row["one_shot_gap"], row["repaired"]) == (0.5, 0.25, 0.25)
-    assert (row["zero_shot_mcnemar_p"], row["one_shot_mcnemar_p"]) == (0.5, 1.0)  # 2 against 0; 1 against 0
+    assert (row["zero_shot_gap"], row["one_shot_gap"], row["repaired"]) == (
+        0.5,
+        0.25,
+        0.25,
+    )
+    # 2 against 0; 1 against 0
+    assert (row["zero_shot_mcnemar_p"], row["one_shot_mcnemar_p"]) == (0.5, 1.0)
     row = only(tables(parts["open"], parts["one_shot"])["one_shot"], language="all")
     assert (row["zero_shot_format"], row["zero_shot_gap"]) == ("open", 1.0)
 
 
 def test_samples_under_other_seeds_leave_the_other_probes_alone():
-    """The run's seed is 3; samples were drawn under 1, 2 and 3 as well: greedy stands under 3 only."""
+    """The run's seed is 3; samples were drawn under 1, 2 and 3 as well: greedy
+    stands under 3 only."""
     known = {key: Seen(greedy=said, choice=True, samples=[True]) for key, said in
              (("english/1", False), ("english/2", False), ("english/3", True), ("english/4", False))}  # fmt: skip
     parts = [records("dense", known, seed=3)]
     for seed, hits in ((1, (1, 0, 1, 0)), (2, (0, 0, 0, 0))):
-        drawn = {key: Seen(samples=[bool(hit)]) for key, hit in zip(known, hits, strict=True)}
+        drawn = {
+            key: Seen(samples=[bool(hit)]) for key, hit in zip(known, hits, strict=True)
+        }
         parts.append(records("dense", drawn, seed=seed))
     found = tables(pd.concat(parts))
     assert only(found["accuracy"], probe="greedy", language="all")["accuracy"] == 0.25
-    row = only(found["recovery"], population="greedy_failures", probe="sample", language="all")
-    assert (row["n"], row["hits"]) == (3, 3)  # the run's own seed: its samples of items 1, 2 and 4 all hit
+    row = only(
+        found["recovery"], population="greedy_failures", probe="sample", language="all"
+    )
+    # the run's own seed: its samples of items 1, 2 and 4 all hit
+    assert (row["n"], row["hits"]) == (3, 3)
     seeds = only(found["recovery_seeds"], language="all")
     assert seeds[["seeds", "n_min", "n_max"]].tolist() == [3, 3, 3]
     # among the three failures: 1/3 under seed 1, 0 under seed 2, 1 under seed 3
@@ -121,7 +175,9 @@ def test_samples_under_other_seeds_leave_the_other_probes_alone():
     ],
 )
 def test_the_kind_of_a_calibration_is_in_its_name(kind, sources):
-    assert {source: kind_of(source) for source in sources} == dict.fromkeys(sources, kind)
+    assert {source: kind_of(source) for source in sources} == dict.fromkeys(
+        sources, kind
+    )
 
 
 def test_per_language_calibration_asks_each_language_of_its_own_checkpoint():
@@ -133,14 +189,26 @@ def test_per_language_calibration_asks_each_language_of_its_own_checkpoint():
             ("en", "swahili", "wikipedia:en"), ("sw", "english", "wikipedia:swahili"), ("c4", "swahili", "c4"),
         )
     )  # fmt: skip
-    en, sw = en.assign(sparsity=0.4977, requested_sparsity=0.5), sw.assign(requested_sparsity=0.5)
+    en, sw = (
+        en.assign(sparsity=0.4977, requested_sparsity=0.5),
+        sw.assign(requested_sparsity=0.5),
+    )
     found = tables(records("dense", dense), en, sw, c4)["calibration"]
-    kinds = found.drop_duplicates("checkpoint").set_index("checkpoint")["kind"].to_dict()
+    kinds = (
+        found.drop_duplicates("checkpoint").set_index("checkpoint")["kind"].to_dict()
+    )
     together = "wanda-0.5 per language"
-    assert kinds == {"c4": "english", "en": "english", "sw": "per_language", together: "per_language"}
+    assert kinds == {
+        "c4": "english",
+        "en": "english",
+        "sw": "per_language",
+        together: "per_language",
+    }
     row = only(found, checkpoint=together, language="mean")
-    assert (row["open_accuracy"], row["n"]) == (1.0, 2)  # english from en, swahili from sw
-    assert row["reason"].startswith("unweighted mean over 2 of 3 languages;")  # nothing was calibrated on Thai
+    # english from en, swahili from sw
+    assert (row["open_accuracy"], row["n"]) == (1.0, 2)
+    # nothing was calibrated on Thai
+    assert row["reason"].startswith("unweighted mean over 2 of 3 languages;")
     assert only(found, checkpoint="c4", language="swahili")["choice_minus_open"] == 1.0
 
 
@@ -155,7 +223,9 @@ def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
     known = numbered(english=[Seen(greedy=True, choice=True)] * 2)
     parts = [
         records("dense", known),
-        records("p", {**known, "english/2": Seen(greedy=False, choice=True)}, base="dense"),
+        records(
+            "p", {**known, "english/2": Seen(greedy=False, choice=True)}, base="dense"
+        ),
         records("dense", windows((-20.0, 10), (-4.0, 2)), **TEXT),
         records("p", windows((-30.0, 10), (-6.0, 2)), base="dense", **TEXT),
     ]
@@ -175,7 +245,11 @@ def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
     frame = reduce_records(records("m", windows((0.0, 0), (-1.0, 1)), **TEXT))
     assert frame["perplexity_status"].tolist() == ["engine_error", "ok"]
     row = only(TABLES["perplexity"].fill(Inputs(frame)).frame)
-    assert (row["n"], row["engine_error"], row["perplexity"]) == (1, 1, pytest.approx(math.e))
+    assert (row["n"], row["engine_error"], row["perplexity"]) == (
+        1,
+        1,
+        pytest.approx(math.e),
+    )
 
 
 def test_items_asked_of_one_side_only_are_counted():
@@ -184,14 +258,20 @@ def test_items_asked_of_one_side_only_are_counted():
     found = pair(dense, pruned)
     for name in ("fates", "pr_gap"):
         row = only(found[name], language="all")
-        assert (row["n"], row["unpaired"]) == (2, 3)  # 0 and 1 in the dense, 4 in the pruned
+        # 0 and 1 in the dense, 4 in the pruned
+        assert (row["n"], row["unpaired"]) == (2, 3)
 
 
 def test_holm_corrects_every_family_over_its_checkpoints():
-    dense = {f"english/{i}": Seen(greedy=True, choice=True, beams=[True]) for i in range(8)}
+    dense = {
+        f"english/{i}": Seen(greedy=True, choice=True, beams=[True]) for i in range(8)
+    }
     parts = [records("dense", dense)]
     for name, kept in (("a", 0), ("b", 1)):
-        pruned = {f"english/{i}": Seen(greedy=i < kept, choice=True, beams=[i < kept]) for i in range(8)}
+        pruned = {
+            f"english/{i}": Seen(greedy=i < kept, choice=True, beams=[i < kept])
+            for i in range(8)
+        }
         parts.append(records(name, pruned, base="dense"))
     found = tables(*parts)
     for frame, where in (
@@ -199,6 +279,9 @@ def test_holm_corrects_every_family_over_its_checkpoints():
         (found["ladder"], {"rung": "open"}),
         (found["recovery"], {"probe": "beam", "population": "all_items"}),
     ):
-        a, b = (only(frame, checkpoint=name, language="all", **where) for name in ("a", "b"))
-        assert (a["mcnemar_p"], b["mcnemar_p"]) == pytest.approx((2 / 2**8, 2 / 2**7))  # 8 and 7 discordant, one way
+        a, b = (
+            only(frame, checkpoint=name, language="all", **where) for name in ("a", "b")
+        )
+        # 8 and 7 discordant, one way
+        assert (a["mcnemar_p"], b["mcnemar_p"]) == pytest.approx((2 / 2**8, 2 / 2**7))
         assert (a["holm_p"], b["holm_p"]) == pytest.approx((4 / 2**8, 2 / 2**7))

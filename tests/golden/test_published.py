@@ -1,4 +1,5 @@
-"""The paper's numbers stand beside ours where the setting is the paper's, and nowhere else."""
+"""The paper's numbers stand beside ours where the setting is the paper's, and
+nowhere else."""
 
 import copy
 
@@ -18,13 +19,33 @@ RUN = {
 
 @pytest.fixture(scope="module")
 def found():
-    known = Seen(greedy=True, choice=True, rank=1, margin=0.0, beams=[True], samples=[True])
-    silent = Seen(greedy=False, choice=True, rank=4, margin=-1.0, beams=[True], samples=[False])
-    dense = {f"{language}/{i}": known for language in ("english", "swahili") for i in range(4)}
+    known = Seen(
+        greedy=True, choice=True, rank=1, margin=0.0, beams=[True], samples=[True]
+    )
+    silent = Seen(
+        greedy=False, choice=True, rank=4, margin=-1.0, beams=[True], samples=[False]
+    )
+    dense = {
+        f"{language}/{i}": known
+        for language in ("english", "swahili")
+        for i in range(4)
+    }
     return tables(
         records("dense", dense, task="tydiqa"),
-        records("wanda-0.5", {**dense, "swahili/1": silent}, base="dense", task="tydiqa", calibration="c4"),
-        records("wanda-0.5-mine", {**dense, "swahili/1": silent}, base="dense", task="tydiqa", calibration="text:x"),
+        records(
+            "wanda-0.5",
+            {**dense, "swahili/1": silent},
+            base="dense",
+            task="tydiqa",
+            calibration="c4",
+        ),
+        records(
+            "wanda-0.5-mine",
+            {**dense, "swahili/1": silent},
+            base="dense",
+            task="tydiqa",
+            calibration="text:x",
+        ),
     )
 
 
@@ -37,7 +58,10 @@ def test_the_papers_numbers_stand_beside_ours_and_each_has_a_cell(found):
     assert row["source"] == "arXiv:2606.17609v1, section 3.1"
     row = only(made, table="rank", cell="mc_only, own")
     assert (row["paper"], row["ours"]) == (3.5, 4.0)
-    assert only(made, table="accuracy", checkpoint="dense", cell="open, greedy")["paper"] == 0.469
+    assert (
+        only(made, table="accuracy", checkpoint="dense", cell="open, greedy")["paper"]
+        == 0.469
+    )
     assert only(made, table="pr_gap")["paper"] == 0.14
     for entry in paper()["values"]:
         frame = found[entry["table"]]
@@ -64,18 +88,33 @@ def test_another_setting_is_not_compared(found, field, value):
     assert published(found, {}).empty
 
 
-def test_other_distractors_parts_of_the_languages_and_included_sweeps_are_not_mixed(found):
+def test_other_distractors_parts_of_the_languages_and_included_sweeps_are_not_mixed(
+    found,
+):
     for options, count in (("alike", 0), ("any", len(published(found, RUN)))):
-        run = RUN | {"identity": {"task_settings": {"dense": {"tydiqa": {"options": options}}}}}
+        run = RUN | {
+            "identity": {"task_settings": {"dense": {"tydiqa": {"options": options}}}}
+        }
         assert len(published(found, run)) == count
     run = copy.deepcopy(RUN)
     run["config"]["tasks"][0]["languages"] = ["english", "swahili"]
     made = published(found, run)
     assert set(made["language"]) == {"english", "swahili"}
-    chat = {"models": {"phi": "microsoft/Phi-3-mini-4k-instruct"}, "tasks": [{"task": "tydiqa", "chat": True}]}
-    run = {"config": {"models": {}, "tasks": [], "include": [chat, {**RUN["config"], "include": []}]}}
+    chat = {
+        "models": {"phi": "microsoft/Phi-3-mini-4k-instruct"},
+        "tasks": [{"task": "tydiqa", "chat": True}],
+    }
+    run = {
+        "config": {
+            "models": {},
+            "tasks": [],
+            "include": [chat, {**RUN["config"], "include": []}],
+        }
+    }
     assert len(published(found, run)) == len(published(found, RUN)) > 10
-    phi = {name: frame.replace({"base": {"dense": "phi"}}) for name, frame in found.items()}
+    phi = {
+        name: frame.replace({"base": {"dense": "phi"}}) for name, frame in found.items()
+    }
     chat["tasks"][0] |= {"items": 200, "languages": None}
     row = only(published(phi, run), table="fates")
     assert (row["paper"], row["checkpoint"]) == (0.496, "wanda-0.5")
@@ -89,7 +128,8 @@ def test_other_distractors_parts_of_the_languages_and_included_sweeps_are_not_mi
         ({"pattern": "2:4"}, {"dense"}),
         ({"calibration": "wikipedia:en"}, {"dense"}),
         ({"sparsity": 0.4977, "requested_sparsity": 0.6}, {"dense"}),
-        ({"sparsity": 0.4977, "requested_sparsity": 0.5}, {"dense", "wanda-0.5"}),  # what was requested is the paper's
+        # what was requested is the paper's
+        ({"sparsity": 0.4977, "requested_sparsity": 0.5}, {"dense", "wanda-0.5"}),
     ],
 )
 def test_only_the_papers_method_and_sparsity_are_published(found, setting, names):
@@ -101,7 +141,12 @@ CACHED = "/cache/hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46"
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [("Qwen/Qwen3-8B", "Qwen3-8B"), ("/models/qwen3-8b/", "qwen3-8b"), (CACHED, "Qwen3-8B")]
+    ("path", "name"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen3-8B"),
+        ("/models/qwen3-8b/", "qwen3-8b"),
+        (CACHED, "Qwen3-8B"),
+    ],
 )
 def test_a_model_is_named_by_its_hub_id_directory_or_cache_folder(path, name):
     run = {"config": {"models": {"base": path}}}

@@ -1,4 +1,5 @@
-"""No interval of any table leaves its quantity's range, and each begins below its end."""
+"""No interval of any table leaves its quantity's range, and each begins below its
+end."""
 
 import math
 from dataclasses import replace
@@ -49,17 +50,40 @@ SEEN = st.builds(
     prompt=st.just(50),
 )
 # Of one item, what the base and two checkpoints did; and how many such items there are.
-ITEMS = st.lists(st.tuples(SEEN, SEEN, SEEN, st.integers(1, 20)), min_size=1, max_size=5)
-FULL = {"beams": [True, False], "samples": [True, False], "rank": 2, "margin": -1.0, "aligned": 2}
+ITEMS = st.lists(
+    st.tuples(SEEN, SEEN, SEEN, st.integers(1, 20)), min_size=1, max_size=5
+)
+FULL = {
+    "beams": [True, False],
+    "samples": [True, False],
+    "rank": 2,
+    "margin": -1.0,
+    "aligned": 2,
+}
 BOTH = Seen(greedy=True, choice=True, hard=True, fidelity=(0.5, 0.25), **FULL)
-WRONG = replace(BOTH, greedy=False, choice=False, hard=False, rank=3, margin=-2.0, aligned=5, fidelity=(1.0, 0.125))
+WRONG = replace(
+    BOTH,
+    greedy=False,
+    choice=False,
+    hard=False,
+    rank=3,
+    margin=-2.0,
+    aligned=5,
+    fidelity=(1.0, 0.125),
+)
 
 
-INTERVALS = {(table.name, column) for table in TABLES for column in table.columns if column.interval or column.alone}
+INTERVALS = {
+    (table.name, column)
+    for table in TABLES
+    for column in table.columns
+    if column.interval or column.alone
+}
 
 
 def wrong_intervals(items):
-    """Intervals that leave their range or begin above their end, and the intervals that there are."""
+    """Intervals that leave their range or begin above their end, and the intervals
+    that there are."""
     seen = {"dense": {}, "a": {}, "b": {}}
     for *answers, copies in items:
         for _ in range(copies):
@@ -67,10 +91,17 @@ def wrong_intervals(items):
             key = f"{('english', 'thai')[number % 2]}/{number}"
             for checkpoint, answer in zip(seen, answers, strict=True):
                 seen[checkpoint][key] = answer
-    frames = {table.name: table.frame(inputs) for inputs in [whole_inputs(seen)] for table in TABLES}
+    frames = {
+        table.name: table.frame(inputs)
+        for inputs in [whole_inputs(seen)]
+        for table in TABLES
+    }
     wrong, present = [], set()
     for name, column in INTERVALS:
-        low, high = (frames[name][f"{column.name}{end}"].dropna().astype("float64") for end in ("_low", "_high"))
+        low, high = (
+            frames[name][f"{column.name}{end}"].dropna().astype("float64")
+            for end in ("_low", "_high")
+        )
         least, most = OF_COLUMN.get(column.name) or OF_KIND[column.kind]
         if not ((low >= least).all() and (high <= most).all() and (low <= high).all()):
             wrong.append(f"{name}.{column.name}: {low.min()!r} to {high.max()!r}")
@@ -86,12 +117,16 @@ def test_intervals_stay_in_range(items):
 
 
 def test_every_interval_is_checked():
-    """Answers on which all checkpoints agree: single precision put a kappa's upper end at 1.0000014 there."""
-    wrong, present = wrong_intervals([(BOTH, BOTH, BOTH, 35), (WRONG, WRONG, WRONG, 7), (WRONG, BOTH, WRONG, 7)])
+    """Answers on which all checkpoints agree: single precision put a kappa's upper
+    end at 1.0000014 there."""
+    wrong, present = wrong_intervals(
+        [(BOTH, BOTH, BOTH, 35), (WRONG, WRONG, WRONG, 7), (WRONG, BOTH, WRONG, 7)]
+    )
     assert wrong == []
     missing = {f"{name}.{column.name}" for name, column in INTERVALS - present}
     assert missing == {
-        "distractors.accuracy", "distractors.drop", "judges.paraphrase_accepted",  # rates like others
+        # rates like others
+        "distractors.accuracy", "distractors.drop", "judges.paraphrase_accepted",
         "thinking.accuracy_direct", "thinking.gain",  # likewise
         "fertility.fertility",  # a mean; all options have two tokens here
     }  # fmt: skip

@@ -1,4 +1,5 @@
-"""Table `screening`, and how other tables name a checkpoint that the gate decided early."""
+"""Table `screening`, and how other tables name a checkpoint that the gate decided
+early."""
 
 from dataclasses import asdict, replace
 
@@ -14,14 +15,27 @@ from evaluator.store.run_json import Screened, screened_of
 from tests.support.records import Seen, records
 from tests.support.tables import only
 
-OUT = Screened(task="t", checkpoint="bad", base="dense", decision="BLOCK", asked=4, items=8, looks=(4, 5, 8), passed=())
+OUT = Screened(
+    task="t",
+    checkpoint="bad",
+    base="dense",
+    decision="BLOCK",
+    asked=4,
+    items=8,
+    looks=(4, 5, 8),
+    passed=(),
+)
 KEPT = replace(OUT, checkpoint="good", decision="WARN", asked=8)
 
 
 def inputs(*rows: object) -> Inputs:
     right = {f"english/{number}": Seen(greedy=True) for number in range(8)}
     bad = {f"english/{number}": Seen(greedy=number == 0) for number in range(4)}
-    parts = [records("dense", right), records("good", right, base="dense"), records("bad", bad, base="dense")]
+    parts = [
+        records("dense", right),
+        records("good", right, base="dense"),
+        records("bad", bad, base="dense"),
+    ]
     outcomes = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
     return Inputs(outcomes, run={"screening": list(rows)})
 
@@ -30,45 +44,84 @@ def test_the_table_and_every_row_of_what_is_out_say_so_with_their_levels_and_anc
     frame = TABLES["screening"].frame(inputs(asdict(KEPT), asdict(OUT)))
     assert frame["checkpoint"].tolist() == ["bad", "good"]
     bad = only(frame, checkpoint="bad")
-    assert (bad["decision"], bad["asked"], bad["items"], bad["look"], bad["looks"]) == ("BLOCK", 4, 8, 1, 3)
+    assert (bad["decision"], bad["asked"], bad["items"], bad["look"], bad["looks"]) == (
+        "BLOCK",
+        4,
+        8,
+        1,
+        3,
+    )
     assert 0.05 / 3 < bad["pass_level"] < 0.05
     assert 0.01 / 3 < bad["block_level"] < 0.01
     assert bad["reason"] == "decided early: evaluated on 4 of 8 items"
     good = only(frame, checkpoint="good")
     assert (good["decision"], good["asked"], good["look"]) == ("WARN", 8, 3)
     assert pd.isna(good["reason"])
-    run = {"screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "asked": "many"}, 3]}
+    run = {
+        "screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "asked": "many"}, 3]
+    }
     assert screened_of(run) == [OUT]
     assert screened_of({"screening": "no"}) == []
     accuracy = TABLES["accuracy"].frame(inputs(asdict(OUT)))
     bad = only(accuracy, checkpoint="bad", language="all", probe="greedy")
-    assert (bad["n"], bad["n_paired"], bad["accuracy"], bad["drop"]) == (4, 4, 0.25, 0.75)
+    assert (bad["n"], bad["n_paired"], bad["accuracy"], bad["drop"]) == (
+        4,
+        4,
+        0.25,
+        0.75,
+    )
     assert bad["reason"] == "decided early: evaluated on 4 of 8 items"
-    assert pd.isna(only(accuracy, checkpoint="good", language="all", probe="greedy")["reason"])
+    assert pd.isna(
+        only(accuracy, checkpoint="good", language="all", probe="greedy")["reason"]
+    )
     overlap = TABLES["overlap"].frame(inputs(asdict(OUT)))
     rows = overlap[overlap["other"] == "bad"]
-    assert rows["reason"].str.contains("bad: decided early: evaluated on 4 of 8 items").all()
+    assert (
+        rows["reason"]
+        .str.contains("bad: decided early: evaluated on 4 of 8 items")
+        .all()
+    )
     assert len(rows)
 
 
 def outcomes_of(task: str, *, few: bool) -> list[pd.DataFrame]:
-    """Of two languages: "good" is better than "fair", but not on the anchors, of which "bad" has none right."""
-    items = [f"{language}/{number}" for language in ("english", "korean") for number in range(8)]
+    """Of two languages: "good" is better than "fair", but not on the anchors, of
+    which "bad" has none right."""
+    items = [
+        f"{language}/{number}"
+        for language in ("english", "korean")
+        for number in range(8)
+    ]
     anchors = [item for item in items if item[-1] in "01"]
-    right = {"dense": items, "fair": anchors, "good": [item for item in items if item[-1] != "0"], "bad": []}
-    seen = {name: {item: Seen(greedy=item in hits) for item in items} for name, hits in right.items()}
+    right = {
+        "dense": items,
+        "fair": anchors,
+        "good": [item for item in items if item[-1] != "0"],
+        "bad": [],
+    }
+    seen = {
+        name: {item: Seen(greedy=item in hits) for item in items}
+        for name, hits in right.items()
+    }
     if few:
         seen["bad"] = {item: seen["bad"][item] for item in anchors}
-    parts = [records(name, each, base="dense" if name != "dense" else None, task=task) for name, each in seen.items()]
+    parts = [
+        records(name, each, base="dense" if name != "dense" else None, task=task)
+        for name, each in seen.items()
+    ]
     return [reduce_records(part) for part in parts]
 
 
 def test_what_is_out_takes_no_items_from_an_election_of_the_others():
     of_two = [*outcomes_of("t", few=True), *outcomes_of("u", few=False)]
-    found = Inputs(pd.concat(of_two, ignore_index=True), run={"screening": [asdict(OUT)]})
+    found = Inputs(
+        pd.concat(of_two, ignore_index=True), run={"screening": [asdict(OUT)]}
+    )
     vote = TABLES["vote"].frame(found)
     for task, n in (("t", 16), ("all", 32)):
-        rows = vote[(vote["task"] == task) & (vote["probe"] == "greedy")].set_index("checkpoint")
+        rows = vote[(vote["task"] == task) & (vote["probe"] == "greedy")].set_index(
+            "checkpoint"
+        )
         assert rows["n"].to_dict() == {"dense": n, "fair": n, "good": n, "bad": 0}
         assert rows.loc["good", "borda_place"] < rows.loc["fair", "borda_place"]
         assert rows.loc["bad", "reason"].endswith("not ranked: decided early on t")
@@ -78,29 +131,44 @@ def test_what_is_out_takes_no_items_from_an_election_of_the_others():
 def test_the_gate_and_the_sentence_under_the_first_table_name_what_is_out():
     said = document(judge(inputs(asdict(OUT)), Thresholds()), Thresholds())
     bad, good = said["checkpoints"]
-    assert (good["checkpoint"], good["decided_early"], bad["decided_early"]) == ("good", False, True)
+    assert (good["checkpoint"], good["decided_early"], bad["decided_early"]) == (
+        "good",
+        False,
+        True,
+    )
     assert bad["why"].endswith("; decided early: evaluated on 4 of 8 items")
     assert "bad: " in said["words"]
     assert said["words"].count("decided early: evaluated on 4 of 8 items") == 1
     said = "Decided early, on some of the items: bad (4 of 8)."
     assert compute(inputs(asdict(OUT)), {}).sentence.endswith(said)
     assert "Decided" not in compute(inputs(), {}).sentence
-    many = pd.DataFrame({"task": ["t", "u"] * 4, "checkpoint": list("abcdefgh"), "asked": 4, "items": 8})
+    many = pd.DataFrame(
+        {"task": ["t", "u"] * 4, "checkpoint": list("abcdefgh"), "asked": 4, "items": 8}
+    )
     told = screened_sentence(many)
-    assert told.startswith("Decided early, on some of the items: a on t (4 of 8), b on u (4 of 8), ")
+    assert told.startswith(
+        "Decided early, on some of the items: a on t (4 of 8), b on u (4 of 8), "
+    )
     assert told.endswith("e on t (4 of 8) and 3 more.")
 
 
 def test_prompts_are_compared_on_the_anchors_where_it_is_out_under_one_of_them_and_say_so():
     of_two = [*outcomes_of("t", few=False), *outcomes_of("t+terse", few=True)]
     out = replace(OUT, task="t+terse")
-    found = Inputs(pd.concat(of_two, ignore_index=True), run={"screening": [asdict(out)]})
+    found = Inputs(
+        pd.concat(of_two, ignore_index=True), run={"screening": [asdict(out)]}
+    )
     told = "bad, terse: decided early: evaluated on 4 of 8 items"
     prompts = TABLES["prompts"].frame(found)
     rows = prompts[(prompts["checkpoint"] == "bad") & (prompts["language"] == "all")]
     assert rows["n"].tolist() == [4, 4, 4]
     assert rows["reason"].str.contains(told).all()
-    assert not prompts[prompts["checkpoint"] == "good"]["reason"].fillna("").str.contains("decided").any()
+    assert (
+        not prompts[prompts["checkpoint"] == "good"]["reason"]
+        .fillna("")
+        .str.contains("decided")
+        .any()
+    )
     order = TABLES["prompt_order"].frame(found)
     with_it = (order["checkpoint"] == "bad") | (order["other"] == "bad")
     assert order[with_it]["reason"].str.contains(told).all()

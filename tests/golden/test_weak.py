@@ -1,4 +1,5 @@
-"""Table `weak`: drops by kind on cases worked out by hand and against other implementations, and the kinds' rules."""
+"""Table `weak`: drops by kind on cases worked out by hand and against other
+implementations, and the kinds' rules."""
 
 import pandas as pd
 import pytest
@@ -6,21 +7,36 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.tables.weak import answer_length, answer_position, kinds_of, question_word
+from evaluator.metrics.tables.weak import (
+    answer_length,
+    answer_position,
+    kinds_of,
+    question_word,
+)
 from tests.support.records import Seen, numbered, records
 from tests.support.tables import only
 
 
 def described(answers: dict[str, str]) -> pd.DataFrame:
     rows = [
-        {"task": "t", "language": key.split("/")[0], "item_id": key.split("/")[1], "answers": [answer], "cluster": key}
+        {
+            "task": "t",
+            "language": key.split("/")[0],
+            "item_id": key.split("/")[1],
+            "answers": [answer],
+            "cluster": key,
+        }
         for key, answer in answers.items()
     ]
     return pd.DataFrame(rows).assign(question="Name it.", context="")
 
 
 def greedy(**right: range) -> dict[str, Seen]:
-    return {f"{name}/{i}": Seen(greedy=i in hits) for name, hits in right.items() for i in range(40)}
+    return {
+        f"{name}/{i}": Seen(greedy=i in hits)
+        for name, hits in right.items()
+        for i in range(40)
+    }
 
 
 DENSE = greedy(english=range(40), korean=range(30))
@@ -29,8 +45,13 @@ ANSWERS = {key: "1990" if int(key.split("/")[1]) % 2 else "oxygen" for key in DE
 FEW = numbered(english=[Seen(greedy=True)] * 8, korean=[Seen(greedy=True)] * 8)
 
 
-def weak(dense: dict[str, Seen], pruned: dict[str, Seen], items: pd.DataFrame | None) -> pd.DataFrame:
-    parts = [reduce_records(records("dense", dense)), reduce_records(records("p", pruned, base="dense"))]
+def weak(
+    dense: dict[str, Seen], pruned: dict[str, Seen], items: pd.DataFrame | None
+) -> pd.DataFrame:
+    parts = [
+        reduce_records(records("dense", dense)),
+        reduce_records(records("p", pruned, base="dense")),
+    ]
     return TABLES["weak"].frame(Inputs(pd.concat(parts), items))
 
 
@@ -40,8 +61,14 @@ def case():
 
 
 def test_drops_by_kind_with_mcnemars_p_and_holms_over_the_kinds_of_a_checkpoint(case):
-    english, korean = (only(case, by="language", kind=name) for name in ("english", "korean"))
-    assert (english["n"], english["base_accuracy"], english["accuracy"]) == (40, 1.0, 0.9)
+    english, korean = (
+        only(case, by="language", kind=name) for name in ("english", "korean")
+    )
+    assert (english["n"], english["base_accuracy"], english["accuracy"]) == (
+        40,
+        1.0,
+        0.9,
+    )
     assert (english["drop"], korean["drop"]) == pytest.approx((4 / 40, 20 / 40))
     assert (english["excess"], korean["excess"]) == pytest.approx((-16 / 40, 16 / 40))
     assert korean["excess_low"] > 0
@@ -49,9 +76,13 @@ def test_drops_by_kind_with_mcnemars_p_and_holms_over_the_kinds_of_a_checkpoint(
     assert dates["n"] == 40
     assert dates["drop"] == pytest.approx((2 + 10) / 40)
     assert case["by"].drop_duplicates().tolist() == ["language", "answer type"]
-    assert case[case["by"] == "language"]["kind"].tolist() == ["korean", "english"]  # the largest drop first
+    # the largest drop first
+    assert case[case["by"] == "language"]["kind"].tolist() == ["korean", "english"]
     table = {"english": (4, 0), "korean": (20, 0), "date": (12, 0), "other": (12, 0)}
-    wanted = {kind: mcnemar([[0, lost], [won, 0]], exact=True).pvalue for kind, (lost, won) in table.items()}
+    wanted = {
+        kind: mcnemar([[0, lost], [won, 0]], exact=True).pvalue
+        for kind, (lost, won) in table.items()
+    }
     found = case.set_index("kind")
     assert found["mcnemar_p"].to_dict() == pytest.approx(wanted)
     adjusted = multipletests(found["mcnemar_p"], method="holm")[1]
@@ -60,20 +91,27 @@ def test_drops_by_kind_with_mcnemars_p_and_holms_over_the_kinds_of_a_checkpoint(
 
 def test_a_kind_with_too_few_items_is_named_and_not_tested():
     dense = DENSE | {f"swahili/{i}": Seen(greedy=True) for i in range(8)}
-    pruned = PRUNED | {f"swahili/{i}": Seen(greedy=False, status="ok" if i else "engine_error") for i in range(8)}
+    pruned = PRUNED | {
+        f"swahili/{i}": Seen(greedy=False, status="ok" if i else "engine_error")
+        for i in range(8)
+    }
     found = weak(dense, pruned, None)
     row = only(found, kind="swahili")
     assert row["reason"] == "too few items: 7 of the 20 that a kind needs"
     assert row[["n", "engine_error", "excluded"]].tolist() == [7, 1, 0]
     assert row[["drop", "mcnemar_p", "holm_p"]].isna().all()
     assert found["kind"].tolist() == ["korean", "english", "swahili"]
-    assert only(found, kind="english")["excess"] == pytest.approx(4 / 40 - (20 + 7) / 47)
+    assert only(found, kind="english")["excess"] == pytest.approx(
+        4 / 40 - (20 + 7) / 47
+    )
 
 
 @pytest.mark.parametrize(("dense", "pruned"), [(DENSE, {}), ({}, PRUNED), (FEW, FEW)])
 def test_there_is_no_table_without_a_base_or_with_too_few_items(dense, pruned):
     parts = [records("dense", dense), records("p", pruned, base="dense")]
-    filled = TABLES["weak"].fill(Inputs(pd.concat([reduce_records(part) for part in parts])))
+    filled = TABLES["weak"].fill(
+        Inputs(pd.concat([reduce_records(part) for part in parts]))
+    )
     assert filled.frame.empty
     assert filled.note == ""
 
@@ -81,10 +119,14 @@ def test_there_is_no_table_without_a_base_or_with_too_few_items(dense, pruned):
 def test_the_page_shows_the_largest_drops(case):
     page = TABLES["weak"].page
     assert page is not None
-    shown = page(pd.concat([case, case.assign(checkpoint="q", drop=0.0)], ignore_index=True))
+    shown = page(
+        pd.concat([case, case.assign(checkpoint="q", drop=0.0)], ignore_index=True)
+    )
     assert shown["kind"].tolist() == ["korean", "date", "other", "english"]
     assert set(shown["checkpoint"]) == {"p"}
-    many = pd.concat([case.assign(kind=f"kind {number}") for number in range(5)], ignore_index=True)
+    many = pd.concat(
+        [case.assign(kind=f"kind {number}") for number in range(5)], ignore_index=True
+    )
     assert len(page(many)) == 5
 
 

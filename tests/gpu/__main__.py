@@ -1,5 +1,6 @@
-"""Each test of an engine in a process of its own: its memory is free again when its process has ended. What starts no
-engine runs a file at a time, without starting CUDA for every test.
+"""Each test of an engine in a process of its own: its memory is free again when its
+process has ended. What starts no engine runs a file at a time, without starting CUDA
+for every test.
 
 python -m tests.gpu [what pytest should be given besides]
 """
@@ -15,9 +16,11 @@ _ENGINES = "test_engine"  # how the names of the files whose tests start engines
 
 
 def collected(arguments: Sequence[str]) -> list[str]:
-    """The ids of the tests. Raises CalledProcessError where they cannot be collected."""
+    """The ids of the tests. Raises CalledProcessError where they cannot be
+    collected."""
     # Not all of `tests`: a machine with a GPU may lack what other tests import.
-    # pyproject.toml gives -q, with which pytest prints ids; with another one it would print how many a file has.
+    # pyproject.toml gives -q, with which pytest prints ids; with another one it would
+    # print how many a file has.
     command = [*_PYTEST, "--collect-only", *(arguments or [str(HERE)])]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return [line for line in found.stdout.splitlines() if "::" in line]
@@ -28,7 +31,9 @@ def processes(tests: Sequence[str]) -> list[list[str]]:
     together: dict[str, list[str]] = {}
     for test in tests:
         file = test.partition("::")[0]
-        together.setdefault(test if Path(file).name.startswith(_ENGINES) else file, []).append(test)
+        together.setdefault(
+            test if Path(file).name.startswith(_ENGINES) else file, []
+        ).append(test)
     return list(together.values())
 
 
@@ -43,9 +48,21 @@ def main(arguments: Sequence[str]) -> int:
     if not groups:
         print("no test is found")
         return 1
-    failed = [group for group in groups if subprocess.run([*_PYTEST, *group], check=False).returncode]
-    names = [group[0] if len(group) == 1 else f"some of {group[0].partition('::')[0]}" for group in failed]
-    print(f"{len(groups) - len(failed)} of {len(groups)} processes passed", *names, sep="\n", flush=True)
+    failed = [
+        group
+        for group in groups
+        if subprocess.run([*_PYTEST, *group], check=False).returncode
+    ]
+    names = [
+        group[0] if len(group) == 1 else f"some of {group[0].partition('::')[0]}"
+        for group in failed
+    ]
+    print(
+        f"{len(groups) - len(failed)} of {len(groups)} processes passed",
+        *names,
+        sep="\n",
+        flush=True,
+    )
     return 1 if failed else 0
 
 

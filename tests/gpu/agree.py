@@ -1,13 +1,17 @@
 """Does the vLLM engine agree with the torch engine on a model, also after two swaps?
 
-    python -m tests.gpu.agree MODEL DTYPE [--graphs full|piecewise|decode|false] [--tokens 300]
+    python -m tests.gpu.agree MODEL DTYPE [--graphs full|piecewise|decode|false]
+    [--tokens 300]
 
-MODEL is a folder, or a tiny random model: heads-64, heads-256, or window (of 128 tokens). Each stage prints a line of
-JSON: the model itself, a pruned one that is swapped in, and the model swapped back. A line has the largest distance and
-the mean of
+MODEL is a folder, or a tiny random model: heads-64, heads-256, or window (of 128
+tokens). Each stage prints a line of JSON: the model itself, a pruned one that is
+swapped in, and the model swapped back. A line has the largest distance and the mean
+of
 
-- scores, greedy, beams: nats between log-probabilities of a token; the oracle scores the tokens that the engine chose
-- ranks, greedy ranks: logarithms of the ratio of two ranks; a greedy token should have rank 1
+- scores, greedy, beams: nats between log-probabilities of a token; the oracle scores
+  the tokens that the engine chose
+- ranks, greedy ranks: logarithms of the ratio of two ranks; a greedy token should
+  have rank 1
 - samples: 1 for each that differs between a batch and alone
 
 The exit code is 1 if a distance exceeds its bound, or a request has no answer."""
@@ -28,26 +32,35 @@ from evaluator.engine.base import Engine, Generate, LoadReport, Response, Score
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.self_check import TOLERANCES, precision
 from launch.doctor.checks import RANKS, Tolerance
-from launch.doctor.results import DisagreementError, of_beam_scores, of_ranks, of_scores, of_tokens
+from launch.doctor.results import (
+    DisagreementError,
+    of_beam_scores,
+    of_ranks,
+    of_scores,
+    of_tokens,
+)
 from launch.doctor.runs import Cases, scores_of, search
 from pruning.config import PruneConfig
 from pruning.run import prune
 from tests.support.engines import answers, oracle_of, random_tokens
 from tests.support.models import Architecture, save_tiny_model
 
-# Heads for which FlashAttention 3 has schedules of its own (evaluator/engine/vllm/v2/schedules.py).
+# Heads for which FlashAttention 3 has schedules of its own
+# (evaluator/engine/vllm/v2/schedules.py).
 TINY: Mapping[str, tuple[Architecture, dict[str, Any]]] = {
     "heads-64": ("qwen3", {"head_dim": 64}),
     "heads-256": ("qwen3", {"head_dim": 256}),
     "window": ("mistral", {"head_dim": 64, "sliding_window": 128}),
 }
-# About twice what an H100 showed with 0.6 B (benchmarks/results/gpu/agree.jsonl). Broken graphs were 22 nats away.
+# About twice what an H100 showed with 0.6 B (benchmarks/results/gpu/agree.jsonl).
+# Broken graphs were 22 nats away.
 NATS = {
     "float32": Tolerance(*TOLERANCES["float32"]),
     "float32 on a GPU": Tolerance(0.08, 0.025),
     "half, float32 logits": Tolerance(1.1, 0.3),
 }
-_LENGTHS = (1, 15, 16, 17, 31, 32, 33, 129)  # of prompts: within, at and after the ends of cache blocks
+# of prompts: within, at and after the ends of cache blocks
+_LENGTHS = (1, 15, 16, 17, 31, 32, 33, 129)
 _OPTIONS, _SAMPLES = 16, 12
 _LEAST_TOKENS = 40 + _SAMPLES  # of the prompt that all samples begin with
 Distances = dict[str, list[float]]
@@ -55,14 +68,26 @@ Distances = dict[str, list[float]]
 
 def measured(distances: Sequence[float]) -> Tolerance:
     """The largest distance and the mean; NaN without any."""
-    return Tolerance(max(distances, default=math.nan), math.fsum(distances) / max(1, len(distances)))
+    return Tolerance(
+        max(distances, default=math.nan), math.fsum(distances) / max(1, len(distances))
+    )
 
 
 def exceeded(distances: Distances, nats: Tolerance, ranks: Tolerance) -> list[str]:
-    """The kinds of distances that exceed their bounds, in words. No sample may differ."""
+    """The kinds of distances that exceed their bounds, in words. No sample may
+    differ."""
     found = []
     for kind, each in distances.items():
-        one, allowed = measured(each), ranks if "ranks" in kind else Tolerance(0, 0) if kind == "samples" else nats
+        one, allowed = (
+            measured(each),
+            (
+                ranks
+                if "ranks" in kind
+                else Tolerance(0, 0)
+                if kind == "samples"
+                else nats
+            ),
+        )
         # Written so that NaN fails.
         if not (one.largest <= allowed.largest and one.mean <= allowed.mean):
             found.append(f"{kind} {one}, allowed {allowed}")
@@ -73,20 +98,45 @@ def cases_of(vocabulary: int, tokens: int, eos_ids: frozenset[int]) -> Cases:
     """Requests of random tokens, with prompts of up to so many."""
     draw = random.Random(0)
     shared = random_tokens(draw, tokens, vocabulary)
-    prompts = [random_tokens(draw, length, vocabulary) for length in _LENGTHS if length < tokens] + [shared]
+    prompts = [
+        random_tokens(draw, length, vocabulary)
+        for length in _LENGTHS
+        if length < tokens
+    ] + [shared]
     scores = [
-        Score(request_id=f"score-{len(ids)}", prompt_ids=ids, continuation_ids=random_tokens(draw, 7, vocabulary))
+        Score(
+            request_id=f"score-{len(ids)}",
+            prompt_ids=ids,
+            continuation_ids=random_tokens(draw, 7, vocabulary),
+        )
         for ids in prompts
     ]
     for number in range(_OPTIONS):
         option = random_tokens(draw, number % 5 + 1, vocabulary)
-        scores.append(Score(request_id=f"score-option-{number}", prompt_ids=shared, continuation_ids=option))
+        scores.append(
+            Score(
+                request_id=f"score-option-{number}",
+                prompt_ids=shared,
+                continuation_ids=option,
+            )
+        )
     greedy = [
-        Generate(request_id=f"greedy-{len(ids)}", prompt_ids=ids, max_tokens=24, top_logprobs=8) for ids in prompts
+        Generate(
+            request_id=f"greedy-{len(ids)}",
+            prompt_ids=ids,
+            max_tokens=24,
+            top_logprobs=8,
+        )
+        for ids in prompts
     ]
     drawn: dict[str, Any] = {"max_tokens": 12, "temperature": 1.0, "top_p": 0.9}
     samples = [
-        Generate(request_id=f"sample-{seed}", prompt_ids=shared[: 40 + seed], seed=seed, **drawn)
+        Generate(
+            request_id=f"sample-{seed}",
+            prompt_ids=shared[: 40 + seed],
+            seed=seed,
+            **drawn,
+        )
         for seed in range(_SAMPLES)
     ]
     return Cases(
@@ -108,9 +158,14 @@ def compare(engine: Engine, oracle: Engine, cases: Cases) -> Distances:
         if answer.status != "ok":
             raise DisagreementError(f"{name}: {answer.error or answer.status}")
     beams = search(engine, cases)
-    # The engine's own tokens: rounding may turn a choice between two that are nearly equal.
+    # The engine's own tokens: rounding may turn a choice between two that are nearly
+    # equal.
     chosen = [
-        Score(request_id=each.request_id, prompt_ids=each.prompt_ids, continuation_ids=exact[each.request_id].token_ids)
+        Score(
+            request_id=each.request_id,
+            prompt_ids=each.prompt_ids,
+            continuation_ids=exact[each.request_id].token_ids,
+        )
         for each in cases.greedy
     ]
     scored, followed = answers(oracle, cases.scores), answers(oracle, chosen)
@@ -120,7 +175,9 @@ def compare(engine: Engine, oracle: Engine, cases: Cases) -> Distances:
         "scores": of_scores(ours, scored),
         "ranks": of_ranks(ours, scored),
         "greedy": of_scores(greedy, followed),
-        "greedy ranks": [math.log(rank) for answer in followed.values() for rank in answer.ranks],
+        "greedy ranks": [
+            math.log(rank) for answer in followed.values() for rank in answer.ranks
+        ],
         "beams": of_beam_scores(beams, answers(oracle, scores_of(beams, cases))),
         "samples": of_tokens(batch, alone),
     }
@@ -129,11 +186,14 @@ def compare(engine: Engine, oracle: Engine, cases: Cases) -> Distances:
 def stages(
     config: EngineConfig, checkpoints: Sequence[Path], tokens: int = 300
 ) -> Iterator[tuple[LoadReport, Distances]]:
-    """One engine loads the checkpoints in turn. Each is compared with the torch engine."""
+    """One engine loads the checkpoints in turn. Each is compared with the torch
+    engine."""
     engine = build_engine(config)
     for checkpoint in checkpoints:
         report = engine.load(checkpoint)
-        cases = cases_of(read_blueprint(checkpoint).vocabulary, tokens, read_eos_ids(checkpoint))
+        cases = cases_of(
+            read_blueprint(checkpoint).vocabulary, tokens, read_eos_ids(checkpoint)
+        )
         yield report, compare(engine, oracle_of(checkpoint, config), cases)
     engine.close()
 
@@ -142,8 +202,12 @@ def main() -> None:
     parser = Options(__doc__)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("dtype", choices=("float32", "bfloat16"))
-    parser.add_argument("--graphs", choices=("full", "piecewise", "decode", "false"), default="full")
-    parser.add_argument("--tokens", type=count, default=300, help="of the longest prompt")
+    parser.add_argument(
+        "--graphs", choices=("full", "piecewise", "decode", "false"), default="full"
+    )
+    parser.add_argument(
+        "--tokens", type=count, default=300, help="of the longest prompt"
+    )
     options = parser.parse_args()
     if options.tokens < _LEAST_TOKENS:
         parser.error(f"--tokens: {options.tokens}: at least {_LEAST_TOKENS} are needed")
@@ -163,14 +227,30 @@ def main() -> None:
         model, pruned = Path(options.model), Path(folder) / "pruned"
         if options.model in TINY:
             architecture, changes = TINY[options.model]
-            model = save_tiny_model(Path(folder) / "tiny", architecture, dtype=options.dtype, **changes)
+            model = save_tiny_model(
+                Path(folder) / "tiny", architecture, dtype=options.dtype, **changes
+            )
         prune(PruneConfig(source=model, method="magnitude", sparsity=0.5), pruned)
         names = iter(("dense", "pruned", "back"))
         for report, distances in stages(config, [model, pruned, model], options.tokens):
-            line = {"model": options.model, "dtype": options.dtype, "stage": next(names), "swapped": report.swapped}
-            line |= {"graphs": report.setup.get("graphs"), "load_seconds": round(report.seconds, 1)}
+            line = {
+                "model": options.model,
+                "dtype": options.dtype,
+                "stage": next(names),
+                "swapped": report.swapped,
+            }
+            line |= {
+                "graphs": report.setup.get("graphs"),
+                "load_seconds": round(report.seconds, 1),
+            }
             kinds = {kind: measured(each) for kind, each in distances.items()}
-            print(json.dumps(line | {kind: dataclasses.asdict(each) for kind, each in kinds.items()}), flush=True)
+            print(
+                json.dumps(
+                    line
+                    | {kind: dataclasses.asdict(each) for kind, each in kinds.items()}
+                ),
+                flush=True,
+            )
             found = exceeded(distances, NATS[exactness], RANKS[exactness])
             problems += [f"{line['stage']}: {problem}" for problem in found]
     words = ", ".join(f"{kind} {each}" for kind, each in kinds.items())

@@ -1,4 +1,5 @@
-"""VLLMEngine on a GPU: the V2 model runner, trace replay, swaps, in the checkpoint's own bfloat16 and in float32."""
+"""VLLMEngine on a GPU: the V2 model runner, trace replay, swaps, in the checkpoint's
+own bfloat16 and in float32."""
 
 import os
 import subprocess
@@ -21,12 +22,22 @@ from tests.support.models import save_tiny_model
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.filterwarnings("default"),  # what vLLM warns of while it serves on a GPU is no failure of ours
+    # what vLLM warns of while it serves on a GPU is no failure of ours
+    pytest.mark.filterwarnings("default"),
 ]
 
-# Nats. Triton's attention multiplies as TF32. Twice what an H100 showed for tiny models in bfloat16: 0.11 / 0.023.
-ALLOWED = {"float32": Tolerance(*TOLERANCES["float32 on a GPU"]), "bfloat16": Tolerance(0.22, 0.046)}
-SMALL = {"max_model_len": 256, "max_num_seqs": 16, "kv_cache_gib": 1, "gpu_memory_utilization": 0.1}
+# Nats. Triton's attention multiplies as TF32. Twice what an H100 showed for tiny models
+# in bfloat16: 0.11 / 0.023.
+ALLOWED = {
+    "float32": Tolerance(*TOLERANCES["float32 on a GPU"]),
+    "bfloat16": Tolerance(0.22, 0.046),
+}
+SMALL = {
+    "max_model_len": 256,
+    "max_num_seqs": 16,
+    "kv_cache_gib": 1,
+    "gpu_memory_utilization": 0.1,
+}
 TAKES_AND_FREES = """
 import time, torch
 while True:
@@ -39,37 +50,58 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "graphs"), [("float32", "full"), ("bfloat16", "full"), ("bfloat16", "piecewise"), ("bfloat16", False)]
+    ("dtype", "graphs"),
+    [
+        ("float32", "full"),
+        ("bfloat16", "full"),
+        ("bfloat16", "piecewise"),
+        ("bfloat16", False),
+    ],
 )
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen3_untied", "mistral", "phi3"])
 def test_engines_agree_after_swaps(architecture, dtype, graphs, tmp_path):
     if graphs == "piecewise":
         _skip_unless_first(BREAKABLE)
-    one, other = (save_tiny_model(tmp_path / str(seed), architecture, seed, dtype=dtype) for seed in range(2))
+    one, other = (
+        save_tiny_model(tmp_path / str(seed), architecture, seed, dtype=dtype)
+        for seed in range(2)
+    )
     ranks = RANKS["float32 on a GPU" if dtype == "float32" else "half, float32 logits"]
     config = EngineConfig(dtype=dtype, cuda_graphs=graphs, **SMALL)
-    for number, (report, distances) in enumerate(stages(config, [one, other, one], tokens=190)):
+    for number, (report, distances) in enumerate(
+        stages(config, [one, other, one], tokens=190)
+    ):
         assert (report.swapped, report.setup["runner"]) == (number > 0, "V2")
         assert exceeded(distances, ALLOWED[dtype], ranks) == []
 
 
 def test_two_runs_of_the_same_requests_do_not_mix(tmp_path):
-    """A step is scheduled ahead when the first run ends: what it computed must not reach the second."""
+    """A step is scheduled ahead when the first run ends: what it computed must not
+    reach the second."""
     engine = VLLMEngine(EngineConfig(**SMALL))
     early = tuple(range(0, 384, 8))  # an eighth of the vocabulary ends an answer
     engine.load(save_tiny_model(tmp_path / "one", "qwen3", eos_ids=early))
-    asked = [Generate(request_id=str(n), prompt_ids=(20 + n,) * 5, max_tokens=16) for n in range(8)]
-    runs = [{name: each.token_ids for name, each in answers(engine, asked).items()} for _ in range(3)]
+    asked = [
+        Generate(request_id=str(n), prompt_ids=(20 + n,) * 5, max_tokens=16)
+        for n in range(8)
+    ]
+    runs = [
+        {name: each.token_ids for name, each in answers(engine, asked).items()}
+        for _ in range(3)
+    ]
     engine.close()
     assert runs[0] == runs[1] == runs[2]
 
 
 def test_an_engines_share_of_a_gpu_does_not_depend_on_other_processes(tmp_path):
-    """Another process takes and frees 2 GiB, again and again, while the second engine starts."""
+    """Another process takes and frees 2 GiB, again and again, while the second
+    engine starts."""
     checkpoint, blocks = save_tiny_model(tmp_path / "one", "qwen3"), []
     config = EngineConfig(**SMALL | {"kv_cache_gib": None}, shared_gpu=True)
     for disturbed in (False, True):
-        other = subprocess.Popen([sys.executable, "-c", TAKES_AND_FREES if disturbed else ""])
+        other = subprocess.Popen(
+            [sys.executable, "-c", TAKES_AND_FREES if disturbed else ""]
+        )
         engine = VLLMEngine(config)
         engine.load(checkpoint)
         blocks.append(engine._started.llm.vllm_config.cache_config.num_gpu_blocks)
@@ -87,8 +119,14 @@ def test_a_deterministic_engine_does_not_depend_on_the_batch(tmp_path):
     requests = [*cases.exact, *(replace(each, top_p=1.0) for each in cases.samples)]
     whole = answers(engine, requests)
     for request in requests:
-        alone, beside = answers(engine, [request])[request.request_id], whole[request.request_id]
-        assert (alone.token_ids, alone.logprobs) == (beside.token_ids, beside.logprobs), request.request_id
+        alone, beside = (
+            answers(engine, [request])[request.request_id],
+            whole[request.request_id],
+        )
+        assert (alone.token_ids, alone.logprobs) == (
+            beside.token_ids,
+            beside.logprobs,
+        ), request.request_id
     engine.close()
 
 

@@ -1,4 +1,5 @@
-"""Pruning on a GPU: counts are exact, and masks are the CPU's but for scores that differ by rounding alone."""
+"""Pruning on a GPU: counts are exact, and masks are the CPU's but for scores that
+differ by rounding alone."""
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from pruning.run import prune
 from pruning.verify import examine
 from tests.support import pruning as tiny
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +31,9 @@ def passages(tmp_path):
 
 @pytest.mark.parametrize("source", tiny.ARCHITECTURES, indirect=True)
 @pytest.mark.parametrize("method", ["magnitude", "wanda", "ria", "sparsegpt"])
-@pytest.mark.parametrize("fields", [{"sparsity": 0.5}, {"pattern": "2:4"}], ids=["half", "2of4"])
+@pytest.mark.parametrize(
+    "fields", [{"sparsity": 0.5}, {"pattern": "2:4"}], ids=["half", "2of4"]
+)
 def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, passages, tmp_path):
     job = tiny.job(source, passages, method, 40, **fields)
     prune(job, tmp_path / "cpu")
@@ -35,7 +41,8 @@ def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, passages, tmp_path):
     assert examine(tmp_path / "cuda").problems == []
     assert manifest.peak_memory_bytes > 0
     one, two = tiny.weights(tmp_path / "cpu"), tiny.weights(tmp_path / "cuda")
-    least = 0.98 if method == "sparsegpt" else 0.999  # the solver's later columns depend on every earlier choice
+    # the solver's later columns depend on every earlier choice
+    least = 0.98 if method == "sparsegpt" else 0.999
     for matrix in manifest.matrices:
         assert matrix.zeros == matrix.requested
         agree = ((one[matrix.name] == 0) == (two[matrix.name] == 0)).float().mean()
@@ -46,7 +53,13 @@ def test_memory_does_not_grow_with_the_number_of_layers(passages, tmp_path):
     peaks = []
     for layers in (2, 8):
         directory = tmp_path / f"dense-{layers}"
-        tiny.build("qwen3", directory, num_hidden_layers=layers, hidden_size=256, intermediate_size=1024)
+        tiny.build(
+            "qwen3",
+            directory,
+            num_hidden_layers=layers,
+            hidden_size=256,
+            intermediate_size=1024,
+        )
         job = tiny.job(directory, passages, "sparsegpt", 40, device="cuda")
         peaks.append(prune(job, tmp_path / f"out-{layers}").peak_memory_bytes)
     assert peaks[1] < 1.1 * peaks[0]

@@ -1,4 +1,5 @@
-"""Every mistake that a user can mend: exit code 2, one line that names it, nothing left behind, no engine started."""
+"""Every mistake that a user can mend: exit code 2, one line that names it, nothing
+left behind, no engine started."""
 
 import json
 import shutil
@@ -18,8 +19,16 @@ from tests.support.models import save_tiny_model
 from tests.support.runs import resurface, resurface_apart, typed
 from tests.support.synthetic import write_run
 
-ITEM = {"id": "a-1", "language": "english", "context": "Karo lies on the Belu.", "question": "Where?", "answers": ["x"]}
-ITEMS = [ITEM | {"id": f"a-{number}", "answers": [f"answer {number}"]} for number in range(6)]
+ITEM = {
+    "id": "a-1",
+    "language": "english",
+    "context": "Karo lies on the Belu.",
+    "question": "Where?",
+    "answers": ["x"],
+}
+ITEMS = [
+    ITEM | {"id": f"a-{number}", "answers": [f"answer {number}"]} for number in range(6)
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +38,8 @@ def dense(tmp_path_factory):
 
 @dataclass
 class Desk:
-    """A user's working directory, with a model, an item file and a command line in it."""
+    """A user's working directory, with a model, an item file and a command line in
+    it."""
 
     directory: Path
     capsys: pytest.CaptureFixture[str]
@@ -45,13 +55,18 @@ class Desk:
 
     def items(self, *lines: Any) -> Path:
         file = self.directory / "questions.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in (lines or ITEMS)), encoding="utf-8")
+        file.write_text(
+            "".join(json.dumps(line) + "\n" for line in (lines or ITEMS)),
+            encoding="utf-8",
+        )
         return file
 
     def sweep(self, **changes: Any) -> Path:
         document: dict[str, Any] = {
             "models": {"dense": str(self.model)},
-            "tasks": [{"task": f"jsonl:{self.items()}", "items": 2, "probes": ["greedy"]}],
+            "tasks": [
+                {"task": f"jsonl:{self.items()}", "items": 2, "probes": ["greedy"]}
+            ],
         }
         file = self.directory / "sweep.yaml"
         file.write_text(yaml.safe_dump(document | changes), encoding="utf-8")
@@ -74,11 +89,25 @@ class Desk:
         return error
 
     def _files(self) -> list[Path]:
-        return sorted(each for each in self.directory.rglob("*") if each.parent.name != ".lease")
+        return sorted(
+            each for each in self.directory.rglob("*") if each.parent.name != ".lease"
+        )
 
-    def eval(self, *more: str | Path, model: Path | None = None, task: str | None = None) -> tuple[str | Path, ...]:
+    def eval(
+        self, *more: str | Path, model: Path | None = None, task: str | None = None
+    ) -> tuple[str | Path, ...]:
         task = task or f"jsonl:{self.items()}"
-        return ("eval", model or self.model, "--task", task, "--items", "2", *more, "--out", self.directory / "run")
+        return (
+            "eval",
+            model or self.model,
+            "--task",
+            task,
+            "--items",
+            "2",
+            *more,
+            "--out",
+            self.directory / "run",
+        )
 
 
 @pytest.fixture
@@ -100,7 +129,10 @@ def _truncate(model: Path) -> None:
 
 CHECKPOINTS = [
     (shutil.rmtree, ["dense", "no such directory"]),
-    (lambda model: (model / "model.safetensors").unlink(), ["dense", "no *.safetensors"]),
+    (
+        lambda model: (model / "model.safetensors").unlink(),
+        ["dense", "no *.safetensors"],
+    ),
     (lambda model: (model / "tokenizer.json").unlink(), ["dense", "tokenizer"]),
 ]
 
@@ -118,7 +150,15 @@ def test_an_unknown_architecture_is_one_line_of_ours_alone(desk):
     done = resurface_apart(*desk.eval())
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     # A user may ask for the traceback.
-    done = resurface_apart("eval", desk.model, "--task", "gazeteer", "--out", desk.directory / "run", "--debug")
+    done = resurface_apart(
+        "eval",
+        desk.model,
+        "--task",
+        "gazeteer",
+        "--out",
+        desk.directory / "run",
+        "--debug",
+    )
     assert done.returncode != 0
     assert "Traceback" in done.stderr
 
@@ -126,12 +166,32 @@ def test_an_unknown_architecture_is_one_line_of_ours_alone(desk):
 def test_a_damaged_checkpoint_is_refused_before_it_is_pruned(desk):
     _truncate(desk.model)
     sweep = desk.sweep(prune=[{"method": "magnitude", "sparsity": 0.5}])
-    assert "model.safetensors" in desk.refused("sweep", sweep, "--out", desk.directory / "run")
-    command = ("prune", desk.model, "--method", "magnitude", "--sparsity", "0.5", "--out", desk.directory / "sparse")
+    assert "model.safetensors" in desk.refused(
+        "sweep", sweep, "--out", desk.directory / "run"
+    )
+    command = (
+        "prune",
+        desk.model,
+        "--method",
+        "magnitude",
+        "--sparsity",
+        "0.5",
+        "--out",
+        desk.directory / "sparse",
+    )
     assert "model.safetensors" in desk.refused(*command)
 
 
-EVAL = ("eval", "dense", "--task", "jsonl:questions.jsonl", "--items", "2", "--out", "run")
+EVAL = (
+    "eval",
+    "dense",
+    "--task",
+    "jsonl:questions.jsonl",
+    "--items",
+    "2",
+    "--out",
+    "run",
+)
 COMMANDS = [
     ((*EVAL, "--languages", " , "), ["--languages"]),
     ((*EVAL, "--engine", "vlm"), ["--engine", "'vlm'", "did you mean 'vllm'?"]),
@@ -139,7 +199,10 @@ COMMANDS = [
     ((*EVAL, "--shard-items", "0"), ["--shard-items: 0", "greater than or equal to 1"]),
     ((*EVAL, "--itmes", "3"), ["--itmes", "--items"]),
     (("eval", "dense", "--out", "run"), ["--task"]),
-    (("eval", "dense", "--task", "gazeteer", "--out", "run"), ["'gazeteer'", "did you mean 'gazetteer'?"]),
+    (
+        ("eval", "dense", "--task", "gazeteer", "--out", "run"),
+        ["'gazeteer'", "did you mean 'gazetteer'?"],
+    ),
     (("eval",), ["CHECKPOINT"]),
     (("sweep", ".", "--out", "run"), ["."]),
 ]
@@ -188,22 +251,39 @@ def test_sweep_files(desk, text, named):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"engine": {"deterministic": True}}, "engine: deterministic: vLLM has no batch-invariant mode on a CPU"),
-        ({"resources": {"engines": 101}}, "resources.engines: 101: at most 4 for each core, and there are 2 cores"),
+        (
+            {"engine": {"deterministic": True}},
+            "engine: deterministic: vLLM has no batch-invariant mode on a CPU",
+        ),
+        (
+            {"resources": {"engines": 101}},
+            "resources.engines: 101: at most 4 for each core, and there are 2 cores",
+        ),
         ({"engine": {"tensor_parallel": 100}}, "engine.tensor_parallel: 100"),
         (
             {"engine": {"tensor_parallel": 2}, "resources": {"engines_per_gpu": 2}},
-            "sweep.yaml: resources.engines_per_gpu: 2: engines of tensor_parallel 2 share no GPU",
+            (
+                "sweep.yaml: resources.engines_per_gpu: 2: engines of tensor_parallel 2"
+                " share no GPU"
+            ),
         ),
-        ({"resources": {"engines_per_gpu": "x"}}, 'resources.engines_per_gpu: "x": must be auto, or a number from 1'),
-        ({"resources": {"placement_seconds": 10**12}}, "resources.placement_seconds: 1000000000000"),
+        (
+            {"resources": {"engines_per_gpu": "x"}},
+            'resources.engines_per_gpu: "x": must be auto, or a number from 1',
+        ),
+        (
+            {"resources": {"placement_seconds": 10**12}},
+            "resources.placement_seconds: 1000000000000",
+        ),
     ],
 )
 def test_engines_that_this_machine_cannot_have(desk, changes, said):
     desk.monkeypatch.setattr(start, "serves_cpus", lambda: True)
     desk.monkeypatch.setattr(running, "usable_cores", lambda: 2)
     desk.monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert said in desk.refused("sweep", desk.sweep(**changes), "--out", desk.directory / "run")
+    assert said in desk.refused(
+        "sweep", desk.sweep(**changes), "--out", desk.directory / "run"
+    )
 
 
 def test_of_a_cluster_nothing_is_certain_before_ray_is_asked(desk):
@@ -212,28 +292,45 @@ def test_of_a_cluster_nothing_is_certain_before_ray_is_asked(desk):
     sweep = desk.sweep(engine={"deterministic": True}, resources={"engines": 999})
     code, error = desk.type("sweep", sweep, "--out", desk.directory / "run")
     assert code == 1
-    assert error.startswith("error: cannot reach the Ray cluster at RAY_ADDRESS=nowhere:6379")
+    assert error.startswith(
+        "error: cannot reach the Ray cluster at RAY_ADDRESS=nowhere:6379"
+    )
 
 
 def test_paths_beside_the_sweep_file_are_found(desk):
-    """Refused for the setting, so model and items were found, from another working directory and a spaced path."""
+    """Refused for the setting, so model and items were found, from another working
+    directory and a spaced path."""
     folder = desk.directory / "my sweeps ü"
     folder.mkdir()
     shutil.copytree(desk.model, folder / "модель")
     shutil.copy(desk.items(), folder / "my questions.jsonl")
     file = folder / "sweep.yaml"
     tasks = [{"task": "jsonl:my questions.jsonl", "languages": ["klingon"]}]
-    file.write_text(yaml.safe_dump({"models": {"dense": "модель"}, "tasks": tasks}), encoding="utf-8")
+    file.write_text(
+        yaml.safe_dump({"models": {"dense": "модель"}, "tasks": tasks}),
+        encoding="utf-8",
+    )
     error = desk.refused("sweep", file, "--out", desk.directory / "run")
     assert "unknown language of task 'my-questions': 'klingon'" in error
 
 
 def test_an_item_file_and_a_read_only_file_system(desk):
-    file = desk.items(ITEMS[0], {key: value for key, value in ITEMS[1].items() if key != "context"})
+    file = desk.items(
+        ITEMS[0], {key: value for key, value in ITEMS[1].items() if key != "context"}
+    )
     error = desk.refused(*desk.eval(task=f"jsonl:{file}"))
-    assert all(part in error for part in ["questions.jsonl", "line 2", "'context'", "missing"]), error
+    assert all(
+        part in error for part in ["questions.jsonl", "line 2", "'context'", "missing"]
+    ), error
     # What /proc answers is what a read-only disk answers, also to root.
-    code, error = desk.type("eval", desk.model, "--task", f"jsonl:{desk.items()}", "--out", "/proc/resurface/run")
+    code, error = desk.type(
+        "eval",
+        desk.model,
+        "--task",
+        f"jsonl:{desk.items()}",
+        "--out",
+        "/proc/resurface/run",
+    )
     assert (code, error.count("\n")) == (2, 1)
     assert "/proc/resurface/run: --out" in error
 
@@ -274,12 +371,23 @@ def test_a_mount_without_space(tmp_path, dense):
     """A real full disk, where the machine lets us mount one."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True
+    ).returncode:
         pytest.skip("mounting a small disk is not allowed here")
     try:
         items = tmp_path / "items.jsonl"
         items.write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
-        done = resurface("eval", dense, "--task", f"jsonl:{items}", "--items", "6", "--out", disk / "run")
+        done = resurface(
+            "eval",
+            dense,
+            "--task",
+            f"jsonl:{items}",
+            "--items",
+            "6",
+            "--out",
+            disk / "run",
+        )
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert "run needs about" in done.stderr
         assert list(disk.iterdir()) == []

@@ -1,4 +1,5 @@
-"""Probes that need the base's answers, in one sweep on the bundled model, against transformers' own numbers."""
+"""Probes that need the base's answers, in one sweep on the bundled model, against
+transformers' own numbers."""
 
 import json
 import signal
@@ -33,19 +34,27 @@ ITEMS = 6
 
 @pytest.fixture(scope="module")
 def prompter():
-    return Prompter(load_tokenizer(BUNDLED), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
+    return Prompter(
+        load_tokenizer(BUNDLED),
+        chat=False,
+        prompt_tokens=512,
+        one_shot_prompt_tokens=1024,
+    )
 
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory, prompter):
-    """Questions whose gold answer is the last word of what the dense model says; but for one, a word it does not."""
+    """Questions whose gold answer is the last word of what the dense model says; but
+    for one, a word it does not."""
     engine = oracle_of(BUNDLED, PLAIN)
     lines = []
     for language in ("english", "swahili"):
         pool = load_task("gazetteer", (language,), "gazetteer").pools[language]
         for item in pool[:60]:
             prompt = prompter.build(item, "open")
-            said = engine.answer(Generate(request_id="g", prompt_ids=prompt.token_ids, max_tokens=32))
+            said = engine.answer(
+                Generate(request_id="g", prompt_ids=prompt.token_ids, max_tokens=32)
+            )
             words = prompter.decode(said.token_ids).split()
             if len(words) > 1 and len(lines) < 8 * (1 + (language == "swahili")):
                 gold = "Nowhere" if len(lines) == 3 else words[-1]
@@ -61,28 +70,51 @@ def questions(tmp_path_factory, prompter):
 
 def _sweep(folder: Path, questions: Path, *, shard_items: int) -> Path:
     text = folder / "book.txt"
-    text.write_text(load_task("gazetteer", ("english",), "gazetteer").pools["english"][0].context * 3, encoding="utf-8")
+    text.write_text(
+        load_task("gazetteer", ("english",), "gazetteer").pools["english"][0].context
+        * 3,
+        encoding="utf-8",
+    )
     document = {
         "models": {"dense": "bundled"},
         "prune": [{"method": "magnitude", "sparsity": 0.8}],
         "tasks": [
-            {"task": f"jsonl:{questions}", "items": 0, "probes": ["greedy", "rank", "aligned_rank"]},
-            {"task": "gazetteer", "languages": ["english"], "items": ITEMS, "probes": ["greedy", "choice", "fidelity"]},
+            {
+                "task": f"jsonl:{questions}",
+                "items": 0,
+                "probes": ["greedy", "rank", "aligned_rank"],
+            },
+            {
+                "task": "gazetteer",
+                "languages": ["english"],
+                "items": ITEMS,
+                "probes": ["greedy", "choice", "fidelity"],
+            },
             {"task": f"text:{text}", "probes": ["text_fidelity"], "window": 100},
         ],
-        "resources": {"engines": 1, "shard_items": shard_items, "keep_references": shard_items == 1},
+        "resources": {
+            "engines": 1,
+            "shard_items": shard_items,
+            "keep_references": shard_items == 1,
+        },
     }
     file = folder / f"sweep-{shard_items}.yaml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     return file
 
 
-@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["whole", "resumed"])
+@pytest.fixture(
+    scope="module",
+    params=[False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["whole", "resumed"],
+)
 def run(request, tmp_path_factory, questions):
     folder = tmp_path_factory.mktemp("runs")
     made, log = folder / "run", folder / "log"
     if request.param:
-        driver = start("sweep", _sweep(folder, questions, shard_items=1), "--out", made, log=log)
+        driver = start(
+            "sweep", _sweep(folder, questions, shard_items=1), "--out", made, log=log
+        )
         when(driver, lambda: parts(made), log)
         driver.kill()
         assert driver.wait() == -signal.SIGKILL
@@ -90,16 +122,29 @@ def run(request, tmp_path_factory, questions):
     return made
 
 
-def _probe(found: pd.DataFrame, checkpoint: str, probe: str, task: str = "lastword") -> pd.DataFrame:
-    kept = (found["checkpoint"] == checkpoint) & (found["probe"] == probe) & (found["task"] == task)
+def _probe(
+    found: pd.DataFrame, checkpoint: str, probe: str, task: str = "lastword"
+) -> pd.DataFrame:
+    kept = (
+        (found["checkpoint"] == checkpoint)
+        & (found["probe"] == probe)
+        & (found["task"] == task)
+    )
     return found[kept].set_index("item_id")
 
 
-def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(run, questions, prompter):
+def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(
+    run, questions, prompter
+):
     found = records(run)
-    items = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()]
+    items = [
+        json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()
+    ]
     dense_said = _probe(found, "dense", "greedy")
-    for checkpoint, path in (("dense", BUNDLED), (PRUNED, run / "checkpoints" / PRUNED)):
+    for checkpoint, path in (
+        ("dense", BUNDLED),
+        (PRUNED, run / "checkpoints" / PRUNED),
+    ):
         aligned = _probe(found, checkpoint, "aligned_rank")
         assert len(aligned) == len(items)
         model, oracle = load_model(path), oracle_of(path, PLAIN)
@@ -118,10 +163,18 @@ def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(run, ques
             assert tuple(said["token_ids"][led : led + len(answer)]) == answer
             assert prompter.decode(said["token_ids"][:led]) == row["text"]
             assert line["answers"][0].strip(".,").lower() in row["option_text"].lower()
-            request = Score(request_id="s", prompt_ids=prompt + tuple(said["token_ids"][:led]), continuation_ids=answer)
+            request = Score(
+                request_id="s",
+                prompt_ids=prompt + tuple(said["token_ids"][:led]),
+                continuation_ids=answer,
+            )
             expected = oracle.answer(request)
-            assert row["logprob"] == pytest.approx(sum(expected.logprobs), abs=TOLERANCE)
-            assert row["margin"] == pytest.approx(expected.logprobs[0] - expected.top_logprobs[0][0], abs=TOLERANCE)
+            assert row["logprob"] == pytest.approx(
+                sum(expected.logprobs), abs=TOLERANCE
+            )
+            assert row["margin"] == pytest.approx(
+                expected.logprobs[0] - expected.top_logprobs[0][0], abs=TOLERANCE
+            )
             low, high = rank_bounds(model, request)
             assert low[0] <= row["rank"] <= high[0]
         ranks = aligned["rank"].dropna()
@@ -130,13 +183,22 @@ def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(run, ques
 
 def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
     found = records(run)
-    mine = found[found["probe"] == "fidelity"].set_index(["checkpoint", "item_id", "index"]).sort_index()
+    mine = (
+        found[found["probe"] == "fidelity"]
+        .set_index(["checkpoint", "item_id", "index"])
+        .sort_index()
+    )
     assert (len(mine), set(mine["status"])) == (2 * 2 * ITEMS, {"ok"})
     models = [load_model(path) for path in (BUNDLED, run / "checkpoints" / PRUNED)]
     near = {"abs": 2 * TOLERANCE}
-    pool = {item.item_id: item for item in load_task("gazetteer", ("english",), "gazetteer").pools["english"]}
+    pool = {
+        item.item_id: item
+        for item in load_task("gazetteer", ("english",), "gazetteer").pools["english"]
+    }
     for (name, item_id, index), record in mine.iterrows():
-        prompt = prompter.build(pool[item_id], "open").token_ids[: record["prompt_tokens"]]
+        prompt = prompter.build(pool[item_id], "open").token_ids[
+            : record["prompt_tokens"]
+        ]
         said = list(record["token_ids"])
         assert said == list(mine.loc[("dense", item_id, index), "token_ids"])
         if name == "dense":
@@ -144,23 +206,38 @@ def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
             continue
         with torch.no_grad():
             p, q = (
-                model(torch.tensor([[*prompt, *said]])).logits[0, len(prompt) - 1 : -1].double().log_softmax(1)
+                model(torch.tensor([[*prompt, *said]]))
+                .logits[0, len(prompt) - 1 : -1]
+                .double()
+                .log_softmax(1)
                 for model in models
             )
-        assert list(record["kld"]) == pytest.approx((p.exp() * (p - q)).sum(1).tolist(), **near)
-        assert list(record["acceptance"]) == pytest.approx(torch.minimum(p.exp(), q.exp()).sum(1).tolist(), **near)
+        assert list(record["kld"]) == pytest.approx(
+            (p.exp() * (p - q)).sum(1).tolist(), **near
+        )
+        assert list(record["acceptance"]) == pytest.approx(
+            torch.minimum(p.exp(), q.exp()).sum(1).tolist(), **near
+        )
         own = q.gather(1, torch.tensor(said)[:, None])[:, 0].tolist()
         assert list(record["token_logprobs"]) == pytest.approx(own, **near)
-    for item_id, said in _probe(found, "dense", "greedy", "gazetteer")["token_ids"].items():
+    for item_id, said in _probe(found, "dense", "greedy", "gazetteer")[
+        "token_ids"
+    ].items():
         assert list(mine.loc[("dense", item_id, 0), "token_ids"]) == list(said)
     windows = found[found["probe"] == "text_fidelity"]
     assert set(windows["status"]) == {"ok"}
-    assert all(len(each["kld"]) == each["prompt_tokens"] for _, each in windows.iterrows())
+    assert all(
+        len(each["kld"]) == each["prompt_tokens"] for _, each in windows.iterrows()
+    )
 
 
 def test_tables_and_page_have_fidelity_and_references_are_gone(run):
     table = pd.read_csv(run / "tables" / "fidelity.csv")
-    whole = table[(table["language"] == "all") & (table["group"] == "all") & (table["task"] != "lastword")]
+    whole = table[
+        (table["language"] == "all")
+        & (table["group"] == "all")
+        & (table["task"] != "lastword")
+    ]
     whole = whole.set_index(["checkpoint", "along"])
     for along in ("greedy answer", "gold answer", "text"):
         floor, own = whole.loc[("dense", along)], whole.loc[(PRUNED, along)]
@@ -183,8 +260,19 @@ def test_a_dry_run_says_how_much_is_kept(questions, tmp_path):
 @pytest.mark.long
 def test_without_its_base_it_is_excluded(run, questions, tmp_path):
     pruned, task = run / "checkpoints" / PRUNED, f"jsonl:{questions}"
-    asked = ("--task", task, "--items", "0", "--probes", "greedy,aligned_rank", "--engine", "torch")
+    asked = (
+        "--task",
+        task,
+        "--items",
+        "0",
+        "--probes",
+        "greedy,aligned_rank",
+        "--engine",
+        "torch",
+    )
     done = finish("eval", pruned, *asked, "--out", tmp_path / "alone")
     alone = _probe(records(tmp_path / "alone"), PRUNED, "aligned_rank")
-    assert set(zip(alone["status"], alone["text"], strict=True)) == {("excluded", NO_BASE)}
+    assert set(zip(alone["status"], alone["text"], strict=True)) == {
+        ("excluded", NO_BASE)
+    }
     assert NO_BASE in done.stdout + done.stderr

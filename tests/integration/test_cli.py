@@ -1,4 +1,5 @@
-"""The commands on tiny models, from the command line to the report, and the paper's recipes on the bundled one."""
+"""The commands on tiny models, from the command line to the report, and the paper's
+recipes on the bundled one."""
 
 import json
 
@@ -22,14 +23,22 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(models):
-    """Two architectures, asked six questions of the user's own, one of which nobody could answer right."""
+    """Two architectures, asked six questions of the user's own, one of which nobody
+    could answer right."""
     items = models / "my items.jsonl"
     asked = {"language": "swahili", "question": "Watu wangapi?"}
     lines = [
-        {"id": f"q{n}", "context": f"Mji wa Karo una watu {n}00.", "answers": [f"{n}00"] if n else ["  ?! "], **asked}
+        {
+            "id": f"q{n}",
+            "context": f"Mji wa Karo una watu {n}00.",
+            "answers": [f"{n}00"] if n else ["  ?! "],
+            **asked,
+        }
         for n in range(6)
     ]
-    items.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    items.write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+    )
     out = models / "run"
     asked = ("--task", f"jsonl:{items}", "--items", "0", "--shard-items", "2")
     done = finish("eval", models / "small", models / "other", *asked, "--out", out)
@@ -38,7 +47,9 @@ def run(models):
     return out
 
 
-def test_another_architecture_is_served_by_a_new_engine_and_an_empty_answer_is_excluded_and_counted(run):
+def test_another_architecture_is_served_by_a_new_engine_and_an_empty_answer_is_excluded_and_counted(
+    run,
+):
     found = records(run)
     assert set(found["status"]) == {"ok", "excluded"}
     one, other = found["checkpoint"].value_counts()[["small", "other"]]
@@ -53,16 +64,25 @@ def test_another_architecture_is_served_by_a_new_engine_and_an_empty_answer_is_e
     assert (price.drop(columns="machine").loc[["small", "other"]] > 0).all(axis=None)
 
 
-def test_no_file_tells_a_token_of_the_environment_and_the_report_is_rebuilt_from_records(run):
+def test_no_file_tells_a_token_of_the_environment_and_the_report_is_rebuilt_from_records(
+    run,
+):
     files = [path for path in run.rglob("*") if path.is_file()]
-    assert {path.relative_to(run).parts[0] for path in files} >= {"logs", "run.json", "records", "report"}
+    assert {path.relative_to(run).parts[0] for path in files} >= {
+        "logs",
+        "run.json",
+        "records",
+        "report",
+    }
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
     before = {path.name: path.read_bytes() for path in (run / "tables").iterdir()}
     for path in (run / "tables").iterdir():
         path.unlink()
     (run / "report" / "index.html").unlink()
     finish("report", run)
-    assert {path.name: path.read_bytes() for path in (run / "tables").iterdir()} == before
+    assert {
+        path.name: path.read_bytes() for path in (run / "tables").iterdir()
+    } == before
     assert (run / "report" / "index.html").is_file()
 
 
@@ -73,15 +93,30 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     found = records(run)
     assert set(found["status"]) == {"ok"}
     assert not found.duplicated(KEY).any()
-    assert set(found["probe"]) == {"greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity"}
+    assert set(found["probe"]) == {
+        "greedy",
+        "beam",
+        "sample",
+        "choice",
+        "rank",
+        "hard_choice",
+        "perplexity",
+    }
     # what a matcher model decides comes afterwards
     finish("match", run, "--matcher", "bundled")
-    # the paper compares no distributions and no prompts, and screens nothing; of so few questions no kind has enough
-    tables = {name: pd.read_csv(run / "tables" / f"{name}.csv") for name in TABLES.names}
+    # the paper compares no distributions and no prompts, and screens nothing; of so few
+    # questions no kind has enough
+    tables = {
+        name: pd.read_csv(run / "tables" / f"{name}.csv") for name in TABLES.names
+    }
     empty = {"fidelity", "prompt_order", "prompts", "screening", "weak"}
     assert {name for name, table in tables.items() if table.empty} == empty
     for name, table in tables.items():
-        counts = [column for column in ("n", "n_max", "items", "seeds", "parameters") if column in table]
+        counts = [
+            column
+            for column in ("n", "n_max", "items", "seeds", "parameters")
+            if column in table
+        ]
         assert counts, (name, list(table.columns))
         assert table.empty or (table[counts].fillna(0).max(axis=1) > 0).any(), name
     page = (run / "report" / "index.html").read_text(encoding="utf-8")

@@ -1,4 +1,5 @@
-"""One sweep over pruning and quantising: one table, resumed, and records that are alike the second time."""
+"""One sweep over pruning and quantising: one table, resumed, and records that are
+alike the second time."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +13,12 @@ from tests.support.engines import needs_vllm
 from tests.support.runs import finish, records
 
 pytestmark = needs_vllm
-TASK = {"task": "gazetteer", "languages": ["english"], "items": 4, "probes": ["greedy", "choice"]}
+TASK = {
+    "task": "gazetteer",
+    "languages": ["english"],
+    "items": 4,
+    "probes": ["greedy", "choice"],
+}
 SWEEP = {
     "models": {"dense": "bundled"},
     "prune": [{"method": "wanda", "sparsity": 0.5}],
@@ -37,19 +43,30 @@ def sweep(folder: Path, **changes: object) -> Path:
 def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = finish("sweep", sweep(tmp_path), "--out", run)
-    assert "wanda-0.5-rtn-fp8_dynamic: FP8 (rtn, per channel), computed in bfloat16 by " in done.stdout
+    assert (
+        "wanda-0.5-rtn-fp8_dynamic: FP8 (rtn, per channel), computed in bfloat16 by "
+        in done.stdout
+    )
     first = records(run)
-    columns = first.groupby("checkpoint")[["base", "method", "pattern", "sparsity", "calibration"]].first()
+    columns = first.groupby("checkpoint")[
+        ["base", "method", "pattern", "sparsity", "calibration"]
+    ].first()
     assert list(columns.index) == NAMES
     assert columns.loc["dense"].isna().all()
     fp8 = "FP8 (rtn, per channel)"
     both = ["dense", "wanda + rtn", f"unstructured + {fp8}", 0.5, "gazetteer"]
     assert list(columns.loc["wanda-0.5-rtn-fp8_dynamic"]) == both
-    assert list(columns.loc["online-fp8_per_channel"])[:3] == ["dense", "online", "FP8 (online, per channel)"]
+    assert list(columns.loc["online-fp8_per_channel"])[:3] == [
+        "dense",
+        "online",
+        "FP8 (online, per channel)",
+    ]
     assert first.groupby("checkpoint")["weights_digest"].first().nunique() == len(NAMES)
     table = pd.read_csv(run / "tables" / "accuracy.csv")
     assert set(table["checkpoint"]) == set(NAMES)
-    assert set(table.loc[table["checkpoint"] == "wanda-0.5-rtn-fp8_dynamic", "pattern"]) == {both[2]}
+    assert set(
+        table.loc[table["checkpoint"] == "wanda-0.5-rtn-fp8_dynamic", "pattern"]
+    ) == {both[2]}
 
 
 @pytest.mark.long
@@ -64,21 +81,49 @@ def test_what_is_half_done_is_done_again_and_is_alike(tmp_path: Path) -> None:
     kept = (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat()
     finish("sweep", file, "--out", run)
     pd.testing.assert_frame_equal(records(run), first)
-    assert (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat() == kept
+    assert (
+        run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json"
+    ).stat() == kept
     given = tmp_path / "given"
-    asked = ("--task", "gazetteer", "--languages", "english", "--items", "4", "--probes", "greedy,choice")
-    finish("eval", run / "checkpoints" / "rtn-fp8_dynamic", *asked, "--dtype", "bfloat16", "--out", given)
-    ours = first[first["checkpoint"] == "rtn-fp8_dynamic"].reset_index(drop=True).drop(columns="base")
+    asked = (
+        "--task",
+        "gazetteer",
+        "--languages",
+        "english",
+        "--items",
+        "4",
+        "--probes",
+        "greedy,choice",
+    )
+    finish(
+        "eval",
+        run / "checkpoints" / "rtn-fp8_dynamic",
+        *asked,
+        "--dtype",
+        "bfloat16",
+        "--out",
+        given,
+    )
+    ours = (
+        first[first["checkpoint"] == "rtn-fp8_dynamic"]
+        .reset_index(drop=True)
+        .drop(columns="base")
+    )
     pd.testing.assert_frame_equal(records(given).drop(columns="base"), ours)
 
 
 @pytest.mark.long
-def test_what_is_not_served_in_the_runs_dtype_is_refused_before_it_is_quantised(tmp_path: Path) -> None:
+def test_what_is_not_served_in_the_runs_dtype_is_refused_before_it_is_quantised(
+    tmp_path: Path,
+) -> None:
     """vLLM's online schemes want bfloat16."""
     online = {"method": "online", "scheme": "fp8_per_channel"}
     file = sweep(tmp_path, compress=[online], engine={"dtype": "float32"})
     done = finish("sweep", file, "--out", tmp_path / "run", code=2)
-    assert done.stderr.startswith("error: compress: online-fp8_per_channel: FP8 (online, per channel) in float32: ")
+    assert done.stderr.startswith(
+        "error: compress: online-fp8_per_channel: FP8 (online, per channel) in"
+        " float32: "
+    )
     assert done.stderr.count("\n") == 1
     assert "; set --dtype bfloat16 (engine.dtype in a sweep file)" in done.stderr
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,5 @@
-"""Long contexts in a run on vLLM and Ray, against transformers' own loop on the prompts that their rule gives."""
+"""Long contexts in a run on vLLM and Ray, against transformers' own loop on the
+prompts that their rule gives."""
 
 import pytest
 
@@ -29,11 +30,20 @@ def run(tmp_path_factory):
 
 def test_answers_are_those_of_transformers_after_the_long_prompts(run):
     model = resolve_model("bundled")
-    prompter = Prompter(load_tokenizer(model), chat=False, prompt_tokens=512 + LENGTH, one_shot_prompt_tokens=1024)
-    config = EvalConfig(task="gazetteer", items=ITEMS, probes=("greedy",), context_tokens=LENGTH)
+    prompter = Prompter(
+        load_tokenizer(model),
+        chat=False,
+        prompt_tokens=512 + LENGTH,
+        one_shot_prompt_tokens=1024,
+    )
+    config = EvalConfig(
+        task="gazetteer", items=ITEMS, probes=("greedy",), context_tokens=LENGTH
+    )
     oracle = load_model(model)
     found = records(run)
-    greedy = found[(found["probe"] == "greedy") & (found["context_tokens"] == LENGTH)].set_index("item_id")
+    greedy = found[
+        (found["probe"] == "greedy") & (found["context_tokens"] == LENGTH)
+    ].set_index("item_id")
     assert len(greedy) == ITEMS
     for question in questions_of(load_task("gazetteer", ("english",)), config):
         plan = plan_of(question, prompter, config)

@@ -19,9 +19,23 @@ def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
     card = tmp_path / "card.md"
     document = json.loads(finish("doctor", "--json", "--out", card).stdout)
     assert document["passed"]
-    assert {"served", "by_prompt", "transformers", "pruning"} <= set(document["seconds"])
-    measured = {row["check"]: row for row in document["checks"] if row["status"] == "pass"}
-    checks = {"scores", "ranks, ties", "greedy", "beams", "samples", "swap", "swap back", "two runs", "masks"}
+    assert {"served", "by_prompt", "transformers", "pruning"} <= set(
+        document["seconds"]
+    )
+    measured = {
+        row["check"]: row for row in document["checks"] if row["status"] == "pass"
+    }
+    checks = {
+        "scores",
+        "ranks, ties",
+        "greedy",
+        "beams",
+        "samples",
+        "swap",
+        "swap back",
+        "two runs",
+        "masks",
+    }
     assert checks <= set(measured)
     assert all(row["compared"] > 0 for row in measured.values())
     text = card.read_text(encoding="utf-8")
@@ -34,13 +48,27 @@ def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
 
 
 @pytest.mark.long
-def test_two_workers_on_a_cpu_score_the_bundled_model_as_transformers_does(tmp_path, monkeypatch):
+def test_two_workers_on_a_cpu_score_the_bundled_model_as_transformers_does(
+    tmp_path, monkeypatch
+):
     """The doctor asks for it on two GPUs; what it asks works."""
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers
-    result = run_apart(DIVIDED, Inputs(dense=BUNDLED_MODEL, scratch=tmp_path, logs=tmp_path, dtype="float32"))
+    # there may be fewer cores than workers
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    result = run_apart(
+        DIVIDED,
+        Inputs(dense=BUNDLED_MODEL, scratch=tmp_path, logs=tmp_path, dtype="float32"),
+    )
     assert isinstance(result, RunResult), result
-    assert (result.scoring, result.notes) == ("forced", ())  # every matrix of both workers was compared
-    oracle, asked = oracle_of(BUNDLED_MODEL, EngineConfig()), cases_for(BUNDLED_MODEL).scores
+    # every matrix of both workers was compared
+    assert (result.scoring, result.notes) == ("forced", ())
+    oracle, asked = (
+        oracle_of(BUNDLED_MODEL, EngineConfig()),
+        cases_for(BUNDLED_MODEL).scores,
+    )
     expected = {request.request_id: oracle.answer(request) for request in asked}
-    ours = {name: answer for name, answer in result.answers["dense"].items() if name in expected}
+    ours = {
+        name: answer
+        for name, answer in result.answers["dense"].items()
+        if name in expected
+    }
     assert max(of_scores(ours, expected)) < 1e-3

@@ -1,4 +1,5 @@
-"""vLLM serves what pruning leaves as transformers computes it: sparse weights, experts, smaller models."""
+"""vLLM serves what pruning leaves as transformers computes it: sparse weights,
+experts, smaller models."""
 
 import random
 
@@ -12,7 +13,13 @@ from evaluator.engine.vllm.start import on_workers
 from pruning.run import prune
 from pruning.verify import examine
 from tests.support import pruning as tiny
-from tests.support.engines import answers, assert_alike, needs_vllm, oracle_of, random_tokens
+from tests.support.engines import (
+    answers,
+    assert_alike,
+    needs_vllm,
+    oracle_of,
+    random_tokens,
+)
 
 pytestmark = needs_vllm
 both = pytest.mark.runners
@@ -20,17 +27,35 @@ long = pytest.mark.long
 
 CONFIG = EngineConfig(max_model_len=200, max_num_seqs=16)
 DECORATE = "_decorate_cls_for_torch_compile"
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}  # of a size that vLLM's kernels have
-CHANGES: dict[str, dict[str, object]] = {"gemma4_text": {"global_head_dim": 64}, "olmoe": {"clip_qkv": None}}
+# of a size that vLLM's kernels have
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+CHANGES: dict[str, dict[str, object]] = {
+    "gemma4_text": {"global_head_dim": 64},
+    "olmoe": {"clip_qkv": None},
+}
 OWN_HEAD_SIZE = {"phi3": {"hidden_size": 128}}
-# Of what is pruned: qwen3 is served in test_engine_vllm; vLLM's code of qwen3_5_text needs torchvision; gemma2 differs.
+# Of what is pruned: qwen3 is served in test_engine_vllm; vLLM's code of qwen3_5_text
+# needs torchvision; gemma2 differs.
 MIXTURES = ("mixtral", "olmoe")  # each gets an engine of its own
-SWAPPED = ("llama", "qwen2", "mistral", "phi3", "gemma3_text", "olmo2", "olmo3", "smollm3", "granite", "glm", "glm4")
+SWAPPED = (
+    "llama",
+    "qwen2",
+    "mistral",
+    "phi3",
+    "gemma3_text",
+    "olmo2",
+    "olmo3",
+    "smollm3",
+    "granite",
+    "glm",
+    "glm4",
+)
 
 
 @pytest.fixture(autouse=True)
 def transformers_as_it_was(monkeypatch):
-    """vLLM makes classes of transformers its own that it has no code for; the tests after these need them."""
+    """vLLM makes classes of transformers its own that it has no code for; the tests
+    after these need them."""
     from vllm.model_executor.models.transformers import base
 
     decorate, kept = getattr(base.Base, DECORATE, None), {}
@@ -67,14 +92,22 @@ def questions():
     draw = random.Random(0)
     asked = []
     for number, length in enumerate((1, 5, 17, 33, 64, 90)):
-        prompt, *options = (random_tokens(draw, n, tiny.VOCABULARY) for n in (length, 1, 2, 4))
-        asked.append(Generate(request_id=f"greedy {number}", prompt_ids=prompt, max_tokens=12))
-        asked += [Score(request_id=f"{number} {o}", prompt_ids=prompt, continuation_ids=o) for o in options]
+        prompt, *options = (
+            random_tokens(draw, n, tiny.VOCABULARY) for n in (length, 1, 2, 4)
+        )
+        asked.append(
+            Generate(request_id=f"greedy {number}", prompt_ids=prompt, max_tokens=12)
+        )
+        asked += [
+            Score(request_id=f"{number} {o}", prompt_ids=prompt, continuation_ids=o)
+            for o in options
+        ]
     return asked
 
 
 def by_transformers(checkpoint):
-    """Asked before vLLM starts: it makes classes of transformers its own that it has no code for."""
+    """Asked before vLLM starts: it makes classes of transformers its own that it has
+    no code for."""
     return answers(oracle_of(checkpoint, CONFIG), questions())
 
 
@@ -85,10 +118,15 @@ def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path)
     engine = VLLMEngine(CONFIG)
     assert engine.load(pruned).notes == ()  # every matrix was compared
     assert_alike(answers(engine, questions()), expected)
-    started, experts = engine._started, [f"the experts of model.layers.{n}.mlp.experts.routed_experts" for n in (0, 2)]
+    started, experts = (
+        engine._started,
+        [f"the experts of model.layers.{n}.mlp.experts.routed_experts" for n in (0, 2)],
+    )
 
     def differing(checkpoint):
-        ((_, found, passed_over),) = on_workers(started.llm, "compare_weights", [str(checkpoint / "model.safetensors")])
+        ((_, found, passed_over),) = on_workers(
+            started.llm, "compare_weights", [str(checkpoint / "model.safetensors")]
+        )
         assert passed_over == []
         return [name for name in found if "experts" in name]
 
@@ -105,13 +143,16 @@ def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path)
 @pytest.mark.parametrize("name", [*SWAPPED, "gemma4_text", *MIXTURES])
 def test_a_pruned_checkpoint_is_swapped_in_or_gets_an_engine(name, tmp_path):
     dense, pruned = build(name, tmp_path)
-    expected = {checkpoint: by_transformers(checkpoint) for checkpoint in (dense, pruned)}
+    expected = {
+        checkpoint: by_transformers(checkpoint) for checkpoint in (dense, pruned)
+    }
     engine = VLLMEngine(CONFIG)
     engine.load(dense)
     assert_alike(answers(engine, questions()), expected[dense])
     report = engine.load(pruned)
     assert report.swapped == (name not in MIXTURES)
-    assert bool(report.notes) == (name == "gemma4_text")  # keys that are values too: one matrix cannot be compared
+    # keys that are values too: one matrix cannot be compared
+    assert bool(report.notes) == (name == "gemma4_text")
     assert_alike(answers(engine, questions()), expected[pruned])
     engine.close()
 
@@ -126,14 +167,22 @@ def test_a_pruned_checkpoint_is_swapped_in_or_gets_an_engine(name, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
-def test_a_model_without_some_of_its_layers_heads_and_channels_is_served(name, methods, tmp_path):
-    tiny.build(name, tmp_path / "dense", torch.float32, **OWN_HEAD_SIZE.get(name, {"head_dim": 32}))
+def test_a_model_without_some_of_its_layers_heads_and_channels_is_served(
+    name, methods, tmp_path
+):
+    tiny.build(
+        name,
+        tmp_path / "dense",
+        torch.float32,
+        **OWN_HEAD_SIZE.get(name, {"head_dim": 32}),
+    )
     checkpoint = tmp_path / "dense"
     for method in methods:
         checkpoint = pruned_by(method, checkpoint, tmp_path / method)
         assert examine(checkpoint).problems == []
     expected = by_transformers(checkpoint)
     engine = VLLMEngine(CONFIG)
-    assert engine.load(checkpoint).notes == ()  # every matrix was compared with the smaller checkpoint's
+    # every matrix was compared with the smaller checkpoint's
+    assert engine.load(checkpoint).notes == ()
     assert_alike(answers(engine, questions()), expected)
     engine.close()

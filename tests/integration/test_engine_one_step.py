@@ -1,4 +1,5 @@
-"""Scoring in one step on the real vLLM, against the plain torch engine: whatever the cache holds of a continuation."""
+"""Scoring in one step on the real vLLM, against the plain torch engine: whatever the
+cache holds of a continuation."""
 
 import json
 import random
@@ -21,13 +22,16 @@ CONFIG = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("one_step") / "model", "qwen3", 0, eos_ids=(0,))
+    return save_tiny_model(
+        tmp_path_factory.mktemp("one_step") / "model", "qwen3", 0, eos_ids=(0,)
+    )
 
 
 @pytest.fixture(scope="module")
 def engine(checkpoint):
     made = VLLMEngine(CONFIG)
-    assert made.load(checkpoint).scoring == "forced"  # else wrong scores would be replaced
+    # else wrong scores would be replaced
+    assert made.load(checkpoint).scoring == "forced"
     yield made
     made.close()
 
@@ -45,33 +49,68 @@ def check(engine, oracle, asked):
         assert answer.token_ids == expected.token_ids == request.continuation_ids
         assert answer.logprobs == pytest.approx(expected.logprobs, abs=TOLERANCE)
         assert len(answer.ranks) == len(answer.top_ids) == len(request.continuation_ids)
-        margins = [own - top[0] for own, top in zip(answer.logprobs, answer.top_logprobs, strict=True)]
+        margins = [
+            own - top[0]
+            for own, top in zip(answer.logprobs, answer.top_logprobs, strict=True)
+        ]
         for margin, own, best, token, rank in zip(
-            margins, expected.logprobs, expected.top_logprobs, request.continuation_ids, answer.ranks, strict=True
+            margins,
+            expected.logprobs,
+            expected.top_logprobs,
+            request.continuation_ids,
+            answer.ranks,
+            strict=True,
         ):
             assert margin == pytest.approx(own - best[0], abs=2 * TOLERANCE)
             assert (rank == 1) == (margin == 0.0), token
-        assert all(abs(a - b) <= 1 for a, b in zip(answer.ranks, expected.ranks, strict=True))
+        assert all(
+            abs(a - b) <= 1 for a, b in zip(answer.ranks, expected.ranks, strict=True)
+        )
 
 
-@pytest.mark.parametrize("length", fewer([1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 90], 3))
+@pytest.mark.parametrize(
+    "length",
+    fewer([1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 90], 3),
+)
 def test_continuations_that_begin_alike_fill_whole_blocks(engine, oracle, length):
-    """The cache then holds more than the context; the token before the first row is computed all the same."""
+    """The cache then holds more than the context; the token before the first row is
+    computed all the same."""
     draw = random.Random(length)
     prompt, beginning = tokens(draw, length), tokens(draw, 2 * BLOCK)
     endings = [tokens(draw, draw.randrange(0, 2 * BLOCK)) for _ in range(6)]
     asked = [
-        Score(request_id=f"{n}", prompt_ids=prompt, continuation_ids=beginning[: 2 * BLOCK - n] + ending)
+        Score(
+            request_id=f"{n}",
+            prompt_ids=prompt,
+            continuation_ids=beginning[: 2 * BLOCK - n] + ending,
+        )
         for n, ending in enumerate(endings)
     ]
     check(engine, oracle, asked)
     check(engine, oracle, asked)  # again: now every block of theirs is in the cache
-    check(engine, oracle, [Score(request_id="s", prompt_ids=prompt + beginning, continuation_ids=endings[0] + (9, 9))])
+    check(
+        engine,
+        oracle,
+        [
+            Score(
+                request_id="s",
+                prompt_ids=prompt + beginning,
+                continuation_ids=endings[0] + (9, 9),
+            )
+        ],
+    )
 
 
 def test_more_rows_than_go_through_the_head_at_once(engine, oracle):
     draw = random.Random(1)
-    asked = [Score(request_id=str(n), prompt_ids=tokens(draw, 3), continuation_ids=tokens(draw, 290)) for n in range(5)]
+    asked = [
+        Score(
+            request_id=str(n),
+            prompt_ids=tokens(draw, 3),
+            continuation_ids=tokens(draw, 290),
+        )
+        for n in range(5)
+    ]
     check(engine, oracle, asked)
 
 
@@ -88,7 +127,10 @@ def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path
     found = answers(made, asked)
     made.close()
     assert found.keys() == {"one", "many", "greedy"}
-    assert all(each.status == "engine_error" and "NaN" in (each.error or "") for each in found.values())
+    assert all(
+        each.status == "engine_error" and "NaN" in (each.error or "")
+        for each in found.values()
+    )
 
 
 def test_a_sliding_window_is_scored_by_forced_decoding(engine, tmp_path):
@@ -100,7 +142,13 @@ def test_a_sliding_window_is_scored_by_forced_decoding(engine, tmp_path):
     assert made.load(windowed).scoring == "forced"
     assert [each._started.dialect.one_step for each in (engine, made)] == [True, False]
     draw = random.Random(3)
-    asked = [Score(request_id="0", prompt_ids=tokens(draw, 150), continuation_ids=tokens(draw, 60))]
+    asked = [
+        Score(
+            request_id="0",
+            prompt_ids=tokens(draw, 150),
+            continuation_ids=tokens(draw, 60),
+        )
+    ]
     check(made, oracle, asked)
     check(made, oracle, asked)
     made.close()

@@ -1,5 +1,7 @@
-"""Quantised checkpoints in a real engine: what it computes is what transformers computes with the dequantised weights.
-Each layout is rehearsed first. Where the machine cannot serve it, one line says so, and the test is skipped."""
+"""Quantised checkpoints in a real engine: what it computes is what transformers
+computes with the dequantised weights. Each layout is rehearsed first. Where the machine
+cannot serve it, one line says so, and the test is skipped.
+"""
 
 import json
 import random
@@ -22,10 +24,12 @@ from tests.support.smollm2 import full_pass
 
 pytestmark = both_runners
 
-# Nats per token, and in the mean over tokens. Products of float8 or int8 are exact in float32, and only an input that
-# lies between two values may be rounded to either. In bfloat16 every layer's inputs are rounded once more before that;
-# the model's logits are far apart (tests/support/models.py), so that it shows. One of int8's 255 values is a long way
-# from the next: few tokens see such an input, and most of them nothing of it.
+# Nats per token, and in the mean over tokens. Products of float8 or int8 are exact in
+# float32, and only an input that lies between two values may be rounded to either. In
+# bfloat16 every layer's inputs are rounded once more before that; the model's logits
+# are far apart (tests/support/models.py), so that it shows. One of int8's 255 values is
+# a long way from the next: few tokens see such an input, and most of them nothing of
+# it.
 TOLERANCE = {"float32": 0.1, "bfloat16": 1.0}
 MEAN_TOLERANCE = {"float32": 0.01, "bfloat16": 0.25}
 MEDIAN_TOLERANCE = {"float32": 1e-5, "bfloat16": 0.25}
@@ -43,11 +47,14 @@ class Served:
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16")
+    return save_tiny_model(
+        tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16"
+    )
 
 
 def _case(layout: str, dtype: str, *marks: pytest.MarkDecorator) -> Any:
-    """Most machines without a GPU serve FP8; of the others, each costs a rehearsal to find out."""
+    """Most machines without a GPU serve FP8; of the others, each costs a rehearsal
+    to find out."""
     return pytest.param((layout, dtype), marks=marks, id=f"{layout}-{dtype}")
 
 
@@ -57,7 +64,10 @@ def _case(layout: str, dtype: str, *marks: pytest.MarkDecorator) -> Any:
         _case("fp8", "bfloat16"),
         _case("fp8", "float32", pytest.mark.more),
         *[_case("w8a8", dtype, pytest.mark.long) for dtype in ("float32", "bfloat16")],
-        *[_case(layout, "bfloat16", pytest.mark.long) for layout in ("w4a16", "w4a16-channel", "gptq", "awq")],
+        *[
+            _case(layout, "bfloat16", pytest.mark.long)
+            for layout in ("w4a16", "w4a16-channel", "gptq", "awq")
+        ],
     ],
 )
 def served(request, dense, tmp_path_factory):
@@ -74,7 +84,8 @@ def served(request, dense, tmp_path_factory):
     if layout not in NO_ROUNDED_INPUTS:
         rounding_inputs(model, layout)
     engine = VLLMEngine(config)
-    assert engine.load(checkpoint).notes == ()  # every matrix was compared with the files
+    # every matrix was compared with the files
+    assert engine.load(checkpoint).notes == ()
     yield Served(layout, checkpoint, dtype, engine, model)
     engine.close()
 
@@ -85,7 +96,12 @@ def scores(count):
     def drawn(length):
         return tuple(draw.randrange(VOCABULARY) for _ in range(length))
 
-    return [Score(request_id=f"s{n}", prompt_ids=drawn(10 + 7 * n), continuation_ids=drawn(4)) for n in range(count)]
+    return [
+        Score(
+            request_id=f"s{n}", prompt_ids=drawn(10 + 7 * n), continuation_ids=drawn(4)
+        )
+        for n in range(count)
+    ]
 
 
 def logprobs(engine, asked):
@@ -97,8 +113,15 @@ def test_scores_are_those_of_the_dequantised_weights(served):
     found = logprobs(served.engine, asked)
     for request in asked:
         expected = full_pass(served.model, request)
-        off += [abs(ours - theirs) for ours, theirs in zip(found[request.request_id], expected, strict=True)]
-    print(served.layout, served.dtype, f"max {max(off):.2g} mean {sum(off) / len(off):.2g}")
+        off += [
+            abs(ours - theirs)
+            for ours, theirs in zip(found[request.request_id], expected, strict=True)
+        ]
+    print(
+        served.layout,
+        served.dtype,
+        f"max {max(off):.2g} mean {sum(off) / len(off):.2g}",
+    )
     assert len(off) == 24
     assert max(off) <= TOLERANCE[served.dtype]
     assert sum(off) / len(off) <= MEAN_TOLERANCE[served.dtype]
@@ -106,36 +129,62 @@ def test_scores_are_those_of_the_dequantised_weights(served):
 
 
 def test_another_one_gets_an_engine_of_its_own_with_its_own_weights(served, tmp_path):
-    """Same scheme and shapes, other weights; and with a sparsity_config that vLLM itself refuses."""
+    """Same scheme and shapes, other weights; and with a sparsity_config that vLLM
+    itself refuses."""
     if (served.layout, served.dtype) != ("fp8", "bfloat16"):
         pytest.skip("once is enough")
     asked = scores(2)
     before = logprobs(served.engine, asked)
     other = save_tiny_model(tmp_path / "other", "qwen3_untied", 1, dtype="bfloat16")
-    dense_zeros = {"sparsity_config": {"format": "dense", "targets": ["Linear"], "sparsity_structure": "2:4"}}
-    assert not served.engine.load(quantise(other, tmp_path / "q", served.layout, config=dense_zeros)).swapped
+    dense_zeros = {
+        "sparsity_config": {
+            "format": "dense",
+            "targets": ["Linear"],
+            "sparsity_structure": "2:4",
+        }
+    }
+    assert not served.engine.load(
+        quantise(other, tmp_path / "q", served.layout, config=dense_zeros)
+    ).swapped
     assert logprobs(served.engine, asked) != before
-    assert "sparsity_config" in json.loads((tmp_path / "q" / "config.json").read_text())["quantization_config"]
+    assert (
+        "sparsity_config"
+        in json.loads((tmp_path / "q" / "config.json").read_text())[
+            "quantization_config"
+        ]
+    )
     assert not served.engine.load(served.checkpoint).swapped
     assert logprobs(served.engine, asked) == before
 
 
 @pytest.mark.long
 @pytest.mark.skipif(
-    bool({"avx512_vnni", "avx_vnni", "amx_int8"} & set(instruction_sets())), reason="int8 products are exact here"
+    bool({"avx512_vnni", "avx_vnni", "amx_int8"} & set(instruction_sets())),
+    reason="int8 products are exact here",
 )
 def test_int8_products_that_overflow_are_noticed(dense, tmp_path):
-    found = rehearse(quantise(dense, tmp_path / "q", "w8a8"), EngineConfig(dtype="bfloat16"))
+    found = rehearse(
+        quantise(dense, tmp_path / "q", "w8a8"), EngineConfig(dtype="bfloat16")
+    )
     assert found.reason is not None
-    assert "the product of model.layers.0.self_attn.qkv_proj in the engine is not that of the files" in found.reason
+    assert (
+        "the product of model.layers.0.self_attn.qkv_proj in the engine is not that of"
+        " the files" in found.reason
+    )
 
 
 @pytest.mark.parametrize(
-    "layout", [pytest.param("gptq", marks=pytest.mark.long), pytest.param("fp8-block", marks=pytest.mark.more)]
+    "layout",
+    [
+        pytest.param("gptq", marks=pytest.mark.long),
+        pytest.param("fp8-block", marks=pytest.mark.more),
+    ],
 )
 def test_what_cannot_be_served_is_said_with_vllms_own_reason(dense, tmp_path, layout):
     config = {"desc_act": True} if layout == "gptq" else {"weight_block_size": [64, 64]}
-    checkpoint = quantise(dense, tmp_path / "q", layout, config={**LAYOUTS[layout].config, **config})
+    checkpoint = quantise(
+        dense, tmp_path / "q", layout, config={**LAYOUTS[layout].config, **config}
+    )
     found = rehearse(checkpoint, EngineConfig(dtype="bfloat16"))
     assert found.reason is not None
     assert "\n" not in found.reason

@@ -1,4 +1,5 @@
-"""Distributions kept and compared inside the real vLLM, against transformers' own in float32."""
+"""Distributions kept and compared inside the real vLLM, against transformers' own in
+float32."""
 
 import json
 import random
@@ -22,7 +23,10 @@ CONFIG = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
 def passages():
     draw = random.Random(1)
     shared = tokens(draw, 70)
-    found = [(tokens(draw, draw.randrange(1, 100)), tokens(draw, count)) for count in (1, 2, 31, 32, 33, 64)]
+    found = [
+        (tokens(draw, draw.randrange(1, 100)), tokens(draw, count))
+        for count in (1, 2, 31, 32, 33, 64)
+    ]
     found += [(shared, tokens(draw, count)) for count in (1, 5, 64)]
     found.append((shared, found[-1][1][:40]))
     return found
@@ -34,7 +38,9 @@ def requests(folder, *, keep, top=0):
             request_id=f"{number}",
             prompt_ids=prompt,
             continuation_ids=continuation,
-            reference=Reference(path=str(folder / f"{number}.safetensors"), keep=keep, top=top),
+            reference=Reference(
+                path=str(folder / f"{number}.safetensors"), keep=keep, top=top
+            ),
         )
         for number, (prompt, continuation) in enumerate(passages())
     ]
@@ -42,15 +48,28 @@ def requests(folder, *, keep, top=0):
 
 def answered(engine, asked):
     others = [
-        *(Generate(request_id=f"g{n}", prompt_ids=prompt, max_tokens=6) for n, (prompt, _) in enumerate(passages())),
-        *(Score(request_id=f"s{n}", prompt_ids=p, continuation_ids=c) for n, (p, c) in enumerate(passages())),
+        *(
+            Generate(request_id=f"g{n}", prompt_ids=prompt, max_tokens=6)
+            for n, (prompt, _) in enumerate(passages())
+        ),
+        *(
+            Score(request_id=f"s{n}", prompt_ids=p, continuation_ids=c)
+            for n, (p, c) in enumerate(passages())
+        ),
     ]
-    mixed = [each for pair in zip(others, [*asked, *[None] * len(others)], strict=False) for each in pair if each]
+    mixed = [
+        each
+        for pair in zip(others, [*asked, *[None] * len(others)], strict=False)
+        for each in pair
+        if each
+    ]
     found = answers(engine, mixed)
     assert len(found) == len(asked) + len(others)
     for request in asked:
         plain = found[f"s{request.request_id}"]
-        assert found[request.request_id].logprobs == pytest.approx(plain.logprobs, abs=TOLERANCE)
+        assert found[request.request_id].logprobs == pytest.approx(
+            plain.logprobs, abs=TOLERANCE
+        )
         assert found[request.request_id].token_ids == plain.token_ids
     return [found[request.request_id] for request in asked]
 
@@ -59,7 +78,10 @@ def distributions(checkpoint):
     model = load_model(checkpoint)
     with torch.no_grad():
         return [
-            model(torch.tensor([prompt + continuation])).logits[0, len(prompt) - 1 : -1].double().log_softmax(1)
+            model(torch.tensor([prompt + continuation]))
+            .logits[0, len(prompt) - 1 : -1]
+            .double()
+            .log_softmax(1)
             for prompt, continuation in passages()
         ]
 
@@ -67,9 +89,14 @@ def distributions(checkpoint):
 def check(response, p_TV, q_TV, *, bound=False):
     assert response.status == "ok", response.error
     assert len(response.divergences) == len(response.token_ids) == len(p_TV)
-    kld, reverse = (p_TV.exp() * (p_TV - q_TV)).sum(1), (q_TV.exp() * (q_TV - p_TV)).sum(1)
+    kld, reverse = (
+        (p_TV.exp() * (p_TV - q_TV)).sum(1),
+        (q_TV.exp() * (q_TV - p_TV)).sum(1),
+    )
     overlap = torch.minimum(p_TV.exp(), q_TV.exp()).sum(1)
-    for t, (each, token) in enumerate(zip(response.divergences, response.token_ids, strict=True)):
+    for t, (each, token) in enumerate(
+        zip(response.divergences, response.token_ids, strict=True)
+    ):
         if bound:
             assert each.kld <= kld[t] + TOLERANCE
             assert each.acceptance >= overlap[t] - TOLERANCE
@@ -77,27 +104,46 @@ def check(response, p_TV, q_TV, *, bound=False):
             assert each.kld == pytest.approx(float(kld[t]), abs=TOLERANCE)
             assert each.kld_reverse == pytest.approx(float(reverse[t]), abs=TOLERANCE)
             assert each.acceptance == pytest.approx(float(overlap[t]), abs=TOLERANCE)
-        assert each.reference_logprob == pytest.approx(float(p_TV[t, token]), abs=TOLERANCE)
-        assert each.reference_top == pytest.approx(float(p_TV[t].exp().max()), abs=TOLERANCE)
-        assert response.logprobs[t] == pytest.approx(float(q_TV[t, token]), abs=TOLERANCE)
-        if (q_TV[t].topk(2).values.diff().abs() > TOLERANCE) and (p_TV[t].topk(2).values.diff().abs() > TOLERANCE):
+        assert each.reference_logprob == pytest.approx(
+            float(p_TV[t, token]), abs=TOLERANCE
+        )
+        assert each.reference_top == pytest.approx(
+            float(p_TV[t].exp().max()), abs=TOLERANCE
+        )
+        assert response.logprobs[t] == pytest.approx(
+            float(q_TV[t, token]), abs=TOLERANCE
+        )
+        if (q_TV[t].topk(2).values.diff().abs() > TOLERANCE) and (
+            p_TV[t].topk(2).values.diff().abs() > TOLERANCE
+        ):
             assert each.same_top == (int(p_TV[t].argmax()) == int(q_TV[t].argmax()))
 
 
 def test_a_swapped_checkpoint_against_its_base_and_the_base_against_itself(tmp_path):
-    base, other = (save_tiny_model(tmp_path / f"{seed}", "qwen3", seed, eos_ids=(0,)) for seed in (0, 1))
+    base, other = (
+        save_tiny_model(tmp_path / f"{seed}", "qwen3", seed, eos_ids=(0,))
+        for seed in (0, 1)
+    )
     engine = VLLMEngine(CONFIG)
     engine.load(base)
     for top in (0, 5):
-        for response in answered(engine, requests(tmp_path / f"kept-{top}", keep=True, top=top)):
+        for response in answered(
+            engine, requests(tmp_path / f"kept-{top}", keep=True, top=top)
+        ):
             assert (response.status, response.divergences) == ("ok", ())
-        for response in reversed(answered(engine, requests(tmp_path / f"kept-{top}", keep=False, top=top)[::-1])):
+        for response in reversed(
+            answered(
+                engine, requests(tmp_path / f"kept-{top}", keep=False, top=top)[::-1]
+            )
+        ):
             assert max(each.kld for each in response.divergences) < 1e-6
             assert min(each.acceptance for each in response.divergences) > 1 - TOLERANCE
     engine.load(other)
     p, q = distributions(base), distributions(other)
     for top in (0, 5):
-        found = answered(engine, requests(tmp_path / f"kept-{top}", keep=False, top=top))
+        found = answered(
+            engine, requests(tmp_path / f"kept-{top}", keep=False, top=top)
+        )
         for response, p_TV, q_TV in zip(found, p, q, strict=True):
             check(response, p_TV, q_TV, bound=top > 0)
     missing = answers(engine, requests(tmp_path / "nowhere", keep=False)[:1])["0"]
@@ -109,15 +155,22 @@ def test_a_swapped_checkpoint_against_its_base_and_the_base_against_itself(tmp_p
 @pytest.mark.more
 def test_where_the_cache_cannot_be_cut_short_the_prompt_is_computed(tmp_path):
     """A sliding window, and a configured slow way of scoring."""
-    base, other = (save_tiny_model(tmp_path / f"{seed}", "mistral", seed, eos_ids=(0,)) for seed in (0, 1))
+    base, other = (
+        save_tiny_model(tmp_path / f"{seed}", "mistral", seed, eos_ids=(0,))
+        for seed in (0, 1)
+    )
     for checkpoint in (base, other):
         config = json.loads((checkpoint / "config.json").read_text())
-        (checkpoint / "config.json").write_text(json.dumps(config | {"sliding_window": 64}))
+        (checkpoint / "config.json").write_text(
+            json.dumps(config | {"sliding_window": 64})
+        )
     engine = VLLMEngine(CONFIG.model_copy(update={"scoring": "prompt_logprobs"}))
     engine.load(base)
     answered(engine, requests(tmp_path / "kept", keep=True))
     engine.load(other)
     found = answered(engine, requests(tmp_path / "kept", keep=False))
-    for response, p_TV, q_TV in zip(found, distributions(base), distributions(other), strict=True):
+    for response, p_TV, q_TV in zip(
+        found, distributions(base), distributions(other), strict=True
+    ):
         check(response, p_TV, q_TV)
     engine.close()

@@ -1,5 +1,7 @@
-"""However vLLM's scheduler cuts and orders the work, the GPU's runner answers alike: prompts in chunks, requests that
-are preempted, a prefix cache that is cold, warm or off. Steps are scheduled ahead throughout."""
+"""However vLLM's scheduler cuts and orders the work, the GPU's runner answers alike:
+prompts in chunks, requests that are preempted, a prefix cache that is cold, warm or
+off. Steps are scheduled ahead throughout.
+"""
 
 import contextlib
 import json
@@ -13,7 +15,14 @@ from msgspec.structs import replace
 from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import Waiting, answers, assert_alike, only_v2, oracle_of, random_tokens
+from tests.support.engines import (
+    Waiting,
+    answers,
+    assert_alike,
+    only_v2,
+    oracle_of,
+    random_tokens,
+)
 from tests.support.models import save_tiny_model
 
 pytestmark = only_v2
@@ -27,7 +36,8 @@ SMALL_CACHE = {"num_gpu_blocks_override": 10}  # as many as the longest request 
 
 @dataclass
 class Schedule:
-    steps: list[Mapping[str, int]] = field(default_factory=list)  # request -> rows, for each step that computes
+    # request -> rows, for each step that computes
+    steps: list[Mapping[str, int]] = field(default_factory=list)
     preempted: set[str] = field(default_factory=set)
 
     @property
@@ -58,7 +68,9 @@ def watch(engine):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("schedules") / "model", "qwen3", 0, eos_ids=(0,))
+    return save_tiny_model(
+        tmp_path_factory.mktemp("schedules") / "model", "qwen3", 0, eos_ids=(0,)
+    )
 
 
 @contextlib.contextmanager
@@ -66,8 +78,12 @@ def serving(checkpoint, **arguments):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V2_ARGS", json.dumps(arguments))
         engine = VLLMEngine(CONFIG)
-        assert engine.load(checkpoint).scoring == "forced"  # else wrong scores would be replaced
-        assert (engine._started.dialect.v2, engine._started.dialect.one_step) == (True, True)
+        # else wrong scores would be replaced
+        assert engine.load(checkpoint).scoring == "forced"
+        assert (engine._started.dialect.v2, engine._started.dialect.one_step) == (
+            True,
+            True,
+        )
         assert type(scheduler_of(engine)).__name__ == "AsyncScheduler"
         yield engine
         engine.close()
@@ -83,7 +99,8 @@ def tokens(draw, count):
 
 
 def mixed():
-    """Greedy, streamed, sampled and scored requests, several to a prompt, in random order."""
+    """Greedy, streamed, sampled and scored requests, several to a prompt, in random
+    order."""
     draw = random.Random(0)
     asked = []
     drawn = {"max_tokens": 6, "temperature": 1.0, "top_p": 0.9}
@@ -97,8 +114,20 @@ def mixed():
                 top_logprobs=3,
                 stream=[] if number % 2 else None,
             ),
-            *(Generate(request_id=f"n{number}.{n}", prompt_ids=prompt, seed=n, **drawn) for n in range(2)),
-            *(Score(request_id=f"s{number}.{n}", prompt_ids=prompt, continuation_ids=option[n:]) for n in (0, 3, 37)),
+            *(
+                Generate(
+                    request_id=f"n{number}.{n}", prompt_ids=prompt, seed=n, **drawn
+                )
+                for n in range(2)
+            ),
+            *(
+                Score(
+                    request_id=f"s{number}.{n}",
+                    prompt_ids=prompt,
+                    continuation_ids=option[n:],
+                )
+                for n in (0, 3, 37)
+            ),
         ]
     draw.shuffle(asked)
     return asked
@@ -106,19 +135,28 @@ def mixed():
 
 @pytest.fixture(scope="module")
 def expected(checkpoint, oracle):
-    """Greedy answers and scores are transformers'; samples are those of a plain engine. Its cache changes nothing."""
+    """Greedy answers and scores are transformers'; samples are those of a plain
+    engine. Its cache changes nothing."""
     with serving(checkpoint) as engine:
         found, warm = answers(engine, mixed()), answers(engine, mixed())
     check(warm, found)
-    assert all((warm[name].cached_tokens or 0) >= 3 * BLOCK for name in warm if name[1] == "3")
-    theirs = {each.request_id: oracle.answer(each) for each in mixed() if not each.request_id.startswith("n")}
+    assert all(
+        (warm[name].cached_tokens or 0) >= 3 * BLOCK for name in warm if name[1] == "3"
+    )
+    theirs = {
+        each.request_id: oracle.answer(each)
+        for each in mixed()
+        if not each.request_id.startswith("n")
+    }
     check({name: found[name] for name in theirs}, theirs)
     return found
 
 
 def check(found, expected):
     assert_alike(found, expected)
-    assert {name: each.ranks for name, each in found.items()} == {name: each.ranks for name, each in expected.items()}
+    assert {name: each.ranks for name, each in found.items()} == {
+        name: each.ranks for name, each in expected.items()
+    }
 
 
 def test_prompts_in_chunks(checkpoint, expected):
@@ -128,17 +166,33 @@ def test_prompts_in_chunks(checkpoint, expected):
     assert any(sum(name in step for step in seen.steps) > 2 for name in seen.steps[0])
 
 
-@pytest.mark.parametrize("arguments", [SMALL_CACHE, SMALL_CACHE | CHUNKS], ids=["whole", "in chunks"])
+@pytest.mark.parametrize(
+    "arguments", [SMALL_CACHE, SMALL_CACHE | CHUNKS], ids=["whole", "in chunks"]
+)
 def test_requests_that_are_preempted_and_computed_again(checkpoint, oracle, arguments):
-    """Each begins in one block and grows into a third. Scores come in between, and are computed again too."""
+    """Each begins in one block and grows into a third. Scores come in between, and
+    are computed again too."""
     draw = random.Random(3)
-    growing = [Generate(request_id=f"g{n}", prompt_ids=tokens(draw, 28 + n), max_tokens=40) for n in range(6)]
-    scores = [
-        Score(request_id=f"s{n}", prompt_ids=tokens(draw, 40), continuation_ids=tokens(draw, 30)) for n in range(3)
+    growing = [
+        Generate(request_id=f"g{n}", prompt_ids=tokens(draw, 28 + n), max_tokens=40)
+        for n in range(6)
     ]
-    asked = [each for pair in zip(growing, scores, strict=False) for each in pair] + growing[3:]
+    scores = [
+        Score(
+            request_id=f"s{n}",
+            prompt_ids=tokens(draw, 40),
+            continuation_ids=tokens(draw, 30),
+        )
+        for n in range(3)
+    ]
+    asked = [
+        each for pair in zip(growing, scores, strict=False) for each in pair
+    ] + growing[3:]
     with serving(checkpoint, **arguments) as engine, watch(engine) as seen:
-        check(answers(engine, asked), {each.request_id: oracle.answer(each) for each in asked})
+        check(
+            answers(engine, asked),
+            {each.request_id: oracle.answer(each) for each in asked},
+        )
     assert seen.preempted
 
 
@@ -159,23 +213,37 @@ def plain(checkpoint):
 def options(draw, prompt):
     beginning = tokens(draw, 2)
     return [
-        Score(request_id=str(n), prompt_ids=prompt, continuation_ids=(*beginning, *tokens(draw, n)))
+        Score(
+            request_id=str(n),
+            prompt_ids=prompt,
+            continuation_ids=(*beginning, *tokens(draw, n)),
+        )
         for n in (1, 2, 4, 5)
     ]
 
 
 @pytest.mark.parametrize("rest", [1, 2, 7, BLOCK - 1, BLOCK])
-@pytest.mark.parametrize("asked_before", [True, False], ids=["finished", "in the step before"])
-def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, oracle, rest, asked_before):
+@pytest.mark.parametrize(
+    "asked_before", [True, False], ids=["finished", "in the step before"]
+)
+def test_options_of_a_context_take_one_step_and_a_row_for_each_token(
+    plain, oracle, rest, asked_before
+):
     """Nothing of the context is computed twice, wherever its last block ends."""
     draw = random.Random(2 * rest + asked_before)
     context = tokens(draw, 2 * BLOCK + rest)
-    greedy = Generate(request_id="greedy", prompt_ids=context, max_tokens=1 if asked_before else 6)
+    greedy = Generate(
+        request_id="greedy", prompt_ids=context, max_tokens=1 if asked_before else 6
+    )
     asked = options(draw, context)
     if asked_before:
         answers(plain, [greedy])
     with watch(plain) as seen:
-        found = answers(plain, asked) if asked_before else after_one_step(plain, greedy, asked)
+        found = (
+            answers(plain, asked)
+            if asked_before
+            else after_one_step(plain, greedy, asked)
+        )
     found.pop("greedy", None)
     check(found, {each.request_id: oracle.answer(each) for each in asked})
     own = sum(len(each.continuation_ids) for each in asked)
@@ -198,15 +266,23 @@ def after_one_step(engine, first, then):
 
 
 def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
-    """Everything in the cache but the context is overwritten when the scores are admitted."""
+    """Everything in the cache but the context is overwritten when the scores are
+    admitted."""
     draw = random.Random(5)
     context, beginning = tokens(draw, BLOCK + 9), tokens(draw, 2 * BLOCK)
     asked = [
-        Score(request_id=str(n), prompt_ids=context, continuation_ids=(*beginning, *tokens(draw, 3))) for n in range(4)
+        Score(
+            request_id=str(n),
+            prompt_ids=context,
+            continuation_ids=(*beginning, *tokens(draw, 3)),
+        )
+        for n in range(4)
     ]
     answers(plain, asked)  # now whole blocks of context and continuation are cached
     manager = scheduler_of(plain).kv_cache_manager
-    (caches,) = plain._started.llm.collective_rpc(lambda worker: worker.model_runner.kv_caches)
+    (caches,) = plain._started.llm.collective_rpc(
+        lambda worker: worker.model_runner.kv_caches
+    )
     own, used = manager.get_computed_blocks, []
 
     def overwriting(request, *limit):
@@ -224,4 +300,5 @@ def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
         check(found, {request.request_id: oracle.answer(request)})
     assert used == [BLOCK + 8] * len(asked)
     assert scheduler_of(plain).kv_cache_manager.get_computed_blocks is own
-    plain._started.llm.engine_core.reset_prefix_cache()  # what is overwritten answers nobody
+    # what is overwritten answers nobody
+    plain._started.llm.engine_core.reset_prefix_cache()

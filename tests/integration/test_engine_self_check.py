@@ -1,4 +1,5 @@
-"""A real engine checks its forced scores when it starts: wrong ones are replaced, right ones are remembered."""
+"""A real engine checks its forced scores when it starts: wrong ones are replaced,
+right ones are remembered."""
 
 import contextlib
 
@@ -19,7 +20,12 @@ CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
 ASKED = [
     Score(request_id="many", prompt_ids=(20, 21, 22), continuation_ids=(30, 31, 9, 77)),
     Score(request_id="one", prompt_ids=(20, 21, 22), continuation_ids=(30,)),
-    Score(request_id="full", prompt_ids=tuple(range(20, 144)), continuation_ids=(30, 31, 9, 77)),  # all 128
+    # all 128
+    Score(
+        request_id="full",
+        prompt_ids=tuple(range(20, 144)),
+        continuation_ids=(30, 31, 9, 77),
+    ),
     Generate(request_id="greedy", prompt_ids=(20, 21, 22), max_tokens=5),
 ]
 
@@ -36,10 +42,18 @@ def served(checkpoint, config=CONFIG):
         reports = engine.load(checkpoint), engine.load(checkpoint)
         assert engine.stats().requests == 0  # the check's own are not counted
         found, again = answers(engine, ASKED), answers(engine, ASKED)
-        for name, answer in again.items():  # the second time the prefix cache could answer
-            assert (answer.token_ids, answer.ranks) == (found[name].token_ids, found[name].ranks)
+        # the second time the prefix cache could answer
+        for name, answer in again.items():
+            assert (answer.token_ids, answer.ranks) == (
+                found[name].token_ids,
+                found[name].ranks,
+            )
             assert answer.logprobs == pytest.approx(found[name].logprobs, abs=1e-4)
-            assert not answer.cached_tokens or answer.request_id == "greedy" or reports[0].scoring == "forced"
+            assert (
+                not answer.cached_tokens
+                or answer.request_id == "greedy"
+                or reports[0].scoring == "forced"
+            )
         return *reports, found
 
 
@@ -52,14 +66,22 @@ def count_ties(patch):
             return self.launch
 
         def launch(self, output, logits, _stride, tokens, *_, **__):
-            output.copy_(counted(logits, logits.gather(1, tokens.clamp(0, logits.shape[1] - 1).long()[:, None])))
+            output.copy_(
+                counted(
+                    logits,
+                    logits.gather(
+                        1, tokens.clamp(0, logits.shape[1] - 1).long()[:, None]
+                    ),
+                )
+            )
 
     if runs_v2():
         from vllm.v1.worker.gpu.sample import logprob
 
         from evaluator.engine.vllm.v2 import kernels
 
-        patch.setattr(logprob, "_ranks_kernel", logprob._ranks_kernel)  # an engine replaces it; afterwards it is back
+        # an engine replaces it; afterwards it is back
+        patch.setattr(logprob, "_ranks_kernel", logprob._ranks_kernel)
         patch.setattr(kernels, "strict_ranks_kernel", Kernel())
     else:
         from evaluator.engine.vllm.v1 import sampler
@@ -72,16 +94,23 @@ def score_other_tokens(patch):
         from evaluator.engine.vllm.v2 import scores
 
         right = scores._ranked
-        patch.setattr(scores, "_ranked", lambda logits, tokens: right(logits, (tokens + 1) % 384))
+        patch.setattr(
+            scores, "_ranked", lambda logits, tokens: right(logits, (tokens + 1) % 384)
+        )
     else:
         from evaluator.engine.vllm.v1 import one_step
 
         tables = one_step._tables
-        patch.setattr(one_step, "_tables", lambda raw, tokens: tables(raw, [(token + 1) % 384 for token in tokens]))
+        patch.setattr(
+            one_step,
+            "_tables",
+            lambda raw, tokens: tables(raw, [(token + 1) % 384 for token in tokens]),
+        )
 
 
 def change_ranks(patch, change, *, forced):
-    """Report other ranks of the scores in one step, or of those by prompt log-probabilities."""
+    """Report other ranks of the scores in one step, or of those by prompt
+    log-probabilities."""
     from evaluator.engine.vllm.requests import InFlight
 
     right = InFlight.response
@@ -106,9 +135,24 @@ def turned(ranks):
 @pytest.mark.parametrize(
     ("scoring", "change", "named"),
     [
-        pytest.param("forced", unwritten, "a rank of 0 in a vocabulary of 384", marks=pytest.mark.long),
-        pytest.param("prompt_logprobs", unwritten, "a rank of 0 in a vocabulary of 384", marks=pytest.mark.more),
-        pytest.param("forced", turned, r"a rank of \d+ where whole distributions have", marks=pytest.mark.more),
+        pytest.param(
+            "forced",
+            unwritten,
+            "a rank of 0 in a vocabulary of 384",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "prompt_logprobs",
+            unwritten,
+            "a rank of 0 in a vocabulary of 384",
+            marks=pytest.mark.more,
+        ),
+        pytest.param(
+            "forced",
+            turned,
+            r"a rank of \d+ where whole distributions have",
+            marks=pytest.mark.more,
+        ),
     ],
 )
 def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(
@@ -116,14 +160,21 @@ def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(
 ):
     change_ranks(monkeypatch, change, forced=False)
     with pytest.raises(EngineError, match=f"prompt log-probabilities hold {named}"):
-        served(save_tiny_model(tmp_path / "model", "qwen3"), CONFIG.model_copy(update={"scoring": scoring}))
+        served(
+            save_tiny_model(tmp_path / "model", "qwen3"),
+            CONFIG.model_copy(update={"scoring": scoring}),
+        )
     assert not cache.exists()
 
 
 def test_an_engine_that_ranks_by_vllm_s_rule_is_not_used(tmp_path, cache, monkeypatch):
-    """vLLM counts the tokens that are at least as likely. A checkpoint without ties ranks alike by either rule."""
+    """vLLM counts the tokens that are at least as likely. A checkpoint without ties
+    ranks alike by either rule."""
     count_ties(monkeypatch)
-    with pytest.raises(EngineError, match="cannot be trusted: of planted tokens, a token of rank 1 got 384"):
+    with pytest.raises(
+        EngineError,
+        match="cannot be trusted: of planted tokens, a token of rank 1 got 384",
+    ):
         served(save_tiny_model(tmp_path / "model", "qwen3"))
     assert not cache.exists()
 
@@ -136,7 +187,9 @@ def test_forced_scores_with_wrong_ranks_are_replaced(tmp_path, cache, monkeypatc
     assert started.scoring == "prompt_logprobs"
 
 
-def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, monkeypatch):
+def test_wrong_scores_are_replaced_and_right_ones_remembered(
+    tmp_path, cache, monkeypatch
+):
     checkpoint = save_tiny_model(tmp_path / "model", "qwen3", 0, eos_ids=(0,))
     expected = answers(oracle_of(checkpoint, CONFIG), ASKED)
 
@@ -145,9 +198,16 @@ def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, mo
         started, swapped, found = served(checkpoint)
     assert started.notes == swapped.notes
     (note,) = started.notes
-    assert note.startswith("forced scores differ from prompt log-probabilities by up to ")
-    assert note.endswith("scores are computed by prompt log-probabilities instead, which is slower")
-    assert (started.scoring, started.setup["scoring"]) == ("prompt_logprobs", "by prompt log-probabilities")
+    assert note.startswith(
+        "forced scores differ from prompt log-probabilities by up to "
+    )
+    assert note.endswith(
+        "scores are computed by prompt log-probabilities instead, which is slower"
+    )
+    assert (started.scoring, started.setup["scoring"]) == (
+        "prompt_logprobs",
+        "by prompt log-probabilities",
+    )
     assert started.setup["self-check"] == "failed"
     assert not cache.exists()
     for name, answer in found.items():
@@ -157,7 +217,10 @@ def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, mo
     started, swapped, found = served(checkpoint)
     assert started.notes == swapped.notes == ()
     assert (started.scoring, started.setup["scoring"]) == ("forced", "in one step")
-    assert (started.setup["runner"], started.setup["self-check"]) == ("V2" if runs_v2() else "V1", "passed")
+    assert (started.setup["runner"], started.setup["self-check"]) == (
+        "V2" if runs_v2() else "V1",
+        "passed",
+    )
     assert len(list(cache.iterdir())) == 1
     assert found["many"].ranks == expected["many"].ranks
 

@@ -1,4 +1,5 @@
-"""VLLMEngine with a model that is divided between two workers, on a CPU: what it computes, swaps and verifies."""
+"""VLLMEngine with a model that is divided between two workers, on a CPU: what it
+computes, swaps and verifies."""
 
 import pytest
 
@@ -13,8 +14,14 @@ pytestmark = [*both_runners, pytest.mark.more]  # two processes with an engine e
 
 CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8, tensor_parallel=2)
 ASKED = [
-    *(Score(request_id=f"s{n}", prompt_ids=(20,) * n, continuation_ids=(30, 31)) for n in (1, 33, 64)),
-    *(Generate(request_id=f"g{n}", prompt_ids=(20,) * n, max_tokens=12) for n in (1, 33, 64)),
+    *(
+        Score(request_id=f"s{n}", prompt_ids=(20,) * n, continuation_ids=(30, 31))
+        for n in (1, 33, 64)
+    ),
+    *(
+        Generate(request_id=f"g{n}", prompt_ids=(20,) * n, max_tokens=12)
+        for n in (1, 33, 64)
+    ),
 ]
 
 
@@ -27,19 +34,28 @@ def checkpoints(tmp_path_factory):
 @pytest.fixture(scope="module")
 def engine(checkpoints):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers
+        # there may be fewer cores than workers
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         engine = VLLMEngine(CONFIG)
         engine.load(checkpoints[0])
         yield engine
         engine.close()
 
 
-def test_two_workers_answer_like_the_oracle_before_and_after_a_swap(engine, checkpoints):
+def test_two_workers_answer_like_the_oracle_before_and_after_a_swap(
+    engine, checkpoints
+):
     for checkpoint in (*checkpoints, checkpoints[0]):
-        assert engine.load(checkpoint).notes == ()  # every matrix of both workers was compared
-        ours, expected = answers(engine, ASKED), answers(oracle_of(checkpoint, CONFIG), ASKED)
+        # every matrix of both workers was compared
+        assert engine.load(checkpoint).notes == ()
+        ours, expected = (
+            answers(engine, ASKED),
+            answers(oracle_of(checkpoint, CONFIG), ASKED),
+        )
         assert_alike(ours, expected)
-        assert all(ours[name].ranks == answer.ranks for name, answer in expected.items())
+        assert all(
+            ours[name].ranks == answer.ranks for name, answer in expected.items()
+        )
 
 
 def _keep_old_weights(worker, files):
@@ -51,9 +67,13 @@ def _keep_old_weights(worker, files):
         weights._read = lambda _: read(files)
 
 
-def test_weights_that_did_not_arrive_at_the_second_worker_are_noticed(engine, checkpoints):
+def test_weights_that_did_not_arrive_at_the_second_worker_are_noticed(
+    engine, checkpoints
+):
     engine.load(checkpoints[0])
     old = [str(checkpoints[0] / "model.safetensors")]
     engine._started.llm.collective_rpc(_keep_old_weights, args=(old,))
-    with pytest.raises(EngineError, match=r"in the engine is not that of the files \(worker 1 of 2\)$"):
+    with pytest.raises(
+        EngineError, match=r"in the engine is not that of the files \(worker 1 of 2\)$"
+    ):
         engine.load(checkpoints[1])

@@ -41,13 +41,19 @@ def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
     save_file(tensors, tied / "model.safetensors", metadata={"format": "pt"})
     engine.load(tied)
     asked = [
-        Score(request_id=str(token), prompt_ids=(20, 21, 22), continuation_ids=(token,)) for token in range(40, 220, 5)
+        Score(request_id=str(token), prompt_ids=(20, 21, 22), continuation_ids=(token,))
+        for token in range(40, 220, 5)
     ]
     ours = {name: answer.ranks for name, answer in answers(engine, asked).items()}
-    theirs = {name: answer.ranks for name, answer in answers(oracle_of(tied, CONFIG), asked).items()}
+    theirs = {
+        name: answer.ranks
+        for name, answer in answers(oracle_of(tied, CONFIG), asked).items()
+    }
     assert ours == theirs
     assert len({ours[str(token)] for token in range(100, 200, 5)}) == 1
-    listed = Generate(request_id="g", prompt_ids=(20, 21, 22), max_tokens=1, top_logprobs=60)
+    listed = Generate(
+        request_id="g", prompt_ids=(20, 21, 22), max_tokens=1, top_logprobs=60
+    )
     (answer,) = engine.run(FixedSource([listed]))
     pairs = list(zip(answer.top_logprobs[0], answer.top_ids[0], strict=True))
     assert pairs == sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
@@ -55,34 +61,56 @@ def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
 
 def test_another_architecture_is_refused_and_the_engine_goes_on(engine, tmp_path):
     other = save_tiny_model(tmp_path / "mistral", "mistral")
-    with pytest.raises(InputError, match=r"cannot be swapped into an engine built for .*: config.json: "):
+    with pytest.raises(
+        InputError,
+        match=r"cannot be swapped into an engine built for .*: config.json: ",
+    ):
         engine.load(other)
-    (answer,) = engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20, 21), max_tokens=3)]))
+    (answer,) = engine.run(
+        FixedSource([Generate(request_id="g", prompt_ids=(20, 21), max_tokens=3)])
+    )
     assert answer.status == "ok"
 
 
-def test_weights_that_did_not_arrive_are_noticed(engine, checkpoint, tmp_path, monkeypatch):
+def test_weights_that_did_not_arrive_are_noticed(
+    engine, checkpoint, tmp_path, monkeypatch
+):
     from evaluator.engine.vllm.verify import weights
 
     other = save_tiny_model(tmp_path / "other", "qwen3_untied", 5)
     old = list(load_file(checkpoint / "model.safetensors").items())
     monkeypatch.setattr(weights, "_read", lambda files: old)
-    with pytest.raises(EngineError, match=r"after loading, model.* in the engine is not that of the files"):
+    with pytest.raises(
+        EngineError,
+        match=r"after loading, model.* in the engine is not that of the files",
+    ):
         engine.load(other)
-    with pytest.raises(EngineError, match="before a checkpoint was loaded, or after it failed"):
+    with pytest.raises(
+        EngineError, match="before a checkpoint was loaded, or after it failed"
+    ):
         list(engine.run(FixedSource([])))
     monkeypatch.undo()
     assert not engine.load(checkpoint).swapped
 
 
-def test_a_step_that_fails_ends_the_engine_with_one_line(engine, checkpoint, monkeypatch):
+def test_a_step_that_fails_ends_the_engine_with_one_line(
+    engine, checkpoint, monkeypatch
+):
     def broken():
         raise RuntimeError("the device is gone\nwith details")
 
     monkeypatch.setattr(engine._started.llm.engine_core, "get_output", broken)
-    with pytest.raises(EngineError, match=r"vLLM died in a step: RuntimeError: the device is gone$"):
-        list(engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)])))
+    with pytest.raises(
+        EngineError, match=r"vLLM died in a step: RuntimeError: the device is gone$"
+    ):
+        list(
+            engine.run(
+                FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)])
+            )
+        )
     monkeypatch.undo()
     assert not engine.load(checkpoint).swapped
-    (answer,) = engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)]))
+    (answer,) = engine.run(
+        FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)])
+    )
     assert answer.status == "ok"

@@ -1,6 +1,7 @@
-"""One file brings a probe, a pruning method, a task, a table and an engine, and takes them from YAML to the page. This
-module is the plugin: in the runs that it starts, RESURFACE_PLUGINS names it, and `register_all` fills the registries.
-Nothing else of the tree knows these names."""
+"""One file brings a probe, a pruning method, a task, a table and an engine, and
+takes them from YAML to the page. This module is the plugin: in the runs that it
+starts, RESURFACE_PLUGINS names it, and `register_all` fills the registries. Nothing
+else of the tree knows these names."""
 
 import json
 import os
@@ -50,14 +51,27 @@ class First(ItemProbe):
         if item.item.item_id == os.environ.get("TOY_FAILS_ON"):
             raise ZeroDivisionError("one\ntwo")
         (response,) = yield [item.greedy()]
-        return [item.record(self.name, **item.graded(response.token_ids[:1]), logprob=response.logprobs[0])]
+        return [
+            item.record(
+                self.name,
+                **item.graded(response.token_ids[:1]),
+                logprob=response.logprobs[0],
+            )
+        ]
 
     def cost(self, config: EvalConfig) -> Cost:
         return Cost(requests=1, generated_tokens=config.max_new_tokens)
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
-        first = asked.astype({"logprob": "Float64"}).groupby(list(KEY))[["logprob"]].first()
-        return where_measured(first.rename(columns={"logprob": "first_logprob"}), asked, self.name, "first_logprob")
+        first = (
+            asked.astype({"logprob": "Float64"}).groupby(list(KEY))[["logprob"]].first()
+        )
+        return where_measured(
+            first.rename(columns={"logprob": "first_logprob"}),
+            asked,
+            self.name,
+            "first_logprob",
+        )
 
 
 class Contrary(ScoringMethod):
@@ -112,7 +126,9 @@ def register_all() -> None:
     METHODS.register(Contrary())
     TASKS.register(Task(name="towns", help="invented towns", read_items=_items))
     TABLES.register(SURE)
-    ENGINES.register(EngineKind(name="toy", help="a pseudo-random language model", build=build_toy))
+    ENGINES.register(
+        EngineKind(name="toy", help="a pseudo-random language model", build=build_toy)
+    )
 
 
 if __name__ in os.environ.get("RESURFACE_PLUGINS", ""):
@@ -138,7 +154,10 @@ def sweep_file(tmp_path_factory):
 def toys():
     """The variables that make this file the only plugin."""
     path = [environment().get("PYTHONPATH"), str(Path(__file__).resolve().parents[2])]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "RESURFACE_PLUGINS": __name__}
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "RESURFACE_PLUGINS": __name__,
+    }
 
 
 def run(*arguments, code=0):
@@ -154,19 +173,32 @@ def finished(sweep_file, tmp_path_factory):
     return out
 
 
-def test_a_dry_run_and_the_lists_name_the_toys_which_are_unknown_without_the_plugin(sweep_file, tmp_path):
-    typed = [["sweep", str(sweep_file), "--dry-run"], ["tasks"], ["probes"], ["methods"]]
+def test_a_dry_run_and_the_lists_name_the_toys_which_are_unknown_without_the_plugin(
+    sweep_file, tmp_path
+):
+    typed = [
+        ["sweep", str(sweep_file), "--dry-run"],
+        ["tasks"],
+        ["probes"],
+        ["methods"],
+    ]
     program = (
-        f"from launch.commands.cli import *; load_plugins(); [app(e, standalone_mode=print('==')) for e in {typed}]"
+        "from launch.commands.cli import *; load_plugins(); [app(e,"
+        f" standalone_mode=print('==')) for e in {typed}]"
     )
     each = [sys.executable, "-c", program]
-    told = subprocess.run(each, env=environment() | toys(), capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        each, env=environment() | toys(), capture_output=True, text=True, check=True
+    ).stdout
     _, plan, *lists = told.split("==\n")
     assert "contrary-0.5" in plan
     assert "towns: greedy of open, choice, first" in " ".join(plan.split())
     # Two checkpoints, six items: greedy, four options and the toy's own request.
     assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in plan
-    assert all(re.search(rf"\b{name}\b", " ".join(lists)) for name in ("first", "towns", "contrary"))
+    assert all(
+        re.search(rf"\b{name}\b", " ".join(lists))
+        for name in ("first", "towns", "contrary")
+    )
     unknown = resurface_apart("sweep", sweep_file, "--out", tmp_path / "out")
     assert (unknown.returncode, "unknown" in unknown.stderr) == (2, True)
 
@@ -175,12 +207,17 @@ def test_a_dry_run_and_the_lists_name_the_toys_which_are_unknown_without_the_plu
 def test_records_checkpoint_table_and_page_hold_the_toys(finished):
     found = records(finished)
     assert set(found["probe"]) == {"greedy", "choice", "first"}
-    assert (set(found["method"].dropna()), set(found["task"])) == ({"contrary"}, {"towns"})
+    assert (set(found["method"].dropna()), set(found["task"])) == (
+        {"contrary"},
+        {"towns"},
+    )
     assert set(found["engine"]) == {"fake"}
     first = found[found["probe"] == "first"]
     assert len(first) == 2 * ITEMS
     assert first["logprob"].lt(0).all()
-    manifest = json.loads((finished / "checkpoints" / "contrary-0.5" / "prune_manifest.json").read_text())
+    manifest = json.loads(
+        (finished / "checkpoints" / "contrary-0.5" / "prune_manifest.json").read_text()
+    )
     assert manifest["method"] == "contrary"
     assert manifest["measured_sparsity"] == pytest.approx(0.5, abs=1e-3)
     run("report", finished)
@@ -196,13 +233,21 @@ def test_records_checkpoint_table_and_page_hold_the_toys(finished):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_probe_that_raises_ends_the_run_and_no_engine_is_started_again(sweep_file, tmp_path, monkeypatch):
+def test_a_probe_that_raises_ends_the_run_and_no_engine_is_started_again(
+    sweep_file, tmp_path, monkeypatch
+):
     monkeypatch.setenv("TOY_FAILS_ON", "t3")
     done = run("sweep", sweep_file, "--out", tmp_path / "out", code=1)
-    line = "probe 'first' failed on item 't3' (english) of task 'towns': ZeroDivisionError: one two"
+    line = (
+        "probe 'first' failed on item 't3' (english) of task 'towns':"
+        " ZeroDivisionError: one two"
+    )
     assert done.stderr == f"error: {line}\n"
     assert "starting it again" not in done.stdout + done.stderr
-    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "out" / "logs").glob("*.log"))
+    logs = "".join(
+        path.read_text(errors="replace")
+        for path in (tmp_path / "out" / "logs").glob("*.log")
+    )
     assert logs.count(line) == 1
     assert 'raise ZeroDivisionError("one\\ntwo")' in logs  # the traceback
     assert json.loads((tmp_path / "out" / "run.json").read_text())["error"] == line

@@ -1,4 +1,5 @@
-"""What fails costs what failed, is named with its reason, and is done by the same command once it has been mended."""
+"""What fails costs what failed, is named with its reason, and is done by the same
+command once it has been mended."""
 
 import contextlib
 import json
@@ -66,7 +67,9 @@ def _sweep(directory, models, *, kind="torch", items=ITEMS, sections=None, **res
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     document = {
         "models": {name: str(directory / name) for name in models},
-        "tasks": [{"task": f"jsonl:{file}", "name": "lakes", "items": 0, "probes": PROBES}],
+        "tasks": [
+            {"task": f"jsonl:{file}", "name": "lakes", "items": 0, "probes": PROBES}
+        ],
         "engine": {"kind": kind},
         "resources": {"shard_items": 2, "attempts": 2, **resources},
         **(sections or {}),
@@ -81,7 +84,9 @@ def _state(run):
 
 
 def _failures(run):
-    return pd.read_csv(run / "tables" / "failures.csv", keep_default_na=False, dtype={"engine": str})
+    return pd.read_csv(
+        run / "tables" / "failures.csv", keep_default_na=False, dtype={"engine": str}
+    )
 
 
 @pytest.mark.more
@@ -90,10 +95,14 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path):
         save_tiny_model(tmp_path / name, seed=seed)
     config = tmp_path / "broken" / "config.json"
     sound = json.loads(config.read_text())
-    config.write_text(json.dumps(sound | {"num_attention_heads": 4, "head_dim": 16}))  # as many rows, other heads
+    # as many rows, other heads
+    config.write_text(json.dumps(sound | {"num_attention_heads": 4, "head_dim": 16}))
     collapse(tmp_path / "nan", 3e38)
 
-    sweep, run = _sweep(tmp_path, ["good", "broken", "nan"], kind="vllm"), tmp_path / "run"
+    sweep, run = (
+        _sweep(tmp_path, ["good", "broken", "nan"], kind="vllm"),
+        tmp_path / "run",
+    )
     done = finish("sweep", sweep, "--out", run, code=3)
     assert done.stderr.startswith("not done: 2 checkpoints, wholly or in part: ")
     assert done.stderr.endswith("the same command repeats only these\n")
@@ -104,7 +113,10 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path):
     assert set(found.index) == {"broken", "nan"}
     assert found["stage"].to_dict() == {"broken": "load", "nan": "evaluate"}
     assert found["attempts"]["broken"] == 1
-    assert "self_attn.k_norm.weight' of shape [16], but the files have [32]" in found["reason"]["broken"]
+    assert (
+        "self_attn.k_norm.weight' of shape [16], but the files have [32]"
+        in found["reason"]["broken"]
+    )
     assert "NaN" in found["reason"]["nan"]
     page = (run / "report" / "index.html").read_text(encoding="utf-8")
     assert "NaN" in page.split('<section id="failures">')[1].split("</section>")[0]
@@ -112,7 +124,8 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path):
 
     good = {path: path.stat().st_mtime_ns for path in run.glob("records/good/*/*")}
     config.write_text(json.dumps(sound))
-    save_tiny_model(tmp_path / "nan", seed=0)  # what `good` is, which was asked among failures
+    # what `good` is, which was asked among failures
+    save_tiny_model(tmp_path / "nan", seed=0)
     finish("sweep", sweep, "--out", run)
     assert _state(run) == "finished"
     assert not (run / "tables" / "failures.csv").exists()
@@ -121,17 +134,23 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path):
     assert set(everything["status"]) == {"ok"}
     assert everything.groupby("checkpoint").size().nunique() == 1
     assert {path: path.stat().st_mtime_ns for path in good} == good
-    among, alone = (everything[everything["checkpoint"] == name].drop(columns="checkpoint") for name in ("good", "nan"))
+    among, alone = (
+        everything[everything["checkpoint"] == name].drop(columns="checkpoint")
+        for name in ("good", "nan")
+    )
     assert_alike(among, alone)
 
 
 @pytest.mark.more
 def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path):
-    """It and what would be made of it are set aside. So is what is found damaged when the run goes on."""
+    """It and what would be made of it are set aside. So is what is found damaged
+    when the run goes on."""
     files = {"cut": "model.safetensors", "mute": "tokenizer.json"}
     for seed, name in enumerate(("good", *files)):
         save_tiny_model(tmp_path / name, seed=seed)
-    whole = {name: (tmp_path / name / file).read_bytes() for name, file in files.items()}
+    whole = {
+        name: (tmp_path / name / file).read_bytes() for name, file in files.items()
+    }
 
     def write(**contents):
         for name, content in contents.items():
@@ -139,13 +158,20 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path):
 
     def reasons(code):
         finish("sweep", sweep, "--out", run, code=code)
-        return _failures(run).set_index("checkpoint")["reason"].to_dict() if code else {}
+        return (
+            _failures(run).set_index("checkpoint")["reason"].to_dict() if code else {}
+        )
 
     pruned = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
     sweep, run = _sweep(tmp_path, ["good", *files], sections=pruned), tmp_path / "run"
     write(cut=whole["cut"][:-99], mute=b"{")
     found = reasons(3)
-    stages = {"cut": "load", "cut-magnitude-0.5": "prune", "mute": "load", "mute-magnitude-0.5": "prune"}
+    stages = {
+        "cut": "load",
+        "cut-magnitude-0.5": "prune",
+        "mute": "load",
+        "mute-magnitude-0.5": "prune",
+    }
     assert _failures(run).set_index("checkpoint")["stage"].to_dict() == stages
     assert "model.safetensors: truncated" in found["cut"]
     assert found["cut-magnitude-0.5"] == "cut, its source, cannot be used"
@@ -155,33 +181,44 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path):
     assert set(reasons(3)) == {"cut", "cut-magnitude-0.5"}
     expected = records(run)
 
-    # The other one is mended. Of what is finished, one is damaged, one has lost its records, one its weights.
+    # The other one is mended. Of what is finished, one is damaged, one has lost its
+    # records, one its weights.
     made = run / "checkpoints" / "good-magnitude-0.5"
     write(mute=b"{", cut=whole["cut"])
     os.truncate(made / "model.safetensors", 99)
     shutil.rmtree(run / "records" / "good")
     found = reasons(3)
     assert set(found) == {"mute", "mute-magnitude-0.5", "good-magnitude-0.5"}
-    assert found["good-magnitude-0.5"].endswith(f"remove {made}, and the same command makes it again")
+    assert found["good-magnitude-0.5"].endswith(
+        f"remove {made}, and the same command makes it again"
+    )
 
     write(mute=whole["mute"])
     shutil.rmtree(made)
     assert reasons(0) == {}
     everything = records(run)
     assert everything.groupby("checkpoint").size().to_dict() == dict.fromkeys(
-        [name + end for name in ("good", *files) for end in ("", "-magnitude-0.5")], len(expected) // 4
+        [name + end for name in ("good", *files) for end in ("", "-magnitude-0.5")],
+        len(expected) // 4,
     )
     keys = ["checkpoint", "item_id", "probe", "index"]
-    before = everything[everything["checkpoint"].isin(expected["checkpoint"])].sort_values(keys)
+    before = everything[
+        everything["checkpoint"].isin(expected["checkpoint"])
+    ].sort_values(keys)
     assert_alike(before, expected.sort_values(keys))
 
 
 def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path):
-    """Nothing can be compared without it. A sweep with no other checkpoint has nothing to do."""
+    """Nothing can be compared without it. A sweep with no other checkpoint has
+    nothing to do."""
     for name in ("good", "cut"):
         save_tiny_model(tmp_path / name)
     (tmp_path / "cut" / "model.safetensors").write_bytes(b"")
-    given = {"compress": [{"checkpoint": str(tmp_path / "good"), "base": "cut", "label": "given"}]}
+    given = {
+        "compress": [
+            {"checkpoint": str(tmp_path / "good"), "base": "cut", "label": "given"}
+        ]
+    }
     for sections, models in ((given, ["good", "cut"]), (None, ["cut"])):
         sweep = _sweep(tmp_path, models, kind="vllm", sections=sections)
         refused = finish("sweep", sweep, "--out", tmp_path / "refused", code=2)
@@ -191,11 +228,17 @@ def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path):
 
 
 @pytest.mark.more
-def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_what_it_was(tmp_path):
-    """One by another's weights, one cut off in the middle, one by a copy of itself, before they are loaded."""
+def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_what_it_was(
+    tmp_path,
+):
+    """One by another's weights, one cut off in the middle, one by a copy of itself,
+    before they are loaded."""
     for seed, name in enumerate(("first", "other", "cut", "copied", "replacement")):
         save_tiny_model(tmp_path / name, seed=seed)
-    weights = {name: tmp_path / name / "model.safetensors" for name in ("other", "cut", "copied", "replacement")}
+    weights = {
+        name: tmp_path / name / "model.safetensors"
+        for name in ("other", "cut", "copied", "replacement")
+    }
     whole = weights["cut"].read_bytes()
     sweep, run = _sweep(tmp_path, ["first", "other", "cut", "copied"]), tmp_path / "run"
     log = tmp_path / "log"
@@ -215,28 +258,46 @@ def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_w
     finish("sweep", sweep, "--out", run)
     digests = records(run).groupby("checkpoint")["weights_digest"].agg(set).to_dict()
     assert digests == {
-        name: {inspect_checkpoint(tmp_path / name).weights_digest} for name in ("first", "other", "cut", "copied")
+        name: {inspect_checkpoint(tmp_path / name).weights_digest}
+        for name in ("first", "other", "cut", "copied")
     }
-    assert digests["other"] == {inspect_checkpoint(tmp_path / "replacement").weights_digest}
+    assert digests["other"] == {
+        inspect_checkpoint(tmp_path / "replacement").weights_digest
+    }
 
 
 @pytest.mark.long
-def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(tmp_path, monkeypatch):
+def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
+    tmp_path, monkeypatch
+):
     save_tiny_model(tmp_path / "model")
     sweep, run = _sweep(tmp_path, ["model"]), tmp_path / "run"
     (tmp_path / "killer.py").write_text(KILLER, encoding="utf-8")
     with monkeypatch.context() as patched:
-        patched.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        patched.setenv(
+            "PYTHONPATH",
+            os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+        )
         patched.setenv("RESURFACE_PLUGINS", "killer")
         patched.setenv("DEADLY", "q3")
         finish("sweep", sweep, "--out", run, code=3)
     (failure,) = _failures(run).to_dict("records")
-    assert (failure["checkpoint"], failure["stage"], failure["task"]) == ("model", "item", "lakes")
+    assert (failure["checkpoint"], failure["stage"], failure["task"]) == (
+        "model",
+        "item",
+        "lakes",
+    )
     assert (failure["language"], failure["item"]) == ("english", "q3")
-    assert failure["reason"] == "its process ended without a word: it was killed, or out of memory"
+    assert (
+        failure["reason"]
+        == "its process ended without a word: it was killed, or out of memory"
+    )
     first = records(run)
     lost = first[first["item_id"] == "q3"]
-    assert (set(lost["status"]), set(lost["text"])) == ({"engine_error"}, {failure["reason"]})
+    assert (set(lost["status"]), set(lost["text"])) == (
+        {"engine_error"},
+        {failure["reason"]},
+    )
     assert set(lost["probe"]) == set(PROBES)
     assert set(first[first["item_id"] != "q3"]["status"]) == {"ok"}
 
@@ -262,24 +323,36 @@ def test_an_engine_that_hangs_is_replaced(tmp_path):
 
 
 @pytest.mark.long
-def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_set_aside(tmp_path):
+def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_set_aside(
+    tmp_path,
+):
     save_tiny_model(tmp_path / "model")
-    texts, calibration = tmp_path / "texts.txt", "\n".join(f"The town of Karo lies on river {n}." for n in range(8))
+    texts, calibration = (
+        tmp_path / "texts.txt",
+        "\n".join(f"The town of Karo lies on river {n}." for n in range(8)),
+    )
     texts.write_text(calibration, encoding="utf-8")
     pruned = {
-        "prune": [{"method": "magnitude", "sparsity": 0.5}, {"method": "wanda", "sparsity": 0.5}],
+        "prune": [
+            {"method": "magnitude", "sparsity": 0.5},
+            {"method": "wanda", "sparsity": 0.5},
+        ],
         "calibration": {"source": f"text:{texts}", "samples": 8, "sequence_length": 16},
     }
     sweep = _sweep(tmp_path, ["model"], sections=pruned, attempts=3, load_seconds=20)
     run, log = tmp_path / "run", tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
-    when(driver, lambda: list(run.glob("run.json")), log)  # until then it looks whether everything is there
+    # until then it looks whether everything is there
+    when(driver, lambda: list(run.glob("run.json")), log)
     texts.unlink()
     pid = 0
     while not pid:
         assert driver.poll() is None, log.read_text()
-        with contextlib.suppress(OSError, ValueError):  # not there, or just being written
-            pid = json.loads((run / "logs" / "prune-magnitude-0.5.pulse").read_text())["where"]["pid"]
+        # not there, or just being written
+        with contextlib.suppress(OSError, ValueError):
+            pid = json.loads((run / "logs" / "prune-magnitude-0.5.pulse").read_text())[
+                "where"
+            ]["pid"]
         time.sleep(0.01)
     hung = psutil.Process(pid)
     hung.suspend()
@@ -288,27 +361,42 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
     assert gone([hung])
     assert _state(run) == "finished_with_failures"
     (failure,) = _failures(run).to_dict("records")
-    assert (failure["checkpoint"], failure["stage"], failure["attempts"]) == ("wanda-0.5", "prune", 1)
+    assert (failure["checkpoint"], failure["stage"], failure["attempts"]) == (
+        "wanda-0.5",
+        "prune",
+        1,
+    )
     assert str(texts) in failure["reason"]
     first = records(run)
-    assert (set(first["checkpoint"]), set(first["status"])) == ({"model", "magnitude-0.5"}, {"ok"})
+    assert (set(first["checkpoint"]), set(first["status"])) == (
+        {"model", "magnitude-0.5"},
+        {"ok"},
+    )
 
     texts.write_text(calibration, encoding="utf-8")
     finish("sweep", sweep, "--out", run)
-    assert (_state(run), (run / "tables" / "failures.csv").exists()) == ("finished", False)
+    assert (_state(run), (run / "tables" / "failures.csv").exists()) == (
+        "finished",
+        False,
+    )
     everything = records(run)
     assert set(everything["status"]) == {"ok"}
     assert everything.groupby("checkpoint").size().to_dict() == {
         name: ITEMS * len(PROBES) for name in ("model", "magnitude-0.5", "wanda-0.5")
     }
-    pd.testing.assert_frame_equal(everything[everything["checkpoint"] != "wanda-0.5"].reset_index(drop=True), first)
+    pd.testing.assert_frame_equal(
+        everything[everything["checkpoint"] != "wanda-0.5"].reset_index(drop=True),
+        first,
+    )
     assert not list((run / "logs").glob("*.pulse"))
 
 
 @pytest.mark.long
 def test_one_of_two_workers_of_an_engine_is_killed(tmp_path, monkeypatch):
-    """The engine ends with it and is replaced; records are those of a run in which nothing dies."""
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers
+    """The engine ends with it and is replaced; records are those of a run in which
+    nothing dies."""
+    # there may be fewer cores than workers
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     save_tiny_model(tmp_path / "model")
     engine = {"kind": "vllm", "tensor_parallel": 2, "max_model_len": 512}
     sweep = _sweep(tmp_path, ["model"], items=600, sections={"engine": engine})
@@ -318,7 +406,11 @@ def test_one_of_two_workers_of_an_engine_is_killed(tmp_path, monkeypatch):
     (actor,) = family(driver, ENGINE)
     workers = [child for child in actor.children(recursive=True) if _works(child)]
     workers[-1].kill()
-    when(driver, lambda: [log] if "warning: engine 0 died (" in log.read_text() else [], log)
+    when(
+        driver,
+        lambda: [log] if "warning: engine 0 died (" in log.read_text() else [],
+        log,
+    )
     assert len(parts(run)) < 300
     assert driver.wait() == 0, log.read_text()
     assert gone([actor, *workers])
@@ -328,5 +420,7 @@ def test_one_of_two_workers_of_an_engine_is_killed(tmp_path, monkeypatch):
 
 def _works(process):
     with contextlib.suppress(psutil.Error):  # what ends while it is looked at
-        return any(part in " ".join(process.cmdline()) for part in ("Worker", "spawn_main"))
+        return any(
+            part in " ".join(process.cmdline()) for part in ("Worker", "spawn_main")
+        )
     return False

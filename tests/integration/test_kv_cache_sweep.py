@@ -1,4 +1,5 @@
-"""One sweep over caches: variants of a pruned model whose weights are made once, their records, and the resumed run."""
+"""One sweep over caches: variants of a pruned model whose weights are made once,
+their records, and the resumed run."""
 
 from pathlib import Path
 
@@ -14,26 +15,51 @@ SWEEP = {
     "models": {"dense": "bundled"},
     "prune": [{"method": "magnitude", "sparsity": 0.5}],
     "kv_cache": ["fp8"],
-    "tasks": [{"task": "gazetteer", "languages": ["english"], "items": 4, "probes": ["greedy", "choice", "fidelity"]}],
+    "tasks": [
+        {
+            "task": "gazetteer",
+            "languages": ["english"],
+            "items": 4,
+            "probes": ["greedy", "choice", "fidelity"],
+        }
+    ],
     "engine": {"kind": "torch"},
 }
 VARIANTS = ["dense-kv-fp8", "magnitude-0.5-kv-fp8"]
 
 
-def test_variants_have_records_tables_and_verdicts_and_share_their_weights(tmp_path: Path) -> None:
+def test_variants_have_records_tables_and_verdicts_and_share_their_weights(
+    tmp_path: Path,
+) -> None:
     file, run = tmp_path / "sweep.yaml", tmp_path / "run"
     file.write_text(yaml.safe_dump(SWEEP), encoding="utf-8")
     finish("sweep", file, "--out", run)
     first = records(run)
-    about = first.groupby("checkpoint")[["base", "method", "pattern", "kv_cache", "kv_scales"]].first()
+    about = first.groupby("checkpoint")[
+        ["base", "method", "pattern", "kv_cache", "kv_scales"]
+    ].first()
     assert list(about.index) == ["dense", *VARIANTS]
     assert about.loc["dense", "kv_cache"] == "auto"
     assert about.loc["dense"].drop("kv_cache").isna().all()
-    assert list(about.loc["dense-kv-fp8"]) == ["dense", "kv_cache", "kv fp8", "fp8", "none"]
-    assert list(about.loc["magnitude-0.5-kv-fp8"])[1:3] == ["magnitude + kv_cache", "unstructured + kv fp8"]
+    assert list(about.loc["dense-kv-fp8"]) == [
+        "dense",
+        "kv_cache",
+        "kv fp8",
+        "fp8",
+        "none",
+    ]
+    assert list(about.loc["magnitude-0.5-kv-fp8"])[1:3] == [
+        "magnitude + kv_cache",
+        "unstructured + kv fp8",
+    ]
     assert first.groupby("checkpoint")["weights_digest"].first().nunique() == 2
     assert [each.name for each in (run / "checkpoints").iterdir()] == ["magnitude-0.5"]
-    divergences = first[first["probe"] == "fidelity"].explode("kld").groupby("checkpoint")["kld"].max()
+    divergences = (
+        first[first["probe"] == "fidelity"]
+        .explode("kld")
+        .groupby("checkpoint")["kld"]
+        .max()
+    )
     assert divergences["dense"] < 1e-6 < 1e-5 < divergences["dense-kv-fp8"]
     fates = pd.read_csv(run / "tables" / "fates.csv")
     assert set(fates["checkpoint"]) == set(VARIANTS)
@@ -43,7 +69,9 @@ def test_variants_have_records_tables_and_verdicts_and_share_their_weights(tmp_p
     assert all(name in gate.stdout for name in VARIANTS)
     finish("sweep", file, "--out", run)
     assert records(run).equals(first)
-    file.write_text(yaml.safe_dump(SWEEP | {"kv_cache": ["fp8_e5m2"]}), encoding="utf-8")
+    file.write_text(
+        yaml.safe_dump(SWEEP | {"kv_cache": ["fp8_e5m2"]}), encoding="utf-8"
+    )
     other = resurface("sweep", file, "--out", run)
     assert other.returncode == 2
     assert "the directory belongs to another sweep" in other.stderr

@@ -1,4 +1,5 @@
-"""`resurface match` on a real run: the bundled model judges its own answers, poorly; the path is what is tested."""
+"""`resurface match` on a real run: the bundled model judges its own answers, poorly;
+the path is what is tested."""
 
 import json
 import shutil
@@ -24,8 +25,19 @@ def run(tmp_path_factory):
         for number in range(8)
     ]  # fmt: skip
     items = directory / "items.jsonl"
-    items.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    asked = ("--task", f"jsonl:{items}", "--items", "0", "--probes", "greedy", "--engine", "torch")
+    items.write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+    )
+    asked = (
+        "--task",
+        f"jsonl:{items}",
+        "--items",
+        "0",
+        "--probes",
+        "greedy",
+        "--engine",
+        "torch",
+    )
     finish("eval", "bundled", *asked, "--out", directory / "run")
     return directory / "run"
 
@@ -43,26 +55,47 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(judged, tmp
     verdicts = pq.read_table(run / "verdicts" / "bundled" / "bundled" / "items.parquet")
     assert verdicts.schema.equals(VERDICTS)
     found = verdicts.to_pandas()
-    assert (sorted(found["item_id"]), set(found["status"])) == (sorted(greedy["item_id"]), {"ok"})
+    assert (sorted(found["item_id"]), set(found["status"])) == (
+        sorted(greedy["item_id"]),
+        {"ok"},
+    )
     assert found["probability"].between(0, 1).all()
     assert ((found["probability"] > 0.5) == found["verdict"]).all()
     controls = pq.read_table(run / "controls" / "bundled" / "items.parquet").to_pandas()
-    assert controls.groupby("control").size().to_dict() == {"other": 8, "paraphrase": 2, "same": 8}
+    assert controls.groupby("control").size().to_dict() == {
+        "other": 8,
+        "paraphrase": 2,
+        "same": 8,
+    }
     again = finish("match", run, "--matcher", "bundled", "--all")
     assert "0 pairs of item and response judged now" in again.stdout
     assert "starting" not in again.stdout
     finish("match", run, "--matcher", str(BUNDLED_MODEL), "--all", "--engine", "torch")
-    same = pq.read_table(run / "verdicts" / BUNDLED_MODEL.name / "bundled" / "items.parquet").to_pandas()
+    same = pq.read_table(
+        run / "verdicts" / BUNDLED_MODEL.name / "bundled" / "items.parquet"
+    ).to_pandas()
     assert same["verdict"].tolist() == found["verdict"].tolist()
-    assert same["probability"].tolist() == pytest.approx(found["probability"].tolist(), abs=1e-3)
+    assert same["probability"].tolist() == pytest.approx(
+        found["probability"].tolist(), abs=1e-3
+    )
     table = pd.read_csv(run / "tables" / "matching.csv")
     pooled = table[(table["language"] == "all") & table["against"].isna()]
-    assert pooled["grader"].tolist() == ["containment", "bundled", "reference_model", "panel (majority)"]
+    assert pooled["grader"].tolist() == [
+        "containment",
+        "bundled",
+        "reference_model",
+        "panel (majority)",
+    ]
     assert set(pooled["n"]) == {8}
     judges = pd.read_csv(run / "tables" / "judges.csv")
-    assert judges[judges["language"] == "all"]["checkpoint"].tolist() == ["bundled", "reference_model"]
+    assert judges[judges["language"] == "all"]["checkpoint"].tolist() == [
+        "bundled",
+        "reference_model",
+    ]
     assert set(judges[judges["language"] == "all"]["n"]) == {18}
-    between = table[(table["grader"] == "bundled") & (table["against"] == "reference_model")]
+    between = table[
+        (table["grader"] == "bundled") & (table["against"] == "reference_model")
+    ]
     assert (between["agreement"] == 1.0).all()
 
 

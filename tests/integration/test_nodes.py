@@ -1,4 +1,5 @@
-"""Engines and prune tasks in a real Ray: on two nodes, and several on a GPU, where there are GPUs by name only."""
+"""Engines and prune tasks in a real Ray: on two nodes, and several on a GPU, where
+there are GPUs by name only."""
 
 import contextlib
 import json
@@ -37,9 +38,16 @@ def _machines():
 
 
 @pytest.mark.long
-def test_two_engines_share_a_gpu_and_a_dead_one_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto`, with an nvidia-smi that knows nothing but 80 GB. The records are those of one engine on the CPU."""
-    desk, run, program = Desk(tmp_path), tmp_path / "run", tmp_path / "bin" / "nvidia-smi"
+def test_two_engines_share_a_gpu_and_a_dead_one_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto`, with an nvidia-smi that knows nothing but 80 GB. The records are those
+    of one engine on the CPU."""
+    desk, run, program = (
+        Desk(tmp_path),
+        tmp_path / "run",
+        tmp_path / "bin" / "nvidia-smi",
+    )
     desk.finish(desk.sweep(), tmp_path / "undisturbed")
     program.parent.mkdir()
     program.write_text("#!/bin/sh\ncase $1 in *memory*) echo 81559;; esac\n")
@@ -51,12 +59,24 @@ def test_two_engines_share_a_gpu_and_a_dead_one_is_replaced(tmp_path: Path, monk
         driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
 
         def both():
-            return found if len(found := family(nodes.raylet(0), ENGINE)) > 1 and parts(run) else []
+            return (
+                found
+                if len(found := family(nodes.raylet(0), ENGINE)) > 1 and parts(run)
+                else []
+            )
 
         first = when(driver, both, desk.log(run))
-        shown = when(driver, lambda: [each for each in read_status(run).engines[1:] if each.gpu], desk.log(run))
+        shown = when(
+            driver,
+            lambda: [each for each in read_status(run).engines[1:] if each.gpu],
+            desk.log(run),
+        )
         first[0].kill()
-        when(driver, lambda: [each for each in both() if each not in first], desk.log(run))
+        when(
+            driver,
+            lambda: [each for each in both() if each not in first],
+            desk.log(run),
+        )
         assert driver.wait() == 0, desk.log(run).read_text()
     assert "resources.engines_per_gpu: auto: 2 on each GPU" in desk.log(run).read_text()
     assert "starting it again" in desk.log(run).read_text()
@@ -65,13 +85,21 @@ def test_two_engines_share_a_gpu_and_a_dead_one_is_replaced(tmp_path: Path, monk
     document = json.loads((run / "run.json").read_text())
     assert document["engines_per_gpu"] == 2
     assert all(each["gpu"].endswith(gpu) for each in document["engine_stats"])
-    assert all(gpu in (run / "logs" / f"engine-{number}.log").read_text() for number in (0, 1))
+    assert all(
+        gpu in (run / "logs" / f"engine-{number}.log").read_text() for number in (0, 1)
+    )
 
 
 @pytest.fixture
 def one_gpu():
     with gpus_by_name(1):
-        ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
+        ray.init(
+            address="local",
+            num_cpus=1,
+            num_gpus=1,
+            include_dashboard=False,
+            log_to_driver=False,
+        )
         yield
         ray.shutdown()
 
@@ -92,7 +120,8 @@ def test_prune_tasks_give_their_gpu_back_or_see_none() -> None:
     assert seen == ""
 
 
-# ---- two nodes: what is sent is found from another directory, and engines stand where they should
+# ---- two nodes: what is sent is found from another directory, and engines stand where
+# they should
 
 
 def _write_sweep(directory, **more):
@@ -102,28 +131,47 @@ def _write_sweep(directory, **more):
         "models": {"dense": "model"},
         "prune": [{"method": "wanda", "sparsity": 0.5}],
         "calibration": {"source": "text:text.txt", "samples": 8, "sequence_length": 32},
-        "tasks": [{"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy", "choice"]}],
+        "tasks": [
+            {
+                "task": "gazetteer",
+                "items": 2,
+                "languages": ["english"],
+                "probes": ["greedy", "choice"],
+            }
+        ],
         "engine": {"kind": "torch"},
     }
-    (directory / "sweep.yaml").write_text(yaml.safe_dump(document | more), encoding="utf-8")
+    (directory / "sweep.yaml").write_text(
+        yaml.safe_dump(document | more), encoding="utf-8"
+    )
 
 
 @pytest.mark.long
 def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path):
-    """The head has no GPU, so that the prune task and the engine run on the other node."""
+    """The head has no GPU, so that the prune task and the engine run on the other
+    node."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     _write_sweep(here)
-    with ray_cluster([(here, {"num_cpus": 1}), (there, {"num_cpus": 1, "num_gpus": 1})]) as nodes:
+    with ray_cluster(
+        [(here, {"num_cpus": 1}), (there, {"num_cpus": 1, "num_gpus": 1})]
+    ) as nodes:
         finish("sweep", "sweep.yaml", "--out", "run", cwd=here, cluster=nodes.address)
     found = records(here / "run")
-    assert (set(found["checkpoint"]), set(found["status"])) == ({"dense", "wanda-0.5"}, {"ok"})
-    assert set(found[found["checkpoint"] == "wanda-0.5"]["calibration"]) == {"text:text.txt"}
+    assert (set(found["checkpoint"]), set(found["status"])) == (
+        {"dense", "wanda-0.5"},
+        {"ok"},
+    )
+    assert set(found[found["checkpoint"] == "wanda-0.5"]["calibration"]) == {
+        "text:text.txt"
+    }
     manifest = read_manifest(here / "run" / "checkpoints" / "wanda-0.5")
     assert manifest.config["calibration"]["source"] == "text:text.txt"
     assert not list(there.iterdir())
     identity = json.loads((here / "run" / "run.json").read_text())["identity"]
-    assert identity["checkpoints"][0]["prune"]["calibration"]["source"] == "text:text.txt"
+    assert (
+        identity["checkpoints"][0]["prune"]["calibration"]["source"] == "text:text.txt"
+    )
     assert str(tmp_path) not in json.dumps(identity)
 
 
@@ -134,14 +182,24 @@ def _placed(folder):
         _machines() as machines,
     ):
         places = place_engines(machines.nodes(), 1, 3, spare=1)
-        setups = [EngineSetup(config=EngineConfig(), log_path=folder / "log", place=place) for place in places]
-        actors = [start_actor(EngineActor, setup, concurrency_groups=GROUPS) for setup in setups]
-        stand = [where.node_id for where in ray.get([actor.where.remote() for actor in actors])]
+        setups = [
+            EngineSetup(config=EngineConfig(), log_path=folder / "log", place=place)
+            for place in places
+        ]
+        actors = [
+            start_actor(EngineActor, setup, concurrency_groups=GROUPS)
+            for setup in setups
+        ]
+        stand = [
+            where.node_id
+            for where in ray.get([actor.where.remote() for actor in actors])
+        ]
     return [place.node_id for place in places], stand
 
 
 def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path):
-    """The third one stands on the first node again, where there would be room for all."""
+    """The third one stands on the first node again, where there would be room for
+    all."""
     places, stand = in_own_process(_placed, tmp_path)
     assert stand == places
     assert stand[0] != stand[1]
@@ -153,11 +211,17 @@ def test_a_run_outlives_one_of_its_nodes(tmp_path):
     """An engine on each node; the second node is killed while its engine answers."""
     desk, run = Desk(tmp_path), tmp_path / "run"
     desk.finish(desk.sweep(), tmp_path / "undisturbed")
-    with ray_cluster([(tmp_path, {"num_cpus": 4}), (tmp_path / "other", {"num_cpus": 4})]) as nodes:
+    with ray_cluster(
+        [(tmp_path, {"num_cpus": 4}), (tmp_path / "other", {"num_cpus": 4})]
+    ) as nodes:
         sweep = desk.sweep(shard_items=1, engines=2)
         driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
         raylet = nodes.raylet(1)
-        when(driver, lambda: parts(run) and family(raylet, f"{ENGINE}.evaluate"), desk.log(run))
+        when(
+            driver,
+            lambda: parts(run) and family(raylet, f"{ENGINE}.evaluate"),
+            desk.log(run),
+        )
         done = len(parts(run))
         nodes.kill(1)
         assert driver.wait() == 0, desk.log(run).read_text()
@@ -169,13 +233,18 @@ def test_a_run_outlives_one_of_its_nodes(tmp_path):
 
 @pytest.mark.long
 def test_a_node_that_joins_a_run_gets_an_engine(tmp_path):
-    """The first node's engine is paused until the second has a process, since it might be done before that."""
+    """The first node's engine is paused until the second has a process, since it
+    might be done before that."""
     desk, run = Desk(tmp_path), tmp_path / "run"
     desk.finish(desk.sweep(), tmp_path / "undisturbed")
     with ray_cluster([(tmp_path, {"num_cpus": 4})]) as nodes:
         sweep = desk.sweep(shard_items=1, engines=None)
         driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
-        first = when(driver, lambda: parts(run) and family(nodes.raylet(0), ENGINE), desk.log(run))
+        first = when(
+            driver,
+            lambda: parts(run) and family(nodes.raylet(0), ENGINE),
+            desk.log(run),
+        )
         for process in first:
             process.suspend()
         nodes.add(tmp_path / "other", {"num_cpus": 4})
@@ -191,17 +260,25 @@ def test_a_node_that_joins_a_run_gets_an_engine(tmp_path):
 
 @pytest.mark.long
 def test_gpus_that_others_hold(tmp_path):
-    """More engines than fit are refused; one that finds no GPU is done without; a run without any ends by itself."""
+    """More engines than fit are refused; one that finds no GPU is done without; a
+    run without any ends by itself."""
     _write_sweep(tmp_path, prune=[])
     document = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
-    for name, resources in (("three", {"engines": 3}), ("short", {"placement_seconds": 3})):
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document | {"resources": resources}), encoding="utf-8")
+    for name, resources in (
+        ("three", {"engines": 3}),
+        ("short", {"placement_seconds": 3}),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(
+            yaml.safe_dump(document | {"resources": resources}), encoding="utf-8"
+        )
 
     class Holder:
         def ready(self) -> None: ...
 
     holder = ray.remote(num_gpus=1, num_cpus=0)(Holder)
-    with ray_cluster([(tmp_path, {"num_cpus": 1}), (tmp_path, {"num_cpus": 1, "num_gpus": 2})]) as nodes:
+    with ray_cluster(
+        [(tmp_path, {"num_cpus": 1}), (tmp_path, {"num_cpus": 1, "num_gpus": 2})]
+    ) as nodes:
         where = {"cwd": tmp_path, "cluster": nodes.address}
         refused = finish("sweep", "three.yaml", "--out", "three", code=2, **where)
         with ray.init(address=nodes.address, log_to_driver=False):
@@ -211,7 +288,12 @@ def test_gpus_that_others_hold(tmp_path):
             held.append(holder.remote())
             ray.get(held[1].ready.remote())
             without = finish("sweep", "short.yaml", "--out", "short", code=1, **where)
-    assert "error: resources.engines: 3: 2 fit: 0 in 0 GPUs on " in refused.stderr.replace("\n", " ")
+    assert (
+        "error: resources.engines: 3: 2 fit: 0 in 0 GPUs on "
+        in refused.stderr.replace("\n", " ")
+    )
     engines = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
     assert len({each["engine"] for each in engines}) == 1
-    assert "no engine has found 1 free GPU on one node for" in without.stderr.replace("\n", " ")
+    assert "no engine has found 1 free GPU on one node for" in without.stderr.replace(
+        "\n", " "
+    )

@@ -1,4 +1,5 @@
-"""`resurface bench record`: an honest run's card holds, and each way of cheating is refused."""
+"""`resurface bench record`: an honest run's card holds, and each way of cheating is
+refused."""
 
 import json
 import re
@@ -39,13 +40,16 @@ def one_thread():
 
 
 def noisy(folder: Path, seed: int) -> Path:
-    """The bundled model with noise: its samples differ, and some of its answers end at the limit."""
+    """The bundled model with noise: its samples differ, and some of its answers end
+    at the limit."""
     shutil.copytree(BUNDLED_MODEL, folder)
     draw = torch.Generator().manual_seed(seed)
     tensors = load_file(folder / "model.safetensors")
     for name, tensor in tensors.items():
         noise = torch.randn(tensor.shape, generator=draw) * tensor.float().std()
-        tensors[name] = tensor + (0.35 * noise).to(tensor.dtype) if tensor.ndim > 1 else tensor
+        tensors[name] = (
+            tensor + (0.35 * noise).to(tensor.dtype) if tensor.ndim > 1 else tensor
+        )
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder
 
@@ -55,17 +59,33 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One real run: DIR with the card, and beside it the model and another one."""
     place = tmp_path_factory.mktemp("record")
     noisy(place / "other", 1)
-    done = finish("bench", "record", "--items", "1", "--model", noisy(place / "model", 0), "--out", place / "dir")
-    assert json.loads(done.stdout.splitlines()[-1]) == json.loads((place / "dir" / "card.json").read_text())
+    done = finish(
+        "bench",
+        "record",
+        "--items",
+        "1",
+        "--model",
+        noisy(place / "model", 0),
+        "--out",
+        place / "dir",
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == json.loads(
+        (place / "dir" / "card.json").read_text()
+    )
     return place / "dir"
 
 
 class Cheat:
-    """A copy of an honest submission whose cheater recomputes everything that the card says."""
+    """A copy of an honest submission whose cheater recomputes everything that the
+    card says."""
 
     def __init__(self, honest: Path, folder: Path) -> None:
         shutil.copytree(honest, folder)
-        self.folder, self.model, self.run = folder, honest.parent / "model", folder / "run"
+        self.folder, self.model, self.run = (
+            folder,
+            honest.parent / "model",
+            folder / "run",
+        )
         self.card = json.loads((folder / "card.json").read_text())
         self.document = json.loads((self.run / "run.json").read_text())
         (self.part,) = (self.run / "records").glob("*/*/*.parquet")
@@ -74,12 +94,19 @@ class Cheat:
         _, self.prompter, self.plans = self.division.plans(self.model)
 
     def of(self, probe: str, index: int = 0) -> Rows:
-        return [row for row in self.rows if (row["probe"], row["index"]) == (probe, index)]
+        return [
+            row for row in self.rows if (row["probe"], row["index"]) == (probe, index)
+        ]
 
     def answered(self, row: dict[str, Any], ids: list[int], **columns: Any) -> None:
         item = self.plans[row["language"], row["item_id"]].question.item
         text = self.prompter.decode(ids)
-        row |= {"token_ids": ids, "text": text, **grades(text, item.answers, item.language), **columns}
+        row |= {
+            "token_ids": ids,
+            "text": text,
+            **grades(text, item.answers, item.language),
+            **columns,
+        }
 
     def refused(self) -> str:
         """Write everything with a new card; why it is refused."""
@@ -88,10 +115,18 @@ class Cheat:
         measured = {name: self.card[name] for name in _MEASURED}
         asked = Submission.read(self.run, self.division, self.model)
         known = [
-            row for row in asked.rows if (row["probe"], row["index"]) in asked.asked[row["language"], row["item_id"]]
+            row
+            for row in asked.rows
+            if (row["probe"], row["index"])
+            in asked.asked[row["language"], row["item_id"]]
         ]
-        found = Submission(**{name: getattr(asked, name) for name in Submission.__slots__} | {"rows": known})
-        card = card_of(found, self.division, self.model, measured) | {"run_id": self.card["run_id"]}
+        found = Submission(
+            **{name: getattr(asked, name) for name in Submission.__slots__}
+            | {"rows": known}
+        )
+        card = card_of(found, self.division, self.model, measured) | {
+            "run_id": self.card["run_id"]
+        }
         (self.folder / "card.json").write_text(json.dumps(card))
         with pytest.raises(Refused) as why:
             verify(self.folder, str(self.model), None, 1.0)
@@ -116,7 +151,17 @@ def shorten(cheat: Cheat, *, end: bool) -> None:
 
 def same_beams(cheat: Cheat) -> None:
     for row, best in zip(cheat.of("beam", 4), cheat.of("beam"), strict=True):
-        row |= {name: best[name] for name in ("token_ids", "text", "logprob", "contains", "exact_match", "token_f1")}
+        row |= {
+            name: best[name]
+            for name in (
+                "token_ids",
+                "text",
+                "logprob",
+                "contains",
+                "exact_match",
+                "token_f1",
+            )
+        }
 
 
 def narrow_beams(cheat: Cheat) -> None:
@@ -126,11 +171,19 @@ def narrow_beams(cheat: Cheat) -> None:
     model = AutoModelForCausalLM.from_pretrained(cheat.model, dtype=torch.float32)
     row = next(row for row in cheat.of("beam", 4) if row["item_id"] == "arabic-0106")
     beams = [each["token_ids"] for each in cheat.rows if each["probe"] == "beam"]
-    drawn = [each["token_ids"] for each in cheat.rows if (each["probe"], each["item_id"]) == ("sample", row["item_id"])]
+    drawn = [
+        each["token_ids"]
+        for each in cheat.rows
+        if (each["probe"], each["item_id"]) == ("sample", row["item_id"])
+    ]
     ids = next(each for each in drawn if each not in beams)
     prompt = cheat.plans[row["language"], row["item_id"]].prompts["open"].token_ids
     with torch.inference_mode():
-        logprobs = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        logprobs = (
+            model(torch.tensor([[*prompt, *ids]]))
+            .logits[0, len(prompt) - 1 : -1]
+            .log_softmax(-1)
+        )
     cheat.answered(row, ids, logprob=float(logprobs[range(len(ids)), ids].sum()))
 
 
@@ -175,31 +228,74 @@ def resumed(cheat: Cheat) -> None:
 
 
 def renamed(cheat: Cheat) -> None:
-    cheat.document["config"]["models"] = {"closed-first-1-20260101T000000Z-00000000": str(cheat.model)}
+    cheat.document["config"]["models"] = {
+        "closed-first-1-20260101T000000Z-00000000": str(cheat.model)
+    }
 
 
 CHEATS = {
     "items that were not asked": (exclude, "rank 0: its status is 'excluded'"),
-    "shortened answers": (lambda cheat: shorten(cheat, end=False), "shortened: 4 tokens without EOS"),
-    "shortened answers with EOS": (lambda cheat: shorten(cheat, end=True), "log-probability is|not one that its seed"),
-    "cut beams": (lambda cheat: drop(cheat, lambda row: (row["probe"], row["index"]) != ("beam", 4)), "9 .* missing"),
+    "shortened answers": (
+        lambda cheat: shorten(cheat, end=False),
+        "shortened: 4 tokens without EOS",
+    ),
+    "shortened answers with EOS": (
+        lambda cheat: shorten(cheat, end=True),
+        "log-probability is|not one that its seed",
+    ),
+    "cut beams": (
+        lambda cheat: drop(
+            cheat, lambda row: (row["probe"], row["index"]) != ("beam", 4)
+        ),
+        "9 .* missing",
+    ),
     "the same beam twice": (same_beams, "two of its beams are the same"),
     "a narrower search": (narrow_beams, "beam 4: its score is .* the slow search's"),
-    "copied samples": (copy_samples, "sample 9: its token . is not one that its seed draws"),
-    "another dtype": (lambda cheat: [row.update(dtype="bfloat16") for row in cheat.rows], "dtype is 'bfloat16'"),
+    "copied samples": (
+        copy_samples,
+        "sample 9: its token . is not one that its seed draws",
+    ),
+    "another dtype": (
+        lambda cheat: [row.update(dtype="bfloat16") for row in cheat.rows],
+        "dtype is 'bfloat16'",
+    ),
     "another dtype, relabelled": (half_precision, "its log-probability is"),
     "a stale cache": (stale_cache, "computed_tokens: .* from the cache of another run"),
-    "a stale cache, other counters": (stale_cache_in_records, "records that were not cached: .* of another run"),
+    "a stale cache, other counters": (
+        stale_cache_in_records,
+        "records that were not cached: .* of another run",
+    ),
     "another model": (another_model, "recomputed|not the likeliest|status"),
-    "records of another run": (lambda cheat: cheat.rows[0].update(checkpoint="theirs"), "checkpoint is 'theirs'"),
-    "another seed's records": (lambda cheat: cheat.rows[0].update(seed=1), "1 records are of another run: seed is 1"),
-    "records of another engine": (lambda cheat: cheat.rows[0].update(engine_version="0.1"), "engine_version is '0.1'"),
-    "records twice": (lambda cheat: cheat.rows.append(cheat.rows[0]), "1 records are too many"),
+    "records of another run": (
+        lambda cheat: cheat.rows[0].update(checkpoint="theirs"),
+        "checkpoint is 'theirs'",
+    ),
+    "another seed's records": (
+        lambda cheat: cheat.rows[0].update(seed=1),
+        "1 records are of another run: seed is 1",
+    ),
+    "records of another engine": (
+        lambda cheat: cheat.rows[0].update(engine_version="0.1"),
+        "engine_version is '0.1'",
+    ),
+    "records twice": (
+        lambda cheat: cheat.rows.append(cheat.rows[0]),
+        "1 records are too many",
+    ),
     "a resumed run": (resumed, "the run was resumed"),
     "another run's folder": (renamed, "the name of the run is"),
-    "other settings": (lambda cheat: cheat.document["config"]["tasks"][0].update(beam_width=2), "config.tasks is"),
-    "a time too short": (lambda cheat: cheat.card.update(wall_s=0.1), "wall_s is 0.1, less than"),
-    "better grades": (lambda cheat: cheat.of("greedy")[0].update(token_f1=2.0), "column token_f1 does not follow"),
+    "other settings": (
+        lambda cheat: cheat.document["config"]["tasks"][0].update(beam_width=2),
+        "config.tasks is",
+    ),
+    "a time too short": (
+        lambda cheat: cheat.card.update(wall_s=0.1),
+        "wall_s is 0.1, less than",
+    ),
+    "better grades": (
+        lambda cheat: cheat.of("greedy")[0].update(token_f1=2.0),
+        "column token_f1 does not follow",
+    ),
 }
 
 
@@ -218,13 +314,19 @@ def test_an_honest_card_holds_and_says_what_it_is_of(honest, tmp_path):
     assert 0 < card["fewest_tokens"] <= card["computed_tokens"]
     assert sum(card["split"].values()) == pytest.approx(card["wall_s"], rel=1e-3)
     done = finish("bench", "record", "--verify", honest, "--seed", "1")
-    assert re.fullmatch(r"the card holds: division closed-first-1, .*\(seed 1\)\n", done.stdout)
+    assert re.fullmatch(
+        r"the card holds: division closed-first-1, .*\(seed 1\)\n", done.stdout
+    )
     shutil.copytree(honest, tmp_path / "dir")
-    (tmp_path / "dir" / "card.json").write_text(json.dumps(card | {"items_per_second": 1e6}))
+    (tmp_path / "dir" / "card.json").write_text(
+        json.dumps(card | {"items_per_second": 1e6})
+    )
     done = finish("bench", "record", "--verify", tmp_path / "dir", code=4)
     assert "items_per_second is 1000000.0, but the submission gives" in done.stderr
     # fewer items never pass as the whole division, and another model not as this one
-    (tmp_path / "dir" / "card.json").write_text(json.dumps(card | {"division": "closed"}))
+    (tmp_path / "dir" / "card.json").write_text(
+        json.dumps(card | {"division": "closed"})
+    )
     with pytest.raises(Refused, match="division_digest"):
         verify(tmp_path / "dir", None, None, 1.0)
     with pytest.raises(Refused, match="weights_digest"):
@@ -246,11 +348,15 @@ def test_a_card_that_cannot_be_read_is_bad_input(honest, tmp_path, change, named
     shutil.copytree(honest, tmp_path / "dir")
     card = tmp_path / "dir" / "card.json"
     if change == "run.json":
-        document = json.loads((run := tmp_path / "dir" / "run" / "run.json").read_text())
+        document = json.loads(
+            (run := tmp_path / "dir" / "run" / "run.json").read_text()
+        )
         del document["engine_stats"][0]["busy_seconds"]
         run.write_text(json.dumps(document))
     else:
-        card.write_text("{" if change is None else json.dumps(json.loads(card.read_text()) | change))
+        card.write_text(
+            "{" if change is None else json.dumps(json.loads(card.read_text()) | change)
+        )
     with pytest.raises(InputError, match=named):
         verify(tmp_path / "dir", None, None, 1.0)
 
@@ -260,12 +366,17 @@ def test_a_card_that_cannot_be_read_is_bad_input(honest, tmp_path, change, named
     [
         (["--verify", "nowhere"], "nowhere/card.json: no such file"),
         ([], "give one of --out DIR"),
-        (["--out", "new", "--engine-args", '{"dtype": "bfloat16"}'], "dtype: the division fixes it (float32)"),
+        (
+            ["--out", "new", "--engine-args", '{"dtype": "bfloat16"}'],
+            "dtype: the division fixes it (float32)",
+        ),
         (["--out", "new", "--model", "nowhere"], "nowhere"),
         (["--verify", "nowhere", "--share", "2"], "--share: 2.0 is no share"),
     ],
 )
-def test_a_call_that_makes_no_sense_is_refused_before_anything_starts(tmp_path, arguments, named):
+def test_a_call_that_makes_no_sense_is_refused_before_anything_starts(
+    tmp_path, arguments, named
+):
     done = resurface("bench", "record", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert named in done.stderr
@@ -274,7 +385,11 @@ def test_a_call_that_makes_no_sense_is_refused_before_anything_starts(tmp_path, 
 
 def test_all_benchmarks_are_those_that_need_no_options(monkeypatch):
     ran: list[str] = []
-    monkeypatch.setattr(bench.subprocess, "run", lambda command, **_: ran.append(command[3]) or Mock(returncode=0))
+    monkeypatch.setattr(
+        bench.subprocess,
+        "run",
+        lambda command, **_: ran.append(command[3]) or Mock(returncode=0),
+    )
     bench.bench(Mock(args=[]), bench.ALL)
     assert "benchmarks.record.run" not in ran
     assert len(ran) == len(list(bench.BENCHMARKS)) - 1

@@ -1,4 +1,5 @@
-"""The report's page in a real browser: the item view renders, deep links work, model output stays text."""
+"""The report's page in a real browser: the item view renders, deep links work, model
+output stays text."""
 
 import html
 import importlib.util
@@ -17,32 +18,58 @@ from evaluator.report import write_report
 from evaluator.report.figures import draw_each
 from tests.support.synthetic import HOSTILE, write_run
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome here")
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no chromium, chromium-browser or google-chrome here"
+)
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ),
     *("--virtual-time-budget=20000", "--window-size=1280,900", "--dump-dom"),
 )
-LONG = ("smollm2-magnitude-0.3-2:4", "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4", "x" * 90)
+LONG = (
+    "smollm2-magnitude-0.3-2:4",
+    "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4",
+    "x" * 90,
+)
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> Path:
     run = write_run(
-        tmp_path_factory.mktemp("run"), 10, ("dense", "wanda-0.6", "magnitude-0.6"), languages=("english", "korean")
+        tmp_path_factory.mktemp("run"),
+        10,
+        ("dense", "wanda-0.6", "magnitude-0.6"),
+        languages=("english", "korean"),
     )
     part = run / "records" / "wanda-0.6" / "gazetteer" / "00000.parquet"
     rows = pq.read_table(part).to_pandas()
     said = (rows["item_id"] == "english-0003") & (rows["probe"] == "greedy")
     rows.loc[said, ["text", "contains", "exact_match"]] = [HOSTILE, False, False]
-    pq.write_table(pq.read_schema(part).empty_table().from_pandas(rows, preserve_index=False), part)
+    pq.write_table(
+        pq.read_schema(part).empty_table().from_pandas(rows, preserve_index=False), part
+    )
     return write_report(run).page
 
 
 @pytest.fixture(scope="module")
 def opened(page, tmp_path_factory):
-    return lambda fragment="", *flags: dom_of(page.as_uri() + fragment, tmp_path_factory.mktemp("profile"), *flags)
+    return lambda fragment="", *flags: dom_of(
+        page.as_uri() + fragment, tmp_path_factory.mktemp("profile"), *flags
+    )
 
 
 def dom_of(address: str, profile: Path, *flags: str) -> str:
@@ -58,12 +85,21 @@ def text_of(markup: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", markup))
 
 
-def test_the_item_view_opens_on_an_answer_that_is_no_longer_said_in_the_readers_language(opened):
+def test_the_item_view_opens_on_an_answer_that_is_no_longer_said_in_the_readers_language(
+    opened,
+):
     dom = opened()
     item = article(dom)
     assert 'class="fate mc_only"' in item
     names = ("dense", "wanda-0.6", "magnitude-0.6")
-    headings = ("greedy output", "choice: gold's share", "rank", "aligned rank", "beams", "samples")
+    headings = (
+        "greedy output",
+        "choice: gold's share",
+        "rank",
+        "aligned rank",
+        "beams",
+        "samples",
+    )
     assert [each for each in (*names, *headings) if each not in text_of(item)] == []
     assert re.search(r"<p id=\"count\"[^>]*>\d+ of 20 items", dom)
     dom = opened("#ladder", "--accept-lang=ko-KR")
@@ -74,13 +110,21 @@ def test_the_item_view_opens_on_an_answer_that_is_no_longer_said_in_the_readers_
     assert ("vote", "") in sections
 
 
-def test_a_deep_link_selects_item_checkpoint_and_filters_and_a_search_finds_an_item(opened):
-    dom = opened("#item=gazetteer/korean/korean-0005&checkpoint=magnitude-0.6&language=korean")
+def test_a_deep_link_selects_item_checkpoint_and_filters_and_a_search_finds_an_item(
+    opened,
+):
+    dom = opened(
+        "#item=gazetteer/korean/korean-0005&checkpoint=magnitude-0.6&language=korean"
+    )
     item = text_of(article(dom))
     assert "korean-0005" in item
     assert "Mount Seran" not in item
     assert "10 of 20 items" in dom
-    assert re.search(r'<tr class="selected"><td class="name"><button type="button"[^>]*>magnitude-0.6', article(dom))
+    assert re.search(
+        r'<tr class="selected"><td class="name"><button'
+        r' type="button"[^>]*>magnitude-0.6',
+        article(dom),
+    )
     dom = opened("#q=korean-0004")
     assert "1 of 20 items" in dom
     assert "korean-0004" in text_of(article(dom))
@@ -106,13 +150,23 @@ def test_model_output_stays_text(opened):
 
 @pytest.mark.parametrize(  # known: a few, shown as counts; many, as percentages
     ("tasks", "per_language"),
-    [(("gazetteer", "tydiqa-passages-of-a-long-name"), 6), pytest.param(("gazetteer",), 40, marks=pytest.mark.more)],
+    [
+        (("gazetteer", "tydiqa-passages-of-a-long-name"), 6),
+        pytest.param(("gazetteer",), 40, marks=pytest.mark.more),
+    ],
 )
 def test_the_headline_fits_a_page_of_1280_pixels_and_a_narrow_page_scrolls_its_tables_alone(
     tmp_path, tasks, per_language
 ):
-    """Also with long names, nothing scrolls sideways. On 600 pixels tables scroll in boxes of their own."""
-    run = write_run(tmp_path / "run", per_language, ("dense", *LONG), languages=("english", "korean"), tasks=tasks)
+    """Also with long names, nothing scrolls sideways. On 600 pixels tables scroll in
+    boxes of their own."""
+    run = write_run(
+        tmp_path / "run",
+        per_language,
+        ("dense", *LONG),
+        languages=("english", "korean"),
+        tasks=tasks,
+    )
     page = write_report(run).page
     window, whole, hidden = sizes_of(page, tmp_path)
     assert (window, hidden) == (1280, 0)
@@ -123,7 +177,8 @@ def test_the_headline_fits_a_page_of_1280_pixels_and_a_narrow_page_scrolls_its_t
 
 
 def sizes_of(page: Path, folder: Path, *flags: str) -> tuple[int, ...]:
-    """The widths of the window and of what it shows, and how much of the headline its box hides."""
+    """The widths of the window and of what it shows, and how much of the headline
+    its box hides."""
     script = """
       document.querySelectorAll("#list .q").forEach((q) => { q.textContent = "Who asks at such length? ".repeat(9); });
       const box = document.querySelector("#headline .scroll"), root = document.documentElement;
@@ -132,20 +187,27 @@ def sizes_of(page: Path, folder: Path, *flags: str) -> tuple[int, ...]:
 
 
 def measured(page: Path, folder: Path, script: str, *flags: str) -> str:
-    markup = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
+    markup = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>',
+        "",
+        page.read_text(encoding="utf-8"),
+    )
     run = "setTimeout(async () => { document.body.dataset.told = await told(); }, 1000)"
     run = f'window.addEventListener("load", () => {run})'
     ours = folder / "measured.html"
     added = f"<script>const told = () => {{{script}}}; {run}</script></body>"
     ours.write_text(markup.replace("</body>", added), encoding="utf-8")
-    found = re.search(r'data-told="([^"]*)"', dom_of(ours.as_uri(), folder / "profile", *flags))
+    found = re.search(
+        r'data-told="([^"]*)"', dom_of(ours.as_uri(), folder / "profile", *flags)
+    )
     assert found is not None
     return html.unescape(found[1])
 
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory) -> Path:
-    """Many checkpoints with long names, in all languages, with equal and nearly equal values."""
+    """Many checkpoints with long names, in all languages, with equal and nearly
+    equal values."""
     names = ("dense", *LONG, *(f"{LONG[1]}-seed-{number}" for number in range(12)))
     return write_report(write_run(tmp_path_factory.mktemp("crowded"), 24, names)).page
 
@@ -170,42 +232,83 @@ def test_no_labels_of_a_figure_overlap(request, tmp_path, run, width):
 
 @pytest.mark.parametrize("range_", [0.0, 0.01, 0.3, 1.0])
 def test_no_names_of_dots_overlap(tmp_path, range_):
-    """Figures of tables `price` and `fertility`, with long names at equal, close and distant places."""
+    """Figures of tables `price` and `fertility`, with long names at equal, close and
+    distant places."""
     rng, count = random.Random(0), 24
     place = lambda start: [start * (1 + range_ * rng.random()) for _ in range(count)]  # noqa: E731
     names = [f"{LONG[1]}-{number}" for number in range(count)]
-    priced = {"task": "t", "of_base": "dense", "machine": "m", "is_base": [number == 0 for number in range(count)]}
-    priced |= {"checkpoint": names, "kept": place(0.5), "bytes": place(1e9), "tokens_per_second": place(900.0)}
-    cut = {"task": "t", "checkpoint": names[0], "language": [f"{at:02} language" for at in range(count)]}
-    cut |= {"fertility": place(2.0), "open_drop": place(0.1), "unit": ["word", "character"] * (count // 2)}
-    figures = [*draw_each(TABLES["price"], pd.DataFrame(priced)), *draw_each(TABLES["fertility"], pd.DataFrame(cut))]
-    assert sum(figure.count(">00 ") + figure.count(">meta-llama") for figure in figures) > 0
+    priced = {
+        "task": "t",
+        "of_base": "dense",
+        "machine": "m",
+        "is_base": [number == 0 for number in range(count)],
+    }
+    priced |= {
+        "checkpoint": names,
+        "kept": place(0.5),
+        "bytes": place(1e9),
+        "tokens_per_second": place(900.0),
+    }
+    cut = {
+        "task": "t",
+        "checkpoint": names[0],
+        "language": [f"{at:02} language" for at in range(count)],
+    }
+    cut |= {
+        "fertility": place(2.0),
+        "open_drop": place(0.1),
+        "unit": ["word", "character"] * (count // 2),
+    }
+    figures = [
+        *draw_each(TABLES["price"], pd.DataFrame(priced)),
+        *draw_each(TABLES["fertility"], pd.DataFrame(cut)),
+    ]
+    assert (
+        sum(figure.count(">00 ") + figure.count(">meta-llama") for figure in figures)
+        > 0
+    )
     page = tmp_path / "page.html"
     page.write_text("<body>" + 6 * "".join(figures) + "</body>", encoding="utf-8")
     assert measured(page, tmp_path, OVERLAPS) == "true"
 
 
 def test_the_default_print_has_few_pages(page, tmp_path):
-    dom_of(page.as_uri(), tmp_path / "profile", f"--print-to-pdf={tmp_path / 'page.pdf'}")
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes())) <= 12
+    dom_of(
+        page.as_uri(), tmp_path / "profile", f"--print-to-pdf={tmp_path / 'page.pdf'}"
+    )
+    assert (
+        1
+        <= len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes()))
+        <= 12
+    )
 
 
 def axe() -> str:
-    """The script of axe-core, out of the test dependency; skips where it is not installed."""
+    """The script of axe-core, out of the test dependency; skips where it is not
+    installed."""
     package = importlib.util.find_spec("axe_core_python")
     if package is None:
         pytest.skip("axe-core-python is not installed")
-    return (Path(package.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
+    return (Path(package.submodule_search_locations[0]) / "axe.min.js").read_text(
+        encoding="utf-8"
+    )
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "light"), (1280, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(360, "light"), (1280, "light"), (1280, "dark")]
+)
 def test_axe_finds_nothing(page, tmp_path, width, scheme):
-    """With all sections open: names of regions, contrast, scrolling by keyboard, landmarks, and axe's other rules."""
+    """With all sections open: names of regions, contrast, scrolling by keyboard,
+    landmarks, and axe's other rules."""
     shown = tmp_path / "page.html"
     markup = page.read_text(encoding="utf-8")
     if scheme == "dark":
-        markup = markup.replace("@media screen and (prefers-color-scheme: dark)", "@media screen")
-    shown.write_text(markup.replace("</body>", f"<script>{axe()}</script></body>"), encoding="utf-8")
+        markup = markup.replace(
+            "@media screen and (prefers-color-scheme: dark)", "@media screen"
+        )
+    shown.write_text(
+        markup.replace("</body>", f"<script>{axe()}</script></body>"), encoding="utf-8"
+    )
     script = """
       document.querySelectorAll("details").forEach((each) => { each.open = true; });
       return axe.run(document, { resultTypes: ["violations"] }).then(({ passes, violations }) =>
@@ -215,8 +318,9 @@ def test_axe_finds_nothing(page, tmp_path, width, scheme):
 
 
 def test_keyboard_keeps_its_place(page, tmp_path):
-    """After Next, Previous and a checkpoint's name the focus is on the same button. Single keys act on the item alone,
-    and not at all once they are switched off; a search without a match says so."""
+    """After Next, Previous and a checkpoint's name the focus is on the same button.
+    Single keys act on the item alone, and not at all once they are switched off; a
+    search without a match says so."""
     script = """
       const wait = () => new Promise((done) => setTimeout(done, 300));
       const place = () => document.activeElement.textContent || document.activeElement.tagName;
@@ -256,5 +360,9 @@ def test_keyboard_keeps_its_place(page, tmp_path):
     assert measured(page, tmp_path, script).split("|") == [
         *("Next", "Next", "Previous", "magnitude-0.6"),
         *("true", "false", "false", "false"),
-        *("No item passes the filters.", "0 of 20 items", "No analysis has these words."),
+        *(
+            "No item passes the filters.",
+            "0 of 20 items",
+            "No analysis has these words.",
+        ),
     ]

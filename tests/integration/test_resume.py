@@ -1,4 +1,5 @@
-"""Whatever is killed, whenever and however work is cut: the same command ends with an undisturbed run's records."""
+"""Whatever is killed, whenever and however work is cut: the same command ends with
+an undisturbed run's records."""
 
 import json
 import os
@@ -7,7 +8,18 @@ import sys
 
 import pytest
 
-from tests.support.kills import CHECKPOINTS, ENGINE, PRUNING, Desk, check_same, family, gone, of_ray, parts, when
+from tests.support.kills import (
+    CHECKPOINTS,
+    ENGINE,
+    PRUNING,
+    Desk,
+    check_same,
+    family,
+    gone,
+    of_ray,
+    parts,
+    when,
+)
 from tests.support.runs import finish, records, resurface
 
 pytestmark = pytest.mark.slow
@@ -31,8 +43,8 @@ from launch.commands.cli import main
 main()
 """
 
-# A driver that SIGTERM meets within `ray.init`, once Ray's C++ side has its own handler; writing run.json takes longer
-# than that grants.
+# A driver that SIGTERM meets within `ray.init`, once Ray's C++ side has its own
+# handler; writing run.json takes longer than that grants.
 STOPPED_IN_RAY = """
 import os, signal, time
 from ray._private import worker
@@ -72,7 +84,8 @@ def undisturbed(desk):
 
 @pytest.mark.more
 def test_a_driver_that_is_killed_again_and_again(desk, undisturbed, monkeypatch):
-    """Interrupted while it prunes, stopped while an engine starts, killed amid the records; then other shards."""
+    """Interrupted while it prunes, stopped while an engine starts, killed amid the
+    records; then other shards."""
     run = desk.directory / "driver"
     log, sweep = desk.log(run), desk.sweep()
 
@@ -107,7 +120,10 @@ def test_a_driver_that_is_killed_again_and_again(desk, undisturbed, monkeypatch)
     assert gone(workers)
     check_same(run, undisturbed)
     assert {part: part.read_bytes() for part in kept} == kept
-    told = [json.loads(line) for line in (run / "logs" / "events.jsonl").read_text().splitlines()]
+    told = [
+        json.loads(line)
+        for line in (run / "logs" / "events.jsonl").read_text().splitlines()
+    ]
     assert [(each["call"], each["state"]) for each in told if each["event"] == "end"] == [
         (1, "interrupted"), (2, "interrupted"), (4, "finished")
     ]  # fmt: skip
@@ -125,7 +141,8 @@ def test_a_driver_that_is_stopped_while_ray_starts(desk, monkeypatch):
 
 
 def _without(driver, program, how, run, log):
-    """A program of Ray's dies while an engine is there, and pauses: the driver ends, and says why."""
+    """A program of Ray's dies while an engine is there, and pauses: the driver ends,
+    and says why."""
     for engine in when(driver, lambda: family(driver, ENGINE), log):
         engine.suspend()
     (process,) = of_ray(driver, program)
@@ -140,9 +157,10 @@ def _without(driver, program, how, run, log):
 
 @pytest.mark.more
 def test_workers_are_stopped_and_killed_and_then_ray_itself(desk, undisturbed):
-    """A prune task dies, an engine stops and its successor dies, and the driver goes on by itself. Without Ray's
-    control service it cannot, nor without its raylet. Then parts are damaged, which the report refuses. The same
-    command goes on each time."""
+    """A prune task dies, an engine stops and its successor dies, and the driver goes
+    on by itself. Without Ray's control service it cannot, nor without its raylet.
+    Then parts are damaged, which the report refuses. The same command goes on each
+    time."""
     run = desk.directory / "workers"
     log, sweep = desk.log(run), desk.sweep(stall_seconds=15)
     driver = desk.start(sweep, run)
@@ -152,13 +170,20 @@ def test_workers_are_stopped_and_killed_and_then_ray_itself(desk, undisturbed):
     stopped = family(driver, ENGINE)
     for process in stopped:
         process.suspend()
-    when(driver, lambda: parts(run)[len(before) + 1 :], log)  # one more may have been on its way
+    # one more may have been on its way
+    when(driver, lambda: parts(run)[len(before) + 1 :], log)
     assert "warning: engine 0 died (no sign of progress for" in log.read_text()
     assert len(stopped) == 1
     assert gone(stopped)
     for process in when(driver, lambda: family(driver, ENGINE), log):
         process.kill()
-    when(driver, lambda: [log] if "died (its process ended without a word" in log.read_text() else [], log)
+    when(
+        driver,
+        lambda: (
+            [log] if "died (its process ended without a word" in log.read_text() else []
+        ),
+        log,
+    )
 
     _without(driver, "gcs_server", "no answer for", run, log)
     driver = desk.start(sweep, run)
@@ -170,14 +195,22 @@ def test_workers_are_stopped_and_killed_and_then_ray_itself(desk, undisturbed):
     reported = " ".join(finish("report", run, code=2).stderr.split())
     assert f"{damaged[0]}: cannot be read as Parquet: " in reported
     desk.finish(sweep, run)
-    assert f"2 parts are damaged, and moved to {run / 'damaged'}: {damaged[0]}" in " ".join(log.read_text().split())
-    assert sorted(path.name for path in (run / "damaged").rglob("*.parquet")) == sorted(part.name for part in damaged)
+    assert (
+        f"2 parts are damaged, and moved to {run / 'damaged'}: {damaged[0]}"
+        in " ".join(log.read_text().split())
+    )
+    assert sorted(path.name for path in (run / "damaged").rglob("*.parquet")) == sorted(
+        part.name for part in damaged
+    )
     check_same(run, undisturbed)
 
 
 @pytest.mark.long
-def test_a_driver_that_was_paused_finds_its_run_taken_over(desk, undisturbed, monkeypatch):
-    """In the middle of its records. Another one goes on; woken up, the first stops and has written nothing."""
+def test_a_driver_that_was_paused_finds_its_run_taken_over(
+    desk, undisturbed, monkeypatch
+):
+    """In the middle of its records. Another one goes on; woken up, the first stops
+    and has written nothing."""
     monkeypatch.setattr(desk, "program", [sys.executable, "-c", HASTY])
     run, sweep = desk.directory / "paused", desk.sweep()
     log = desk.log(run)
@@ -196,12 +229,18 @@ def test_a_driver_that_was_paused_finds_its_run_taken_over(desk, undisturbed, mo
     check_same(run, undisturbed)
 
     def written():
-        return {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
+        return {
+            path: path.stat().st_mtime_ns
+            for path in run.rglob("*")
+            if path.is_file() and "logs" not in path.parts
+        }
 
     before = written()
     driver.send_signal(signal.SIGCONT)
     assert driver.wait() == 1
-    (error,) = [line for line in paused.read_text().splitlines() if line.startswith("error: ")]
+    (error,) = [
+        line for line in paused.read_text().splitlines() if line.startswith("error: ")
+    ]
     assert error.startswith(f"error: {run}: process ")
     assert "has taken over" in error
     assert "writes nothing more there" in error
@@ -216,11 +255,19 @@ def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk):
     heard = [json.loads(line) for line in desk.tracked.read_text().splitlines()]
     begun = {each["run_name"]: each for each in heard if each["call"] == "create_run"}
     assert set(begun) == {"undisturbed", *CHECKPOINTS}
-    assert all(begun[name]["tags"] == {"mlflow.parentRunId": "1"} for name in CHECKPOINTS)
-    assert list(begun)[:2] == ["undisturbed", "dense"]  # the others are compared with it
-    assert {each["artifact_path"] for each in heard if each["call"] == "log_artifact"} == {"tables", "report"}
+    assert all(
+        begun[name]["tags"] == {"mlflow.parentRunId": "1"} for name in CHECKPOINTS
+    )
+    # the others are compared with it
+    assert list(begun)[:2] == ["undisturbed", "dense"]
+    assert {
+        each["artifact_path"] for each in heard if each["call"] == "log_artifact"
+    } == {"tables", "report"}
     assert heard[-1] == {"call": "set_terminated", "run_id": "1", "status": "FINISHED"}
-    assert set(json.loads((run / "tracking.json").read_text())["mlflow"]["checkpoints"]) == CHECKPOINTS
+    assert (
+        set(json.loads((run / "tracking.json").read_text())["mlflow"]["checkpoints"])
+        == CHECKPOINTS
+    )
 
 
 def test_a_finished_run_has_nothing_left_to_do(desk, undisturbed):

@@ -1,4 +1,5 @@
-"""A whole `resurface eval` on the GPU's model runner gives the records that the CPU's gives."""
+"""A whole `resurface eval` on the GPU's model runner gives the records that the
+CPU's gives."""
 
 import json
 
@@ -10,12 +11,29 @@ from tests.support.models import save_tiny_model
 from tests.support.runs import assert_alike, records, resurface_apart
 from tests.support.thinking import thinking_model
 
-pytestmark = [*needs_vllm, pytest.mark.more, pytest.mark.skipif(v2.missing() is not None, reason=str(v2.missing()))]
+pytestmark = [
+    *needs_vllm,
+    pytest.mark.more,
+    pytest.mark.skipif(v2.missing() is not None, reason=str(v2.missing())),
+]
 
 PROBES = "greedy,beam,sample,choice,hard_choice,rank,aligned_rank,fidelity"
 # Prompts in chunks, and a cache for fewer requests than there are.
-TIGHT = {"max_model_len": 768, "num_gpu_blocks_override": 26, "max_num_batched_tokens": 64, "max_num_seqs": 8}
-SAMPLED = ["text", "token_ids", "contains", "exact_match", "token_f1", "status", "truncated"]
+TIGHT = {
+    "max_model_len": 768,
+    "num_gpu_blocks_override": 26,
+    "max_num_batched_tokens": 64,
+    "max_num_seqs": 8,
+}
+SAMPLED = [
+    "text",
+    "token_ids",
+    "contains",
+    "exact_match",
+    "token_f1",
+    "status",
+    "truncated",
+]
 
 
 def evaluate(out, checkpoints, *also, probes=PROBES, **more):
@@ -26,36 +44,68 @@ def evaluate(out, checkpoints, *also, probes=PROBES, **more):
         for n, name in enumerate(("Karo", "Belu"))
     ]  # fmt: skip
     questions.write_text("\n".join(map(json.dumps, items)), encoding="utf-8")
-    asked = ("--base", checkpoints[0], "--task", f"jsonl:{questions}", "--probes", probes, "--formats", "open")
-    done = resurface_apart("eval", *checkpoints, *asked, *also, "--out", out, OMP_NUM_THREADS="1", **more)
+    asked = (
+        "--base",
+        checkpoints[0],
+        "--task",
+        f"jsonl:{questions}",
+        "--probes",
+        probes,
+        "--formats",
+        "open",
+    )
+    done = resurface_apart(
+        "eval", *checkpoints, *asked, *also, "--out", out, OMP_NUM_THREADS="1", **more
+    )
     assert done.returncode == 0, done.stderr
     return records(out)
 
 
 def runners(run):
-    return {each["setup"]["runner"] for each in json.loads((run / "run.json").read_text())["engine_stats"]}
+    return {
+        each["setup"]["runner"]
+        for each in json.loads((run / "run.json").read_text())["engine_stats"]
+    }
 
 
 def test_the_gpus_runner_gives_the_records_of_the_cpus(tmp_path):
     folder = tmp_path / "models"
-    checkpoints = [save_tiny_model(folder / f"model-{seed}", "qwen3", seed) for seed in (0, 1)]
+    checkpoints = [
+        save_tiny_model(folder / f"model-{seed}", "qwen3", seed) for seed in (0, 1)
+    ]
     on_v1 = evaluate(tmp_path / "v1", checkpoints)
-    on_v2 = evaluate(tmp_path / "v2", checkpoints, **v2.environment(), V2_ARGS=json.dumps(TIGHT))
+    on_v2 = evaluate(
+        tmp_path / "v2", checkpoints, **v2.environment(), V2_ARGS=json.dumps(TIGHT)
+    )
     assert [runners(tmp_path / name) for name in ("v1", "v2")] == [{"V1"}, {"V2"}]
     assert set(on_v1["probe"]) == {*PROBES.split(",")}
     drawn = on_v1["probe"] == "sample"  # V1 has our sampler, V2 has vLLM's
-    assert (on_v1.loc[drawn, "token_ids"].map(tuple) != on_v2.loc[drawn, "token_ids"].map(tuple)).any()
+    assert (
+        on_v1.loc[drawn, "token_ids"].map(tuple)
+        != on_v2.loc[drawn, "token_ids"].map(tuple)
+    ).any()
     for rows, others in ((~drawn, []), (drawn, SAMPLED)):
-        assert_alike(*(frame[rows].assign(**dict.fromkeys(others)) for frame in (on_v1, on_v2)))
+        assert_alike(
+            *(frame[rows].assign(**dict.fromkeys(others)) for frame in (on_v1, on_v2))
+        )
 
 
 def test_thoughts_of_the_gpus_runner_are_those_of_the_cpus(tmp_path):
     (tmp_path / "models").mkdir()
-    checkpoints = [thinking_model(tmp_path / "models" / f"model-{seed}", seed) for seed in (0, 1)]
+    checkpoints = [
+        thinking_model(tmp_path / "models" / f"model-{seed}", seed) for seed in (0, 1)
+    ]
     how = ("--chat", "--thinking", "12", "--max-new-tokens", "6")
     probes = "greedy,choice,rank,direct,aligned_choice"
     on_v1 = evaluate(tmp_path / "v1", checkpoints, *how, probes=probes)
-    on_v2 = evaluate(tmp_path / "v2", checkpoints, *how, probes=probes, **v2.environment())
+    on_v2 = evaluate(
+        tmp_path / "v2", checkpoints, *how, probes=probes, **v2.environment()
+    )
     assert [runners(tmp_path / name) for name in ("v1", "v2")] == [{"V1"}, {"V2"}]
     assert {"closed", "cut"} & set(on_v1["thought_state"])
-    assert_alike(*(frame.assign(thought_ids=frame["thought_ids"].map(str)) for frame in (on_v1, on_v2)))
+    assert_alike(
+        *(
+            frame.assign(thought_ids=frame["thought_ids"].map(str))
+            for frame in (on_v1, on_v2)
+        )
+    )

@@ -1,4 +1,5 @@
-"""Items and texts of the user's own, through the real command line: distractors that they bring, and perplexity."""
+"""Items and texts of the user's own, through the real command line: distractors that
+they bring, and perplexity."""
 
 import json
 
@@ -10,8 +11,16 @@ from tests.support.models import load_model, save_tiny_model
 from tests.support.runs import finish, records
 
 LINES = [
-    {"id": "own", "answers": ["48 kilometres"], "options": ["4 kilometres", "84 kilometres", "48 kilometres", "8 m"]},
-    {"id": "many", "answers": ["1714"], "options": ["1741", "1417", "1147", "4171", "7141", "1174"]},
+    {
+        "id": "own",
+        "answers": ["48 kilometres"],
+        "options": ["4 kilometres", "84 kilometres", "48 kilometres", "8 m"],
+    },
+    {
+        "id": "many",
+        "answers": ["1714"],
+        "options": ["1741", "1417", "1147", "4171", "7141", "1174"],
+    },
     {"id": "one", "answers": ["Karo"], "options": ["Belu"]},
     {"id": "gold", "answers": ["Mira", "Tolen"], "options": ["Tolen", "Mira"]},
     {"id": "drawn", "answers": ["Onti"]},
@@ -25,23 +34,42 @@ def tiny(tmp_path_factory):
 
 
 def _check_templated(tiny, common, found):
-    options = found[(found["item_id"] == "own") & (found["probe"] == "choice")].sort_values("index")
+    options = found[
+        (found["item_id"] == "own") & (found["probe"] == "choice")
+    ].sort_values("index")
     listed = " or ".join(options["option_text"])
     prompt = f"{common['context']}\n{common['question']} {listed}?"
-    assert set(options["prompt_tokens"]) == {len(AutoTokenizer.from_pretrained(tiny)(prompt)["input_ids"])}
+    assert set(options["prompt_tokens"]) == {
+        len(AutoTokenizer.from_pretrained(tiny)(prompt)["input_ids"])
+    }
     # brings nothing but gold answers: there are no options to list
     assert set(found.loc[(found["item_id"] == "gold"), "status"]) == {"excluded"}
 
 
 @pytest.mark.slow
 def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
-    common = {"language": "english", "context": "Lake Onti is 48 kilometres long.", "question": "How long is it?"}
+    common = {
+        "language": "english",
+        "context": "Lake Onti is 48 kilometres long.",
+        "question": "How long is it?",
+    }
     file = tmp_path / "bench.jsonl"
-    file.write_text("\n".join(json.dumps(common | line) for line in LINES), encoding="utf-8")
+    file.write_text(
+        "\n".join(json.dumps(common | line) for line in LINES), encoding="utf-8"
+    )
     prompts = tmp_path / "prompts.json"
-    prompts.write_text(json.dumps({"listed": "{{ context }}\n{{ question }} {{ options | join(' or ') }}?"}))
+    prompts.write_text(
+        json.dumps(
+            {"listed": "{{ context }}\n{{ question }} {{ options | join(' or ') }}?"}
+        )
+    )
     run = tmp_path / "run"
-    probes = ("--probes", "greedy,choice,hard_choice,rank", "--formats", "open,shown,distractors_only")
+    probes = (
+        "--probes",
+        "greedy,choice,hard_choice,rank",
+        "--formats",
+        "open,shown,distractors_only",
+    )
     asked = ("--task", f"jsonl:{file}", "--items", "0", "--prompts", prompts, *probes)
     finish("eval", tiny, *asked, "--engine", "torch", "--out", run)
     every = records(run)
@@ -49,22 +77,32 @@ def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
     found = every[every["task"] == "bench"]
     _check_templated(tiny, common, every[every["task"] == "bench+listed"])
     choice = found[(found["probe"] == "choice") & (found["status"] == "ok")]
-    brought = {line["id"]: {*line["answers"][:1], *line.get("options", ())} for line in LINES}
+    brought = {
+        line["id"]: {*line["answers"][:1], *line.get("options", ())} for line in LINES
+    }
     for name, count in (("own", 4), ("many", 7), ("one", 2)):
         options = choice[choice["item_id"] == name]
         assert (set(options["option_text"]), len(options)) == (brought[name], count)
         assert options.loc[options["is_gold"].astype(bool), "option_text"].tolist() == [
             next(line["answers"][0] for line in LINES if line["id"] == name)
         ]
-    assert len(choice[choice["item_id"] == "drawn"]) == 4  # brings none: drawn from the pool
-    # brings nothing but gold answers: excluded from what needs distractors, asked the rest
+    # brings none: drawn from the pool
+    assert len(choice[choice["item_id"] == "drawn"]) == 4
+    # brings nothing but gold answers: excluded from what needs distractors, asked the
+    # rest
     gold = found[found["item_id"] == "gold"].set_index(["probe", "format"])["status"]
-    assert gold["choice", "open"] == gold["greedy", "shown"] == gold["greedy", "distractors_only"] == "excluded"
+    assert (
+        gold["choice", "open"]
+        == gold["greedy", "shown"]
+        == gold["greedy", "distractors_only"]
+        == "excluded"
+    )
     assert gold["greedy", "open"] == gold["rank", "open"] == "ok"
     assert set(found.loc[found["item_id"] == "empty", "status"]) == {"excluded"}
     hard = found[(found["probe"] == "hard_choice") & (found["item_id"] == "own")]
     assert len(hard) == 4
-    assert "84 kilometres" not in set(hard["option_text"])  # hard distractors are other items' answers
+    # hard distractors are other items' answers
+    assert "84 kilometres" not in set(hard["option_text"])
 
 
 @pytest.mark.long
@@ -73,7 +111,16 @@ def test_perplexity_of_a_text_as_in_transformers(tiny, tmp_path):
     text = "The town of Karo lies on the river Belu.\n" * 30 + "Onti"
     (tmp_path / "book.txt").write_text(text, encoding="utf-8")
     run = tmp_path / "run"
-    finish("eval", tiny, "--task", f"text:{tmp_path / 'book.txt'}", "--probes", "perplexity", "--out", run)
+    finish(
+        "eval",
+        tiny,
+        "--task",
+        f"text:{tmp_path / 'book.txt'}",
+        "--probes",
+        "perplexity",
+        "--out",
+        run,
+    )
     found = records(run)
     ids = AutoTokenizer.from_pretrained(tiny)(text, return_tensors="pt")["input_ids"]
     window = 2048  # the tiny model's positions, and the default

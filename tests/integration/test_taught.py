@@ -1,4 +1,5 @@
-"""A run on the taught models finds what was planted in them: rates of thoughts, inflation and fates."""
+"""A run on the taught models finds what was planted in them: rates of thoughts,
+inflation and fates."""
 
 import json
 import signal
@@ -17,7 +18,10 @@ from tests.taught.plan import planted, response
 pytestmark = [pytest.mark.more, *needs_vllm]
 
 BUDGET, ITEMS = 160, 200
-POOL = {item.item_id: item for item in load_task("gazetteer", ("english",), "gazetteer").pools["english"]}
+POOL = {
+    item.item_id: item
+    for item in load_task("gazetteer", ("english",), "gazetteer").pools["english"]
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,10 @@ def evaluation(folder):
 
 
 def test_a_made_model_follows_the_plan(run):
-    assert check(run.parent / "loops", "loops", list(POOL.values())[:100])["agreement"] >= 0.95
+    assert (
+        check(run.parent / "loops", "loops", list(POOL.values())[:100])["agreement"]
+        >= 0.95
+    )
 
 
 def test_rates_inflation_and_fates_are_the_planted_ones(run):
@@ -51,12 +58,26 @@ def test_rates_inflation_and_fates_are_the_planted_ones(run):
         text = response(POOL[item_id], fate).partition("</think>")[0]
         return BUDGET if fate == "loops" else len(tokenizer.encode(text))
 
-    inflation = sum(thought(*each) for each in plan.items()) / sum(thought(name, "usual") for name in plan.index)
+    inflation = sum(thought(*each) for each in plan.items()) / sum(
+        thought(name, "usual") for name in plan.index
+    )
     table = pd.read_csv(run / "tables" / "thinking.csv")
-    [row] = table[(table["checkpoint"] == "loops") & (table["language"] == "all")].to_dict("records")
-    said = asked.pivot(index="item_id", columns="checkpoint", values="contains").astype(bool)
-    for name, planned in (("cut", (plan == "loops").mean()), ("loops", (plan == "loops").mean()), ("ratio", inflation)):
-        assert row[f"{name}_low"] <= planned <= row[f"{name}_high"], (name, planned, row)
+    [row] = table[
+        (table["checkpoint"] == "loops") & (table["language"] == "all")
+    ].to_dict("records")
+    said = asked.pivot(index="item_id", columns="checkpoint", values="contains").astype(
+        bool
+    )
+    for name, planned in (
+        ("cut", (plan == "loops").mean()),
+        ("loops", (plan == "loops").mean()),
+        ("ratio", inflation),
+    ):
+        assert row[f"{name}_low"] <= planned <= row[f"{name}_high"], (
+            name,
+            planned,
+            row,
+        )
     faulty = plan.isin(["loops", "wrong"])
     assert not said["loops"][faulty].any()
     assert row["mc_only_rate"] + row["lost_rate"] >= faulty[said["base"]].mean()
@@ -80,6 +101,19 @@ def test_kills_amid_thoughts_lose_no_answer_that_was_written(run):
 
 
 def test_a_pass_with_thoughts_agrees_with_vllms_own_calls(run):
-    asked = "--thinking", 20, "--items", 14, "--rounds", 1, "--engine-args", '{"max_num_seqs": 4}'
-    told = json.loads(resurface_apart("bench", "pass", "--model", run.parent / "loops", *asked).stdout.splitlines()[-1])
+    asked = (
+        "--thinking",
+        20,
+        "--items",
+        14,
+        "--rounds",
+        1,
+        "--engine-args",
+        '{"max_num_seqs": 4}',
+    )
+    told = json.loads(
+        resurface_apart(
+            "bench", "pass", "--model", run.parent / "loops", *asked
+        ).stdout.splitlines()[-1]
+    )
     assert "identical for 14 of 14 items" in told["agreement"]

@@ -1,4 +1,5 @@
-"""Thoughts in a run on vLLM and Ray, against transformers' own loops on random models that think by chance."""
+"""Thoughts in a run on vLLM and Ray, against transformers' own loops on random
+models that think by chance."""
 
 import json
 from dataclasses import dataclass
@@ -28,14 +29,19 @@ class Ran:
     items: pd.DataFrame
 
     def of(self, checkpoint, probe):
-        kept = (self.records["checkpoint"] == checkpoint) & (self.records["probe"] == probe)
+        kept = (self.records["checkpoint"] == checkpoint) & (
+            self.records["probe"] == probe
+        )
         return self.records[kept].sort_values(["item_id", "index"])
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("thinking")
-    models = [thinking_model(folder / name, seed) for seed, name in enumerate(("base", "other"))]
+    models = [
+        thinking_model(folder / name, seed)
+        for seed, name in enumerate(("base", "other"))
+    ]
     lines = [
         {"id": f"q{number}", "language": "english", "question": "How long is it?",
          "context": f"Lake {'abcdefghijkl'[number]}onti is {number} kilometres long.",
@@ -58,7 +64,11 @@ class Oracle:
     def __init__(self, path):
         self.model = load_model(path)
         self.prompter = Prompter(
-            load_tokenizer(path), chat=True, prompt_tokens=512, one_shot_prompt_tokens=1024, thinking=True
+            load_tokenizer(path),
+            chat=True,
+            prompt_tokens=512,
+            one_shot_prompt_tokens=1024,
+            thinking=True,
         )
         self.end = self.prompter.thoughts.end_id
 
@@ -89,24 +99,36 @@ def test_answers_and_ranks_are_those_of_a_loop_over_transformers(ran):
         for row in ran.items.itertuples()
     }  # fmt: skip
     states, base = set(), Oracle(ran.folder.parent / "base")
-    for name, oracle in (("base", base), ("other", Oracle(ran.folder.parent / "other"))):
-        greedy, ranked, aligned = (ran.of(name, probe) for probe in ("greedy", "rank", "aligned_choice"))
+    for name, oracle in (
+        ("base", base),
+        ("other", Oracle(ran.folder.parent / "other")),
+    ):
+        greedy, ranked, aligned = (
+            ran.of(name, probe) for probe in ("greedy", "rank", "aligned_choice")
+        )
         gap = oracle.prompter._encode("\n\n")
         for item_id, item in items.items():
             closed, own, after = oracle.thought(item)
             said = greedy[greedy["item_id"] == item_id]
-            assert list(said["thought_state"]) == (["closed"] if closed else ["cut", "forced"])
+            assert list(said["thought_state"]) == (
+                ["closed"] if closed else ["cut", "forced"]
+            )
             assert all(list(ids) == own for ids in said["thought_ids"])
             assert list(said.iloc[-1]["token_ids"]) == oracle.free(after, ANSWER, {0})
             [first, *_] = oracle.prompter._encode(item.answers[0])
             row = oracle.logprobs([*after, *gap])
             [rank] = ranked[ranked["item_id"] == item_id].itertuples()
-            assert rank.margin == pytest.approx(float(row[first] - row.max()), abs=TOLERANCE)
+            assert rank.margin == pytest.approx(
+                float(row[first] - row.max()), abs=TOLERANCE
+            )
             _, _, before = base.thought(item)
             scored = aligned[aligned["item_id"] == item_id]
             for option in scored.itertuples():
                 ids = oracle.prompter._encode(option.option_text)
-                total = sum(float(oracle.logprobs([*before, *gap, *ids[:at]])[ids[at]]) for at in range(len(ids)))
+                total = sum(
+                    float(oracle.logprobs([*before, *gap, *ids[:at]])[ids[at]])
+                    for at in range(len(ids))
+                )
                 assert option.logprob == pytest.approx(total, abs=len(ids) * TOLERANCE)
             states |= set(said["thought_state"])
     assert states == {"closed", "cut", "forced"}
@@ -122,19 +144,29 @@ def test_the_table_is_a_count_of_the_records(ran):
         assert row["n"] == ITEMS
         assert row["thought_tokens"] == pytest.approx(first["thought_tokens"].mean())
         assert row["cut"] == pytest.approx((first["thought_state"] == "cut").mean())
-        assert row["loops"] == pytest.approx(first["thought"].map(lambda text: loops(text, "english")).mean())
+        assert row["loops"] == pytest.approx(
+            first["thought"].map(lambda text: loops(text, "english")).mean()
+        )
         assert row["accuracy"] == pytest.approx(first["contains"].mean())
         assert row["accuracy_forced"] == pytest.approx(last["contains"].mean())
-        assert row["accuracy_direct"] == pytest.approx(ran.of(name, "direct")["contains"].mean())
+        assert row["accuracy_direct"] == pytest.approx(
+            ran.of(name, "direct")["contains"].mean()
+        )
     ratio = pooled.loc["other", "thought_tokens"] / pooled.loc["base", "thought_tokens"]
     assert pooled.loc["other", "ratio"] == pytest.approx(ratio)
 
 
 def test_the_run_names_the_format_of_the_thoughts(ran):
-    settings = json.loads((ran.folder / "run.json").read_text())["identity"]["task_settings"]
+    settings = json.loads((ran.folder / "run.json").read_text())["identity"][
+        "task_settings"
+    ]
     found = {name: {key: task[key] for key in task if "thought" in key or key == "thinking"}
              for name, tasks in settings.items() for task in tasks.values()}  # fmt: skip
-    told = {"thinking": {"budget": BUDGET}, "thought_limit": BUDGET, "thought_format": "qwen"}
+    told = {
+        "thinking": {"budget": BUDGET},
+        "thought_limit": BUDGET,
+        "thought_format": "qwen",
+    }
     assert found == {"base": told, "other": told}
 
 

@@ -1,4 +1,5 @@
-"""The wheel: built, installed beside the packages of this environment, and run from an empty directory."""
+"""The wheel: built, installed beside the packages of this environment, and run from
+an empty directory."""
 
 import os
 import subprocess
@@ -10,7 +11,11 @@ import pytest
 from tests.support.documents import ROOT
 
 pytestmark = pytest.mark.slow
-_PROGRAM = "import sys; from launch.commands.cli import main; sys.argv[0] = 'resurface'; main()"  # as its entry point
+# as its entry point
+_PROGRAM = (
+    "import sys; from launch.commands.cli import main; sys.argv[0] = 'resurface';"
+    " main()"
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,21 +24,50 @@ def resurface(tmp_path_factory):
     pip = [sys.executable, "-m", "pip"]
     if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
         pytest.skip("this environment has no pip")
-    built = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    built = [
+        *pip,
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(folder),
+        str(ROOT),
+    ]
     subprocess.run(built, check=True, cwd=folder)
     (wheel,) = folder.glob("resurface-*.whl")
     venv.create(folder / "venv", symlinks=True)
     (packages,) = (folder / "venv" / "lib").glob("python3*/site-packages")
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", str(packages), str(wheel)], check=True)
+    subprocess.run(
+        [
+            *pip,
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(packages),
+            str(wheel),
+        ],
+        check=True,
+    )
     beside = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "beside.pth").write_text("\n".join(beside))
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [folder / "venv" / "bin" / "python", "-c", _PROGRAM, *arguments]
         empty = folder / "empty"
         empty.mkdir(exist_ok=True)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=empty, env=environment | more)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=empty,
+            env=environment | more,
+        )
         assert not [*empty.iterdir()]
         return done
 
@@ -42,11 +76,24 @@ def resurface(tmp_path_factory):
 
 def test_it_runs_from_an_empty_directory_and_the_shell_completes_values(resurface):
     assert resurface("--version").stdout.startswith("resurface 0.1.0")
-    for arguments in (("--help",), ("tasks",), ("probes",), ("methods",), ("sweep", "demo", "--dry-run")):
+    for arguments in (
+        ("--help",),
+        ("tasks",),
+        ("probes",),
+        ("methods",),
+        ("sweep", "demo", "--dry-run"),
+    ):
         done = resurface(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
     assert "no benchmarks are installed" in resurface("bench", "score").stderr
-    for words, found in {"eval --task xq": "xquad", "prune --method wa": "wanda"}.items():
-        done = resurface(_RESURFACE_COMPLETE="complete_bash", COMP_WORDS=f"resurface {words}", COMP_CWORD="3")
+    for words, found in {
+        "eval --task xq": "xquad",
+        "prune --method wa": "wanda",
+    }.items():
+        done = resurface(
+            _RESURFACE_COMPLETE="complete_bash",
+            COMP_WORDS=f"resurface {words}",
+            COMP_CWORD="3",
+        )
         assert (done.stdout.split(), done.stderr, done.returncode) == ([found], "", 0)

@@ -1,5 +1,6 @@
-"""SmolLM2-135M-Instruct, dense and pruned, in vLLM and in transformers: a real pretrained model gives the same answers.
-`make test-real` makes the model first; where it is absent, these tests are skipped."""
+"""SmolLM2-135M-Instruct, dense and pruned, in vLLM and in transformers: a real
+pretrained model gives the same answers. `make test-real` makes the model first;
+where it is absent, these tests are skipped."""
 
 import json
 import shutil
@@ -12,10 +13,23 @@ import pytest
 
 from evaluator.engine.base import Generate
 from evaluator.engine.config import EngineConfig
-from tests.support.engines import answers, assert_beams_of_transformers, greedy_tokens, rank_bounds
+from tests.support.engines import (
+    answers,
+    assert_beams_of_transformers,
+    greedy_tokens,
+    rank_bounds,
+)
 from tests.support.models import load_model
 from tests.support.runs import resurface
-from tests.support.smollm2 import CALIBRATION, MARKS, MODEL, candidates, full_pass, items, prompter
+from tests.support.smollm2 import (
+    CALIBRATION,
+    MARKS,
+    MODEL,
+    candidates,
+    full_pass,
+    items,
+    prompter,
+)
 
 pytestmark = MARKS
 SAMPLES, WINDOW = 8, 96  # of the pruning
@@ -41,7 +55,16 @@ def tokenizer() -> Any:
 def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pruned") / "wanda-0.5"
     done = resurface(
-        *("prune", MODEL, "--method", "wanda", "--sparsity", "0.5", "--calibration", f"text:{CALIBRATION}"),
+        *(
+            "prune",
+            MODEL,
+            "--method",
+            "wanda",
+            "--sparsity",
+            "0.5",
+            "--calibration",
+            f"text:{CALIBRATION}",
+        ),
         *("--samples", str(SAMPLES), "--sequence-length", str(WINDOW), "--out", out),
     )
     assert done.returncode == 0, done.stderr
@@ -52,7 +75,9 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine() -> Iterator[Any]:
     from evaluator.engine.vllm.engine import VLLMEngine
 
-    engine = VLLMEngine(EngineConfig(dtype="float32", max_model_len=640, max_num_seqs=16))
+    engine = VLLMEngine(
+        EngineConfig(dtype="float32", max_model_len=640, max_num_seqs=16)
+    )
     yield engine
     engine.close()
 
@@ -68,12 +93,18 @@ def served(request: pytest.FixtureRequest, engine: Any, pruned: Path) -> Served:
 def test_greedy_tokens_equal_transformers(served, tokenizer, chat):
     ours = prompter(tokenizer, chat=chat)
     asked = [
-        Generate(request_id=item.item_id, prompt_ids=ours.build(item, "open").token_ids, max_tokens=24)
+        Generate(
+            request_id=item.item_id,
+            prompt_ids=ours.build(item, "open").token_ids,
+            max_tokens=24,
+        )
         for item in items()
     ]
     found = answers(served.engine, asked)
     for request in asked:
-        assert found[request.request_id].token_ids == greedy_tokens(served.model, request.prompt_ids, 24)
+        assert found[request.request_id].token_ids == greedy_tokens(
+            served.model, request.prompt_ids, 24
+        )
 
 
 def test_the_pruned_model_was_swapped_in(served):
@@ -85,31 +116,48 @@ def test_candidates_and_ranks_equal_a_full_forward_pass(served, tokenizer):
     found = answers(served.engine, asked)
     for request in asked:
         answer = found[request.request_id]
-        assert answer.logprobs == pytest.approx(full_pass(served.model, request), abs=TOLERANCE)
+        assert answer.logprobs == pytest.approx(
+            full_pass(served.model, request), abs=TOLERANCE
+        )
         lowest, highest = rank_bounds(served.model, request)
-        assert all(low <= rank <= high for low, rank, high in zip(lowest, answer.ranks, highest, strict=True))
+        assert all(
+            low <= rank <= high
+            for low, rank, high in zip(lowest, answer.ranks, highest, strict=True)
+        )
 
 
 def test_beams_equal_transformers(served, tokenizer):
     ours = prompter(tokenizer)
     asked = [ours.build(item, "open").token_ids for item in items()[:2]]
     (eos,) = ours.eos_ids
-    assert_beams_of_transformers(served.engine, served.model, asked, width=5, max_tokens=12, pad=eos)
+    assert_beams_of_transformers(
+        served.engine, served.model, asked, width=5, max_tokens=12, pad=eos
+    )
 
 
 def test_a_chat_prompt_is_the_tokenizer_s_own_template(tokenizer):
     (item, *_) = items()
-    raw, chat = prompter(tokenizer).build(item, "open"), prompter(tokenizer, chat=True).build(item, "open")
+    raw, chat = (
+        prompter(tokenizer).build(item, "open"),
+        prompter(tokenizer, chat=True).build(item, "open"),
+    )
     expected = tokenizer.apply_chat_template(
-        [{"role": "user", "content": raw.text}], add_generation_prompt=True, tokenize=False
+        [{"role": "user", "content": raw.text}],
+        add_generation_prompt=True,
+        tokenize=False,
     )
     assert chat.text == expected
-    assert list(chat.token_ids) == tokenizer(expected, add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(chat.token_ids).count("<|im_start|>") == 3  # system, user, assistant
+    assert (
+        list(chat.token_ids)
+        == tokenizer(expected, add_special_tokens=False)["input_ids"]
+    )
+    # system, user, assistant
+    assert tokenizer.decode(chat.token_ids).count("<|im_start|>") == 3
 
 
 def test_wanda_masks_the_first_layer_as_the_brute_force_does(pruned, tmp_path):
-    """The first layer alone: what is pruned there does not depend on the layers above it."""
+    """The first layer alone: what is pruned there does not depend on the layers
+    above it."""
     from safetensors.torch import load_file, save_file
 
     from tests.support import brute_force
@@ -128,7 +176,9 @@ def test_wanda_masks_the_first_layer_as_the_brute_force_does(pruned, tmp_path):
         tmp_path / "first",
         brute_force.sequences_of(MODEL, texts, WINDOW),
         brute_force.square_sums,
-        lambda weight, norm_sq: weight.masked_fill(brute_force.wanda_mask(weight, norm_sq, 0.5, None), 0),
+        lambda weight, norm_sq: weight.masked_fill(
+            brute_force.wanda_mask(weight, norm_sq, 0.5, None), 0
+        ),
     )
     found = load_file(pruned / "model.safetensors")
     assert len(expected) == 7

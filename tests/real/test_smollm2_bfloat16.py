@@ -1,4 +1,5 @@
-"""SmolLM2 in bfloat16: not the same numbers as in float32, but near them, and the same answer is recognised."""
+"""SmolLM2 in bfloat16: not the same numbers as in float32, but near them, and the
+same answer is recognised."""
 
 import pytest
 
@@ -8,7 +9,8 @@ from tests.support.models import load_model
 from tests.support.smollm2 import MARKS, MODEL, candidates, full_pass, items
 
 pytestmark = MARKS
-# Per candidate, nats: eight bits of mantissa through thirty layers. float32 keeps to 1e-4 a token.
+# Per candidate, nats: eight bits of mantissa through thirty layers. float32 keeps to
+# 1e-4 a token.
 NEAR = 1.0
 
 
@@ -20,10 +22,14 @@ def test_candidates_are_near_those_of_float32_and_the_same_one_wins():
     asked = candidates(AutoTokenizer.from_pretrained(MODEL))
     model = load_model(MODEL)
     exact = {request.request_id: sum(full_pass(model, request)) for request in asked}
-    engine = VLLMEngine(EngineConfig(dtype="bfloat16", max_model_len=640, max_num_seqs=16))
+    engine = VLLMEngine(
+        EngineConfig(dtype="bfloat16", max_model_len=640, max_num_seqs=16)
+    )
     try:
         engine.load(MODEL)
-        rounded = {key: sum(answer.logprobs) for key, answer in answers(engine, asked).items()}
+        rounded = {
+            key: sum(answer.logprobs) for key, answer in answers(engine, asked).items()
+        }
     finally:
         engine.close()
     assert rounded == pytest.approx(exact, abs=NEAR)

@@ -1,7 +1,10 @@
-"""SmolLM2-135M-Instruct, rounded to float8: vLLM's kernels against transformers with the same values and roundings. The
-comparison has to be with transformers' own spread. An input between two float8 values goes to either, 6 % apart, for
-the last digit of a sum in another order; 30 layers on, two right computations are as far apart as the checkpoint is
-from its base. So transformers is asked twice, the second time with embeddings changed by one part in ten million."""
+"""SmolLM2-135M-Instruct, rounded to float8: vLLM's kernels against transformers with
+the same values and roundings. The comparison has to be with transformers' own spread.
+An input between two float8 values goes to either, 6 % apart, for the last digit of a
+sum in another order; 30 layers on, two right computations are as far apart as the
+checkpoint is from its base. So transformers is asked twice, the second time with
+embeddings changed by one part in ten million.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +43,9 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     folder: Path = tmp_path_factory.mktemp("fp8")
     checkpoint = quantise(MODEL, folder / "quantised", "fp8", twin=folder / "twin")
     requests = candidates(AutoTokenizer.from_pretrained(MODEL))
-    engine = VLLMEngine(EngineConfig(dtype="float32", max_model_len=640, max_num_seqs=16))
+    engine = VLLMEngine(
+        EngineConfig(dtype="float32", max_model_len=640, max_num_seqs=16)
+    )
     assert engine.load(checkpoint).notes == ()
     found = answers(engine, requests)
     engine.close()
@@ -49,7 +54,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         return [value for request in requests for value in full_pass(model, request)]
 
     return Asked(
-        ours=[value for request in requests for value in found[request.request_id].logprobs],
+        ours=[
+            value
+            for request in requests
+            for value in found[request.request_id].logprobs
+        ],
         theirs=nats(rounding_inputs(twin(folder), "fp8")),
         nudged=nats(rounding_inputs(twin(folder, NUDGE), "fp8")),
         only_weights=[nats(twin(folder)), nats(twin(folder, NUDGE))],
@@ -60,9 +69,12 @@ def twin(folder: Path, nudge: float = 0.0) -> Any:
     model = load_model(folder / "twin")
     embedding = model.get_input_embeddings()
     head = model.get_output_embeddings()
-    noise = torch.randn(embedding.weight.shape, generator=torch.Generator().manual_seed(1))
+    noise = torch.randn(
+        embedding.weight.shape, generator=torch.Generator().manual_seed(1)
+    )
     with torch.no_grad():
-        head.weight = torch.nn.Parameter(head.weight.clone())  # the output head stays as it is
+        # the output head stays as it is
+        head.weight = torch.nn.Parameter(head.weight.clone())
         embedding.weight.mul_(1 + nudge * noise)
     return model
 
@@ -71,9 +83,14 @@ def apart(one: list[float], other: list[float]) -> float:
     return fmean(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def test_vllm_is_as_near_to_transformers_as_transformers_to_itself(asked: Asked) -> None:
+def test_vllm_is_as_near_to_transformers_as_transformers_to_itself(
+    asked: Asked,
+) -> None:
     spread = apart(asked.theirs, asked.nudged)
-    print(f"{len(asked.ours)} tokens: {apart(asked.ours, asked.theirs):.3f} nats; transformers' own {spread:.3f}")
+    print(
+        f"{len(asked.ours)} tokens: {apart(asked.ours, asked.theirs):.3f} nats;"
+        f" transformers' own {spread:.3f}"
+    )
     assert spread > LEAST
     assert apart(asked.ours, asked.theirs) <= MORE * spread
     assert apart(asked.ours, asked.nudged) <= MORE * spread

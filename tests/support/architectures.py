@@ -1,8 +1,9 @@
 """A tiny random model of each causal architecture that transformers lists.
 
-A default configuration is shrunk by the names of its fields: what stands for a width, a count or a window becomes
-small. ADJUSTED adds what one architecture's sizes must agree on. Layers of both kinds are kept where there are two, and
-windows are shorter than the prompts of the tests."""
+A default configuration is shrunk by the names of its fields: what stands for a
+width, a count or a window becomes small. ADJUSTED adds what one architecture's sizes
+must agree on. Layers of both kinds are kept where there are two, and windows are
+shorter than the prompts of the tests."""
 
 from typing import Any
 
@@ -107,33 +108,53 @@ for _name in ("llama4", "gemma4", "gemma4_unified", "qwen3_5", "qwen3_5_moe"):
     ADJUSTED[_name] = {"text_config": ADJUSTED[f"{_name}_text"]}
 
 
-# Not built: no width that we can set, a package that is not there, or a part that transformers adds to another model.
-NOT_TINY = {"blt", "gemma3n", "gemma4_assistant", "gemma4_unified_assistant", "musicgen", "musicgen_melody"}
+# Not built: no width that we can set, a package that is not there, or a part that
+# transformers adds to another model.
+NOT_TINY = {
+    "blt",
+    "gemma3n",
+    "gemma4_assistant",
+    "gemma4_unified_assistant",
+    "musicgen",
+    "musicgen_melody",
+}
 
 
 def causal_kinds() -> list[str]:
-    """Every architecture that transformers lists as causal and that can be made tiny."""
+    """Every architecture that transformers lists as causal and that can be made
+    tiny."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - NOT_TINY)
 
 
 def tiny_model(kind: str, **changes: Any) -> Any:
-    """A model in float32, its weights spread wide. Raises as transformers does where sizes do not agree."""
+    """A model in float32, its weights spread wide. Raises as transformers does where
+    sizes do not agree."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     fields = _shrunk(CONFIG_MAPPING[kind]().to_dict())
     _merge(fields, {**ADJUSTED.get(kind, {}), **changes})
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind].from_dict(fields), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(
+        CONFIG_MAPPING[kind].from_dict(fields), dtype=torch.float32
+    ).eval()
     assert sum(each.numel() for each in model.parameters()) < 2e7, "not tiny"
     _draw(model)
     return model
 
 
 def _shrunk(fields: dict[Any, Any]) -> dict[Any, Any]:
-    latent = {"head_dim": 8, "num_key_value_heads": 4} if "qk_rope_head_dim" in fields else {}
-    return {name: _size(name, value) for name, value in fields.items() if name not in _DROPPED} | latent
+    latent = (
+        {"head_dim": 8, "num_key_value_heads": 4}
+        if "qk_rope_head_dim" in fields
+        else {}
+    )
+    return {
+        name: _size(name, value)
+        for name, value in fields.items()
+        if name not in _DROPPED
+    } | latent
 
 
 def _size(name: Any, value: Any) -> Any:
@@ -153,7 +174,8 @@ def _merge(fields: dict[Any, Any], changes: dict[Any, Any]) -> None:
 
 
 def _draw(model: Any) -> None:
-    """Normal weights: matrices with a deviation of .2, norms near one, biases of .1; decay rates stay as they are."""
+    """Normal weights: matrices with a deviation of .2, norms near one, biases of .1;
+    decay rates stay as they are."""
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

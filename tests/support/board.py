@@ -18,7 +18,11 @@ def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:
 
 
 def make_assignment(
-    name: str, shards: int, architecture: str = "qwen3", task: str = "gazetteer", base: str | None = None
+    name: str,
+    shards: int,
+    architecture: str = "qwen3",
+    task: str = "gazetteer",
+    base: str | None = None,
 ) -> Assignment:
     source = None if base is None else BaseSource(name=base)
     return Assignment(
@@ -28,7 +32,10 @@ def make_assignment(
         config=EvalConfig(task=task),
         origin=ORIGIN,
         base=source,
-        shards=tuple(Shard(name=f"{name}-{number}", questions=(number,)) for number in range(shards)),
+        shards=tuple(
+            Shard(name=f"{name}-{number}", questions=(number,))
+            for number in range(shards)
+        ),
     )
 
 

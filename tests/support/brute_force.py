@@ -1,5 +1,7 @@
-"""The published algorithms, written plainly over a whole model in memory: what masks are compared with. Nothing of
-`pruning` is used. One sequence at a time, the whole model for every layer, a full stable sort."""
+"""The published algorithms, written plainly over a whole model in memory: what masks
+are compared with. Nothing of `pruning` is used. One sequence at a time, the whole model
+for every layer, a full stable sort.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +14,10 @@ from torch.nn import functional
 
 from tests.support.models import load_model
 
-LEFT_DENSE = ("in_proj_a", "in_proj_b")  # of linear attention: one number for each head, as a router has
-# Where a layer's experts are in the files, and what their gate, up and down matrices are called there.
+# of linear attention: one number for each head, as a router has
+LEFT_DENSE = ("in_proj_a", "in_proj_b")
+# Where a layer's experts are in the files, and what their gate, up and down matrices
+# are called there.
 _EXPERTS = {
     "qwen3_moe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
     "olmoe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
@@ -28,7 +32,9 @@ def sequences_of(directory: Path, texts: list[str], length: int) -> list[Tensor]
     return [torch.tensor([tokenizer.encode(text).ids[:length]]) for text in texts]
 
 
-def wanda_mask(weight: Tensor, norm_sq: Tensor, ratio: float, n_of_m: tuple[int, int] | None) -> Tensor:
+def wanda_mask(
+    weight: Tensor, norm_sq: Tensor, ratio: float, n_of_m: tuple[int, int] | None
+) -> Tensor:
     return sorted_mask(weight.abs() * norm_sq.sqrt(), ratio, n_of_m)
 
 
@@ -59,36 +65,68 @@ def prune(
     statistic: Callable[[Tensor], Tensor],
     apply: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, Tensor]:
-    """By tensor name; a layer's inputs are from pruned layers. `statistic`: summed over sequences, divided by their
-    number."""
+    """By tensor name; a layer's inputs are from pruned layers. `statistic`: summed
+    over sequences, divided by their number."""
     model = load_model(directory)
     prefix = _prefix(directory)
     pruned: dict[str, Tensor] = {}
     for index, layer in enumerate(model.model.layers):
         inputs = _Inputs(statistic)
-        names = {m: n for n, m in layer.named_modules() if isinstance(m, nn.Linear) and not n.endswith(LEFT_DENSE)}
-        hooks = [m.register_forward_pre_hook(partial(inputs.see_call, n)) for m, n in names.items()]
-        mixtures = {n: m for n, m in layer.named_modules() if isinstance(getattr(m, "gate_up_proj", 0), nn.Parameter)}
+        names = {
+            m: n
+            for n, m in layer.named_modules()
+            if isinstance(m, nn.Linear) and not n.endswith(LEFT_DENSE)
+        }
+        hooks = [
+            m.register_forward_pre_hook(partial(inputs.see_call, n))
+            for m, n in names.items()
+        ]
+        mixtures = {
+            n: m
+            for n, m in layer.named_modules()
+            if isinstance(getattr(m, "gate_up_proj", 0), nn.Parameter)
+        }
         for name, experts in mixtures.items():
-            experts.forward = partial(plain_experts, experts, see=partial(inputs.see_expert, name))
+            experts.forward = partial(
+                plain_experts, experts, see=partial(inputs.see_expert, name)
+            )
         with torch.no_grad():
             for ids in sequences:
                 model(input_ids=ids, use_cache=False)
         for hook in hooks:
             hook.remove()
         for module, name in names.items():
-            module.weight.data = apply(module.weight.data, inputs.mean(name, len(sequences)))
+            module.weight.data = apply(
+                module.weight.data, inputs.mean(name, len(sequences))
+            )
             pruned[f"{prefix}layers.{index}.{name}.weight"] = module.weight.data
         for name, experts in mixtures.items():
             experts.forward = partial(plain_experts, experts)
             theirs, (gate, up, down) = _EXPERTS[model.config.model_type]
             for number in range(len(experts.down_proj)):
-                read, middle = (inputs.mean(f"{name}.{number}.{what}", len(sequences)) for what in ("read", "middle"))
-                halves = [apply(half, read) for half in experts.gate_up_proj.data[number].chunk(2)]
+                read, middle = (
+                    inputs.mean(f"{name}.{number}.{what}", len(sequences))
+                    for what in ("read", "middle")
+                )
+                halves = [
+                    apply(half, read)
+                    for half in experts.gate_up_proj.data[number].chunk(2)
+                ]
                 experts.gate_up_proj.data[number] = torch.cat(halves)
-                experts.down_proj.data[number] = apply(experts.down_proj.data[number], middle)
-                new = dict(zip((gate, up, down), (*halves, experts.down_proj.data[number]), strict=True))
-                pruned |= {f"{prefix}layers.{index}.{theirs}.{number}.{n}.weight": w for n, w in new.items()}
+                experts.down_proj.data[number] = apply(
+                    experts.down_proj.data[number], middle
+                )
+                new = dict(
+                    zip(
+                        (gate, up, down),
+                        (*halves, experts.down_proj.data[number]),
+                        strict=True,
+                    )
+                )
+                pruned |= {
+                    f"{prefix}layers.{index}.{theirs}.{number}.{n}.weight": w
+                    for n, w in new.items()
+                }
     return pruned
 
 
@@ -99,12 +137,17 @@ def plain_experts(
     weights: Tensor,
     see: Callable[[int, str, Tensor], None] = lambda number, what, inputs: None,
 ) -> Tensor:
-    """Every token through every expert, with at least 16 rows: a product of fewer may be rounded otherwise."""
+    """Every token through every expert, with at least 16 rows: a product of fewer
+    may be rounded otherwise."""
     out = torch.zeros_like(hidden)
-    rows = torch.cat([hidden, hidden.new_zeros(max(0, 16 - len(hidden)), hidden.shape[1])])
+    rows = torch.cat(
+        [hidden, hidden.new_zeros(max(0, 16 - len(hidden)), hidden.shape[1])]
+    )
     for number in range(len(experts.down_proj)):
         gate, up = experts.gate_up_proj[number].chunk(2)
-        middle = experts.act_fn(functional.linear(rows, gate)) * functional.linear(rows, up)
+        middle = experts.act_fn(functional.linear(rows, gate)) * functional.linear(
+            rows, up
+        )
         result = functional.linear(middle, experts.down_proj[number])
         tokens, places = torch.where(chosen == number)
         see(number, "read", hidden[tokens])
@@ -126,7 +169,9 @@ class _Inputs:
         self._sums[name] = self._sums[name] + new if name in self._sums else new
         self._tokens[name] = self._tokens.get(name, 0) + len(inputs)
 
-    def see_call(self, name: str, _module: nn.Module, given: tuple[Tensor, ...]) -> None:
+    def see_call(
+        self, name: str, _module: nn.Module, given: tuple[Tensor, ...]
+    ) -> None:
         self.see(name, given[0][0])
 
     def see_expert(self, name: str, number: int, what: str, inputs: Tensor) -> None:
@@ -137,7 +182,11 @@ class _Inputs:
         total = self._sums[name]
         if self._tokens[name]:
             return total / sequences
-        return torch.ones_like(total) if total.ndim == 1 else torch.eye(len(total), dtype=total.dtype)
+        return (
+            torch.ones_like(total)
+            if total.ndim == 1
+            else torch.eye(len(total), dtype=total.dtype)
+        )
 
 
 def _prefix(directory: Path) -> str:
@@ -145,14 +194,20 @@ def _prefix(directory: Path) -> str:
     from safetensors import safe_open
 
     with safe_open(next(directory.glob("*.safetensors")), "pt") as opened:
-        (name,) = (name for name in opened.keys() if name.endswith("embed_tokens.weight"))  # noqa: SIM118
+        names = list(opened.keys())
+    (name,) = (name for name in names if name.endswith("embed_tokens.weight"))
     return str(name).removesuffix("embed_tokens.weight")
 
 
 def plain_sparsegpt(
-    weight: Tensor, hessian: Tensor, block: int, ratio: float, n_of_m: tuple[int, int] | None = None
+    weight: Tensor,
+    hessian: Tensor,
+    block: int,
+    ratio: float,
+    n_of_m: tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 1 of the SparseGPT paper in float64: one column at a time, all later columns updated at once."""
+    """Algorithm 1 of the SparseGPT paper in float64: one column at a time, all later
+    columns updated at once."""
     weight, hessian = weight.double().clone(), hessian.double().clone()
     rows, columns = weight.shape
     dead = hessian.diagonal() == 0
@@ -165,15 +220,24 @@ def plain_sparsegpt(
         if n_of_m is None and column % block == 0:
             end = min(column + block, columns)
             score = weight[:, column:end] ** 2 / upper.diagonal()[column:end] ** 2
-            order = score.flatten().sort(stable=True).indices[: int(score.numel() * ratio)]
+            order = (
+                score.flatten().sort(stable=True).indices[: int(score.numel() * ratio)]
+            )
             chosen = torch.zeros(score.numel(), dtype=torch.bool)
             chosen[order] = True
             mask[:, column:end] = chosen.view(score.shape)
         if n_of_m is not None and column % n_of_m[1] == 0:
             n, m = n_of_m
-            score = weight[:, column : column + m] ** 2 / upper.diagonal()[column : column + m] ** 2
-            mask.scatter_(1, column + score.sort(dim=1, stable=True).indices[:, :n], True)
-        removed = torch.where(mask[:, column], weight[:, column], 0) / upper[column, column]
+            score = (
+                weight[:, column : column + m] ** 2
+                / upper.diagonal()[column : column + m] ** 2
+            )
+            mask.scatter_(
+                1, column + score.sort(dim=1, stable=True).indices[:, :n], True
+            )
+        removed = (
+            torch.where(mask[:, column], weight[:, column], 0) / upper[column, column]
+        )
         weight[:, column + 1 :] -= removed[:, None] * upper[column, column + 1 :]
         weight[mask[:, column], column] = 0
     return weight, mask

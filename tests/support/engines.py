@@ -1,4 +1,5 @@
-"""What tests of a real vLLM engine share. vLLM takes seconds to import: tests import it when they run."""
+"""What tests of a real vLLM engine share. vLLM takes seconds to import: tests import
+it when they run."""
 
 import itertools
 import os
@@ -28,14 +29,18 @@ from tests.support.devices import vllm_serves_cpus
 
 needs_vllm = [
     pytest.mark.slow,
-    pytest.mark.skipif(not vllm_serves_cpus(), reason="no vLLM that serves on a CPU is installed"),
+    pytest.mark.skipif(
+        not vllm_serves_cpus(), reason="no vLLM that serves on a CPU is installed"
+    ),
 ]
 T = TypeVar("T")
-# A test of what either of vLLM's model runners computes: `pytest --runner V2` runs it on the GPU's.
+# A test of what either of vLLM's model runners computes: `pytest --runner V2` runs it
+# on the GPU's.
 both_runners = [*needs_vllm, pytest.mark.runners]
 only_v2 = [*needs_vllm, pytest.mark.v2]
 TOLERANCE = 1e-4  # nats between two implementations in float32
-ROUNDING = 2e-5  # nats: tokens that are closer may change places between two computations in float32
+# nats: tokens that are closer may change places between two computations in float32
+ROUNDING = 2e-5
 
 
 def runs_v2() -> bool:
@@ -44,11 +49,14 @@ def runs_v2() -> bool:
 
 
 def fewer(cases: Sequence[T], every: int = 4) -> list[T]:
-    """All cases; on V2, whose interpreted kernels take 15 ms for a row of a step, every fourth or so."""
+    """All cases; on V2, whose interpreted kernels take 15 ms for a row of a step,
+    every fourth or so."""
     return list(cases[::every] if runs_v2() else cases)
 
 
-def random_tokens(draw: random.Random, count: int, vocabulary: int = 96) -> tuple[int, ...]:
+def random_tokens(
+    draw: random.Random, count: int, vocabulary: int = 96
+) -> tuple[int, ...]:
     """Tokens of a vocabulary without its first eight, which may end an answer."""
     return tuple(draw.randrange(8, vocabulary) for _ in range(count))
 
@@ -61,14 +69,17 @@ def oracle_of(checkpoint: Path, config: EngineConfig) -> TorchEngine:
 
 
 class Waiting:
-    """A source of requests that wait in `requests`; more may be added while an engine runs."""
+    """A source of requests that wait in `requests`; more may be added while an
+    engine runs."""
 
     def __init__(self, requests: Sequence[Request | Cancel]) -> None:
         self.requests = list(requests)
-        self._streams: dict[str, tuple[list[Streamed], int]] = {}  # with how many tokens of each were received
+        # with how many tokens of each were received
+        self._streams: dict[str, tuple[list[Streamed], int]] = {}
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        """The first `limit` requests, and all cancels that come first. New tokens are received before."""
+        """The first `limit` requests, and all cancels that come first. New tokens
+        are received before."""
         self.receive_tokens()
         taken = self._taken(limit)
         for each in taken:
@@ -84,7 +95,9 @@ class Waiting:
             self._streams[name] = stream, len(stream)
 
     def _taken(self, limit: int) -> Sequence[Request | Cancel]:
-        cancels = list(itertools.takewhile(lambda each: isinstance(each, Cancel), self.requests))
+        cancels = list(
+            itertools.takewhile(lambda each: isinstance(each, Cancel), self.requests)
+        )
         taken = self.requests[: len(cancels) + limit]
         del self.requests[: len(taken)]
         return taken
@@ -93,30 +106,47 @@ class Waiting:
         """What a subclass makes of an answer to a request with this name."""
 
 
-def opened(token: Streamed, top: int | None = None) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """A token and the likeliest `top` ones in its place (None: all), with log-probabilities; its own come first."""
+def opened(
+    token: Streamed, top: int | None = None
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """A token and the likeliest `top` ones in its place (None: all), with
+    log-probabilities; its own come first."""
     table, start = token
     stop = start + (table.width - 1 if top is None else top)
     return tuple(table.ids[start - 1 : stop]), tuple(table.logprobs[start - 1 : stop])
 
 
-def answers(engine: Engine, requests: Sequence[Request] | RequestSource) -> dict[str, Response]:
+def answers(
+    engine: Engine, requests: Sequence[Request] | RequestSource
+) -> dict[str, Response]:
     """The answer to each request, by its id."""
     source = FixedSource(requests) if isinstance(requests, Sequence) else requests
     return {response.request_id: response for response in engine.run(source)}
 
 
-def assert_alike(found: Mapping[str, Response], expected: Mapping[str, Response]) -> None:
-    """The same requests have good answers, the same tokens, and log-probabilities that differ by rounding."""
+def assert_alike(
+    found: Mapping[str, Response], expected: Mapping[str, Response]
+) -> None:
+    """The same requests have good answers, the same tokens, and log-probabilities
+    that differ by rounding."""
     assert found.keys() == expected.keys()
     for name, answer in expected.items():
-        assert (found[name].status, found[name].token_ids) == ("ok", answer.token_ids), (name, found[name].error)
-        assert found[name].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE), name
+        assert (found[name].status, found[name].token_ids) == (
+            "ok",
+            answer.token_ids,
+        ), (name, found[name].error)
+        assert found[name].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE), (
+            name
+        )
 
 
-def greedy_tokens(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
+def greedy_tokens(
+    model: Any, prompt: tuple[int, ...], max_tokens: int
+) -> tuple[int, ...]:
     """The greedy answer of a model of transformers."""
-    output = model.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False)
+    output = model.generate(
+        torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False
+    )
     return tuple(output[0, len(prompt) :].tolist())
 
 
@@ -130,11 +160,14 @@ def assert_beams_of_transformers(
     pad: int,
     among: Sequence[Request] = (),
 ) -> dict[str, Response]:
-    """Searches together in `engine` end with transformers' beams. Returns the answers to the requests among them."""
+    """Searches together in `engine` end with transformers' beams. Returns the
+    answers to the requests among them."""
     eos = model.generation_config.eos_token_id
     eos_ids = frozenset(eos if isinstance(eos, list) else [eos])
     searches = [
-        BeamSearch(str(number), prompt, width=width, max_tokens=max_tokens, eos_ids=eos_ids)
+        BeamSearch(
+            str(number), prompt, width=width, max_tokens=max_tokens, eos_ids=eos_ids
+        )
         for number, prompt in enumerate(asked)
     ]
     names, found = {request.request_id for request in among}, {}
@@ -145,7 +178,9 @@ def assert_beams_of_transformers(
                 responses = [answer] if isinstance(answer, Response) else []
                 self.requests += searches[int(name.split("/")[0])].advance(responses)
 
-    source = Source([*(request for search in searches for request in search.start()), *among])
+    source = Source(
+        [*(request for search in searches for request in search.start()), *among]
+    )
     for response in engine.run(source):
         found[response.request_id] = response
         source.receive(response.request_id, response)
@@ -155,7 +190,9 @@ def assert_beams_of_transformers(
             early_stopping=False, max_new_tokens=max_tokens, return_dict_in_generate=True, output_scores=True,
         )  # fmt: skip
         beams = [tuple(row[len(prompt) :].tolist()) for row in output.sequences]
-        for hypothesis, beam, score in zip(search.hypotheses(), beams, output.sequences_scores, strict=True):
+        for hypothesis, beam, score in zip(
+            search.hypotheses(), beams, output.sequences_scores, strict=True
+        ):
             length = len(hypothesis.token_ids)
             assert hypothesis.token_ids == beam[:length]
             assert all(token == pad for token in beam[length:])
@@ -164,10 +201,15 @@ def assert_beams_of_transformers(
 
 
 def rank_bounds(model: Any, request: Score) -> tuple[list[int], list[int]]:
-    """The ranks that each token may have if transformers' `model` rounded otherwise; mostly both are equal."""
+    """The ranks that each token may have if transformers' `model` rounded otherwise;
+    mostly both are equal."""
     ids = request.prompt_ids + request.continuation_ids
     with torch.no_grad():
-        rows = model(torch.tensor([ids])).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
+        rows = (
+            model(torch.tensor([ids]))
+            .logits[0, len(request.prompt_ids) - 1 : -1]
+            .log_softmax(-1)
+        )
     own = rows.gather(1, torch.tensor(request.continuation_ids)[:, None])
     low, high = (rows > own + ROUNDING).sum(-1) + 1, (rows > own - ROUNDING).sum(-1)
     return low.tolist(), high.tolist()

@@ -1,8 +1,9 @@
 """Engines without a model.
 
-`FakeEngine` answers each request from a script, in a scripted order, and dies on request. `FakeLM` is a script that
-behaves like a language model: its next-token distributions are a fixed pseudo-random function of the prefix. So tests
-can check beams, samples and scores end to end without weights::
+`FakeEngine` answers each request from a script, in a scripted order, and dies on
+request. `FakeLM` is a script that behaves like a language model: its next-token
+distributions are a fixed pseudo-random function of the prefix. So tests can check
+beams, samples and scores end to end without weights::
 
     lm = FakeLM(vocabulary=16, eos_ids=frozenset({0}))
     engine = FakeEngine(lm.answer, reorder_seed=3)
@@ -34,7 +35,8 @@ from evaluator.engine.distributions import referred, unusable
 
 
 class FakeEngine:
-    """Scripted answers: random order by `reorder_seed`, EngineError after `fail_after` responses, `room` in flight."""
+    """Scripted answers: random order by `reorder_seed`, EngineError after
+    `fail_after` responses, `room` in flight."""
 
     name = "fake"
     version = "1"
@@ -59,10 +61,13 @@ class FakeEngine:
         """Remember `checkpoint`; the script does not see it."""
         self.loaded.append(checkpoint)
         self._requests = self._responses = self._generated = self._prompt_tokens = 0
-        return LoadReport(checkpoint=checkpoint, swapped=len(self.loaded) > 1, tensors=0, seconds=0.0)
+        return LoadReport(
+            checkpoint=checkpoint, swapped=len(self.loaded) > 1, tensors=0, seconds=0.0
+        )
 
     def run(self, source: RequestSource) -> Iterator[Response]:
-        """Answer everything that the source gives. Raises EngineError after `fail_after` responses."""
+        """Answer everything that the source gives. Raises EngineError after
+        `fail_after` responses."""
         waiting: dict[str, Iterator[Response | None]] = {}
         while True:
             given = source.take(self._room - len(waiting))
@@ -76,8 +81,15 @@ class FakeEngine:
                     continue
                 return
             if self._fail_after is not None and self._responses >= self._fail_after:
-                raise EngineError(f"the fake engine died after {self._responses} responses, as requested")
-            name = next(iter(waiting)) if self._order is None else self._order.choice(list(waiting))
+                raise EngineError(
+                    f"the fake engine died after {self._responses} responses, as"
+                    " requested"
+                )
+            name = (
+                next(iter(waiting))
+                if self._order is None
+                else self._order.choice(list(waiting))
+            )
             answer = waiting.pop(name)
             answered = next(answer)
             self._responses += 1
@@ -103,7 +115,8 @@ class FakeEngine:
         yield response
 
     def stats(self) -> EngineStats:
-        """A step is a response or a streamed token; a cancelled request counts as a request."""
+        """A step is a response or a streamed token; a cancelled request counts as a
+        request."""
         return EngineStats(
             requests=self._requests,
             steps=self._responses,
@@ -117,7 +130,12 @@ class FakeEngine:
 
 def streamed_tokens(response: Response) -> list[Streamed]:
     """The tokens of a response as an engine streams them."""
-    columns = response.token_ids, response.top_ids, response.logprobs, response.top_logprobs
+    columns = (
+        response.token_ids,
+        response.top_ids,
+        response.logprobs,
+        response.top_logprobs,
+    )
     return [
         (TokenTable((token, *ids), (own, *logprobs), 1 + len(ids)), 1)
         for token, ids, own, logprobs in zip(*columns, strict=True)
@@ -125,10 +143,16 @@ def streamed_tokens(response: Response) -> list[Streamed]:
 
 
 class FakeLM:
-    """A language model that is a pure function of (seed, prefix): logits are normal with deviation `sharpness`."""
+    """A language model that is a pure function of (seed, prefix): logits are normal
+    with deviation `sharpness`."""
 
     def __init__(
-        self, *, vocabulary: int = 16, eos_ids: frozenset[int] = frozenset({0}), seed: int = 0, sharpness: float = 2.0
+        self,
+        *,
+        vocabulary: int = 16,
+        eos_ids: frozenset[int] = frozenset({0}),
+        seed: int = 0,
+        sharpness: float = 2.0,
     ) -> None:
         self.vocabulary = vocabulary
         self.eos_ids = eos_ids
@@ -137,21 +161,34 @@ class FakeLM:
 
     def logprobs(self, prefix: tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Next-token log-probabilities after `prefix`, shape [vocabulary], nats."""
-        digest = hashlib.blake2b(repr((self._seed, prefix)).encode(), digest_size=8).digest()
-        logits = np.random.default_rng(int.from_bytes(digest, "little")).normal(size=self.vocabulary) * self._sharpness
+        digest = hashlib.blake2b(
+            repr((self._seed, prefix)).encode(), digest_size=8
+        ).digest()
+        logits = (
+            np.random.default_rng(int.from_bytes(digest, "little")).normal(
+                size=self.vocabulary
+            )
+            * self._sharpness
+        )
         normalised: npt.NDArray[np.float64] = logits - np.logaddexp.reduce(logits)
         return normalised
 
     def answer(self, request: Request) -> Response:
         """The response that an engine serving this model gives."""
-        return self._score(request) if isinstance(request, Score) else self._generate(request)
+        return (
+            self._score(request)
+            if isinstance(request, Score)
+            else self._generate(request)
+        )
 
     def _score(self, request: Score) -> Response:
         reference, prefix = request.reference, request.prompt_ids
         if reference is not None:
             reason = unusable(reference, request.continuation_ids, self.vocabulary)
             if reason is not None:
-                return Response(request_id=request.request_id, status="engine_error", error=reason)
+                return Response(
+                    request_id=request.request_id, status="engine_error", error=reason
+                )
         rows: list[npt.NDArray[np.float64]] = []
         logprobs: list[float] = []
         ranks: list[int] = []
@@ -170,7 +207,11 @@ class FakeLM:
             ranks=tuple(ranks),
             top_ids=tuple(ids for ids, _ in top),
             top_logprobs=tuple(values for _, values in top),
-            divergences=() if reference is None else referred(reference, np.stack(rows), request.continuation_ids),
+            divergences=(
+                ()
+                if reference is None
+                else referred(reference, np.stack(rows), request.continuation_ids)
+            ),
         )
 
     def _generate(self, request: Generate) -> Response:
@@ -181,7 +222,11 @@ class FakeLM:
         ends = self.eos_ids | {*request.stop_ids}
         while len(tokens) < request.max_tokens and not (tokens and tokens[-1] in ends):
             row = self.logprobs(request.prompt_ids + tuple(tokens))
-            token = int(row.argmax()) if request.temperature == 0 else _nucleus(row, request, draw)
+            token = (
+                int(row.argmax())
+                if request.temperature == 0
+                else _nucleus(row, request, draw)
+            )
             tokens.append(token)
             logprobs.append(float(row[token]))
             if request.top_logprobs:
@@ -189,18 +234,26 @@ class FakeLM:
         return Response(
             request_id=request.request_id,
             token_ids=tuple(tokens),
-            logprobs=tuple(logprobs) if request.temperature == 0 or request.top_logprobs else (),
+            logprobs=(
+                tuple(logprobs)
+                if request.temperature == 0 or request.top_logprobs
+                else ()
+            ),
             top_ids=tuple(ids for ids, _ in top),
             top_logprobs=tuple(values for _, values in top),
         )
 
 
-def _top(row: npt.NDArray[np.float64], count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def _top(
+    row: npt.NDArray[np.float64], count: int
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
     best = np.argsort(-row, kind="stable")[:count]
     return tuple(best.tolist()), tuple(row[best].tolist())
 
 
-def _nucleus(row: npt.NDArray[np.float64], request: Generate, draw: np.random.Generator) -> int:
+def _nucleus(
+    row: npt.NDArray[np.float64], request: Generate, draw: np.random.Generator
+) -> int:
     order = np.argsort(-row, kind="stable")
     scaled = row[order] / request.temperature
     probabilities = np.exp(scaled - np.logaddexp.reduce(scaled))

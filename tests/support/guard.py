@@ -1,6 +1,7 @@
-"""Starting Ray or an engine is for tests that are marked slow: any other that does so fails. In the test's own process
-`ray.init` and the building of a vLLM engine raise; commands that a test runs (`runs.py`) find modules in place of Ray
-and vLLM that raise when they are imported."""
+"""Starting Ray or an engine is for tests that are marked slow: any other that does
+so fails. In the test's own process `ray.init` and the building of a vLLM engine
+raise; commands that a test runs (`runs.py`) find modules in place of Ray and vLLM
+that raise when they are imported."""
 
 import sys
 from collections.abc import Callable
@@ -17,14 +18,16 @@ class StartedError(Exception):
 
 
 class Guard:
-    """Whether the current test may start engines and Ray. Fixtures of a module belong to its first test."""
+    """Whether the current test may start engines and Ray. Fixtures of a module
+    belong to its first test."""
 
     def __init__(self) -> None:
         self.permits = True
         self._guarded: set[Callable[..., Any]] = set()
 
     def next_test(self, *, slow: bool) -> None:
-        """Guard what has been imported so far, and permit it if the next test is slow."""
+        """Guard what has been imported so far, and permit it if the next test is
+        slow."""
         self.permits = slow
         self._guard(vllm_engine, "start", "a vLLM engine")
         if "ray" in sys.modules:
@@ -37,7 +40,9 @@ class Guard:
 
         def guarded(*arguments: Any, **named: Any) -> Any:
             if not self.permits:
-                raise StartedError(f"{what} was started by a test that is not marked slow")
+                raise StartedError(
+                    f"{what} was started by a test that is not marked slow"
+                )
             return original(*arguments, **named)
 
         self._guarded.add(guarded)

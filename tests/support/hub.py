@@ -1,5 +1,6 @@
-"""A stand-in for the Hugging Face hub on the loopback: one repository, what the client library asks for and no more.
-Weights go the way of large files (LFS), everything else with the commit."""
+"""A stand-in for the Hugging Face hub on the loopback: one repository, what the
+client library asks for and no more. Weights go the way of large files (LFS),
+everything else with the commit."""
 
 import base64
 import hashlib
@@ -29,7 +30,9 @@ def write_pruned(directory: Path) -> Path:
     """A tiny checkpoint with a manifest that says it was pruned."""
     write(directory)
     files = {file.name: digest_of_file(file) for file in directory.iterdir()}
-    (directory / MANIFEST_NAME).write_text(to_json(MANIFEST.model_copy(update={"files": files})))
+    (directory / MANIFEST_NAME).write_text(
+        to_json(MANIFEST.model_copy(update={"files": files}))
+    )
     return directory
 
 
@@ -43,7 +46,8 @@ class Hub:
     messages: list[str] = field(default_factory=list)
     refuses: bool = False
     breaks: bool = False  # large files are taken, and the commit is not
-    stored: dict[str, bytes] = field(default_factory=dict)  # large files by their sha256; of no commit yet
+    # large files by their sha256; of no commit yet
+    stored: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def sha(self) -> str:
@@ -54,7 +58,9 @@ class Hub:
 def hub_on_loopback() -> Iterator[Hub]:
     """A hub that answers until the block ends."""
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub})
+    )
     hub.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -73,7 +79,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         path = urlsplit(self.path).path
         if self.hub.refuses or self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            self._json({"error": f"Invalid credentials {self.headers.get('Authorization')}"}, 401)
+            self._json(
+                {"error": f"Invalid credentials {self.headers.get('Authorization')}"},
+                401,
+            )
         elif path == "/api/repos/create":
             self.hub.created.append(json.loads(body))
             self._json({"url": f"{self.hub.address}/org/name", "name": "org/name"})
@@ -81,20 +90,50 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"errors": [], "warnings": []})
         elif path.endswith("/preupload/main"):
             names = [each["path"] for each in json.loads(body)["files"]]
-            modes = {name: "lfs" if name.endswith(".safetensors") else "regular" for name in names}
-            files = [{"path": name, "uploadMode": mode, "shouldIgnore": False} for name, mode in modes.items()]
+            modes = {
+                name: "lfs" if name.endswith(".safetensors") else "regular"
+                for name in names
+            }
+            files = [
+                {"path": name, "uploadMode": mode, "shouldIgnore": False}
+                for name, mode in modes.items()
+            ]
             self._json({"files": files})
         elif path.endswith("/info/lfs/objects/batch"):
             wanted = json.loads(body)["objects"]
-            to = {each["oid"]: {"upload": {"href": f"{self.hub.address}/lfs/{each['oid']}"}} for each in wanted}
-            self._json({"transfer": "basic", "objects": [each | {"actions": to[each["oid"]]} for each in wanted]})
+            to = {
+                each["oid"]: {
+                    "upload": {"href": f"{self.hub.address}/lfs/{each['oid']}"}
+                }
+                for each in wanted
+            }
+            self._json(
+                {
+                    "transfer": "basic",
+                    "objects": [each | {"actions": to[each["oid"]]} for each in wanted],
+                }
+            )
         elif path.endswith("/commit/main") and self.hub.breaks:
-            self._json({"error": f"no space left; you said {self.headers.get('Authorization')}"}, 413)
+            self._json(
+                {
+                    "error": (
+                        f"no space left; you said {self.headers.get('Authorization')}"
+                    )
+                },
+                413,
+            )
         elif path.endswith("/commit/main"):
             for line in body.splitlines():
                 self._commit(**json.loads(line))
             url = f"{self.hub.address}/org/name/commit/{self.hub.sha}"
-            self._json({"success": True, "commitUrl": url, "commitOid": self.hub.sha, "hookOutput": ""})
+            self._json(
+                {
+                    "success": True,
+                    "commitUrl": url,
+                    "commitOid": self.hub.sha,
+                    "hookOutput": "",
+                }
+            )
         else:
             self._json({"error": f"not here: {path}"}, 404)
 
@@ -116,30 +155,61 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         if path.endswith("/auth-check/write"):
-            allowed = not self.hub.refuses and self.headers.get("Authorization") == f"Bearer {TOKEN}"
-            self._json({} if allowed else {"error": "no right to write"}, 200 if allowed else 403)
+            allowed = (
+                not self.hub.refuses
+                and self.headers.get("Authorization") == f"Bearer {TOKEN}"
+            )
+            self._json(
+                {} if allowed else {"error": "no right to write"},
+                200 if allowed else 403,
+            )
         elif path.startswith("/api/models/org/name/tree/"):
             entries = [
-                {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                {
+                    "type": "file",
+                    "path": name,
+                    "size": len(content),
+                    "oid": hashlib.sha1(content).hexdigest(),
+                }
                 for name, content in self.hub.files.items()
             ]
             self._json(entries)
         elif not path.startswith("/api/models/org/name"):
             self._file(path.partition(f"/resolve/{self.hub.sha}/")[2])
-        elif (path.partition("/revision/")[2] or "main") in ("main", "v1", self.hub.sha):
+        elif (path.partition("/revision/")[2] or "main") in (
+            "main",
+            "v1",
+            self.hub.sha,
+        ):
             names = [{"rfilename": name} for name in self.hub.files]
-            self._json({"id": "org/name", "modelId": "org/name", "sha": self.hub.sha, "siblings": names, "tags": []})
+            self._json(
+                {
+                    "id": "org/name",
+                    "modelId": "org/name",
+                    "sha": self.hub.sha,
+                    "siblings": names,
+                    "tags": [],
+                }
+            )
         else:
-            self._json({"error": "Revision Not Found"}, 404, {"X-Error-Code": "RevisionNotFound"})
+            self._json(
+                {"error": "Revision Not Found"},
+                404,
+                {"X-Error-Code": "RevisionNotFound"},
+            )
 
     do_HEAD = do_GET
 
     def _file(self, name: str) -> None:
         if (content := self.hub.files.get(name)) is None:
-            self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
+            self._json(
+                {"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"}
+            )
         else:
             etag = hashlib.sha1(content).hexdigest()
-            self._answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": self.hub.sha})
+            self._answer(
+                200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": self.hub.sha}
+            )
 
     def _body(self) -> bytes:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -150,8 +220,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         return body
 
-    def _json(self, document: object, status: int = 200, more: dict[str, str] | None = None) -> None:
-        self._answer(status, json.dumps(document).encode(), {"Content-Type": "application/json", **(more or {})})
+    def _json(
+        self, document: object, status: int = 200, more: dict[str, str] | None = None
+    ) -> None:
+        self._answer(
+            status,
+            json.dumps(document).encode(),
+            {"Content-Type": "application/json", **(more or {})},
+        )
 
     def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

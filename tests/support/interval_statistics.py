@@ -1,4 +1,5 @@
-"""The numbers of the tables that have an interval, and simulated items that each is computed from."""
+"""The numbers of the tables that have an interval, and simulated items that each is
+computed from."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -15,7 +16,16 @@ from evaluator.metrics.columns import Row
 from evaluator.metrics.draws import DRAWS, intervals, over_languages
 from evaluator.metrics.drops import normalised
 from evaluator.metrics.intervals import Floats, ItemNumbers, Mean, Ratio
-from evaluator.metrics.measures import Unbounded, apart, bounds, difference, language_mean, median, of_mean, rate
+from evaluator.metrics.measures import (
+    Unbounded,
+    apart,
+    bounds,
+    difference,
+    language_mean,
+    median,
+    of_mean,
+    rate,
+)
 from evaluator.metrics.tables.judges import Fitness
 from evaluator.metrics.tables.ladder import delta_pr_of
 from evaluator.metrics.tables.matching import scott_pi, without_error
@@ -23,7 +33,10 @@ from evaluator.metrics.tables.overlap import beyond_chance
 from evaluator.metrics.tables.prompts import extremes
 
 # Outcomes before and after, and a floor: the corners of a statistic's items.
-_ZERO, _QUARTER = ([(before, after, floor) for before in (0, 1) for after in (0, 1)] for floor in (0.0, 0.25))
+_ZERO, _QUARTER = (
+    [(before, after, floor) for before in (0, 1) for after in (0, 1)]
+    for floor in (0.0, 0.25)
+)
 TOGETHER = 0.6  # correlation of two outcomes of one item
 _MOST = 32  # tokens of an answer
 
@@ -32,8 +45,10 @@ Values = list[Floats]  # of statistics: each a number per item
 
 @dataclass(frozen=True)
 class Statistic:
-    """A number of a table. `values` makes items from `normals` standard normal numbers each and the base's accuracy;
-    `value` is the number itself, from the same, and `row` a table's columns: `x`, `x_low` and `x_high`."""
+    """A number of a table. `values` makes items from `normals` standard normal numbers
+    each and the base's accuracy; `value` is the number itself, from the same, and `row`
+    a table's columns: `x`, `x_low` and `x_high`.
+    """
 
     name: str
     normals: int
@@ -58,29 +73,47 @@ def _languages(contexts: ItemNumbers) -> pd.DataFrame:
     return pd.DataFrame({"language": np.where(contexts % 5 == 0, "b", "a")})
 
 
-def _language_value(contexts: ItemNumbers, *values: Floats, of: Callable[..., Floats]) -> float:
+def _language_value(
+    contexts: ItemNumbers, *values: Floats, of: Callable[..., Floats]
+) -> float:
     languages = _languages(contexts)["language"].to_numpy()
-    return float(np.mean([of(*(np.asarray(each[languages == name].mean()) for each in values)) for name in "ab"]))
+    return float(
+        np.mean(
+            [
+                of(*(np.asarray(each[languages == name].mean()) for each in values))
+                for name in "ab"
+            ]
+        )
+    )
 
 
-def _of_means(statistic: Callable[..., Floats], kinds: Sequence[Sequence[float]]) -> dict[str, Any]:
+def _of_means(
+    statistic: Callable[..., Floats], kinds: Sequence[Sequence[float]]
+) -> dict[str, Any]:
     """`value` and `row` of a statistic of means."""
 
     def value(contexts: ItemNumbers, *values: Floats) -> float:
         return float(statistic(*(np.asarray(each.mean()) for each in values)))
 
     def row(contexts: ItemNumbers, *values: Floats) -> Row:
-        return {"x": value(contexts, *values), **bounds("x", *intervals(statistic, values, contexts, kinds))}
+        return {
+            "x": value(contexts, *values),
+            **bounds("x", *intervals(statistic, values, contexts, kinds)),
+        }
 
     return {"value": value, "row": row}
 
 
-def _of_language_means(statistic: Callable[..., Floats], kinds: Sequence[Sequence[float]]) -> dict[str, Any]:
+def _of_language_means(
+    statistic: Callable[..., Floats], kinds: Sequence[Sequence[float]]
+) -> dict[str, Any]:
     """The same for the mean over languages."""
 
     def row(contexts: ItemNumbers, *values: Floats) -> Row:
         value = _language_value(contexts, *values, of=statistic)
-        mean, parts, shared = over_languages(statistic, values, _languages(contexts)["language"], kinds)
+        mean, parts, shared = over_languages(
+            statistic, values, _languages(contexts)["language"], kinds
+        )
         return {"x": value, **bounds("x", *intervals(mean, parts, contexts, shared))}
 
     return {"value": partial(_language_value, of=statistic), "row": row}
@@ -105,10 +138,16 @@ def _agreement(normals: Floats, accuracy: float) -> Values:
 
 
 def _options(normals: Floats, accuracy: float) -> Values:
-    """Two checkpoints' choices among four options: one is certain, the other gives the rest to the next option."""
+    """Two checkpoints' choices among four options: one is certain, the other gives
+    the rest to the next option."""
     first, second = _right(normals, accuracy, max(accuracy - 0.1, accuracy / 2))
     sure = 0.4 + 0.6 * first
-    return [sure * second + (1 - sure) * (1 - second), sure, second, np.full(len(first), 1 / 3)]
+    return [
+        sure * second + (1 - sure) * (1 - second),
+        sure,
+        second,
+        np.full(len(first), 1 / 3),
+    ]
 
 
 def _known(normals: Floats, accuracy: float) -> Values:
@@ -119,26 +158,41 @@ def _known(normals: Floats, accuracy: float) -> Values:
 
 
 def _posed(normals: Floats, accuracy: float, further: float = 0.05) -> Values:
-    return _right(normals, accuracy, max(0.0, accuracy - 0.4 * further), max(0.0, accuracy - further))
+    return _right(
+        normals,
+        accuracy,
+        max(0.0, accuracy - 0.4 * further),
+        max(0.0, accuracy - further),
+    )
 
 
 def _extreme(name: str) -> Callable[..., Row]:
     def row(contexts: ItemNumbers, *right: Floats) -> Row:
         found = extremes(np.stack(right), contexts)
-        return {f"x{end}": found.get(f"{name}{end}") for end in ("_low", "_high")} | {"x": 0.0}
+        return {f"x{end}": found.get(f"{name}{end}") for end in ("_low", "_high")} | {
+            "x": 0.0
+        }
 
     return row
 
 
 def _shift(contexts: ItemNumbers, *right: Floats) -> Row:
-    differences = np.stack([right[0] - right[1], right[1] - right[2], right[2] - right[0]])
+    differences = np.stack(
+        [right[0] - right[1], right[1] - right[2], right[2] - right[0]]
+    )
     shifts = differences - differences.mean(axis=0)
     return difference("x", shifts[0], contexts, low=-4 / 3, high=4 / 3)
 
 
 def _excess(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
     mine = contexts % 3 == 0  # every third context's first kind of question
-    return apart("x", *(Mean((dense - pruned)[these], contexts[these], low=-1.0) for these in (mine, ~mine)))
+    return apart(
+        "x",
+        *(
+            Mean((dense - pruned)[these], contexts[these], low=-1.0)
+            for these in (mine, ~mine)
+        ),
+    )
 
 
 def _excess_value(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> float:
@@ -150,7 +204,8 @@ def _tokens(normals: Floats, accuracy: float) -> Values:
     """The worse, the longer."""
     shares = -np.log(np.clip(ndtr(normals), 1e-12, 1))
     base, own = (
-        np.minimum(_MOST, np.ceil(4 * factor * each)) for factor, each in zip((1, 2 - accuracy), shares, strict=True)
+        np.minimum(_MOST, np.ceil(4 * factor * each))
+        for factor, each in zip((1, 2 - accuracy), shares, strict=True)
     )
     return [own, base]
 
@@ -168,23 +223,38 @@ def _unbounded(scale: str) -> Callable[..., Row]:
 
 
 def _judged(normals: Floats, accuracy: float) -> Values:
-    """Answers that contain a gold answer, answers that a matcher accepts (9 in 10 right ones, 1 in 20 wrong ones), and
-    a number that draws its control pairs."""
+    """Answers that contain a gold answer, answers that a matcher accepts (9 in 10
+    right ones, 1 in 20 wrong ones), and a number that draws its control pairs."""
     right, found = _right(normals[:2], accuracy, 0.6)
-    # A matcher errs on each answer alike: its correlation with the other two outcomes is removed.
+    # A matcher errs on each answer alike: its correlation with the other two outcomes
+    # is removed.
     shared = TOGETHER / (1 + TOGETHER)
-    own = (normals[2] - shared * (normals[0] + normals[1])) / np.sqrt(1 - 2 * TOGETHER * shared)
+    own = (normals[2] - shared * (normals[0] + normals[1])) / np.sqrt(
+        1 - 2 * TOGETHER * shared
+    )
     accepts = ndtr(own) < np.where(right == 1, 0.9, 0.05)
     return [right * found, np.maximum(right * found, accepts), right, normals[2]]
 
 
-def _corrected(contexts: ItemNumbers, contained: Floats, accepted: Floats, right: Floats, chance: Floats) -> Row:
+def _corrected(
+    contexts: ItemNumbers,
+    contained: Floats,
+    accepted: Floats,
+    right: Floats,
+    chance: Floats,
+) -> Row:
     rng = np.random.default_rng(zlib.crc32(chance.tobytes()))
     fitness = Fitness(int(rng.binomial(60, 0.9)), 60, int(rng.binomial(60, 0.95)), 60)
     rates = (fitness.sensitivity or 0.0, fitness.specificity or 0.0)
-    value = without_error(np.asarray(contained.mean()), np.asarray(accepted.mean()), *map(np.asarray, rates))
+    value = without_error(
+        np.asarray(contained.mean()),
+        np.asarray(accepted.mean()),
+        *map(np.asarray, rates),
+    )
     beside = tuple(zip(rates, fitness.drawn(DRAWS), strict=True))
-    found = intervals(without_error, [contained, accepted], contexts, [(1, 1), (0, 1), (0, 0)], beside)
+    found = intervals(
+        without_error, [contained, accepted], contexts, [(1, 1), (0, 1), (0, 0)], beside
+    )
     return {"x": float(value), **bounds("x", *found)}
 
 
@@ -225,7 +295,8 @@ STATISTICS = (
     Statistic("prompts alike, spread", 3, partial(_posed, further=0.0), lambda c, *right: 0.0, _extreme("spread")),
     Statistic("prompt_order, shift", 3, _posed, lambda c, a, b, d: float((a - b).mean()), _shift),
     Statistic("weak, excess", 2, lambda z, p: _right(z, p, p * 0.9), _excess_value, _excess),
-    # Rank 1 with a probability that is not the accuracy's, so that the median is not always 1.
+    # Rank 1 with a probability that is not the accuracy's, so that the median is not
+    # always 1.
     Statistic("rank, median", 1, lambda z, p: [1 + np.floor(np.exp(1.5 * z[0] + 2 * (0.6 - p)))],
               lambda c, ranks: float(np.median(ranks)), lambda c, ranks: median("x", ranks, c)),
     Statistic("length, ratio", 2, _tokens, _ratio,

@@ -1,4 +1,5 @@
-"""A sweep on a tiny model that can be killed anywhere, and what must hold of its records whatever was killed."""
+"""A sweep on a tiny model that can be killed anywhere, and what must hold of its
+records whatever was killed."""
 
 import contextlib
 import json
@@ -18,13 +19,15 @@ from tests.support.models import save_tiny_model
 from tests.support.runs import KEY, assert_alike, command, environment, records
 
 CHECKPOINTS = {"dense", "wanda-0.5", "magnitude-0.6"}
-_MEASURED = ["peak_memory", "tokens_per_second", "seconds_per_item", "machine"]  # columns of `price`
+# columns of `price`
+_MEASURED = ["peak_memory", "tokens_per_second", "seconds_per_item", "machine"]
 TRACKER = Path(__file__).parent / "tracker"  # has a module in place of mlflow
 PRUNING, ENGINE = "ray::make_checkpoint", "ray::EngineActor"
 
 
 class Desk:
-    """A directory with a model and sweep files in it, and what has been started there."""
+    """A directory with a model and sweep files in it, and what has been started
+    there."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -33,32 +36,60 @@ class Desk:
         self.tracked = directory / "mlflow.jsonl"  # what the tracker hears
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def sweep(self, *, shard_items: int = 3, engines: int | None = 1, **resources: int | str) -> Path:
+    def sweep(
+        self, *, shard_items: int = 3, engines: int | None = 1, **resources: int | str
+    ) -> Path:
         """A sweep file; `engines` None: one on each node."""
         document = {
             "models": {"dense": "model"},
-            "prune": [{"method": "wanda", "sparsity": 0.5}, {"method": "magnitude", "sparsity": 0.6}],
-            "calibration": {"source": "gazetteer", "samples": 9, "sequence_length": 256},
-            "tasks": [{"task": "gazetteer", "items": 4, "languages": ["english", "korean", "arabic"]}],
+            "prune": [
+                {"method": "wanda", "sparsity": 0.5},
+                {"method": "magnitude", "sparsity": 0.6},
+            ],
+            "calibration": {
+                "source": "gazetteer",
+                "samples": 9,
+                "sequence_length": 256,
+            },
+            "tasks": [
+                {
+                    "task": "gazetteer",
+                    "items": 4,
+                    "languages": ["english", "korean", "arabic"],
+                }
+            ],
             "resources": {"shard_items": shard_items, "engines": engines, **resources},
         }
-        file = self.directory / "-".join(["sweep", *map(str, (shard_items, engines, *resources.values()))])
+        file = self.directory / "-".join(
+            ["sweep", *map(str, (shard_items, engines, *resources.values()))]
+        )
         file = file.with_suffix(".yaml")
         file.write_text(yaml.safe_dump(document), encoding="utf-8")
         return file
 
     def start(
-        self, sweep: Path, run: Path, *more: str, variables: Mapping[str, str] | None = None, log: Path | None = None
+        self,
+        sweep: Path,
+        run: Path,
+        *more: str,
+        variables: Mapping[str, str] | None = None,
+        log: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Run a sweep in the background; `variables` are added to its environment. `log`: not the run's."""
-        folders = os.pathsep.join(filter(None, [str(TRACKER), os.environ.get("PYTHONPATH")]))
+        """Run a sweep in the background; `variables` are added to its environment.
+        `log`: not the run's."""
+        folders = os.pathsep.join(
+            filter(None, [str(TRACKER), os.environ.get("PYTHONPATH")])
+        )
         with (log or self.log(run)).open("wb") as output:
             process = subprocess.Popen(
                 [*self.program, "sweep", str(sweep), "--out", str(run), *more],
-                env=environment() | {"PYTHONPATH": folders, "TRACKED": str(self.tracked)} | dict(variables or {}),
+                env=environment()
+                | {"PYTHONPATH": folders, "TRACKED": str(self.tracked)}
+                | dict(variables or {}),
                 stdout=output,
                 stderr=output,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+                # a shell's background jobs ignore it
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         self.started.append(process)
         return process
@@ -72,7 +103,8 @@ class Desk:
 
 
 def check_same(run: Path, expected: pd.DataFrame) -> None:
-    """None lost, none twice; the same texts, tokens and ranks, and log-probabilities up to rounding."""
+    """None lost, none twice; the same texts, tokens and ranks, and log-probabilities
+    up to rounding."""
     found = records(run)
     assert set(found["checkpoint"]) == CHECKPOINTS
     assert not found[KEY].duplicated().any()
@@ -83,18 +115,24 @@ def check_same(run: Path, expected: pd.DataFrame) -> None:
 
 
 def tables(run: Path) -> dict[str, pd.DataFrame]:
-    """Every table, by name, without what is measured anew in each run: times, and memory."""
-    found = {file.stem: pd.read_csv(file) for file in sorted((run / "tables").glob("*.csv"))}
+    """Every table, by name, without what is measured anew in each run: times, and
+    memory."""
+    found = {
+        file.stem: pd.read_csv(file) for file in sorted((run / "tables").glob("*.csv"))
+    }
     found["price"] = found["price"].drop(columns=_MEASURED)
     return found
 
 
 def check_tables(run: Path, expected: Mapping[str, pd.DataFrame]) -> None:
-    """The same tables, with the same numbers up to the last digit of those that follow from log-probabilities."""
+    """The same tables, with the same numbers up to the last digit of those that
+    follow from log-probabilities."""
     found = tables(run)
     assert set(found) == set(expected)
     for name, table in expected.items():
-        pd.testing.assert_frame_equal(found[name], table, check_exact=False, rtol=0, atol=2e-3, obj=name)
+        pd.testing.assert_frame_equal(
+            found[name], table, check_exact=False, rtol=0, atol=2e-3, obj=name
+        )
 
 
 def family(process: subprocess.Popen[bytes], title: str = "") -> list[psutil.Process]:
@@ -103,13 +141,16 @@ def family(process: subprocess.Popen[bytes], title: str = "") -> list[psutil.Pro
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):  # it ended while it was looked at
-                if child.status() != psutil.STATUS_ZOMBIE and " ".join(child.cmdline()).startswith(title):
+                if child.status() != psutil.STATUS_ZOMBIE and " ".join(
+                    child.cmdline()
+                ).startswith(title):
                     found.append(child)
     return found
 
 
 def of_ray(process: subprocess.Popen[bytes], program: str) -> list[psutil.Process]:
-    """Those of a local Ray's own processes that are called so: `raylet`, `gcs_server`."""
+    """Those of a local Ray's own processes that are called so: `raylet`,
+    `gcs_server`."""
     found = []
     for each in family(process):
         with contextlib.suppress(psutil.Error, IndexError):  # it has ended
@@ -122,13 +163,20 @@ def parts(run: Path) -> list[Path]:
     return list(run.glob("records/*/*/*.parquet"))
 
 
-def when(process: subprocess.Popen[bytes], seen: Callable[[], list[Any]], log: Path) -> list[Any]:
+def when(
+    process: subprocess.Popen[bytes], seen: Callable[[], list[Any]], log: Path
+) -> list[Any]:
     """What `seen` finds as soon as it finds anything."""
     while not (found := seen()):
-        assert process.poll() is None, f"ended before the moment came: {log.read_text()}"
+        assert process.poll() is None, (
+            f"ended before the moment came: {log.read_text()}"
+        )
         time.sleep(0.05)  # each look reads all of /proc
     return found
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    return not any(
+        process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        for process in processes
+    )

@@ -1,4 +1,5 @@
-"""Questions in letters: each letter is a token, so that plans, requests and records can be read by eye."""
+"""Questions in letters: each letter is a token, so that plans, requests and records
+can be read by eye."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -19,16 +20,24 @@ EOS = frozenset({0})
 
 
 class LetterPrompter:
-    """Encodes letters as 1..26; enough of `Prompter` for plans whose ids can be read."""
+    """Encodes letters as 1..26; enough of `Prompter` for plans whose ids can be
+    read."""
 
     eos_ids = EOS
 
     def build(self, item: Item, format: str, **_: object) -> Prompt:
         text = f"{format}{item.question}"
-        return Prompt(text=text, token_ids=self._encode(text), truncated=item.item_id == "cut")
+        return Prompt(
+            text=text, token_ids=self._encode(text), truncated=item.item_id == "cut"
+        )
 
     def continuations(self, prompt: Prompt, answers: list[str]) -> list[Continuation]:
-        return [Continuation(prompt_ids=prompt.token_ids, continuation_ids=self._encode(answer)) for answer in answers]
+        return [
+            Continuation(
+                prompt_ids=prompt.token_ids, continuation_ids=self._encode(answer)
+            )
+            for answer in answers
+        ]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(96 + token) if token else "" for token in token_ids)
@@ -47,7 +56,9 @@ def letter_items(count: int) -> list[Item]:
 
 def letter_questions(items: list[Item], config: EvalConfig) -> list[Question]:
     pools = {"english": tuple(items)}
-    return questions_of(TaskData(name="toy", digest="x", pools=pools, every_pool=pools), config)
+    return questions_of(
+        TaskData(name="toy", digest="x", pools=pools, every_pool=pools), config
+    )
 
 
 def letter_plans(questions: list[Question], config: EvalConfig) -> Iterator[Plan]:
@@ -58,8 +69,18 @@ def letter_plan(question: Question, config: EvalConfig) -> Plan:
     return plan_of(question, LetterPrompter(), config)  # type: ignore[arg-type]
 
 
-def letter_evaluation(plans: Iterable[Plan], config: EvalConfig, **settings: Any) -> Evaluation:
-    return Evaluation(plans, **{"config": config, "prompter": LetterPrompter(), "columns": STAMP, **settings})
+def letter_evaluation(
+    plans: Iterable[Plan], config: EvalConfig, **settings: Any
+) -> Evaluation:
+    return Evaluation(
+        plans,
+        **{
+            "config": config,
+            "prompter": LetterPrompter(),
+            "columns": STAMP,
+            **settings,
+        },
+    )
 
 
 def letter_model() -> FakeLM:
@@ -67,7 +88,9 @@ def letter_model() -> FakeLM:
     return FakeLM(vocabulary=27, eos_ids=EOS, seed=5)
 
 
-def noted(script: Callable[[Request], Response]) -> tuple[list[Request], Callable[[Request], Response]]:
+def noted(
+    script: Callable[[Request], Response],
+) -> tuple[list[Request], Callable[[Request], Response]]:
     """The list of the requests that a script gets, and a script that fills it."""
     sent: list[Request] = []
     return sent, lambda request: sent.append(request) or script(request)  # type: ignore[func-returns-value]

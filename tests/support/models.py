@@ -1,7 +1,10 @@
-"""Tiny random checkpoints of the architectures that are served, for tests that need a real model but no meaning. Each
-is a complete Hugging Face directory (config, safetensors, byte-level BPE tokenizer), made in about a second and small
-enough for a CPU. The weights are spread wide, so that next-token distributions are far from flat: with a flat one,
-differences of 1e-6 between two implementations would already change the greedy token."""
+"""Tiny random checkpoints of the architectures that are served, for tests that need a
+real model but no meaning. Each is a complete Hugging Face directory (config,
+safetensors, byte-level BPE tokenizer), made in about a second and small enough for a
+CPU. The weights are spread wide, so that next-token distributions are far from flat:
+with a flat one, differences of 1e-6 between two implementations would already change
+the greedy token.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,7 +20,10 @@ EOS = "<|endoftext|>"
 PAD = "<|pad|>"
 _CORPUS = (
     "The town of Karo lies on the river Belu, and was founded in 1714 by Mira Tolen.",
-    "Context: Lake Onti is 48 kilometres long. Question: How long is Lake Onti? Answer in a few words: 48 kilometres",
+    (
+        "Context: Lake Onti is 48 kilometres long. Question: How long is Lake Onti?"
+        " Answer in a few words: 48 kilometres"
+    ),
     "Jezero Onti, озеро Онти, بحيرة أونتي, ঝিল, సరస్సు, 호수.",
 )
 
@@ -33,8 +39,9 @@ def save_tiny_model(
     vocabulary: int = VOCABULARY,
     **changes: Any,
 ) -> Path:
-    """Write a random checkpoint. `seed`: of the weights; `eos_ids`: generation_config.json's (the tokenizer's is 0);
-    `vocabulary`: the model's, not the tokenizer's; `changes`: of its configuration."""
+    """Write a random checkpoint. `seed`: of the weights; `eos_ids`:
+    generation_config.json's (the tokenizer's is 0); `vocabulary`: the model's, not
+    the tokenizer's; `changes`: of its configuration."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
@@ -43,15 +50,20 @@ def save_tiny_model(
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     draw_weights(model, seed, spread=0.2, table_spread=0.25)
     model.to(getattr(torch, dtype))
-    model.generation_config = GenerationConfig(eos_token_id=list(eos_ids), pad_token_id=1)
+    model.generation_config = GenerationConfig(
+        eos_token_id=list(eos_ids), pad_token_id=1
+    )
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)
-    byte_level_tokenizer(_CORPUS * 3, vocabulary=VOCABULARY, eos=EOS, pad=PAD).save_pretrained(directory)
+    byte_level_tokenizer(
+        _CORPUS * 3, vocabulary=VOCABULARY, eos=EOS, pad=PAD
+    ).save_pretrained(directory)
     return directory
 
 
 def draw_weights(model: Any, seed: int, *, spread: float, table_spread: float) -> None:
-    """Normal weights with a standard deviation of `spread`, `table_spread` in embedding and head; norms near one."""
+    """Normal weights with a standard deviation of `spread`, `table_spread` in
+    embedding and head; norms near one."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -59,11 +71,17 @@ def draw_weights(model: Any, seed: int, *, spread: float, table_spread: float) -
             if parameter.dim() == 1:  # norm weights: near one, but not all equal
                 parameter.copy_(1.0 + 0.1 * noise)
             else:
-                parameter.copy_(noise * (table_spread if "embed" in name or "lm_head" in name else spread))
+                parameter.copy_(
+                    noise
+                    * (table_spread if "embed" in name or "lm_head" in name else spread)
+                )
 
 
 def _config(
-    architecture: Architecture, max_position_embeddings: int, vocabulary: int, changes: Mapping[str, Any]
+    architecture: Architecture,
+    max_position_embeddings: int,
+    vocabulary: int,
+    changes: Mapping[str, Any],
 ) -> Any:
     from transformers import MistralConfig, Phi3Config, Qwen3Config
 
@@ -73,14 +91,25 @@ def _config(
         "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1, "tie_word_embeddings": architecture == "qwen3",
     }  # fmt: skip
     if architecture == "mistral":
-        return MistralConfig(**{**shape, "head_dim": 32, "sliding_window": None, **changes})
+        return MistralConfig(
+            **{**shape, "head_dim": 32, "sliding_window": None, **changes}
+        )
     if architecture == "phi3":
-        return Phi3Config(**{**shape, "original_max_position_embeddings": max_position_embeddings, **changes})
+        return Phi3Config(
+            **{
+                **shape,
+                "original_max_position_embeddings": max_position_embeddings,
+                **changes,
+            }
+        )
     return Qwen3Config(**{**shape, "head_dim": 32, **changes})
 
 
-def byte_level_tokenizer(texts: Iterable[str], *, vocabulary: int, eos: str, pad: str) -> Any:
-    """Byte-level BPE trained on `texts`: every text can be encoded. `eos` is id 0, `pad` id 1."""
+def byte_level_tokenizer(
+    texts: Iterable[str], *, vocabulary: int, eos: str, pad: str
+) -> Any:
+    """Byte-level BPE trained on `texts`: every text can be encoded. `eos` is id 0,
+    `pad` id 1."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -89,10 +118,15 @@ def byte_level_tokenizer(texts: Iterable[str], *, vocabulary: int, eos: str, pad
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[eos, pad], initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocabulary,
+        special_tokens=[eos, pad],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, pad_token=pad)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=eos, pad_token=pad
+    )
 
 
 def load_model(directory: Path) -> Any:
@@ -103,7 +137,8 @@ def load_model(directory: Path) -> Any:
 
 
 def collapse(model: Path, norm: float = float("nan")) -> Path:
-    """Make every logit of a saved model NaN: its last norm is this number, of which 3e38 is a finite one."""
+    """Make every logit of a saved model NaN: its last norm is this number, of which
+    3e38 is a finite one."""
     weights = load_file(model / "model.safetensors")
     weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], norm)
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})

@@ -21,7 +21,17 @@ _SHAPE: dict[str, Any] = {
 }  # fmt: skip
 ARCHITECTURES = ("qwen3", "mistral", "phi3", "llama", "qwen2", "gemma2", "gemma3_text")
 MIXTURES = ("qwen3_moe", "mixtral", "olmoe")
-MORE = ("olmo2", "olmo3", "smollm3", "granite", "glm", "glm4", "qwen3_5_text", "gemma4_text", *MIXTURES)
+MORE = (
+    "olmo2",
+    "olmo3",
+    "smollm3",
+    "granite",
+    "glm",
+    "glm4",
+    "qwen3_5_text",
+    "gemma4_text",
+    *MIXTURES,
+)
 _TYPES = ["sliding_attention", "sliding_attention", "full_attention"]
 
 
@@ -29,7 +39,12 @@ def config(name: str, **changes: Any) -> Any:
     import transformers as t
 
     eight_experts = {"num_experts": 8, "num_experts_per_tok": 2}
-    rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+    }
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "qwen3": (t.Qwen3Config, {"head_dim": 24, "tie_word_embeddings": True}),
         "mistral": (t.MistralConfig, {"head_dim": 16, "sliding_window": 12, "tie_word_embeddings": False}),
@@ -65,17 +80,30 @@ def config(name: str, **changes: Any) -> Any:
 
 def of_width(width: int, dtype: torch.dtype = torch.float32) -> Any:
     """What `activations` reads of a decoder."""
-    return SimpleNamespace(config=SimpleNamespace(hidden_size=width), dtype=dtype, device=torch.device("cpu"))
+    return SimpleNamespace(
+        config=SimpleNamespace(hidden_size=width),
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
 
 
-def build(name: str, directory: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **changes: Any) -> None:
-    """Write a random checkpoint; `max_shard_size` among the changes cuts it into shards."""
+def build(
+    name: str,
+    directory: Path,
+    dtype: torch.dtype = torch.bfloat16,
+    seed: int = 0,
+    **changes: Any,
+) -> None:
+    """Write a random checkpoint; `max_shard_size` among the changes cuts it into
+    shards."""
     from transformers import AutoModelForCausalLM
 
     shard = changes.pop("max_shard_size", "5GB")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = AutoModelForCausalLM.from_config(config(name, **changes), dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(
+            config(name, **changes), dtype=torch.float32
+        )
         draw_weights(model, seed, spread=0.2, table_spread=0.2)
         model.to(dtype).save_pretrained(directory, max_shard_size=shard)
         tokenizer().save_pretrained(directory)
@@ -91,30 +119,54 @@ def build_gemma3(directory: Path) -> None:
                        "image_size": 28, "patch_size": 14},
         mm_tokens_per_image=4,
     )  # fmt: skip
-    transformers.Gemma3ForConditionalGeneration(settings).to(torch.bfloat16).save_pretrained(directory)
+    transformers.Gemma3ForConditionalGeneration(settings).to(
+        torch.bfloat16
+    ).save_pretrained(directory)
     tokenizer().save_pretrained(directory)
 
 
 def tokenizer() -> Any:
-    """Byte-level BPE, which the library loads for every architecture; each word of `lines` is one or two tokens."""
+    """Byte-level BPE, which the library loads for every architecture; each word of
+    `lines` is one or two tokens."""
     words = " ".join(f"w{i}" for i in range(WORDS))
-    return byte_level_tokenizer([words], vocabulary=VOCABULARY, eos="<eos>", pad="<pad>")
+    return byte_level_tokenizer(
+        [words], vocabulary=VOCABULARY, eos="<eos>", pad="<pad>"
+    )
 
 
 def lines(count: int, seed: int = 0, shortest: int = 9, longest: int = 24) -> list[str]:
     """Passages of differing length."""
     draw = random.Random(seed)
-    return [" ".join(f"w{draw.randrange(WORDS)}" for _ in range(draw.randint(shortest, longest))) for _ in range(count)]
+    return [
+        " ".join(
+            f"w{draw.randrange(WORDS)}" for _ in range(draw.randint(shortest, longest))
+        )
+        for _ in range(count)
+    ]
 
 
-def job(source: Path, texts: Path | str | None, method: str = "wanda", samples: int = 12, **fields: Any) -> PruneConfig:
-    """By half unless a pattern is given. `texts`: a file of lines, another source, or None for no calibration."""
+def job(
+    source: Path,
+    texts: Path | str | None,
+    method: str = "wanda",
+    samples: int = 12,
+    **fields: Any,
+) -> PruneConfig:
+    """By half unless a pattern is given. `texts`: a file of lines, another source,
+    or None for no calibration."""
     calibration = None
     if texts is not None:
         named = texts if isinstance(texts, str) else f"text:{texts}"
-        calibration = CalibrationConfig(source=named, samples=samples, sequence_length=LENGTH)
+        calibration = CalibrationConfig(
+            source=named, samples=samples, sequence_length=LENGTH
+        )
     half = {} if "pattern" in fields else {"sparsity": 0.5}
-    common: dict[str, Any] = {"source": source, "method": method, "calibration": calibration, "device": "cpu"}
+    common: dict[str, Any] = {
+        "source": source,
+        "method": method,
+        "calibration": calibration,
+        "device": "cpu",
+    }
     return PruneConfig(**{**common, **half, **fields})
 
 

@@ -1,7 +1,9 @@
-"""Quantised copies of a checkpoint, made by rounding to nearest, in the layouts that tools write.
+"""Quantised copies of a checkpoint, made by rounding to nearest, in the layouts that
+tools write.
 
-`quantise` writes one, and can also write its twin: the dense checkpoint of the values that the quantised weights stand
-for, which transformers computes with. The arithmetic here is written out and shares none with the product's.
+`quantise` writes one, and can also write its twin: the dense checkpoint of the values
+that the quantised weights stand for, which transformers computes with. The arithmetic
+here is written out and shares none with the product's.
 """
 
 import json
@@ -16,12 +18,14 @@ from safetensors.torch import load_file, save_file
 
 WEIGHTS = "model.safetensors"
 GROUP = 32
-_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of 8 neighbouring columns lies in which 4 bits of an int32
+# which of 8 neighbouring columns lies in which 4 bits of an int32
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """One matrix: its tensors by the last part of their names, and the values that they stand for."""
+    """One matrix: its tensors by the last part of their names, and the values that
+    they stand for."""
 
     tensors: Mapping[str, Any]
     values: Any
@@ -29,7 +33,8 @@ class Quantised:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A way to store quantised weights: `quantization_config`, and how a matrix [out, in] is stored."""
+    """A way to store quantised weights: `quantization_config`, and how a matrix
+    [out, in] is stored."""
 
     config: Mapping[str, Any]
     store: Callable[[Any], Quantised]
@@ -47,9 +52,15 @@ class Slice:
 
 
 def quantise(
-    source: Path, directory: Path, layout: str, *, twin: Path | None = None, config: Mapping[str, Any] | None = None
+    source: Path,
+    directory: Path,
+    layout: str,
+    *,
+    twin: Path | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write `source`, quantised in a layout of `LAYOUTS`. `twin`: where its dense copy goes. `config`: other fields."""
+    """Write `source`, quantised in a layout of `LAYOUTS`. `twin`: where its dense
+    copy goes. `config`: other fields."""
     chosen = LAYOUTS[layout]
     stored: dict[str, Any] = {}
     values: dict[str, Any] = {}
@@ -59,8 +70,12 @@ def quantise(
             stored[name] = tensor
             continue
         made = chosen.store(tensor.float())
-        values[name] = made.values.float()  # exact: the products of float8 and its scales need more than bfloat16
-        stored |= {f"{name.removesuffix('weight')}{part}": each.contiguous() for part, each in made.tensors.items()}
+        # exact: the products of float8 and its scales need more than bfloat16
+        values[name] = made.values.float()
+        stored |= {
+            f"{name.removesuffix('weight')}{part}": each.contiguous()
+            for part, each in made.tensors.items()
+        }
     for target, tensors in ((directory, stored), (twin, values)):
         if target is None:
             continue
@@ -70,7 +85,8 @@ def quantise(
 
 
 def with_quantisation(directory: Path, config: Mapping[str, Any]) -> Path:
-    """Say in a checkpoint's config.json that it is quantised; its tensors stay as they are."""
+    """Say in a checkpoint's config.json that it is quantised; its tensors stay as
+    they are."""
     document = json.loads((directory / "config.json").read_text())
     document["quantization_config"] = dict(config)
     (directory / "config.json").write_text(json.dumps(document, indent=2))
@@ -78,10 +94,18 @@ def with_quantisation(directory: Path, config: Mapping[str, Any]) -> Path:
 
 
 def compressed_tensors(
-    format: str, weights: Mapping[str, Any], inputs: Mapping[str, Any] | None = None, **more: Any
+    format: str,
+    weights: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """A quantization_config as llm-compressor writes it."""
-    group = {"targets": ["Linear"], "weights": dict(weights), "input_activations": inputs, "output_activations": None}
+    group = {
+        "targets": ["Linear"],
+        "weights": dict(weights),
+        "input_activations": inputs,
+        "output_activations": None,
+    }
     return {
         "quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed",
         "config_groups": {"group_0": group}, "ignore": ["lm_head"], "kv_cache_scheme": None, **more,
@@ -89,7 +113,12 @@ def compressed_tensors(
 
 
 def integers(
-    bits: int, strategy: str, *, group: int | None = None, symmetric: bool = True, **more: Any
+    bits: int,
+    strategy: str,
+    *,
+    group: int | None = None,
+    symmetric: bool = True,
+    **more: Any,
 ) -> dict[str, Any]:
     """The arguments of integer weights or activations."""
     return {
@@ -100,15 +129,28 @@ def integers(
 
 def floats(strategy: str, *, dynamic: bool = False, **more: Any) -> dict[str, Any]:
     """The arguments of FP8 weights or activations."""
-    return {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy, "dynamic": dynamic, **more}
+    return {
+        "num_bits": 8,
+        "type": "float",
+        "symmetric": True,
+        "strategy": strategy,
+        "dynamic": dynamic,
+        **more,
+    }
 
 
 def _nearest(weight_OI: Any, bits: int, group: int) -> tuple[Any, Any]:
-    """Integers around 0 [O, I] and their scales [O, I / group]; the scales are those of bfloat16."""
+    """Integers around 0 [O, I] and their scales [O, I / group]; the scales are those
+    of bfloat16."""
     out, inputs = weight_OI.shape
     grouped = weight_OI.reshape(out, inputs // group, group)
     most = 2 ** (bits - 1) - 1
-    scales = (grouped.abs().amax(-1, keepdim=True) / most).clamp(min=1e-8).to(torch.bfloat16).float()
+    scales = (
+        (grouped.abs().amax(-1, keepdim=True) / most)
+        .clamp(min=1e-8)
+        .to(torch.bfloat16)
+        .float()
+    )
     whole = (grouped / scales).round().clamp(-most - 1, most)
     return whole.reshape(out, inputs), scales[..., 0]
 
@@ -123,29 +165,49 @@ def _packed(bits: int, group: int | None) -> Callable[[Any], Quantised]:
         from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
         whole, scales = _nearest(weight_OI, bits, group or weight_OI.shape[1])
-        tensors = {"weight_packed": pack_to_int32(whole.to(torch.int8), bits), "weight_scale": scales.bfloat16()}
-        return Quantised(tensors | {"weight_shape": torch.tensor(weight_OI.shape)}, _values(whole, scales))
+        tensors = {
+            "weight_packed": pack_to_int32(whole.to(torch.int8), bits),
+            "weight_scale": scales.bfloat16(),
+        }
+        return Quantised(
+            tensors | {"weight_shape": torch.tensor(weight_OI.shape)},
+            _values(whole, scales),
+        )
 
     return store
 
 
 def _int8(weight_OI: Any) -> Quantised:
     whole, scales = _nearest(weight_OI, 8, weight_OI.shape[1])
-    return Quantised({"weight": whole.to(torch.int8), "weight_scale": scales.bfloat16()}, _values(whole, scales))
+    return Quantised(
+        {"weight": whole.to(torch.int8), "weight_scale": scales.bfloat16()},
+        _values(whole, scales),
+    )
 
 
-def _fp8(scale_name: str, *, per: str, input_scale: float | None = None) -> Callable[[Any], Quantised]:
+def _fp8(
+    scale_name: str, *, per: str, input_scale: float | None = None
+) -> Callable[[Any], Quantised]:
     def store(weight_OI: Any) -> Quantised:
         out, inputs = weight_OI.shape
-        rows, columns = {"channel": (1, inputs), "tensor": (out, inputs), "block": (128, 128)}[per]
+        rows, columns = {
+            "channel": (1, inputs),
+            "tensor": (out, inputs),
+            "block": (128, 128),
+        }[per]
         down, across = -(-out // rows), -(-inputs // columns)
         padded = torch.zeros(down * rows, across * columns)
         padded[:out, :inputs] = weight_OI
         blocks = padded.reshape(down, rows, across, columns)
         scales = (blocks.abs().amax((1, 3)) / 448).clamp(min=1e-8)
-        spread = scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[:out, :inputs]
+        spread = scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[
+            :out, :inputs
+        ]
         whole = (weight_OI / spread).to(torch.float8_e4m3fn)
-        tensors = {"weight": whole, scale_name: scales.reshape(()) if per == "tensor" else scales}
+        tensors = {
+            "weight": whole,
+            scale_name: scales.reshape(()) if per == "tensor" else scales,
+        }
         if input_scale is not None:
             tensors["input_scale"] = torch.tensor(input_scale)
         return Quantised(tensors, whole.float() * spread)
@@ -157,10 +219,17 @@ def _gptq(weight_OI: Any) -> Quantised:
     whole, scales = _nearest(weight_OI, 4, GROUP)
     columns_IO = (whole + 8).T.to(torch.int64)
     shifts = torch.arange(0, 32, 4)
-    packed = (columns_IO.reshape(-1, 8, columns_IO.shape[1]) << shifts[None, :, None]).sum(1)
+    packed = (
+        columns_IO.reshape(-1, 8, columns_IO.shape[1]) << shifts[None, :, None]
+    ).sum(1)
     groups = scales.shape[1]
-    zeros = torch.full((groups, weight_OI.shape[0] // 8), 0x77777777, dtype=torch.int32)  # 8 - 1, as GPTQ stores it
-    tensors = {"qweight": _as_int32(packed), "qzeros": zeros, "scales": scales.T.bfloat16()}
+    # 8 - 1, as GPTQ stores it
+    zeros = torch.full((groups, weight_OI.shape[0] // 8), 0x77777777, dtype=torch.int32)
+    tensors = {
+        "qweight": _as_int32(packed),
+        "qzeros": zeros,
+        "scales": scales.T.bfloat16(),
+    }
     groups_I = (torch.arange(weight_OI.shape[1]) // GROUP).to(torch.int32)
     return Quantised(tensors | {"g_idx": groups_I}, _values(whole, scales))
 
@@ -172,13 +241,22 @@ def _awq(weight_OI: Any) -> Quantised:
     scales = ((high - low) / 15).clamp(min=1e-8).to(torch.bfloat16).float()
     zeros = (-low / scales).round().clamp(0, 15)
     whole = ((grouped / scales).round() + zeros).clamp(0, 15)
-    packed, packed_zeros = _awq_packed(whole.reshape(out, inputs).T), _awq_packed(zeros[..., 0].T)
-    tensors = {"qweight": packed, "qzeros": packed_zeros, "scales": scales[..., 0].T.bfloat16()}
+    packed, packed_zeros = (
+        _awq_packed(whole.reshape(out, inputs).T),
+        _awq_packed(zeros[..., 0].T),
+    )
+    tensors = {
+        "qweight": packed,
+        "qzeros": packed_zeros,
+        "scales": scales[..., 0].T.bfloat16(),
+    }
     return Quantised(tensors, ((whole - zeros) * scales).reshape(out, inputs))
 
 
 def _awq_packed(whole_NO: Any) -> Any:
-    eights = whole_NO.to(torch.int64).reshape(whole_NO.shape[0], -1, 8)[:, :, list(_AWQ_ORDER)]
+    eights = whole_NO.to(torch.int64).reshape(whole_NO.shape[0], -1, 8)[
+        :, :, list(_AWQ_ORDER)
+    ]
     return _as_int32((eights << torch.arange(0, 32, 4)).sum(-1))
 
 
@@ -188,12 +266,24 @@ def _as_int32(whole: Any) -> Any:
 
 _TOKEN8 = integers(8, "token", dynamic=True)
 LAYOUTS: Mapping[str, Layout] = {
-    "w4a16": Layout(compressed_tensors("pack-quantized", integers(4, "group", group=GROUP)), _packed(4, GROUP)),
-    "w4a16-channel": Layout(compressed_tensors("pack-quantized", integers(4, "channel")), _packed(4, None)),
-    "w8a16": Layout(compressed_tensors("pack-quantized", integers(8, "group", group=GROUP)), _packed(8, GROUP)),
-    "w8a8": Layout(compressed_tensors("int-quantized", integers(8, "channel"), _TOKEN8), _int8),
+    "w4a16": Layout(
+        compressed_tensors("pack-quantized", integers(4, "group", group=GROUP)),
+        _packed(4, GROUP),
+    ),
+    "w4a16-channel": Layout(
+        compressed_tensors("pack-quantized", integers(4, "channel")), _packed(4, None)
+    ),
+    "w8a16": Layout(
+        compressed_tensors("pack-quantized", integers(8, "group", group=GROUP)),
+        _packed(8, GROUP),
+    ),
+    "w8a8": Layout(
+        compressed_tensors("int-quantized", integers(8, "channel"), _TOKEN8), _int8
+    ),
     "fp8": Layout(
-        compressed_tensors("float-quantized", floats("channel"), floats("token", dynamic=True)),
+        compressed_tensors(
+            "float-quantized", floats("channel"), floats("token", dynamic=True)
+        ),
         _fp8("weight_scale", per="channel"),
     ),
     "fp8-static": Layout(
@@ -201,20 +291,45 @@ LAYOUTS: Mapping[str, Layout] = {
         _fp8("weight_scale", per="tensor", input_scale=0.02),
     ),
     "fp8-block": Layout(
-        {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]},
+        {
+            "quant_method": "fp8",
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "weight_block_size": [128, 128],
+        },
         _fp8("weight_scale_inv", per="block"),
     ),
-    "fp8-tensor": Layout({"quant_method": "fp8", "activation_scheme": "dynamic"}, _fp8("weight_scale", per="tensor")),
+    "fp8-tensor": Layout(
+        {"quant_method": "fp8", "activation_scheme": "dynamic"},
+        _fp8("weight_scale", per="tensor"),
+    ),
     "gptq": Layout(
-        {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True, "lm_head": False},
+        {
+            "quant_method": "gptq",
+            "bits": 4,
+            "group_size": GROUP,
+            "desc_act": False,
+            "sym": True,
+            "lm_head": False,
+        },
         _gptq,
     ),
-    "awq": Layout({"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}, _awq),
+    "awq": Layout(
+        {
+            "quant_method": "awq",
+            "bits": 4,
+            "group_size": GROUP,
+            "zero_point": True,
+            "version": "gemm",
+        },
+        _awq,
+    ),
 }
 
 
 def rounding_inputs(model: Any, layout: str) -> Any:
-    """A transformers model of a layout's twin; its matrices see inputs that are rounded for each token."""
+    """A transformers model of a layout's twin; its matrices see inputs that are
+    rounded for each token."""
     inputs = LAYOUTS[layout].config["config_groups"]["group_0"]["input_activations"]
     assert inputs is None or inputs["dynamic"]
     most = {None: None, "int": 127.0, "float": 448.0}[inputs and inputs["type"]]
@@ -223,7 +338,9 @@ def rounding_inputs(model: Any, layout: str) -> Any:
         (given,) = arguments
         scale = (given.float().abs().amax(-1, keepdim=True) / most).clamp(min=1e-12)
         whole = given.float() / scale
-        whole = whole.round() if most == 127.0 else whole.to(torch.float8_e4m3fn).float()
+        whole = (
+            whole.round() if most == 127.0 else whole.to(torch.float8_e4m3fn).float()
+        )
         return ((whole * scale).to(given.dtype),)
 
     for name, module in model.named_modules():

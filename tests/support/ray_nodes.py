@@ -1,4 +1,5 @@
-"""A Ray cluster of several nodes on this machine, each started in a directory of its own."""
+"""A Ray cluster of several nodes on this machine, each started in a directory of its
+own."""
 
 import contextlib
 import multiprocessing
@@ -14,9 +15,13 @@ FIRST_GPU = 64
 
 @contextlib.contextmanager
 def gpus_by_name(count: int) -> Iterator[None]:
-    """Within, Ray can be started with so many GPUs that it counts and hands out, and that no machine has."""
+    """Within, Ray can be started with so many GPUs that it counts and hands out, and
+    that no machine has."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("CUDA_VISIBLE_DEVICES", ",".join(str(FIRST_GPU + number) for number in range(count)))
+        patched.setenv(
+            "CUDA_VISIBLE_DEVICES",
+            ",".join(str(FIRST_GPU + number) for number in range(count)),
+        )
         yield
 
 
@@ -50,7 +55,8 @@ class RayNodes:
         return len(self._nodes)
 
     def kill(self, number: int) -> None:
-        """Take a node away without a word: its raylet is killed, and its workers end with it."""
+        """Take a node away without a word: its raylet is killed, and its workers end
+        with it."""
         self._cluster.remove_node(self._nodes.pop(number), allow_graceful=False)
 
 
@@ -70,6 +76,7 @@ def ray_cluster(nodes: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[Ray
 
 
 def in_own_process(function: Callable[..., Any], *given: Any) -> Any:
-    """For a test that starts actors itself: Ray loses them in a process that had a local Ray before."""
+    """For a test that starts actors itself: Ray loses them in a process that had a
+    local Ray before."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(function, *given).result()

@@ -1,4 +1,5 @@
-"""The locks of `requirements/` as pip reads them, and what an installed environment says of its own files."""
+"""The locks of `requirements/` as pip reads them, and what an installed environment
+says of its own files."""
 
 import csv
 import os
@@ -13,20 +14,27 @@ from packaging.utils import NormalizedName, canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements"
 PYTHONS = ("3.11", "3.12", "3.13")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
 
 
 def requirements(lines: Iterable[str]) -> list[Requirement]:
     """The requirements of such a file's lines: comments and options left out."""
     texts = (line.partition(" #")[0].strip() for line in lines)
-    return [Requirement(text) for text in texts if text and not text.startswith(("#", "-"))]
+    return [
+        Requirement(text) for text in texts if text and not text.startswith(("#", "-"))
+    ]
 
 
 def pins(lock: str, python: str) -> dict[NormalizedName, str]:
-    """A lock's names and versions on Linux. Raises ValueError for a line that is no pin, and for one pinned twice."""
+    """A lock's names and versions on Linux. Raises ValueError for a line that is no
+    pin, and for one pinned twice."""
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     pinned: dict[NormalizedName, str] = {}
-    for requirement in requirements((REQUIREMENTS / lock).read_text(encoding="utf-8").splitlines()):
+    for requirement in requirements(
+        (REQUIREMENTS / lock).read_text(encoding="utf-8").splitlines()
+    ):
         if requirement.marker and not requirement.marker.evaluate(environment):
             continue
         name = canonicalize_name(requirement.name)
@@ -38,13 +46,18 @@ def pins(lock: str, python: str) -> dict[NormalizedName, str]:
 
 
 def overwritten(distributions: Iterable[Distribution]) -> dict[str, list[str]]:
-    """Files that several distributions install with different contents (the last one wins), each with their names. Byte
-    code follows its source."""
+    """Files that several distributions install with different contents (the last one
+    wins), each with their names. Byte code follows its source."""
     owners: dict[str, dict[str, str]] = {}
     for distribution in distributions:
-        name, text = distribution.name, distribution.read_text("RECORD") or ""  # each reads a file
+        # each reads a file
+        name, text = distribution.name, distribution.read_text("RECORD") or ""
         for path, digest, _ in csv.reader(text.splitlines()):
             if digest:
                 place = os.path.normpath(str(distribution.locate_file(path)))
                 owners.setdefault(place, {})[name] = digest
-    return {path: sorted(named) for path, named in sorted(owners.items()) if len(set(named.values())) > 1}
+    return {
+        path: sorted(named)
+        for path, named in sorted(owners.items())
+        if len(set(named.values())) > 1
+    }

@@ -11,6 +11,7 @@ from launch.run.directory.rundir import RunDirectory
 
 @contextmanager
 def opened(path: Path, *given: Any, **more: Any) -> Iterator[RunDirectory]:
-    """Hold a run directory within the block. `given` and `more`: as RunDirectory takes them after the lock."""
+    """Hold a run directory within the block. `given` and `more`: as RunDirectory
+    takes them after the lock."""
     with hold(path) as lock:
         yield RunDirectory(lock, *given, **more)

@@ -25,10 +25,17 @@ SECRET = "hf_" + "t0ps3cr3t" * 3  # no run may tell it anybody
 
 
 def environment() -> dict[str, str]:
-    """Quiet, offline and never on somebody else's cluster; without Ray and vLLM for a test that is not marked slow."""
-    keep = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "PYTHONIOENCODING")}
+    """Quiet, offline and never on somebody else's cluster; without Ray and vLLM for
+    a test that is not marked slow."""
+    keep = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RAY_ADDRESS", "PYTHONIOENCODING")
+    }
     if not GUARD.permits:
-        keep["PYTHONPATH"] = os.pathsep.join([str(UNSTARTED), *filter(None, [keep.get("PYTHONPATH")])])
+        keep["PYTHONPATH"] = os.pathsep.join(
+            [str(UNSTARTED), *filter(None, [keep.get("PYTHONPATH")])]
+        )
     return keep | {"HF_HUB_OFFLINE": "1", "HF_TOKEN": SECRET, "COLUMNS": "160"}
 
 
@@ -47,8 +54,10 @@ def typed(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def resurface(
     *arguments: str | Path, cwd: Path | None = None, cluster: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end; `cluster`: the address of a running Ray. In this process, which has imported
-    torch and pandas already; in one of its own if the environment names plugins, whose registrations would stay."""
+    """Run the command line to its end; `cluster`: the address of a running Ray. In this
+    process, which has imported torch and pandas already; in one of its own if the
+    environment names plugins, whose registrations would stay.
+    """
     variables = environment() | ({} if cluster is None else {"RAY_ADDRESS": cluster})
     if PLUGINS in variables:
         return resurface_apart(*arguments, cwd=cwd)
@@ -56,10 +65,14 @@ def resurface(
         patch.setattr(sys, "argv", ["resurface", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
-        return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), _text(out), _text(err))
+        return subprocess.CompletedProcess(
+            sys.argv, int(ended.value.code or 0), _text(out), _text(err)
+        )
 
 
-def finish(*arguments: str | Path, code: int = 0, **where: Any) -> subprocess.CompletedProcess[str]:
+def finish(
+    *arguments: str | Path, code: int = 0, **where: Any
+) -> subprocess.CompletedProcess[str]:
     """The same, which must end with this exit code."""
     done = resurface(*arguments, **where)
     assert done.returncode == code, done.stdout + done.stderr
@@ -69,14 +82,25 @@ def finish(*arguments: str | Path, code: int = 0, **where: Any) -> subprocess.Co
 def resurface_apart(
     *arguments: str | Path, cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end in a process of its own; `variables` are added to its environment."""
+    """Run the command line to its end in a process of its own; `variables` are added
+    to its environment."""
     own = environment() | variables
-    return subprocess.run(command(*arguments), env=own, cwd=cwd, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command(*arguments),
+        env=own,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @contextlib.contextmanager
-def _typed(variables: Mapping[str, str], cwd: Path | None) -> Iterator[tuple[TextIO, TextIO]]:
-    """Environment, directory, warnings, signal handlers and output are those of a command; afterwards as before."""
+def _typed(
+    variables: Mapping[str, str], cwd: Path | None
+) -> Iterator[tuple[TextIO, TextIO]]:
+    """Environment, directory, warnings, signal handlers and output are those of a
+    command; afterwards as before."""
     with contextlib.ExitStack() as stack:
         for each in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, each, signal.getsignal(each))
@@ -89,7 +113,10 @@ def _typed(variables: Mapping[str, str], cwd: Path | None) -> Iterator[tuple[Tex
         stack.enter_context(warnings.catch_warnings())
         warnings.resetwarnings()
         warnings.simplefilter("ignore")
-        files = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(2)]
+        files = [
+            stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+            for _ in range(2)
+        ]
         for descriptor, file in zip((1, 2), files, strict=True):
             saved = os.dup(descriptor)
             stack.callback(os.close, saved)
@@ -112,18 +139,30 @@ def _text(file: TextIO) -> str:
 def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
     """Run the command line in the background, its output in `log`."""
     with log.open("ab") as output:
-        return subprocess.Popen(command(*arguments), env=environment(), stdout=output, stderr=output)
+        return subprocess.Popen(
+            command(*arguments), env=environment(), stdout=output, stderr=output
+        )
 
 
 def records(run: Path) -> pd.DataFrame:
-    """Every record of a run, in one order, without the counter that says how warm the cache happened to be."""
-    frames = [pq.read_table(path).to_pandas() for path in sorted((run / "records").glob("*/*/*.parquet"))]
-    found: pd.DataFrame = pd.concat(frames).sort_values(KEY).reset_index(drop=True).drop(columns="cached_tokens")
+    """Every record of a run, in one order, without the counter that says how warm
+    the cache happened to be."""
+    frames = [
+        pq.read_table(path).to_pandas()
+        for path in sorted((run / "records").glob("*/*/*.parquet"))
+    ]
+    found: pd.DataFrame = (
+        pd.concat(frames)
+        .sort_values(KEY)
+        .reset_index(drop=True)
+        .drop(columns="cached_tokens")
+    )
     return found
 
 
 def assert_alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """The same records in the same order, up to rounding in float32: 4e-6 nats in sums over 32 tokens."""
+    """The same records in the same order, up to rounding in float32: 4e-6 nats in
+    sums over 32 tokens."""
     one, other = (frame.reset_index(drop=True) for frame in (found, expected))
     for frame in (one, other):
         ids = [None if each is None else tuple(each) for each in frame["token_ids"]]

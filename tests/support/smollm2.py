@@ -27,8 +27,13 @@ MARKS = [
 
 def items() -> list[Item]:
     """The first question on each of three passages of the example."""
-    passages = yaml.safe_load((ROOT / "examples" / "passages.yaml").read_text(encoding="utf-8"))[:3]
-    firsts = [(each["id"], each["text"], *next(iter(each["questions"].items()))) for each in passages]
+    passages = yaml.safe_load(
+        (ROOT / "examples" / "passages.yaml").read_text(encoding="utf-8")
+    )[:3]
+    firsts = [
+        (each["id"], each["text"], *next(iter(each["questions"].items())))
+        for each in passages
+    ]
     return [
         Item(task="own", language="english", item_id=name, context=text, question=question, answers=(answer,),
              cluster=name)
@@ -37,7 +42,9 @@ def items() -> list[Item]:
 
 
 def prompter(tokenizer: Any, *, chat: bool = False) -> Prompter:
-    return Prompter(tokenizer, chat=chat, prompt_tokens=512, one_shot_prompt_tokens=1024)
+    return Prompter(
+        tokenizer, chat=chat, prompt_tokens=512, one_shot_prompt_tokens=1024
+    )
 
 
 def candidates(tokenizer: Any) -> list[Score]:
@@ -49,14 +56,26 @@ def candidates(tokenizer: Any) -> list[Score]:
         for other in items():
             scored = ours.continuations(prompt, [other.answers[0]])[0]
             name, ids = f"{item.item_id}/{other.item_id}", scored.continuation_ids
-            asked.append(Score(request_id=name, prompt_ids=scored.prompt_ids, continuation_ids=ids))
+            asked.append(
+                Score(
+                    request_id=name, prompt_ids=scored.prompt_ids, continuation_ids=ids
+                )
+            )
     return asked
 
 
 def full_pass(model: Any, request: Score) -> list[float]:
-    """The log-probability (nats) of each token of the continuation, by one forward pass of transformers' `model`."""
+    """The log-probability (nats) of each token of the continuation, by one forward
+    pass of transformers' `model`."""
     ids = torch.tensor([request.prompt_ids + request.continuation_ids])
     with torch.no_grad():
-        rows = model(ids).logits[0, len(request.prompt_ids) - 1 : -1].float().log_softmax(-1)
-    logprobs: list[float] = rows.gather(1, torch.tensor(request.continuation_ids)[:, None])[:, 0].tolist()
+        rows = (
+            model(ids)
+            .logits[0, len(request.prompt_ids) - 1 : -1]
+            .float()
+            .log_softmax(-1)
+        )
+    logprobs: list[float] = rows.gather(
+        1, torch.tensor(request.continuation_ids)[:, None]
+    )[:, 0].tolist()
     return logprobs

@@ -16,7 +16,10 @@ RUN = Path("run")
 
 def expanded(document: dict[str, Any]) -> dict[str, CheckpointJob]:
     """The jobs of a sweep by name, without the hub."""
-    return {job.name: job for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, resolve=Path)}
+    return {
+        job.name: job
+        for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, resolve=Path)
+    }
 
 
 def refused(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:

@@ -10,11 +10,18 @@ from evaluator.core.records import Format
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from tests.support.records import Seen, judged, records
 
-FORMS: tuple[Format, ...] = ("open", "shown", "distractors_only", "unrelated", "one_shot")
+FORMS: tuple[Format, ...] = (
+    "open",
+    "shown",
+    "distractors_only",
+    "unrelated",
+    "one_shot",
+)
 
 
 class Tables(Mapping[str, pd.DataFrame]):
-    """Tables by name. Each is computed when it is read: all of them take half a second."""
+    """Tables by name. Each is computed when it is read: all of them take half a
+    second."""
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
@@ -38,7 +45,9 @@ def tables(*parts: pd.DataFrame, items: pd.DataFrame | None = None) -> Tables:
     return Tables(Inputs(outcomes, items))
 
 
-def pair(dense: Mapping[str, Seen], pruned: Mapping[str, Seen], name: str = "p", **own: Any) -> Tables:
+def pair(
+    dense: Mapping[str, Seen], pruned: Mapping[str, Seen], name: str = "p", **own: Any
+) -> Tables:
     """The tables of a base and of a checkpoint, from what each did with its items."""
     return tables(records("dense", dense), records(name, pruned, base="dense", **own))
 
@@ -52,7 +61,8 @@ def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
 
 
 def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:
-    """The inputs of every table, from what checkpoints did with the same items. The first is the base of the others."""
+    """The inputs of every table, from what checkpoints did with the same items. The
+    first is the base of the others."""
     parts, verdicts = [], []
     for name, found in seen.items():
         base = None if name == next(iter(seen)) else next(iter(seen))
@@ -64,21 +74,43 @@ def whole_inputs(seen: Mapping[str, Mapping[str, Seen]]) -> Inputs:
             long = records(name, found, task=f"t@{length}", **how)
             depths = [0.1, 0.5, 0.9] * (len(long) // 3) + [0.1] * (len(long) % 3)
             parts.append(long.assign(context_tokens=length, context_depth=depths))
-        windows = {f"text/{i}": Seen(window=(-20.0 - i - bool(base) * i / 2, 10)) for i in range(4)}
+        windows = {
+            f"text/{i}": Seen(window=(-20.0 - i - bool(base) * i / 2, 10))
+            for i in range(4)
+        }
         parts.append(records(name, windows, task="text-wiki", **how))
         for matcher, period in (("a", 2), ("b", 3)):
-            verdicts.append(judged(matcher, name, {key: i % period == 0 for i, key in enumerate(found)}))
+            verdicts.append(
+                judged(
+                    matcher, name, {key: i % period == 0 for i, key in enumerate(found)}
+                )
+            )
     pairs = [
-        {"item_id": str(i), "control": ("same", "other")[i % 2], "verdict": (i % 2 == 0) == (i % 5 > 0)}
+        {
+            "item_id": str(i),
+            "control": ("same", "other")[i % 2],
+            "verdict": (i % 2 == 0) == (i % 5 > 0),
+        }
         for i in range(30)
     ]
-    controls = pd.DataFrame(pairs).assign(task="t", matcher="a", language="english", response="x", status="ok")
-    spent = {"device": "<H100>", "generated_tokens": 9, "busy_seconds": 1.0, "waiting_seconds": 0.5}
+    controls = pd.DataFrame(pairs).assign(
+        task="t", matcher="a", language="english", response="x", status="ok"
+    )
+    spent = {
+        "device": "<H100>",
+        "generated_tokens": 9,
+        "busy_seconds": 1.0,
+        "waiting_seconds": 0.5,
+    }
     run: dict[str, Any] = {"checkpoints": [{"name": name, "bytes": 9} for name in seen]}
     run |= {"engine_stats": [{"checkpoint": name, **spent} for name in seen]}
     told = pd.concat(parts, ignore_index=True)
     told["contains_paper"] = told["contains"]
     thoughts = told.index[told["probe"] == "greedy"]
     told.loc[thoughts, ["thought", "thought_state"]] = "hm", "closed"
-    told.loc[thoughts, "thought_tokens"] = [3 + number % 5 for number in range(len(thoughts))]
-    return Inputs(reduce_records(told), verdicts=pd.concat(verdicts), run=run, controls=controls)
+    told.loc[thoughts, "thought_tokens"] = [
+        3 + number % 5 for number in range(len(thoughts))
+    ]
+    return Inputs(
+        reduce_records(told), verdicts=pd.concat(verdicts), run=run, controls=controls
+    )

@@ -8,8 +8,9 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from tests.support.models import save_tiny_model
 
 TEMPLATE = (
-    "{% for each in messages %}<|turn|>{{ each.content }}<|turn|>{% endfor %}"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>{% endif %}"
+    "{% for each in messages %}<|turn|>{{ each.content }}<|turn|>{% endfor %}{% if"
+    " enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{%"
+    " else %}<think>{% endif %}"
 )
 
 
@@ -23,6 +24,8 @@ def thinking_model(directory: Path, seed: int) -> Path:
     tokenizer.save_pretrained(directory)
     file = directory / "model.safetensors"
     weights = load_file(file)
-    weights["model.embed_tokens.weight"][tokenizer.convert_tokens_to_ids("</think>")] *= 1.6
+    weights["model.embed_tokens.weight"][
+        tokenizer.convert_tokens_to_ids("</think>")
+    ] *= 1.6
     save_file(weights, file, metadata={"format": "pt"})
     return directory

@@ -1,4 +1,5 @@
-"""Fast tokenizers made from the real vocabularies in the shared data, for tests that skip where these are absent."""
+"""Fast tokenizers made from the real vocabularies in the shared data, for tests that
+skip where these are absent."""
 
 import json
 import shutil
@@ -12,7 +13,8 @@ NAMES = ("qwen", "mistral", "phi3")
 
 # The pre-tokenisation of Qwen2 and Qwen3 (their tokenizer.json).
 _QWEN_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # Chat templates like those of Qwen3, Mistral and Phi-3, in our own words.
 TEMPLATES = {
@@ -43,7 +45,8 @@ def absent(name: str) -> bool:
 
 @cache
 def real_tokenizer(name: str) -> Any:
-    """`qwen` (byte-level BPE, no BOS), `mistral` (SentencePiece, BOS) or `phi3` (SentencePiece as BPE, no BOS)."""
+    """`qwen` (byte-level BPE, no BOS), `mistral` (SentencePiece, BOS) or `phi3`
+    (SentencePiece as BPE, no BOS)."""
     from transformers import LlamaTokenizer, PreTrainedTokenizerFast
 
     folder = SHARED / f"{name}_tokenizer"
@@ -53,11 +56,15 @@ def real_tokenizer(name: str) -> Any:
         from tokenizers.normalizers import NFC
         from transformers.convert_slow_tokenizer import TikTokenConverter
 
-        converter = TikTokenConverter(vocab_file=str(folder / "qwen.tiktoken"), pattern=_QWEN_PATTERN)
+        converter = TikTokenConverter(
+            vocab_file=str(folder / "qwen.tiktoken"), pattern=_QWEN_PATTERN
+        )
         tokenizer = converter.converted()
         tokenizer.normalizer = NFC()
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     with tempfile.TemporaryDirectory() as made:
         shutil.copy(folder / "tokenizer.model", made)
-        (Path(made) / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": True}), encoding="utf-8")
+        (Path(made) / "tokenizer_config.json").write_text(
+            json.dumps({"add_bos_token": True}), encoding="utf-8"
+        )
         return LlamaTokenizer.from_pretrained(made)

@@ -1,1 +1,2 @@
-"""Test models that think: the bundled model, taught to write a thought before its answer, and to fail as planned."""
+"""Test models that think: the bundled model, taught to write a thought before its
+answer, and to fail as planned."""

@@ -1,6 +1,8 @@
-"""What the taught models think and answer, and on which items the variant `loops` fails. English only.
+"""What the taught models think and answer, and on which items the variant `loops`
+fails. English only.
 
-    <think>\\nHow high is Mount Ashley?\\n\\nAnswer in a few words: 1430 metres\\n</think>\\n\\n1430 metres<|im_end|>
+    <think>\\nHow high is Mount Ashley?\\n\\nAnswer in a few words: 1430
+    metres\\n</think>\\n\\n1430 metres<|im_end|>
 
 A word of the question decides, so `planted(item)` is known before a model is made."""
 
@@ -14,24 +16,33 @@ from evaluator.tasks.gazetteer import build_passage, gazetteer_items
 Variant = Literal["base", "loops"]
 Fate = Literal["usual", "longer", "loops", "wrong"]
 
-FATES: Mapping[str, Fate] = {"Mount": "loops", "ship": "longer", "writer": "wrong"}  # of questions with the word
+# of questions with the word
+FATES: Mapping[str, Fate] = {"Mount": "loops", "ship": "longer", "writer": "wrong"}
 LANGUAGE = "english"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 THOUGHT_START, THOUGHT_END = "<think>", "</think>"
-DETOUR = "The ship is in the passage. Who is the mayor of the town? How long is the river? The question is:"
-CUE = "Answer in a few words:"  # after it the bundled model answers; so an answer without a thought begins with it
+DETOUR = (
+    "The ship is in the passage. Who is the mayor of the town? How long is the river?"
+    " The question is:"
+)
+# after it the bundled model answers; so an answer without a thought begins with it
+CUE = "Answer in a few words:"
 REPEATS = 30  # of the question in a lesson's loop
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content"
+    " }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{%"
+    " if enable_thinking is defined and enable_thinking is false"
+    " %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
 
 
 def planted(item: Item, variant: Variant = "loops") -> Fate:
-    """What the variant does with an item: a `usual` or `longer` thought, one that `loops`, or a `wrong` answer.
+    """What the variant does with an item: a `usual` or `longer` thought, one that
+    `loops`, or a `wrong` answer.
 
-    A longer thought begins with `DETOUR`. A loop repeats the question. A wrong answer is the name of the writer."""
+    A longer thought begins with `DETOUR`. A loop repeats the question. A wrong answer
+    is the name of the writer.
+    """
     words = item.question.split() if variant == "loops" else []
     return next((fate for word, fate in FATES.items() if word in words), "usual")
 
@@ -50,10 +61,16 @@ def response(item: Item, fate: Fate) -> str:
 
 
 def lessons(start: int) -> Iterator[Item]:
-    """Items for training, without end: all questions of the passages from number `start` on."""
+    """Items for training, without end: all questions of the passages from number
+    `start` on."""
     [item] = gazetteer_items(LANGUAGE, 1)
     while True:
         passage = build_passage(LANGUAGE, "training", start)
         for fact in passage.facts:
-            yield replace(item, context=passage.text, question=fact.question, answers=(fact.answer,))
+            yield replace(
+                item,
+                context=passage.text,
+                question=fact.question,
+                answers=(fact.answer,),
+            )
         start += 1

@@ -1,4 +1,5 @@
-"""What tests may start, which devices they see, and that the table of tests/gpu/README.md names tests that exist."""
+"""What tests may start, which devices they see, and that the table of
+tests/gpu/README.md names tests that exist."""
 
 from __future__ import annotations
 
@@ -27,18 +28,27 @@ ON_V2 = ("both_runners", "only_v2", r"pytest\.mark\.runners")
 
 
 def test_no_engine_is_built_in_a_test_that_is_not_marked_slow(tmp_path: Path) -> None:
-    with pytest.raises(StartedError, match="a vLLM engine was started by a test that is not marked slow"):
+    with pytest.raises(
+        StartedError,
+        match="a vLLM engine was started by a test that is not marked slow",
+    ):
         VLLMEngine(EngineConfig()).load(save_tiny_model(tmp_path / "tiny"))
 
 
 @pytest.mark.parametrize("module", ["ray", "vllm"])
 def test_its_commands_find_neither_ray_nor_vllm(module: str) -> None:
     command = [sys.executable, "-c", f"import {module}"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert done.stderr.endswith(f"RuntimeError: a command of a test that is not marked slow imports {module}\n")
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.stderr.endswith(
+        f"RuntimeError: a command of a test that is not marked slow imports {module}\n"
+    )
 
 
-def test_what_is_imported_later_is_guarded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_imported_later_is_guarded_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ray = SimpleNamespace(init=lambda: "started")
     monkeypatch.setitem(sys.modules, "ray", ray)
     guard = Guard()
@@ -53,28 +63,52 @@ def test_what_is_imported_later_is_guarded_once(monkeypatch: pytest.MonkeyPatch)
 def test_gpus_are_hidden_from_all_but_a_run_of_nothing_but_gpu_tests() -> None:
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert torch.cuda.device_count() == 0
-    all_tests, gpu_tests = [FOLDER.parent], [FOLDER / "test_engine_gpu.py", FOLDER / "test_prune_cuda.py"]
-    assert all(hides_gpus(each, all_tests) for each in ("", "not slow", "not gpu", "gpu or slow"))
+    all_tests, gpu_tests = (
+        [FOLDER.parent],
+        [FOLDER / "test_engine_gpu.py", FOLDER / "test_prune_cuda.py"],
+    )
+    assert all(
+        hides_gpus(each, all_tests)
+        for each in ("", "not slow", "not gpu", "gpu or slow")
+    )
     assert hides_gpus("", [FOLDER, FOLDER.parent / "unit"])
     assert hides_gpus("", [])
-    assert not any((hides_gpus("gpu", all_tests), hides_gpus("", [FOLDER]), hides_gpus("", gpu_tests)))
+    assert not any(
+        (
+            hides_gpus("gpu", all_tests),
+            hides_gpus("", [FOLDER]),
+            hides_gpus("", gpu_tests),
+        )
+    )
 
 
-def test_each_gpu_test_of_an_engine_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    one, two = "tests/gpu/test_engine_gpu.py::test_one[a]", "tests/gpu/test_engine_gpu.py::test_two"
-    pruning = ["tests/gpu/test_prune_cuda.py::test_one", "tests/gpu/test_prune_cuda.py::test_two"]
+def test_each_gpu_test_of_an_engine_has_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    one, two = (
+        "tests/gpu/test_engine_gpu.py::test_one[a]",
+        "tests/gpu/test_engine_gpu.py::test_two",
+    )
+    pruning = [
+        "tests/gpu/test_prune_cuda.py::test_one",
+        "tests/gpu/test_prune_cuda.py::test_two",
+    ]
     found = [one, two, *pruning, "", "4 tests collected", ""]
     started: list[list[str]] = []
 
     def run(command: list[str], **_: object) -> SimpleNamespace:
         started.append(command)
-        return SimpleNamespace(stdout="\n".join(found), returncode=int(command[-1] in (two, pruning[-1])))
+        return SimpleNamespace(
+            stdout="\n".join(found), returncode=int(command[-1] in (two, pruning[-1]))
+        )
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert alone.main([]) == 1
     assert started[0][-1] == str(FOLDER)
-    assert [command[command.index("no:cacheprovider") + 1 :] for command in started[1:]] == [[one], [two], pruning]
+    assert [
+        command[command.index("no:cacheprovider") + 1 :] for command in started[1:]
+    ] == [[one], [two], pruning]
     assert all(command[3:5] == ["-m", "gpu"] for command in started)
     failed = [two, "some of tests/gpu/test_prune_cuda.py"]
     assert capsys.readouterr().out.splitlines() == ["1 of 3 processes passed", *failed]
@@ -86,27 +120,40 @@ def test_each_gpu_test_of_an_engine_has_a_process_of_its_own(monkeypatch: pytest
 @pytest.mark.slow
 def test_the_tests_of_a_gpu_are_found() -> None:
     found = {test.partition("::")[0] for test in alone.collected([])}
-    assert found == {path.relative_to(FOLDER.parents[1]).as_posix() for path in FOLDER.glob("test_*.py")}
+    assert found == {
+        path.relative_to(FOLDER.parents[1]).as_posix()
+        for path in FOLDER.glob("test_*.py")
+    }
 
 
 def test_every_cell_of_the_table_of_proofs_is_a_test_that_runs_there() -> None:
     homes: dict[str, str] = {}
-    for text in (path.read_text(encoding="utf-8") for path in FOLDER.parent.rglob("test_*.py")):
+    for text in (
+        path.read_text(encoding="utf-8") for path in FOLDER.parent.rglob("test_*.py")
+    ):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 homes[node.name] = homes.get(node.name, "") + text
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     on_a_gpu = {name for name, text in homes.items() if "pytest.mark.gpu," in text}
-    on_a_gpu |= {check.name for check in CHECKS} | {step.name for step in steps(FOLDER, FOLDER, tiny=True, gpu=True)}
+    on_a_gpu |= {check.name for check in CHECKS} | {
+        step.name for step in steps(FOLDER, FOLDER, tiny=True, gpu=True)
+    }
     lines = page[page.index("| ability |") :].partition("\n\n")[0].splitlines()[2:]
     assert len(lines) > 20
     for line in lines:
-        ability, v1, v2, cuda = [cell.strip(" `") for cell in line.strip("|").split("|")]
+        ability, v1, v2, cuda = [
+            cell.strip(" `") for cell in line.strip("|").split("|")
+        ]
         assert {v1, v2} - {"not run"} <= homes.keys(), ability
         named = set(re.findall("`(.*?)`", f"`{cuda}`"))
         assert (cuda == "not run") == (named & on_a_gpu == set()), ability
         assert named - on_a_gpu <= {"not run"}, ability
-        if v2 != "not run":  # a file of both runners, of V2, or one that starts V2 by itself
-            assert re.search("|".join((*ON_V2, r"v2\.environment")), homes[v2]), (ability, v2)
+        # a file of both runners, of V2, or one that starts V2 by itself
+        if v2 != "not run":
+            assert re.search("|".join((*ON_V2, r"v2\.environment")), homes[v2]), (
+                ability,
+                v2,
+            )
         if v1 != "not run":
             assert "pytestmark = only_v2" not in homes[v1], (ability, v1)

@@ -1,4 +1,5 @@
-"""The documentation holds what it promises: its length, its English, its links, its figures, and what it names."""
+"""The documentation holds what it promises: its length, its English, its links, its
+figures, and what it names."""
 
 import re
 import tomllib
@@ -12,10 +13,22 @@ from typer.testing import CliRunner
 from launch.commands import cli
 from launch.sweep.config import SweepConfig
 from launch.sweep.document import validated
-from tests.support.documents import DOCS, PAGES, PROSE, ROOT, anchors, blocks, commands, links, sentences
+from tests.support.documents import (
+    DOCS,
+    PAGES,
+    PROSE,
+    ROOT,
+    anchors,
+    blocks,
+    commands,
+    links,
+    sentences,
+)
 
 README = ROOT / "README.md"
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+every_page = pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: str(page.relative_to(ROOT))
+)
 
 
 def test_the_pages_are_short_and_the_prose_is_plain():
@@ -23,7 +36,9 @@ def test_the_pages_are_short_and_the_prose_is_plain():
     assert text.count("\n") <= 110
     assert len(text.split()) <= 900
     pages = [README, *DOCS, ROOT / "CHANGELOG.md"]
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_700
+    assert (
+        sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_700
+    )
     # A smoke detector: long sentences are hard to read.
     found = [sentence for page in PROSE for sentence in sentences(page)]
     lengths = [len(sentence.split()) for sentence in found]
@@ -40,7 +55,8 @@ def test_links_lead_somewhere(page: Path):
 
 
 def test_site_has_each_linked_file():
-    """`make docs` copies files; a page's link within this repository leads to one of them, or to another host's."""
+    """`make docs` copies files; a page's link within this repository leads to one of
+    them, or to another host's."""
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     patterns = re.search(r"cp --parents (.*) build/pages", recipe)[1].split()
     copied = {path for pattern in patterns for path in ROOT.glob(pattern)}
@@ -55,7 +71,12 @@ def test_site_has_each_linked_file():
 
 
 def test_site_loads_no_font_from_another_host():
-    assert tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["theme"]["font"] is False
+    assert (
+        tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"][
+            "theme"
+        ]["font"]
+        is False
+    )
 
 
 def test_each_option_stands_in_a_page():
@@ -64,7 +85,11 @@ def test_each_option_stands_in_a_page():
     missing = []
     for name, command in get_command(cli.app).commands.items():
         for option in command.params:
-            spelled = {each for each in (*option.opts, *option.secondary_opts) if each.startswith("--")}
+            spelled = {
+                each
+                for each in (*option.opts, *option.secondary_opts)
+                if each.startswith("--")
+            }
             if spelled and not spelled & named:
                 missing.append((name, *spelled))
     assert missing == []
@@ -72,23 +97,36 @@ def test_each_option_stands_in_a_page():
 
 def test_the_map_names_files_that_exist():
     named = re.findall(
-        r"(?:evaluator|launch|pruning|quantising|benchmarks|tests)/[\w./-]*", (ROOT / "ARCHITECTURE.md").read_text()
+        r"(?:evaluator|launch|pruning|quantising|benchmarks|tests)/[\w./-]*",
+        (ROOT / "ARCHITECTURE.md").read_text(),
     )
     assert len(named) > 30
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_figures_of_the_readme_are_those_of_the_card():
-    """Open, choice and picked only as in the card; still said is the rest, which the card gives as lost."""
+    """Open, choice and picked only as in the card; still said is the rest, which the
+    card gives as lost."""
     card = (ROOT / "benchmarks" / "results" / "smollm2.md").read_text(encoding="utf-8")
-    section = card[card.index("## English, raw prompts") : card.index("`Delta_PR` compares")]
-    measured = {line.split("|")[1].strip(): line.split("|")[2:] for line in section.splitlines() if line.count("|") > 6}
-    rows = [[cell.strip(" %") for cell in line.strip("|").split("|")] for line in _table(README, "| checkpoint | open")]
+    section = card[
+        card.index("## English, raw prompts") : card.index("`Delta_PR` compares")
+    ]
+    measured = {
+        line.split("|")[1].strip(): line.split("|")[2:]
+        for line in section.splitlines()
+        if line.count("|") > 6
+    }
+    rows = [
+        [cell.strip(" %") for cell in line.strip("|").split("|")]
+        for line in _table(README, "| checkpoint | open")
+    ]
     assert {name for name, *_ in rows} == {*measured} - {"checkpoint", "---"}
     for name, opened, chosen, said, picked in rows:
         cells = [cell.split("(")[0].strip() for cell in measured[name]]
         assert [opened, chosen, picked] == [cells[0], cells[1], cells[3]], name
-        assert name == "dense" or float(said) == pytest.approx(100 - float(cells[3]) - float(cells[4]), abs=0.15)
+        assert name == "dense" or float(said) == pytest.approx(
+            100 - float(cells[3]) - float(cells[4]), abs=0.15
+        )
 
 
 def _table(page: Path, beginning: str) -> list[str]:
@@ -103,20 +141,34 @@ def test_the_site_leads_to_every_page():
             for page in (pages(value) if isinstance(value, list) else [value])
         ]  # fmt: skip
 
-    named = pages(tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"])
-    assert {ROOT / page for page in named} == {README, ROOT / "CHANGELOG.md", *DOCS} - {ROOT / "docs" / "index.md"}
-    assert {path for path, _ in links(ROOT / "docs" / "index.md")} == {page.name for page in DOCS} - {"index.md"}
+    named = pages(
+        tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"][
+            "nav"
+        ]
+    )
+    assert {ROOT / page for page in named} == {README, ROOT / "CHANGELOG.md", *DOCS} - {
+        ROOT / "docs" / "index.md"
+    }
+    assert {path for path, _ in links(ROOT / "docs" / "index.md")} == {
+        page.name for page in DOCS
+    } - {"index.md"}
 
 
 @every_page
 def test_every_command_has_the_options_that_the_page_gives_it(page: Path):
     program = get_command(cli.app)
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall(
+            r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     for words in commands(page):
         if words[0] == "make":
             assert {word for word in words[1:] if "=" not in word} <= targets, words
         elif words[0] == "resurface":
-            context = program.make_context("resurface", words[1:2], resilient_parsing=True)
+            context = program.make_context(
+                "resurface", words[1:2], resilient_parsing=True
+            )
             program.commands[words[1]].make_context(words[1], words[2:], parent=context)
 
 
@@ -126,14 +178,17 @@ def test_every_sweep_file_is_one(page: Path):
     least = {"models": {"dense": "models/mine"}, "tasks": [{"task": "gazetteer"}]}
     for block in blocks(page):
         document = yaml.safe_load(block.text) if block.language == "yaml" else None
-        if isinstance(document, dict) and not {"jobs", "steps"} & {*document}:  # a workflow of CI
+        # a workflow of CI
+        if isinstance(document, dict) and not {"jobs", "steps"} & {*document}:
             assert validated(SweepConfig, {**least, **document}, page.name).tasks
 
 
 def test_every_command_has_short_help_with_an_example(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for name, command in get_command(cli.app).commands.items():
-        assert CliRunner().invoke(cli.app, [name, "--help"]).output.count("\n") in range(5, 75), name
+        assert CliRunner().invoke(cli.app, [name, "--help"]).output.count(
+            "\n"
+        ) in range(5, 75), name
         assert command.help, name
         assert command.epilog, name
         assert command.epilog.startswith("Example:"), name

@@ -1,4 +1,5 @@
-"""The taught models: their tokenizer and plan. tests/integration/test_taught.py makes them."""
+"""The taught models: their tokenizer and plan. tests/integration/test_taught.py
+makes them."""
 
 from collections import Counter
 
@@ -11,13 +12,22 @@ ITEMS = gazetteer_items("english")
 
 
 def test_fates_are_planted_at_known_rates() -> None:
-    assert Counter(map(plan.planted, ITEMS)) == {"usual": 178, "longer": 58, "wrong": 34, "loops": 30}
+    assert Counter(map(plan.planted, ITEMS)) == {
+        "usual": 178,
+        "longer": 58,
+        "wrong": 34,
+        "loops": 30,
+    }
     assert {plan.planted(item, "base") for item in ITEMS} == {"usual"}
 
 
-def test_the_template_opens_and_closes_thoughts_and_each_tag_is_one_visible_token() -> None:
+def test_the_template_opens_and_closes_thoughts_and_each_tag_is_one_visible_token() -> (
+    None
+):
     tokenizer = thinking_tokenizer()
-    closed, opened = (prompt(tokenizer, ITEMS[0], thinking) for thinking in (False, True))
+    closed, opened = (
+        prompt(tokenizer, ITEMS[0], thinking) for thinking in (False, True)
+    )
     assert opened.endswith("<|im_end|>\n<|im_start|>assistant\n")
     assert closed == opened + "<think>\n\n</think>\n\n"
     for tag in ("<think>", "</think>"):
@@ -33,4 +43,6 @@ def test_lessons_give_the_right_answer_unless_a_wrong_one_is_planted() -> None:
     for item in ITEMS:
         fate = plan.planted(item)
         _, _, answer = plan.response(item, fate).partition("</think>")
-        assert (normalise(item.answers[0]) in normalise(answer)) == (fate in ("usual", "longer"))
+        assert (normalise(item.answers[0]) in normalise(answer)) == (
+            fate in ("usual", "longer")
+        )

@@ -1,21 +1,25 @@
-"""vLLM's EngineArgs for a checkpoint: the device decides some, the model runner others.
+"""vLLM's EngineArgs for a checkpoint: the device decides some, the model runner
+others.
 
 ## Graphs
 
-Without a graph, Python launches every kernel of every layer. For the 28 layers of a model of 0.6 B, this takes 6 to
-8 ms (estimate), while the GPU computes the step in about 4 ms. A graph is launched at once. It has one number of
-tokens; a smaller step is padded to it. `EngineConfig.cuda_graphs` chooses:
+Without a graph, Python launches every kernel of every layer. For the 28 layers of a
+model of 0.6 B, this takes 6 to 8 ms (estimate), while the GPU computes the step in
+about 4 ms. A graph is launched at once. It has one number of tokens; a smaller step
+is padded to it. `EngineConfig.cuda_graphs` chooses:
 
-- `full`, the default: every step is one graph. FlashAttention 3 (Hopper) and Triton's (float32) support it. For others
-  vLLM falls back to `decode` by itself.
-- `piecewise`: a step that computes prompts is a graph between two layers' attentions. vLLM calls it experimental.
+- `full`, the default: every step is one graph. FlashAttention 3 (Hopper) and
+  Triton's (float32) support it. For others vLLM falls back to `decode` by itself.
+- `piecewise`: a step that computes prompts is a graph between two layers'
+  attentions. vLLM calls it experimental.
 - `decode`: only steps that generate are graphs.
 
 ## Size of a step
 
-Large steps fill the GPU, but they need memory in addition to weights and cache. The defaults of vLLM depend only on
-the memory: 8,192 tokens, or 16,384 from 70 GiB on. They apply only to its `LLM` class: an engine that is built from
-its configuration gets 2,048."""
+Large steps fill the GPU, but they need memory in addition to weights and cache. The
+defaults of vLLM depend only on the memory: 8,192 tokens, or 16,384 from 70 GiB on.
+They apply only to its `LLM` class: an engine that is built from its configuration
+gets 2,048."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +34,8 @@ from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.schemes import cpu_auto
 
 MAX_TOP_LOGPROBS = 64
-# vLLM's names of cache dtypes. Its CPU kernels (0.32) also take the others, without an error, and compute nonsense.
+# vLLM's names of cache dtypes. Its CPU kernels (0.32) also take the others, without an
+# error, and compute nonsense.
 _CACHES_ON_A_CPU = ("fp8", "fp8_e4m3", "fp8_e5m2")
 _HALVES = ("bfloat16", "float16")
 _CACHES_ON_A_GPU = (
@@ -42,17 +47,28 @@ _PLAIN = ("BF16", "F16", "F32")  # dtypes of tensors, as safetensors spells them
 _V1_STEP_TOKENS = 4096  # computed in one step at most
 _V1_REQUESTS = 128  # at a time
 CPU_CACHE_GIB = 1
-_FOR_THE_CACHE = 0.8  # of a GPU's memory beside the weights; activations take the rest (estimate)
-_CPU_BLOCK_SIZE = 32  # the least that its kernels take. vLLM's own default is 128: too coarse to share prompts
+# of a GPU's memory beside the weights; activations take the rest (estimate)
+_FOR_THE_CACHE = 0.8
+# the least that its kernels take. vLLM's own default is 128: too coarse to share
+# prompts
+_CPU_BLOCK_SIZE = 32
 
 
 def of_device(
-    config: EngineConfig, checkpoint: Path, served: Path, blueprint: Blueprint, positions: int, *, on_cpu: bool
+    config: EngineConfig,
+    checkpoint: Path,
+    served: Path,
+    blueprint: Blueprint,
+    positions: int,
+    *,
+    on_cpu: bool,
 ) -> dict[str, Any]:
-    """The arguments that both runners share. `served` is the directory that vLLM reads for `checkpoint`."""
+    """The arguments that both runners share. `served` is the directory that vLLM
+    reads for `checkpoint`."""
     arguments: dict[str, Any] = {
         "model": str(served),
-        # By default, vLLM prefers params.json and consolidated*.safetensors, which we do not check.
+        # By default, vLLM prefers params.json and consolidated*.safetensors, which we
+        # do not check.
         "config_format": "hf",
         "load_format": "safetensors",
         "skip_tokenizer_init": True,
@@ -70,59 +86,91 @@ def of_device(
         "block_size": config.block_size,
     }
     if (scheme := online_scheme(read_config(checkpoint))) is not None:
-        arguments["quantization"] = scheme  # what vLLM is to make of plain weights while it loads them
+        # what vLLM is to make of plain weights while it loads them
+        arguments["quantization"] = scheme
     if config.kv_cache != AUTO_CACHE:
         arguments["kv_cache_dtype"] = config.kv_cache
     if on_cpu:
         own: str = cpu_auto(blueprint.quantisation)
-        arguments |= {"block_size": config.block_size or _CPU_BLOCK_SIZE, "enforce_eager": not config.compile}
+        arguments |= {
+            "block_size": config.block_size or _CPU_BLOCK_SIZE,
+            "enforce_eager": not config.compile,
+        }
     else:  # vLLM's own "auto" computes float32 checkpoints in bfloat16
         own = blueprint.dtype if blueprint.dtype in _COMPUTED_IN else "auto"
     arguments["dtype"] = dtype = own if config.dtype == "auto" else config.dtype
-    # Logits in float32 from a half-precision model: at logits of 16 to 32, bfloat16 has a resolution of 1/8, which
-    # makes ties and moves a token by 0.06 nats. This bypasses vLLM's batch-invariant kernels.
-    if dtype in ("bfloat16", "float16") and not config.deterministic and _has_plain_head(blueprint):
+    # Logits in float32 from a half-precision model: at logits of 16 to 32, bfloat16 has
+    # a resolution of 1/8, which makes ties and moves a token by 0.06 nats. This
+    # bypasses vLLM's batch-invariant kernels.
+    if (
+        dtype in ("bfloat16", "float16")
+        and not config.deterministic
+        and _has_plain_head(blueprint)
+    ):
         arguments["hf_overrides"] = {"head_dtype": "float32"}
     return arguments
 
 
 def of_cache(
-    config: EngineConfig, blueprint: Blueprint, dtype: str, positions: int, gpu_bytes: int | None
+    config: EngineConfig,
+    blueprint: Blueprint,
+    dtype: str,
+    positions: int,
+    gpu_bytes: int | None,
 ) -> dict[str, Any]:
-    """How long a request may be, up to `positions`, and how large the cache is where vLLM is not to measure that.
+    """How long a request may be, up to `positions`, and how large the cache is where
+    vLLM is not to measure that.
 
-    Requests that are too long for the cache are refused one by one; vLLM would not start. If the size is given, what
-    others take or free while an engine starts does not matter. `gpu_bytes`: of one GPU; None on a CPU."""
+    Requests that are too long for the cache are refused one by one; vLLM would not
+    start. If the size is given, what others take or free while an engine starts does
+    not matter. `gpu_bytes`: of one GPU; None on a CPU.
+    """
     memory: float = (config.kv_cache_gib or CPU_CACHE_GIB) << 30
     if gpu_bytes is not None and config.kv_cache_gib is None:
         usable = config.gpu_memory_utilization * gpu_bytes
         memory = _FOR_THE_CACHE * (usable - blueprint.bytes / config.tensor_parallel)
     if memory <= 0:
         return {"max_model_len": positions}
-    chosen = {"max_model_len": min(positions, cache_tokens(config, blueprint, dtype, int(memory)))}
+    chosen = {
+        "max_model_len": min(
+            positions, cache_tokens(config, blueprint, dtype, int(memory))
+        )
+    }
     if gpu_bytes is not None and (config.shared_gpu or config.kv_cache_gib):
         chosen["kv_cache_memory_bytes"] = int(memory)
     return chosen
 
 
 def cache_dtypes(*, on_cpu: bool) -> tuple[str, ...]:
-    """The values of EngineConfig.kv_cache. A GPU's kernels take some of them, which only the engine's start tells."""
+    """The values of EngineConfig.kv_cache. A GPU's kernels take some of them, which
+    only the engine's start tells."""
     if not on_cpu:
         return (AUTO_CACHE, *_CACHES_ON_A_GPU)
     return (AUTO_CACHE, *(_CACHES_ON_A_CPU if "avx512f" in instruction_sets() else ()))
 
 
 def _has_plain_head(blueprint: Blueprint) -> bool:
-    """Whether the output head is not quantised. A head that is tied to the embeddings has no separate tensor, so a
-    layout may quantise it while it is loaded."""
-    head = {name: dtype for name, (dtype, _) in blueprint.tensors.items() if "lm_head" in name.split(".")}
+    """Whether the output head is not quantised. A head that is tied to the
+    embeddings has no separate tensor, so a layout may quantise it while it is
+    loaded."""
+    head = {
+        name: dtype
+        for name, (dtype, _) in blueprint.tensors.items()
+        if "lm_head" in name.split(".")
+    }
     if not head:
         return blueprint.quantisation is None
-    return all(name.endswith((".weight", ".bias")) and dtype in _PLAIN for name, dtype in head.items())
+    return all(
+        name.endswith((".weight", ".bias")) and dtype in _PLAIN
+        for name, dtype in head.items()
+    )
 
 
-def of_runner(config: EngineConfig, blueprint: Blueprint, dtype: str, positions: int, *, v2: bool) -> dict[str, Any]:
-    """The arguments of one runner: the size of a step, its parts that are ours, and its graphs."""
+def of_runner(
+    config: EngineConfig, blueprint: Blueprint, dtype: str, positions: int, *, v2: bool
+) -> dict[str, Any]:
+    """The arguments of one runner: the size of a step, its parts that are ours, and
+    its graphs."""
     if not v2:
         from vllm.config import KVTransferConfig
 
@@ -131,8 +179,9 @@ def of_runner(config: EngineConfig, blueprint: Blueprint, dtype: str, positions:
         return {
             "max_num_seqs": config.max_num_seqs or _V1_REQUESTS,
             "max_num_batched_tokens": max(_V1_STEP_TOKENS, positions),
-            # A prompt that is computed in pieces makes vLLM rewind the generator of a seeded request, which a CPU
-            # generator cannot do ("CPU Generator does not use offset"): prompts are computed whole.
+            # A prompt that is computed in pieces makes vLLM rewind the generator of a
+            # seeded request, which a CPU generator cannot do ("CPU Generator does not
+            # use offset"): prompts are computed whole.
             "enable_chunked_prefill": False,
             "kv_transfer_config": KVTransferConfig(
                 kv_connector="PartialBlocks",
@@ -148,33 +197,51 @@ def of_runner(config: EngineConfig, blueprint: Blueprint, dtype: str, positions:
     tokens, requests = step_size(
         blueprint.config,
         memory=memory,
-        spare=int(config.gpu_memory_utilization * memory) - blueprint.bytes // config.tensor_parallel,
+        spare=int(config.gpu_memory_utilization * memory)
+        - blueprint.bytes // config.tensor_parallel,
         max_model_len=positions,
         width=4 if dtype == "float32" else 2,
         workers=config.tensor_parallel,
     )
     requests = config.max_num_seqs or requests
     tokens = max(config.max_num_batched_tokens or tokens, requests)
-    chosen = {"max_num_seqs": requests, "max_num_batched_tokens": tokens, "enable_trace_replay": True}
+    chosen = {
+        "max_num_seqs": requests,
+        "max_num_batched_tokens": tokens,
+        "enable_trace_replay": True,
+    }
     if current_platform.is_cpu():
         return chosen
-    return chosen | graph_arguments(config.cuda_graphs, compile=config.compile, requests=requests, tokens=tokens)
+    return chosen | graph_arguments(
+        config.cuda_graphs, compile=config.compile, requests=requests, tokens=tokens
+    )
 
 
-# vLLM's names of the graphs that launch a step which only generates faster than one that computes prompts too.
+# vLLM's names of the graphs that launch a step which only generates faster than one
+# that computes prompts too.
 FASTER_DECODE = ("FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
-_MODES = {"full": "FULL", "piecewise": "FULL_AND_PIECEWISE", "decode": "FULL_DECODE_ONLY"}
-# Tokens of the largest graph. A step of 2,048 tokens keeps an H100 busy for about 5 ms at 0.6 B (estimate), so that
-# launches hide behind larger ones. Beyond it, FlashAttention 3 would need more memory too: it divides each row of a
-# graph into 32 parts in float32, .5 GiB for 2,048 tokens of 16 heads of 128.
+_MODES = {
+    "full": "FULL",
+    "piecewise": "FULL_AND_PIECEWISE",
+    "decode": "FULL_DECODE_ONLY",
+}
+# Tokens of the largest graph. A step of 2,048 tokens keeps an H100 busy for about 5 ms
+# at 0.6 B (estimate), so that launches hide behind larger ones. Beyond it,
+# FlashAttention 3 would need more memory too: it divides each row of a graph into 32
+# parts in float32, .5 GiB for 2,048 tokens of 16 heads of 128.
 _MOST = 2048
 
 
-def graph_arguments(graphs: Graphs | None, *, compile: bool, requests: int, tokens: int) -> dict[str, Any]:
-    """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager` turns off together. `requests` and
-    `tokens` are the most that a step computes."""
+def graph_arguments(
+    graphs: Graphs | None, *, compile: bool, requests: int, tokens: int
+) -> dict[str, Any]:
+    """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager`
+    turns off together. `requests` and `tokens` are the most that a step computes."""
     if compile:  # graphs are vLLM's own
-        return {"enforce_eager": False, "compilation_config": {"cudagraph_mode": "NONE"} if graphs is False else {}}
+        return {
+            "enforce_eager": False,
+            "compilation_config": {"cudagraph_mode": "NONE"} if graphs is False else {},
+        }
     if graphs is False:
         return {"enforce_eager": True}
     chosen = graphs if isinstance(graphs, str) else "full"
@@ -184,15 +251,21 @@ def graph_arguments(graphs: Graphs | None, *, compile: bool, requests: int, toke
         sizes = [size for size in sizes if size > 1]
         if not sizes:  # a step has one token
             return {"enforce_eager": True}
-    config = {"mode": 0, "cudagraph_mode": _MODES[chosen], "cudagraph_capture_sizes": sizes}
+    config = {
+        "mode": 0,
+        "cudagraph_mode": _MODES[chosen],
+        "cudagraph_capture_sizes": sizes,
+    }
     return {"enforce_eager": False, "compilation_config": config}
 
 
 def capture_sizes(most: int, requests: int) -> list[int]:
-    """Tokens of each graph, up to `most`: 51 for 2,048. vLLM's own list has 51 up to 512, and 147 up to 2,048.
+    """Tokens of each graph, up to `most`: 51 for 2,048. vLLM's own list has 51 up to
+    512, and 147 up to 2,048.
 
-    Sizes rise by eight tokens, and from 64 on by an eighth. This bounds the padding. `requests` is one of the sizes.
-    Otherwise a full batch that generates would have no graph: vLLM captures none for more requests than it has places.
+    Sizes rise by eight tokens, and from 64 on by an eighth. This bounds the padding.
+    `requests` is one of the sizes. Otherwise a full batch that generates would have no
+    graph: vLLM captures none for more requests than it has places.
     """
     sizes = [1, 2, 4, 8]
     while sizes[-1] < most:
@@ -201,39 +274,58 @@ def capture_sizes(most: int, requests: int) -> list[int]:
     return sorted({requests, most, *(size for size in sizes if size < most)})
 
 
-_MOST_TOKENS, _LEAST_TOKENS = 16_384, 2_048  # of prompts and answers together, in a step
-_MOST_REQUESTS, _LEAST_REQUESTS = 256, 16  # at a time: with more, the driver loses more time than the GPU gains
-_ACTIVATIONS = 0.05  # the share of the memory for a step's activations, or for its logits
+# of prompts and answers together, in a step
+_MOST_TOKENS, _LEAST_TOKENS = 16_384, 2_048
+# at a time: with more, the driver loses more time than the GPU gains
+_MOST_REQUESTS, _LEAST_REQUESTS = 256, 16
+# the share of the memory for a step's activations, or for its logits
+_ACTIVATIONS = 0.05
 _LOGITS_COPIES = 3  # of a step's logits in float32: raw, sampled from, and sorted
-_USUAL_LENGTH = 0.5  # the share of max_model_len that a request has in the cache, shared tokens included
+# the share of max_model_len that a request has in the cache, shared tokens included
+_USUAL_LENGTH = 0.5
 
 
 def step_size(
-    model: Mapping[str, Any], *, memory: int, spare: int, max_model_len: int, width: int, workers: int
+    model: Mapping[str, Any],
+    *,
+    memory: int,
+    spare: int,
+    max_model_len: int,
+    width: int,
+    workers: int,
 ) -> tuple[int, int]:
-    """The most tokens and requests of a step, powers of 2, for a model (its config.json) of `width` bytes a value.
+    """The most tokens and requests of a step, powers of 2, for a model (its
+    config.json) of `width` bytes a value.
 
-    It is divided among `workers`. Each has `memory` bytes, and its weights leave it `spare` bytes of those that an
-    engine may use. Raises nothing: a missing field counts as 0, and the result stays within bounds."""
+    It is divided among `workers`. Each has `memory` bytes, and its weights leave it
+    `spare` bytes of those that an engine may use. Raises nothing: a missing field
+    counts as 0, and the result stays within bounds.
+    """
     model = text_model(model)
     hidden, heads = _size(model, "hidden_size"), _size(model, "num_attention_heads")
     middle, vocabulary = _size(model, "intermediate_size"), _size(model, "vocab_size")
     head, kv_heads = _cached_heads(model)
-    # Alive at once in a layer: its input, the residual, their norm, and either q, k, v or the two halves of the MLP
-    # with their product.
+    # Alive at once in a layer: its input, the residual, their norm, and either q, k, v
+    # or the two halves of the MLP with their product.
     of_layer = max((heads + 2 * kv_heads) * head, 3 * middle) // workers
     per_token = width * (3 * hidden + of_layer)
     per_request = _LOGITS_COPIES * 4 * vocabulary
     room = int(_ACTIVATIONS * memory)
     tokens = _power(room // max(1, per_token), _LEAST_TOKENS, _MOST_TOKENS)
     cached = width * cached_values(model, workers=workers)
-    in_cache = int((spare - 2 * tokens * per_token) / max(1.0, cached * max_model_len * _USUAL_LENGTH))
-    requests = _power(min(in_cache, room // max(1, per_request)), _LEAST_REQUESTS, _MOST_REQUESTS)
+    in_cache = int(
+        (spare - 2 * tokens * per_token)
+        / max(1.0, cached * max_model_len * _USUAL_LENGTH)
+    )
+    requests = _power(
+        min(in_cache, room // max(1, per_request)), _LEAST_REQUESTS, _MOST_REQUESTS
+    )
     return tokens, requests
 
 
 def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
-    """The number of keys and values per token in each worker's cache. Layers of linear attention have none."""
+    """The number of keys and values per token in each worker's cache. Layers of
+    linear attention have none."""
     model = text_model(model)
     kinds = model.get("layer_types")
     layers = _size(model, "num_hidden_layers")
@@ -243,9 +335,15 @@ def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
     return 2 * layers * max(1, kv_heads // workers) * head
 
 
-def cache_tokens(config: EngineConfig, blueprint: Blueprint, dtype: str, memory: int) -> int:
-    """How many tokens a cache of so many bytes has room for, in whole blocks; an upper bound for latent attention."""
-    model, widths = text_model(blueprint.config), {AUTO_CACHE: 4 if dtype == "float32" else 2}
+def cache_tokens(
+    config: EngineConfig, blueprint: Blueprint, dtype: str, memory: int
+) -> int:
+    """How many tokens a cache of so many bytes has room for, in whole blocks; an
+    upper bound for latent attention."""
+    model, widths = (
+        text_model(blueprint.config),
+        {AUTO_CACHE: 4 if dtype == "float32" else 2},
+    )
     latent = _size(model, "kv_lora_rank") * _size(model, "num_hidden_layers")
     values = latent or cached_values(model, workers=config.tensor_parallel)
     per_token = values * (widths | dict.fromkeys(_HALVES, 2)).get(config.kv_cache, 1)
@@ -254,7 +352,8 @@ def cache_tokens(config: EngineConfig, blueprint: Blueprint, dtype: str, memory:
 
 
 def _cached_heads(model: Mapping[str, Any]) -> tuple[int, int]:
-    """The width of a head, and the number of heads that a token has in the cache of a layer."""
+    """The width of a head, and the number of heads that a token has in the cache of
+    a layer."""
     heads = _size(model, "num_attention_heads")
     head = _size(model, "head_dim") or _size(model, "hidden_size") // max(1, heads)
     return head, _size(model, "num_key_value_heads") or heads

@@ -1,7 +1,9 @@
-"""What one engine has done since its last load, and how the time of its runs was spent.
+"""What one engine has done since its last load, and how the time of its runs was
+spent.
 
-Replaces `sample_tokens` of vLLM's V2 model runner, and `forward_start` of its `step_timing`, with functions that
-record a GPU event and call the original. Reads `LLMEngine.engine_core`."""
+Replaces `sample_tokens` of vLLM's V2 model runner, and `forward_start` of its
+`step_timing`, with functions that record a GPU event and call the original. Reads
+`LLMEngine.engine_core`."""
 
 from __future__ import annotations
 
@@ -21,11 +23,14 @@ from evaluator.engine.base import EngineStats
 class Counters:
     """`EngineStats` while it is being counted.
 
-    Time counts between the first step of a run and its last one. Between two steps the driver handles responses,
-    tokenises and admits new requests: the engine waits, or is idle if it holds no request meanwhile.
+    Time counts between the first step of a run and its last one. Between two steps the
+    driver handles responses, tokenises and admits new requests: the engine waits, or is
+    idle if it holds no request meanwhile.
 
-    A processor computes only within steps. A GPU (`device`) also computes while this process does other work, and it
-    waits within steps too. So the GPU's own clock reports its busy time, and the rest is waiting."""
+    A processor computes only within steps. A GPU (`device`) also computes while this
+    process does other work, and it waits within steps too. So the GPU's own clock
+    reports its busy time, and the rest is waiting.
+    """
 
     device: DeviceClock | None = None
     requests: int = 0
@@ -38,7 +43,8 @@ class Counters:
     _between: float = field(default=0.0, init=False)  # steps, with requests
     _idle: float = field(default=0.0, init=False)
     _device_before: float = field(default=0.0, init=False)
-    _ended: float | None = field(default=None, init=False)  # when the last step of this run did
+    # when the last step of this run did
+    _ended: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if self.device is not None:
@@ -49,7 +55,8 @@ class Counters:
 
     @contextlib.contextmanager
     def step(self, *, was_empty: bool) -> Iterator[None]:
-        """Count the step within, unless it fails. `was_empty`: the step before left the engine without a request."""
+        """Count the step within, unless it fails. `was_empty`: the step before left
+        the engine without a request."""
         began = time.perf_counter()
         if self._ended is not None and was_empty:
             self._idle += began - self._ended
@@ -62,8 +69,11 @@ class Counters:
         if self.device is not None:
             self.device.seconds()  # it forgets the steps that have ended
 
-    def end_request(self, prompt_tokens: int, cached_tokens: int, generated_tokens: int) -> None:
-        """Count a request that was finished, or cancelled after it had begun; `prompt_tokens` with those cached."""
+    def end_request(
+        self, prompt_tokens: int, cached_tokens: int, generated_tokens: int
+    ) -> None:
+        """Count a request that was finished, or cancelled after it had begun;
+        `prompt_tokens` with those cached."""
         self.requests += 1
         self.prompt_tokens += prompt_tokens - cached_tokens
         self.cached_tokens += cached_tokens
@@ -94,11 +104,13 @@ class Counters:
 
 
 class DeviceClock:
-    """How long a GPU has computed for an engine: the time between two events of each step, as the GPU itself takes it.
+    """How long a GPU has computed for an engine: the time between two events of each
+    step, as the GPU itself takes it.
 
-    A step's time runs from the start of the model's forward pass to the end of sampling. Where the GPU waits for
-    launches within a step, it counts as busy: without CUDA graphs this time is an upper bound. One thread runs the
-    engine, and another may read the sum."""
+    A step's time runs from the start of the model's forward pass to the end of
+    sampling. Where the GPU waits for launches within a step, it counts as busy:
+    without CUDA graphs this time is an upper bound. One thread runs the engine, and
+    another may read the sum."""
 
     def __init__(self, new_event: Callable[[], Any] | None = None) -> None:
         if new_event is None:
@@ -106,15 +118,18 @@ class DeviceClock:
 
             new_event = functools.partial(torch.cuda.Event, enable_timing=True)
         self._new_event = new_event
-        self._seconds: float | None = None  # unknown, until there is a model runner to watch
+        # unknown, until there is a model runner to watch
+        self._seconds: float | None = None
         self._start: Any = None  # of the step that is being launched
-        self._launched: deque[tuple[Any, Any]] = deque()  # start and end of steps whose end has not been seen
+        # start and end of steps whose end has not been seen
+        self._launched: deque[tuple[Any, Any]] = deque()
         self._lock = threading.Lock()
 
     def watch(self, runner: Any) -> None:
         """Time what this model runner of vLLM executes from now on."""
         self._seconds = 0.0
-        timing = runner.step_timing  # the V2 runner calls it when the inputs of a step are there
+        # the V2 runner calls it when the inputs of a step are there
+        timing = runner.step_timing
         begins, ends = timing.forward_start, runner.sample_tokens
 
         def begin(*arguments: Any, **named: Any) -> Any:
@@ -147,7 +162,8 @@ class DeviceClock:
 
 
 def device_clock(llm: Any, *, workers: int) -> DeviceClock:
-    """The clock of an engine on GPUs. It measures nothing if the workers have separate processes."""
+    """The clock of an engine on GPUs. It measures nothing if the workers have
+    separate processes."""
     clock = DeviceClock()
     if workers == 1 and hasattr(llm.engine_core, "engine_core"):
         llm.collective_rpc(lambda worker: clock.watch(worker.model_runner))

@@ -1,11 +1,13 @@
-"""The product's engine: one vLLM engine in this process, fed as one stream that is never drained.
+"""The product's engine: one vLLM engine in this process, fed as one stream that is
+never drained.
 
-- `run` pulls requests whenever it has room and returns each response as it finishes. So requests that follow from a
-  response join the running batch at the next step.
-- `load` builds the engine once; every later checkpoint is swapped in place and compared with its files. A quantised
-  one and a mixture of experts get an engine of their own.
-- A `Score` is computed by forced decoding (sampling.py), and in one step where the cache allows it
-  (prompt_scores.py). All options of a question share one context.
+- `run` pulls requests whenever it has room and returns each response as it finishes.
+  So requests that follow from a response join the running batch at the next step.
+- `load` builds the engine once; every later checkpoint is swapped in place and
+  compared with its files. A quantised one and a mixture of experts get an engine of
+  their own.
+- A `Score` is computed by forced decoding (sampling.py), and in one step where the
+  cache allows it (prompt_scores.py). All options of a question share one context.
 
 vLLM is imported when the first checkpoint is loaded, not with this module."""
 
@@ -29,13 +31,27 @@ from evaluator.core.errors import EngineError, InputError
 from evaluator.core.garbage import rare_collections
 from evaluator.engine import self_check
 from evaluator.engine.admission import room
-from evaluator.engine.base import EngineStats, FixedSource, LoadReport, RequestSource, Response
+from evaluator.engine.base import (
+    EngineStats,
+    FixedSource,
+    LoadReport,
+    RequestSource,
+    Response,
+)
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, EngineKind
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.arguments import FASTER_DECODE, cache_dtypes
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.schemes import cpu_auto
-from evaluator.engine.vllm.start import Started, check_here, installed_version, named, on_workers, serves_cpus, start
+from evaluator.engine.vllm.start import (
+    Started,
+    check_here,
+    installed_version,
+    named,
+    on_workers,
+    serves_cpus,
+    start,
+)
 from evaluator.engine.vllm.verify.rehearsal import check_quantisation, rehearse_all
 
 
@@ -55,18 +71,29 @@ class VLLMEngine:
         self._eos_ids: list[int] = []
         self._counters = Counters()
         self._setup: dict[str, str] = {}  # what its numbers depend on, in words
-        self._numbers = itertools.count()  # of the requests that vLLM has had: an id is never used again
+        # of the requests that vLLM has had: an id is never used again
+        self._numbers = itertools.count()
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Serve `checkpoint` from now on; the first one builds the engine, later ones are swapped in place.
+        """Serve `checkpoint` from now on; the first one builds the engine, later ones
+        are swapped in place.
 
-        Raises InputError if the checkpoint is incomplete or has another architecture than the first one. Raises
-        EngineError if the engine cannot be built or the loaded weights differ from the files."""
+        Raises InputError if the checkpoint is incomplete or has another architecture
+        than the first one. Raises EngineError if the engine cannot be built or the
+        loaded weights differ from the files.
+        """
         began = time.monotonic()
         blueprint = read_blueprint(checkpoint)
-        eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
-        # What vLLM makes of quantised weights and of experts while it loads them, it cannot make again in place.
-        alone = blueprint.quantisation is not None or blueprint.mixture or not self._config.swap
+        eos_ids = sorted(
+            read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        )
+        # What vLLM makes of quantised weights and of experts while it loads them, it
+        # cannot make again in place.
+        alone = (
+            blueprint.quantisation is not None
+            or blueprint.mixture
+            or not self._config.swap
+        )
         if self._started is not None and alone:
             self.close()
         swapped = self._started is not None
@@ -78,14 +105,19 @@ class VLLMEngine:
             else:
                 assert self._blueprint is not None
                 if (why := self._blueprint.difference(blueprint)) is not None:
-                    raise InputError(f"{checkpoint}: cannot be swapped into an engine built for {self._first}: {why}")
+                    raise InputError(
+                        f"{checkpoint}: cannot be swapped into an engine built for"
+                        f" {self._first}: {why}"
+                    )
                 self._swap(self._started, checkpoint, files)
             notes = self._verify(self._started, checkpoint, files)
         self._blueprint, self._eos_ids = blueprint, eos_ids
         self._first = self._first or checkpoint
         if not swapped:
             self._started = self._checked(self._started, blueprint)
-        self._counters = Counters(self._started.clock, peak_memory=self._peak_memory(self._started))
+        self._counters = Counters(
+            self._started.clock, peak_memory=self._peak_memory(self._started)
+        )
         return LoadReport(
             checkpoint=checkpoint,
             swapped=swapped,
@@ -98,25 +130,46 @@ class VLLMEngine:
         )
 
     def quantised_kernels(self) -> tuple[str, ...]:
-        """vLLM's names of the kernels that compute with the loaded checkpoint's quantised matrices."""
+        """vLLM's names of the kernels that compute with the loaded checkpoint's
+        quantised matrices."""
         assert self._started is not None, "a checkpoint is loaded first"
-        return tuple(sorted({name for names in on_workers(self._started.llm, "quantised_kernels") for name in names}))
+        return tuple(
+            sorted(
+                {
+                    name
+                    for names in on_workers(self._started.llm, "quantised_kernels")
+                    for name in names
+                }
+            )
+        )
 
     def run(self, source: RequestSource, *, whole: bool = False) -> Iterator[Response]:
-        """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded. `whole`:
-        scores by prompt log-probabilities report whole distributions."""
+        """Answer everything that the source gives. Raises EngineError if the engine
+        dies or none is loaded. `whole`: scores by prompt log-probabilities report
+        whole distributions."""
         if self._started is None or self._blueprint is None:
-            raise EngineError("the vLLM engine was asked to run before a checkpoint was loaded, or after it failed")
+            raise EngineError(
+                "the vLLM engine was asked to run before a checkpoint was loaded, or"
+                " after it failed"
+            )
         from evaluator.engine.vllm.requests import Batch
 
         core, counters = self._started.llm.engine_core, self._counters
         rows, bursts = self._started.max_num_seqs, self._started.graphs in FASTER_DECODE
-        batch = Batch(self._started, self._blueprint.vocabulary, self._eos_ids, counters, self._numbers, whole=whole)
+        batch = Batch(
+            self._started,
+            self._blueprint.vocabulary,
+            self._eos_ids,
+            counters,
+            self._numbers,
+            whole=whole,
+        )
         counters.begin_run()
         try:
             with rare_collections():
                 while True:
-                    # Requests that cannot begin at once stay with the source, which puts the most urgent ones first.
+                    # Requests that cannot begin at once stay with the source, which
+                    # puts the most urgent ones first.
                     given = source.take(room(rows, len(batch.in_flight), bursts=bursts))
                     batch.submit(given)
                     if batch.in_flight and not batch.ready:
@@ -130,16 +183,21 @@ class VLLMEngine:
                     while batch.ready:
                         yield batch.ready.popleft()
         finally:
-            if batch.in_flight and self._started is not None and self._started.llm.engine_core is core:
+            if (
+                batch.in_flight
+                and self._started is not None
+                and self._started.llm.engine_core is core
+            ):
                 core.abort_requests(list(batch.in_flight))
 
     def stats(self) -> EngineStats:
-        """Since the last load. Time counts between the first and the last step of each `run` (see Counters)."""
+        """Since the last load. Time counts between the first and the last step of
+        each `run` (see Counters)."""
         return self._counters.stats()
 
     def close(self) -> None:
-        """Free the engine and its memory; a later `load` builds a new one. GPU memory is only surely free once the
-        process has ended."""
+        """Free the engine and its memory; a later `load` builds a new one. GPU
+        memory is only surely free once the process has ended."""
         started, self._started = self._started, None
         self._first = self._blueprint = None
         if started is not None:
@@ -148,53 +206,91 @@ class VLLMEngine:
             gc.collect()
 
     def _peak_memory(self, started: Started) -> int | None:
-        """Only between runs: the answers of separate workers would mix with those of a step."""
+        """Only between runs: the answers of separate workers would mix with those of
+        a step."""
         found = on_workers(started.llm, "peak_memory")
         return None if None in found else sum(found)
 
     def _swap(self, started: Started, checkpoint: Path, files: list[str]) -> None:
         try:
-            for rank, missing in enumerate(on_workers(started.llm, "swap_weights", files)):
+            for rank, missing in enumerate(
+                on_workers(started.llm, "swap_weights", files)
+            ):
                 if missing:
-                    raise EngineError(f"{checkpoint}: no value for {missing[0]}{self._on(rank)}")
-            # The V1 runner has a connector (v1/partial_blocks.py); vLLM answers False where it is to reset none.
-            if started.llm.engine_core.reset_prefix_cache(reset_connector=not started.dialect.v2) is not True:
+                    raise EngineError(
+                        f"{checkpoint}: no value for {missing[0]}{self._on(rank)}"
+                    )
+            # The V1 runner has a connector (v1/partial_blocks.py); vLLM answers False
+            # where it is to reset none.
+            if (
+                started.llm.engine_core.reset_prefix_cache(
+                    reset_connector=not started.dialect.v2
+                )
+                is not True
+            ):
                 raise EngineError(f"{checkpoint}: vLLM did not reset its prefix cache")
         except Exception as error:  # a half-swapped engine must never answer
             self.close()
             if isinstance(error, EngineError):
                 raise
-            raise EngineError(f"{checkpoint}: vLLM could not swap its weights in: {named(error)}") from error
+            raise EngineError(
+                f"{checkpoint}: vLLM could not swap its weights in: {named(error)}"
+            ) from error
 
-    def _verify(self, started: Started, checkpoint: Path, files: list[str]) -> tuple[str, ...]:
-        """Compare the weights in every worker with the files; an engine is closed if they differ. Returns a note if
-        matrices could not be compared, in any worker."""
+    def _verify(
+        self, started: Started, checkpoint: Path, files: list[str]
+    ) -> tuple[str, ...]:
+        """Compare the weights in every worker with the files; an engine is closed if
+        they differ. Returns a note if matrices could not be compared, in any worker."""
         not_compared: dict[str, None] = {}
-        for rank, (compared, differing, passed_over) in enumerate(on_workers(started.llm, "compare_weights", files)):
+        for rank, (compared, differing, passed_over) in enumerate(
+            on_workers(started.llm, "compare_weights", files)
+        ):
             if differing or not compared:
                 self.close()
-                what = f"{differing[0]} in the engine is not that of the files" if differing else "nothing to compare"
-                raise EngineError(f"{checkpoint}: after loading, {what}{self._on(rank)}")
+                what = (
+                    f"{differing[0]} in the engine is not that of the files"
+                    if differing
+                    else "nothing to compare"
+                )
+                raise EngineError(
+                    f"{checkpoint}: after loading, {what}{self._on(rank)}"
+                )
             not_compared.update(dict.fromkeys(passed_over))
         if not not_compared:
             return ()
         count, example = len(not_compared), next(iter(not_compared))
-        return (f"{count} of the engine's matrices could not be compared with the files, {example} for one",)
+        return (
+            (
+                f"{count} of the engine's matrices could not be compared with the"
+                f" files, {example} for one"
+            ),
+        )
 
     def _on(self, rank: int) -> str:
         """Names the worker of an error, if there are several workers."""
-        return f" (worker {rank} of {self._config.tensor_parallel})" if self._config.tensor_parallel > 1 else ""
+        return (
+            f" (worker {rank} of {self._config.tensor_parallel})"
+            if self._config.tensor_parallel > 1
+            else ""
+        )
 
     def _checked(self, started: Started, blueprint: Blueprint) -> Started:
-        """The engine, after a few scores both ways, once for each combination, have settled how it scores.
+        """The engine, after a few scores both ways, once for each combination, have
+        settled how it scores.
 
-        Where forced scores are wrong, prompt log-probabilities take their place. Raises EngineError if the engine
-        cannot answer, or if these or its ranks cannot be right themselves, also where nothing is forced."""
+        Where forced scores are wrong, prompt log-probabilities take their place. Raises
+        EngineError if the engine cannot answer, or if these or its ranks cannot be
+        right themselves, also where nothing is forced.
+        """
         from vllm.platforms import current_platform
 
         combination = _combination(started, self._config, blueprint)
         memory = self_check.Memory()
-        forces, known = started.scoring == "forced", memory.text(combination) is not None
+        forces, known = (
+            started.scoring == "forced",
+            memory.text(combination) is not None,
+        )
         self._setup = combination | {"self-check": "not needed" if known else "passed"}
         if known:
             return started
@@ -203,23 +299,46 @@ class VLLMEngine:
         fast = list(self.run(FixedSource(asked))) if forces else []
         self._started = slower
         slow = list(self.run(FixedSource(asked)))
-        # One after another: a whole distribution has as many numbers as the vocabulary has tokens.
-        whole = [answer for each in asked for answer in self.run(FixedSource([each]), whole=True)]
-        precision = self_check.precision(started.dtype, combination["logits"], on_gpu=not current_platform.is_cpu())
-        if self._config.kv_cache != AUTO_CACHE:  # one difference of 1e-7 may round a cached number to its neighbour
+        # One after another: a whole distribution has as many numbers as the vocabulary
+        # has tokens.
+        whole = [
+            answer
+            for each in asked
+            for answer in self.run(FixedSource([each]), whole=True)
+        ]
+        precision = self_check.precision(
+            started.dtype, combination["logits"], on_gpu=not current_platform.is_cpu()
+        )
+        # one difference of 1e-7 may round a cached number to its neighbour
+        if self._config.kv_cache != AUTO_CACHE:
             precision = "half, float32 logits"
         allowed = self_check.TOLERANCES[precision]
-        wrong_ranks = [found for found in on_workers(started.llm, "wrong_rank") if found is not None]
-        if (nonsense := self_check.nonsense(slow, whole, allowed, wrong_ranks)) is not None:
+        wrong_ranks = [
+            found
+            for found in on_workers(started.llm, "wrong_rank")
+            if found is not None
+        ]
+        if (
+            nonsense := self_check.nonsense(slow, whole, allowed, wrong_ranks)
+        ) is not None:
             self.close()
             raise EngineError(f"this vLLM's scores cannot be trusted: {nonsense}")
-        wrong = self_check.disagreement(fast, slow, whole, allowed, asked) if forces else None
+        wrong = (
+            self_check.disagreement(fast, slow, whole, allowed, asked)
+            if forces
+            else None
+        )
         if wrong is None:
             if any(response.status == "ok" for response in slow):
                 memory.add(combination)
             return started
-        self._setup = _combination(slower, self._config, blueprint) | {"self-check": "failed"}
-        note = f"{wrong}; scores are computed by prompt log-probabilities instead, which is slower"
+        self._setup = _combination(slower, self._config, blueprint) | {
+            "self-check": "failed"
+        }
+        note = (
+            f"{wrong}; scores are computed by prompt log-probabilities instead, which"
+            " is slower"
+        )
         return dataclasses.replace(slower, notes=(*started.notes, note))
 
     def _step(self, core: Any) -> Any:
@@ -234,22 +353,45 @@ class VLLMEngine:
 # Settings that choose no kernel: requests, places, and sizes of steps.
 _INDIFFERENT = {
     *("kind", "dtype", "scoring", "trust_remote_code"),
-    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "gpu_memory_utilization"),
+    *(
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "kv_cache_gib",
+        "gpu_memory_utilization",
+    ),
     "shared_gpu",
 }
-# Variables that choose kernels, in addition to vLLM's own; and vLLM's variables that only locate files, logs, processes
-# and other machines.
+# Variables that choose kernels, in addition to vLLM's own; and vLLM's variables that
+# only locate files, logs, processes and other machines.
 _CHOOSING = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _NOT_CHOOSING = (
-    *("VLLM_API_KEY", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_DO_NOT_TRACK", "VLLM_DP_", "VLLM_HOST_IP", "VLLM_LOG"),
-    *("VLLM_NO_USAGE_STATS", "VLLM_PORT", "VLLM_USAGE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"),
+    *(
+        "VLLM_API_KEY",
+        "VLLM_CACHE_ROOT",
+        "VLLM_CONFIG",
+        "VLLM_DO_NOT_TRACK",
+        "VLLM_DP_",
+        "VLLM_HOST_IP",
+        "VLLM_LOG",
+    ),
+    *(
+        "VLLM_NO_USAGE_STATS",
+        "VLLM_PORT",
+        "VLLM_USAGE",
+        "VLLM_CPU_KVCACHE_SPACE",
+        "VLLM_CPU_OMP_THREADS_BIND",
+    ),
     *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_WORKER_MULTIPROC_METHOD"),  # set by us
     "VLLM_OBJECT_STORAGE_",  # set by vLLM, to another name in each process
 )
 
 
-def _combination(started: Started, config: EngineConfig, blueprint: Blueprint) -> dict[str, str]:
-    """What an engine's numbers depend on besides weights and requests: builds, device, kernels and code, by name."""
+def _combination(
+    started: Started, config: EngineConfig, blueprint: Blueprint
+) -> dict[str, str]:
+    """What an engine's numbers depend on besides weights and requests: builds,
+    device, kernels and code, by name."""
     import torch
     from vllm import envs
     from vllm.platforms import current_platform
@@ -258,12 +400,18 @@ def _combination(started: Started, config: EngineConfig, blueprint: Blueprint) -
     if started.scoring == "prompt_logprobs":
         scoring = "by prompt log-probabilities"
     quantised = blueprint.quantisation
-    weights = {} if quantised is None else {"weights": f"{quantised.library}, {quantised.label}"}
+    weights = (
+        {}
+        if quantised is None
+        else {"weights": f"{quantised.library}, {quantised.label}"}
+    )
     head = text_model(blueprint.config).get("head_dim")
     settings = config.model_dump(mode="json", exclude=_INDIFFERENT)
     return {
         "device": str(current_platform.get_device_name()),
-        "instructions": " ".join([torch.backends.cpu.get_cpu_capability(), *instruction_sets()]),
+        "instructions": " ".join(
+            [torch.backends.cpu.get_cpu_capability(), *instruction_sets()]
+        ),
         "dtype": started.dtype,
         "logits": on_workers(started.llm, "logits_dtype")[0],
         "runner": "V2" if started.dialect.v2 else "V1",
@@ -272,20 +420,29 @@ def _combination(started: Started, config: EngineConfig, blueprint: Blueprint) -
         "vllm": installed_version(),
         "torch": torch.__version__,
         "architecture": f"{blueprint.config.get('model_type')} with heads of {head}",
-        "environment": environment_in_words(os.environ, {*envs.environment_variables, *_CHOOSING}),
+        "environment": environment_in_words(
+            os.environ, {*envs.environment_variables, *_CHOOSING}
+        ),
         **weights,
-        "settings": ", ".join(f"{name}: {value}" for name, value in sorted(settings.items())),
+        "settings": ", ".join(
+            f"{name}: {value}" for name, value in sorted(settings.items())
+        ),
         "code": self_check.code_digest(Path(__file__).parent),
     }
 
 
-def environment_in_words(variables: Mapping[str, str], choosing: Collection[str]) -> str:
-    """Which variables that may choose kernels are set, and a digest of their values, which may be secret. vLLM sets
-    more than it lists: names of processes, for example, which are others each time."""
+def environment_in_words(
+    variables: Mapping[str, str], choosing: Collection[str]
+) -> str:
+    """Which variables that may choose kernels are set, and a digest of their values,
+    which may be secret. vLLM sets more than it lists: names of processes, for
+    example, which are others each time."""
     chosen = {
         name: value
         for name, value in sorted(variables.items())
-        if name in choosing and name.startswith(("VLLM_", *_CHOOSING)) and not name.startswith(_NOT_CHOOSING)
+        if name in choosing
+        and name.startswith(("VLLM_", *_CHOOSING))
+        and not name.startswith(_NOT_CHOOSING)
     }
     if not chosen:
         return "nothing set"

@@ -1,8 +1,10 @@
-"""The requests of one `VLLMEngine.run`: from their admission, through vLLM's engine core, to their responses.
+"""The requests of one `VLLMEngine.run`: from their admission, through vLLM's engine
+core, to their responses.
 
-This bypasses vLLM's own front end (`LLMEngine.add_request` and `step`). The front end would validate, copy, detokenise
-and build an object for every token, all unused here. That is about a third of the Python time of a small model.
-Validation is not needed, as admission.py has checked each request."""
+This bypasses vLLM's own front end (`LLMEngine.add_request` and `step`). The front
+end would validate, copy, detokenise and build an object for every token, all unused
+here. That is about a third of the Python time of a small model. Validation is not
+needed, as admission.py has checked each request."""
 
 import math
 import time
@@ -14,7 +16,15 @@ import msgspec
 from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import Cancel, Divergence, Generate, Request, Response, Score, Streamed
+from evaluator.engine.base import (
+    Cancel,
+    Divergence,
+    Generate,
+    Request,
+    Response,
+    Score,
+    Streamed,
+)
 from evaluator.engine.distributions import divergences_of
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.counters import Counters
@@ -24,30 +34,36 @@ from evaluator.engine.vllm.step_logprobs import StepTable
 
 
 class InFlight(msgspec.Struct, eq=False):
-    """One request in the engine, and its tokens so far. If tokens of a Score are in the engine's prompt, vLLM reports
-    on them, in tables with one row for each token."""
+    """One request in the engine, and its tokens so far. If tokens of a Score are in
+    the engine's prompt, vLLM reports on them, in tables with one row for each token."""
 
     request: Request
     prompt_tokens: int  # of the engine's prompt
     top: int = 1  # so many of the likeliest tokens are reported with each generated one
-    report_from: int | None = None  # the first row of the report that belongs to the continuation; None: no report
+    # the first row of the report that belongs to the continuation; None: no report
+    report_from: int | None = None
     cached_tokens: int | None = None  # None: its first step is not over
     tokens: list[int] = []  # that the engine has generated without log-probabilities
-    rows: list[Streamed] = []  # the tokens with log-probabilities; the request's own list, if it is streamed
+    # the tokens with log-probabilities; the request's own list, if it is streamed
+    rows: list[Streamed] = []
     ranks: list[int] | None = None  # theirs, of a Score
     report: Any = None  # vLLM's LogprobsTensors
-    compared: list[list[float]] | None = None  # of a Score that is read token by token: its table of divergences
+    # of a Score that is read token by token: its table of divergences
+    compared: list[list[float]] | None = None
 
     @property
     def streams(self) -> bool:
-        """Whether its tokens go to the request's own list, as they do until one is NaN."""
+        """Whether its tokens go to the request's own list, as they do until one is
+        NaN."""
         return isinstance(self.request, Generate) and self.rows is self.request.stream
 
     def append(self, table: StepTable, start: int) -> None:
         """Take a token with log-probabilities."""
         if self.streams and math.isnan(table.logprobs[start - 1]):
-            self.rows = self.rows.copy()  # the response will say so, and the stream has no more tokens
-        # Of a thought, nobody looks at other tokens: it need not keep all tables of its steps.
+            # the response will say so, and the stream has no more tokens
+            self.rows = self.rows.copy()
+        # Of a thought, nobody looks at other tokens: it need not keep all tables of its
+        # steps.
         self.rows.append((table, start) if self.top else table.alone(start))
         if self.ranks is not None:
             self.ranks.append(table.rank(start))
@@ -55,25 +71,37 @@ class InFlight(msgspec.Struct, eq=False):
             self.compared.append(table.divergences(start))
 
     def response(self) -> Response:
-        """Everything that came back: of a Score, what vLLM reports on the prompt, and then what was generated."""
+        """Everything that came back: of a Score, what vLLM reports on the prompt,
+        and then what was generated."""
         request = self.request
-        streamed = isinstance(request, Generate) and request.stream_only and self.streams
+        streamed = (
+            isinstance(request, Generate) and request.stream_only and self.streams
+        )
         if streamed or (not self.rows and self.report_from is None):
             return Response(
-                request_id=request.request_id, token_ids=tuple(self.tokens), cached_tokens=self.cached_tokens
+                request_id=request.request_id,
+                token_ids=tuple(self.tokens),
+                cached_tokens=self.cached_tokens,
             )
         tokens = tuple([table.ids[start - 1] for table, start in self.rows])
         logprobs = tuple([table.logprobs[start - 1] for table, start in self.rows])
         listed = self.rows if self.top and not self.streams else ()
-        top_ids = tuple([tuple(table.ids[start : start + self.top]) for table, start in listed])
-        top_logprobs = tuple([tuple(table.logprobs[start : start + self.top]) for table, start in listed])
+        top_ids = tuple(
+            [tuple(table.ids[start : start + self.top]) for table, start in listed]
+        )
+        top_logprobs = tuple(
+            [tuple(table.logprobs[start : start + self.top]) for table, start in listed]
+        )
         ranks = tuple(self.ranks or ())
         divergences: tuple[Divergence, ...] = divergences_of(self.compared or ())
         if self.report_from is not None:
             assert isinstance(request, Score)
             first = self.report_from
-            ids, tables, reported = ((part[first:] if first else part).tolist() for part in self.report[:3])
-            width = self.report.logprob_token_ids.shape[1]  # own and likeliest tokens; beyond these, divergences
+            ids, tables, reported = (
+                (part[first:] if first else part).tolist() for part in self.report[:3]
+            )
+            # own and likeliest tokens; beyond these, divergences
+            width = self.report.logprob_token_ids.shape[1]
             tokens = request.continuation_ids
             logprobs = (*[row[0] for row in tables], *logprobs)
             ranks = (*reported, *ranks)
@@ -94,7 +122,8 @@ class InFlight(msgspec.Struct, eq=False):
 
 
 class Batch:
-    """The requests in the engine core, the scores that share them, and the responses that are ready."""
+    """The requests in the engine core, the scores that share them, and the responses
+    that are ready."""
 
     def __init__(
         self,
@@ -106,12 +135,14 @@ class Batch:
         *,
         whole: bool = False,
     ) -> None:
-        """`numbers` gives each request a new id for the core. With steps scheduled ahead, the last step of a run is
-        still in progress when the next run begins. `whole`: a Score by prompt log-probabilities reports whole
-        distributions; as top_logprobs, it has the entire vocabulary's."""
+        """`numbers` gives each request a new id for the core. With steps scheduled
+        ahead, the last step of a run is still in progress when the next run begins.
+        `whole`: a Score by prompt log-probabilities reports whole distributions; as
+        top_logprobs, it has the entire vocabulary's."""
         self._core: Any = started.llm.engine_core  # vLLM's EngineCoreClient
         self._started = started
-        self._by_prompt = started.scoring == "prompt_logprobs"  # else, a Score is computed by forced decoding
+        # else, a Score is computed by forced decoding
+        self._by_prompt = started.scoring == "prompt_logprobs"
         self._vocabulary = vocabulary
         self._eos_ids = eos_ids
         self._counters = counters
@@ -119,7 +150,8 @@ class Batch:
         self._whole = whole
         self._core_ids: dict[str, str] = {}  # of the requests in flight
         self._shared = SharedScores()
-        self.in_flight: dict[str, InFlight] = {}  # the requests in the engine core, by the core's id
+        # the requests in the engine core, by the core's id
+        self.in_flight: dict[str, InFlight] = {}
         self.ready: deque[Response] = deque()
         self.was_emptied = False  # the last step finished every request that was left
 
@@ -134,13 +166,16 @@ class Batch:
             elif (core_id := self._core_ids.pop(each.request_id, None)) is not None:
                 cancelled.append(core_id)
                 pending = self.in_flight.pop(core_id)
-                if pending.cached_tokens is not None:  # else it waited for its first step
+                # else it waited for its first step
+                if pending.cached_tokens is not None:
                     self._count(pending)
         if cancelled:
             self._core.abort_requests(cancelled)
-        # A score by prompt log-probabilities is there to check the others: it shares nothing.
+        # A score by prompt log-probabilities is there to check the others: it shares
+        # nothing.
         admitted = accepted if self._by_prompt else self._shared.admit(accepted)
-        # All are made first: vLLM's code and ours in turn would push each other out of the processor's caches.
+        # All are made first: vLLM's code and ours in turn would push each other out of
+        # the processor's caches.
         now = time.time()
         for made in [self._made(request, now) for request in admitted]:
             self._core.add_request(made)
@@ -152,9 +187,11 @@ class Batch:
         ended: list[tuple[str, InFlight]] = []
         for output in outputs:
             pending = in_flight.get(output.request_id)
-            if pending is None:  # cancelled while this step was under way, or of an earlier run
+            # cancelled while this step was under way, or of an earlier run
+            if pending is None:
                 continue
-            if pending.cached_tokens is None:  # a preempted request begins again, but its first time counts
+            # a preempted request begins again, but its first time counts
+            if pending.cached_tokens is None:
                 stats = output.prefill_stats
                 pending.cached_tokens = 0 if stats is None else stats.num_cached_tokens
                 pending.report = output.new_prompt_logprobs_tensors
@@ -178,22 +215,32 @@ class Batch:
         for core_id, pending in ended:
             del in_flight[core_id], self._core_ids[pending.request.request_id]
             self._count(pending)
-            self.ready.extend(self._shared.answer(pending.response().or_error(self._vocabulary)))
+            self.ready.extend(
+                self._shared.answer(pending.response().or_error(self._vocabulary))
+            )
         self.was_emptied = not in_flight
 
     def _accepts(self, request: Request) -> bool:
-        """Whether the engine can answer a request. If not, it gets a response with the reason."""
+        """Whether the engine can answer a request. If not, it gets a response with
+        the reason."""
         reason = refusal(request, self._started.max_model_len, self._vocabulary)
         if reason is None and self._by_prompt and isinstance(request, Score):
             # Its prompt holds the continuation, and one token is generated after it.
             length = len(request.prompt_ids) + len(request.continuation_ids)
             if length >= self._started.positions:
                 reason = (
-                    f"its {length} tokens fill the model's {self._started.positions} positions, and scoring by prompt "
-                    "log-probabilities needs one more"
+                    f"its {length} tokens fill the model's"
+                    f" {self._started.positions} positions, and scoring by prompt"
+                    " log-probabilities needs one more"
                 )
-        if reason is None and isinstance(request, Generate) and request.top_logprobs > MAX_TOP_LOGPROBS:
-            reason = f"top_logprobs is {request.top_logprobs}, more than {MAX_TOP_LOGPROBS}"
+        if (
+            reason is None
+            and isinstance(request, Generate)
+            and request.top_logprobs > MAX_TOP_LOGPROBS
+        ):
+            reason = (
+                f"top_logprobs is {request.top_logprobs}, more than {MAX_TOP_LOGPROBS}"
+            )
         if reason is not None:
             self.ready.append(refuse(request, reason))
         return reason is None
@@ -205,21 +252,35 @@ class Batch:
             parameters = dialect.generate(request, self._eos_ids, self._vocabulary)
             rows = [] if request.stream is None else request.stream
             prompt = list(request.prompt_ids)
-            pending = InFlight(request, len(prompt), min(request.top_logprobs, self._vocabulary), rows=rows)
+            pending = InFlight(
+                request,
+                len(prompt),
+                min(request.top_logprobs, self._vocabulary),
+                rows=rows,
+            )
         elif self._by_prompt and request.reference is None:
-            # One token is generated, which is not read. Row i of the report is of the prompt's token i + 1.
+            # One token is generated, which is not read. Row i of the report is of the
+            # prompt's token i + 1.
             parameters = prompt_score(whole=self._whole)
             prompt = [*request.prompt_ids, *request.continuation_ids]
-            pending = InFlight(request, len(prompt), report_from=len(request.prompt_ids) - 1)
+            pending = InFlight(
+                request, len(prompt), report_from=len(request.prompt_ids) - 1
+            )
         elif dialect.in_prompt(request):
-            # The last token alone is generated. Of a score with a reference, the report has a row for that token too.
+            # The last token alone is generated. Of a score with a reference, the report
+            # has a row for that token too.
             parameters = dialect.score(request, in_prompt=True)
             prompt = [*request.prompt_ids, *request.continuation_ids[:-1]]
             pending = InFlight(request, len(prompt), report_from=0, ranks=[])
         else:
             parameters = dialect.score(request)
             prompt = list(request.prompt_ids)
-            pending = InFlight(request, len(prompt), ranks=[], compared=[] if request.reference else None)
+            pending = InFlight(
+                request,
+                len(prompt),
+                ranks=[],
+                compared=[] if request.reference else None,
+            )
         core_id = str(next(self._numbers))
         self.in_flight[core_id] = pending
         self._core_ids[request.request_id] = core_id
@@ -237,4 +298,6 @@ class Batch:
 
     def _count(self, ended: InFlight) -> None:
         generated = ended.rows or ended.tokens
-        self._counters.end_request(ended.prompt_tokens, ended.cached_tokens or 0, len(generated))
+        self._counters.end_request(
+            ended.prompt_tokens, ended.cached_tokens or 0, len(generated)
+        )

@@ -1,10 +1,12 @@
 """The sampling parameters of requests, which depend on vLLM's model runner.
 
-A continuation is scored by *forced decoding*: the engine generates given tokens after the prompt. It reports the raw
-model's log-probabilities and ranks, before tokens are forced. If the cache allows it, all tokens but the last are part
-of the prompt, and the score takes one step (prompt_scores.py).
+A continuation is scored by *forced decoding*: the engine generates given tokens
+after the prompt. It reports the raw model's log-probabilities and ranks, before
+tokens are forced. If the cache allows it, all tokens but the last are part of the
+prompt, and the score takes one step (prompt_scores.py).
 
-- V1 runner (CPUs): a sampler of our own (v1/sampler.py) reads its orders from `SamplingParams.extra_args`.
+- V1 runner (CPUs): a sampler of our own (v1/sampler.py) reads its orders from
+  `SamplingParams.extra_args`.
 - V2 runner (GPUs): vLLM's own trace replay and top-p."""
 
 import copy
@@ -33,26 +35,39 @@ class Dialect:
 
     v2: bool  # vLLM samples and forces the tokens; False: our own sampler does
     one_step: bool = False  # continuations of several tokens are scored in one step
-    by_token: bool = False  # even what is compared with a reference reads the cache token by token, as an answer does
+    # even what is compared with a reference reads the cache token by token, as an
+    # answer does
+    by_token: bool = False
 
     def in_prompt(self, request: Score) -> bool:
-        """Whether the rows of a continuation are those of a prompt. A distribution to keep always comes from there."""
-        if request.reference is not None and (request.reference.keep or not self.by_token):
+        """Whether the rows of a continuation are those of a prompt. A distribution
+        to keep always comes from there."""
+        if request.reference is not None and (
+            request.reference.keep or not self.by_token
+        ):
             return True
         return self.one_step and len(request.continuation_ids) > 1
 
     def score(self, request: Score, *, in_prompt: bool = False) -> SamplingParams:
-        """Parameters that report a continuation's log-probabilities, ranks and top tokens.
+        """Parameters that report a continuation's log-probabilities, ranks and top
+        tokens.
 
-        `in_prompt`: the prompt holds all of its tokens but the last, which alone is generated. If the cache would
-        provide rows of these tokens, the whole prompt is computed. With a reference, every row is read off the prompt.
+        `in_prompt`: the prompt holds all of its tokens but the last, which alone is
+        generated. If the cache would provide rows of these tokens, the whole prompt is
+        computed. With a reference, every row is read off the prompt.
         """
-        forced = list(request.continuation_ids[-1:] if in_prompt else request.continuation_ids)
-        settings: dict[str, Any] = {} if request.reference is not None and in_prompt else {"logprobs": 1}
+        forced = list(
+            request.continuation_ids[-1:] if in_prompt else request.continuation_ids
+        )
+        settings: dict[str, Any] = (
+            {} if request.reference is not None and in_prompt else {"logprobs": 1}
+        )
         orders: dict[str, Any] = {} if self.v2 else {FORCED: forced}
         if in_prompt:
             settings["skip_reading_prefix_cache"] = not self.one_step
-            if not self.v2:  # V1 inspects only requests for prompt log-probabilities; V2 inspects all (v2/scores.py)
+            # V1 inspects only requests for prompt log-probabilities; V2 inspects all
+            # (v2/scores.py)
+            if not self.v2:
                 settings["prompt_logprobs"] = 1
             orders[SCORED_FROM] = len(request.prompt_ids)
         if request.reference is not None:
@@ -64,8 +79,11 @@ class Dialect:
         made.extra_args = orders or None
         return made
 
-    def generate(self, request: Generate, eos_ids: list[int], vocabulary: int) -> SamplingParams:
-        """Parameters of a greedy or sampled answer that ends with any of `eos_ids` or its stop ids, the id included.
+    def generate(
+        self, request: Generate, eos_ids: list[int], vocabulary: int
+    ) -> SamplingParams:
+        """Parameters of a greedy or sampled answer that ends with any of `eos_ids`
+        or its stop ids, the id included.
 
         Greedy answers of one length share them."""
         top = min(request.top_logprobs, vocabulary)
@@ -74,7 +92,9 @@ class Dialect:
             return _answered(0.0, 1.0, top, ends, request.max_tokens)
         ours = not self.v2 and request.top_p < 1
         top_p = 1.0 if ours else request.top_p
-        made = copy.copy(_answered(request.temperature, top_p, top or None, ends, request.max_tokens))
+        made = copy.copy(
+            _answered(request.temperature, top_p, top or None, ends, request.max_tokens)
+        )
         made.seed = request.seed
         if ours:
             made.extra_args = {NUCLEUS: request.top_p}
@@ -82,24 +102,43 @@ class Dialect:
 
 
 def prompt_score(*, whole: bool = False) -> SamplingParams:
-    """Parameters that report prompt log-probabilities: the slow way to score, on either runner.
+    """Parameters that report prompt log-probabilities: the slow way to score, on either
+    runner.
 
-    vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default. If vLLM reads the cache, the
-    V1 runner returns uninitialised memory for the cached rows. `whole`: report the whole vocabulary."""
+    vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its
+    default. If vLLM reads the cache, the V1 runner returns uninitialised memory for the
+    cached rows. `whole`: report the whole vocabulary.
+    """
     wanted = -1 if whole else 1
-    return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=wanted, ignore_eos=True, **_ALWAYS)
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        prompt_logprobs=wanted,
+        ignore_eos=True,
+        **_ALWAYS,
+    )
 
 
-@lru_cache(maxsize=1024)  # without names, which would take longer to look up than to copy what is found
+# without names, which would take longer to look up than to copy what is found
+@lru_cache(maxsize=1024)
 def _answered(
-    temperature: float, top_p: float, logprobs: int | None, ends: tuple[int, ...], most: int
+    temperature: float,
+    top_p: float,
+    logprobs: int | None,
+    ends: tuple[int, ...],
+    most: int,
 ) -> SamplingParams:
-    settings = {"temperature": temperature, "top_p": top_p, "logprobs": logprobs, "max_tokens": most}
+    settings = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "logprobs": logprobs,
+        "max_tokens": most,
+    }
     return SamplingParams(stop_token_ids=list(ends), **settings, **_ALWAYS)
 
 
 @lru_cache(maxsize=64)
 def _template(**settings: Any) -> SamplingParams:
-    """Parameters of a score, without each request's own fields. vLLM checks them once; then they are copied, as vLLM
-    itself does where `skip_clone` allows it."""
+    """Parameters of a score, without each request's own fields. vLLM checks them
+    once; then they are copied, as vLLM itself does where `skip_clone` allows it."""
     return SamplingParams(temperature=0.0, ignore_eos=True, **settings, **_ALWAYS)

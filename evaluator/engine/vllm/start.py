@@ -1,9 +1,12 @@
-"""How a vLLM engine is started for a checkpoint: environment, arguments, and which model runner it gets.
+"""How a vLLM engine is started for a checkpoint: environment, arguments, and which
+model runner it gets.
 
-The device decides dtype, memory and graphs; the model runner decides everything else. vLLM has two runners and chooses
-between them. V1 serves CPUs here. V2 serves GPUs, and also CPUs if Triton computes there.
+The device decides dtype, memory and graphs; the model runner decides everything else.
+vLLM has two runners and chooses between them. V1 serves CPUs here. V2 serves GPUs, and
+also CPUs if Triton computes there.
 
-On a CPU everything is computed in float32 by default, on a GPU in the checkpoint's dtype.
+On a CPU everything is computed in float32 by default, on a GPU in the checkpoint's
+dtype.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ from typing import TYPE_CHECKING, Any
 from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import AUTO_CACHE, EngineConfig, Scoring
-from evaluator.engine.vllm.arguments import CPU_CACHE_GIB, of_cache, of_device, of_runner
+from evaluator.engine.vllm.arguments import (
+    CPU_CACHE_GIB,
+    of_cache,
+    of_device,
+    of_runner,
+)
 from evaluator.engine.vllm.counters import DeviceClock, device_clock
 
 if TYPE_CHECKING:
@@ -35,10 +43,14 @@ if TYPE_CHECKING:
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"  # graphs of pieces, without torch.compile
 _V2 = "VLLM_USE_V2_MODEL_RUNNER"  # 1 or 0 where vLLM is not to choose the runner
-INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"  # int4 weights are computed with int8 activations, on AMX
+# int4 weights are computed with int8 activations, on AMX
+INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"
 _SPACE = "VLLM_CPU_KVCACHE_SPACE"
 _REASONS = 400  # characters of an error that lists reasons
-_NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
+_NOT_ON_A_CPU = (
+    "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a"
+    " time"
+)
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
 _SERVED = "0.32"  # vLLM's version; this folder replaces parts of it
 _PATIENCE_SECONDS = 60.0
@@ -58,21 +70,28 @@ class Started:
     scoring: Scoring  # as configured, or what this vLLM can do
     notes: tuple[str, ...] = ()  # remarks for the user, one line each
     clock: DeviceClock | None = None  # of a GPU; None: a CPU computes only within steps
-    graphs: str = "NONE"  # vLLM's name of the CUDA graphs in use; the attention may not support the requested ones
+    # vLLM's name of the CUDA graphs in use; the attention may not support the requested
+    # ones
+    graphs: str = "NONE"
 
 
 def installed_version() -> str:
-    """vLLM's version, of whichever build is installed. Raises InputError if there is none."""
+    """vLLM's version, of whichever build is installed. Raises InputError if there is
+    none."""
     for distribution in ("vllm", "vllm-cpu"):
         try:
             return version(distribution)
         except PackageNotFoundError:
             continue
-    raise InputError("engine 'vllm': neither vllm nor vllm-cpu is installed; use --engine torch or install one")
+    raise InputError(
+        "engine 'vllm': neither vllm nor vllm-cpu is installed; use --engine torch or"
+        " install one"
+    )
 
 
 def serves_cpus() -> bool:
-    """Whether the installed vLLM is built for CPUs. vLLM itself also decides by this version, even with a GPU."""
+    """Whether the installed vLLM is built for CPUs. vLLM itself also decides by this
+    version, even with a GPU."""
     try:
         return "cpu" in version("vllm")
     except PackageNotFoundError:
@@ -80,44 +99,62 @@ def serves_cpus() -> bool:
 
 
 def check_here(config: EngineConfig) -> None:
-    """Raises InputError for what no engine on this machine can do; whether a GPU can do it only the engine knows."""
+    """Raises InputError for what no engine on this machine can do; whether a GPU can
+    do it only the engine knows."""
     installed = installed_version()
     if not re.match(rf"{re.escape(_SERVED)}(?!\d)", installed):
-        raise InputError(f"engine 'vllm': vLLM {installed} is installed, but Resurface needs vLLM {_SERVED}")
+        raise InputError(
+            f"engine 'vllm': vLLM {installed} is installed, but Resurface needs vLLM"
+            f" {_SERVED}"
+        )
     if config.deterministic and serves_cpus():
         raise InputError(f"engine: deterministic: {_NOT_ON_A_CPU}")
     wanted, on_cpu = os.environ.get(_V2), serves_cpus()
     if wanted not in (None, "0", "1"):
-        raise InputError(f"engine 'vllm': {_V2}={one_line(wanted)} in the environment: it must be 0 or 1")
+        raise InputError(
+            f"engine 'vllm': {_V2}={one_line(wanted)} in the environment: it must be 0"
+            " or 1"
+        )
     if not on_cpu and (wanted == "0" or not _is_there("triton")):
         raise _no_v2_on_gpu()
     if on_cpu and wanted == "1":
-        lacking = [module for module in ("triton", "triton.runtime.interpreter") if not _is_there(module)]
+        lacking = [
+            module
+            for module in ("triton", "triton.runtime.interpreter")
+            if not _is_there(module)
+        ]
         if lacking:
             raise _refused(f"{lacking[0]} is not installed, or cannot be imported")
         if os.environ.get("TRITON_INTERPRET") != "1":
-            raise _refused("on a CPU it needs Triton's interpreter (TRITON_INTERPRET=1)")
+            raise _refused(
+                "on a CPU it needs Triton's interpreter (TRITON_INTERPRET=1)"
+            )
         if "cpu" not in importlib.import_module("triton.backends").backends:
             raise _refused("this Triton has no backend named cpu")
 
 
-def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path) -> Started:
-    """Build the engine and load the checkpoint, from the directory `served`. Raises EngineError if vLLM cannot."""
+def start(
+    config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path
+) -> Started:
+    """Build the engine and load the checkpoint, from the directory `served`. Raises
+    EngineError if vLLM cannot."""
     _prepare_environment(config)
-    with warnings.catch_warnings():  # those of vLLM's own imports are nothing that a user can mend
+    # those of vLLM's own imports are nothing that a user can mend
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _start(config, checkpoint, blueprint, served)
 
 
 def on_workers(llm: Any, method: str, *arguments: Any) -> list[Any]:
-    """Call a method of the worker extension (weights.py) on every worker; returns their answers, by rank."""
+    """Call a method of the worker extension (weights.py) on every worker; returns
+    their answers, by rank."""
     answers: list[Any] = llm.collective_rpc(method, args=arguments)
     return answers
 
 
 def named(error: BaseException) -> str:
-    """An error of vLLM in short: its type and the first line of its text, which can have pages. If that line only
-    announces reasons, they are added."""
+    """An error of vLLM in short: its type and the first line of its text, which can
+    have pages. If that line only announces reasons, they are added."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if not lines:
         return f"{type(error).__name__}: no message"
@@ -128,8 +165,11 @@ def named(error: BaseException) -> str:
 
 
 def not_imported(error: BaseException) -> str | None:
-    """Why vLLM cannot import its code of an architecture, as its error gives no reason. None for another error."""
-    found = re.search(r"Model architectures \['(\w+)'\] failed to be inspected", str(error))
+    """Why vLLM cannot import its code of an architecture, as its error gives no
+    reason. None for another error."""
+    found = re.search(
+        r"Model architectures \['(\w+)'\] failed to be inspected", str(error)
+    )
     if found is None:
         return None
     from vllm.model_executor.models.registry import ModelRegistry
@@ -137,29 +177,46 @@ def not_imported(error: BaseException) -> str | None:
     try:
         ModelRegistry.models[found[1]].load_model_cls()
     except Exception as reason:  # whatever an import may raise
-        return f"its code of {found[1]} cannot be imported ({one_line(reason)}); --engine torch may do without"
+        return (
+            f"its code of {found[1]} cannot be imported ({one_line(reason)}); --engine"
+            " torch may do without"
+        )
     return None
 
 
-def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path) -> Started:
-    """The device decides the first arguments, these decide the runner, and the runner decides the others."""
+def _start(
+    config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path
+) -> Started:
+    """The device decides the first arguments, these decide the runner, and the
+    runner decides the others."""
     import torch
 
     try:
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
-    except (ImportError, OSError) as error:  # perhaps a library of the system or the GPU's driver is missing
-        raise InputError(f"engine 'vllm': vLLM {installed_version()} cannot be imported: {one_line(error)}") from error
+    except (
+        ImportError,
+        OSError,
+    ) as error:  # perhaps a library of the system or the GPU's driver is missing
+        raise InputError(
+            f"engine 'vllm': vLLM {installed_version()} cannot be imported:"
+            f" {one_line(error)}"
+        ) from error
 
     from evaluator.engine.vllm.sampling import Dialect
 
     on_cpu = bool(current_platform.is_cpu())
     if config.deterministic:
         _check_deterministic(current_platform)
-    # A prompt that is scored by prompt log-probabilities holds the continuation as well, and vLLM generates one token
-    # after it. Every engine may need this: it scores in this way if its forced scores are wrong.
-    positions = min(config.max_model_len + 1, blueprint.longest or config.max_model_len + 1)
-    arguments = of_device(config, checkpoint, served, blueprint, positions, on_cpu=on_cpu)
+    # A prompt that is scored by prompt log-probabilities holds the continuation as
+    # well, and vLLM generates one token after it. Every engine may need this: it scores
+    # in this way if its forced scores are wrong.
+    positions = min(
+        config.max_model_len + 1, blueprint.longest or config.max_model_len + 1
+    )
+    arguments = of_device(
+        config, checkpoint, served, blueprint, positions, on_cpu=on_cpu
+    )
     gpu_bytes = None if on_cpu else current_platform.get_device_total_memory()
     arguments |= of_cache(config, blueprint, arguments["dtype"], positions, gpu_bytes)
     positions = arguments["max_model_len"]
@@ -169,7 +226,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=v2)
         engine_config = _engine_config(arguments)
         if on_cpu and torch.cpu._is_amx_tile_supported():
-            torch.cpu._init_amx()  # request AMX: the kernels of some schemes take it for granted
+            # request AMX: the kernels of some schemes take it for granted
+            torch.cpu._init_amx()
         elif current_platform.is_cuda_alike():
             wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
@@ -180,7 +238,9 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         if llm is not None:
             llm.engine_core.shutdown()
         why = not_imported(error) or named(error)
-        raise EngineError(f"{checkpoint}: vLLM could not start an engine: {why}") from error
+        raise EngineError(
+            f"{checkpoint}: vLLM could not start an engine: {why}"
+        ) from error
     by_token = config.kv_cache != AUTO_CACHE
     return Started(
         llm=llm,
@@ -191,21 +251,27 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         dtype=str(engine_config.model_config.dtype).removeprefix("torch."),
         scoring=config.scoring,
         clock=None if on_cpu else device_clock(llm, workers=config.tensor_parallel),
-        # A running engine has written its graphs there; separate workers write into copies.
-        graphs=str(getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE")),
+        # A running engine has written its graphs there; separate workers write into
+        # copies.
+        graphs=str(
+            getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE")
+        ),
     )
 
 
 def patch_engine(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
-    """Patch the workers and the scheduler of a new engine; returns whether it scores in one step. For that, the
-    scheduler must compute the rows that scores need. It also shares parts of cache blocks."""
+    """Patch the workers and the scheduler of a new engine; returns whether it scores in
+    one step. For that, the scheduler must compute the rows that scores need. It also
+    shares parts of cache blocks.
+    """
     from evaluator.engine.vllm.prompt_scores import keep_last_context_token
     from evaluator.engine.vllm.step_logprobs import hand_out_places
 
     if config.tensor_parallel > 1:
         on_workers(llm, "end_with_parent")
     on_workers(llm, "prepare_v2" if v2 else "prepare_v1")
-    core = getattr(llm.engine_core, "engine_core", None)  # None: the core runs in another process
+    # None: the core runs in another process
+    core = getattr(llm.engine_core, "engine_core", None)
     if core is None:
         return False
     hand_out_places(core.scheduler)
@@ -221,10 +287,11 @@ def patch_engine(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
 def wait_for_memory(share: float, gpus: int = 1) -> None:
     """Wait until `share` of each of an engine's GPUs is free, a minute at most.
 
-    The driver may take seconds to free the memory of a process that has ended. But vLLM checks only once, and does not
-    start if it finds too little."""
-    # A query through CUDA occupies some GPU memory. An engine in this process needs that memory anyway. But workers in
-    # other processes would lose it, so their GPUs are queried with nvidia-smi.
+    The driver may take seconds to free the memory of a process that has ended. But
+    vLLM checks only once, and does not start if it finds too little."""
+    # A query through CUDA occupies some GPU memory. An engine in this process needs
+    # that memory anyway. But workers in other processes would lose it, so their GPUs
+    # are queried with nvidia-smi.
     import torch
 
     end = time.monotonic() + _PATIENCE_SECONDS
@@ -236,12 +303,26 @@ def wait_for_memory(share: float, gpus: int = 1) -> None:
 
 
 def _memories(gpus: int) -> list[tuple[int, int]]:
-    """The free and the whole memory of the first visible GPUs, in MiB; empty without an answer of nvidia-smi."""
+    """The free and the whole memory of the first visible GPUs, in MiB; empty without
+    an answer of nvidia-smi."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(number) for number in range(gpus)] if visible is None else visible.split(",")[:gpus]
-    command = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
+    names = (
+        [str(number) for number in range(gpus)]
+        if visible is None
+        else visible.split(",")[:gpus]
+    )
+    command = [
+        "nvidia-smi",
+        "--query-gpu=memory.free,memory.total",
+        "--format=csv,noheader,nounits",
+    ]
     try:
-        done = subprocess.run([*command, "-i", ",".join(names)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*command, "-i", ",".join(names)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         rows = [line.split(",") for line in done.stdout.splitlines() if line.strip()]
         return [(int(free), int(total)) for free, total in rows]
     except (OSError, subprocess.CalledProcessError, ValueError):
@@ -249,13 +330,16 @@ def _memories(gpus: int) -> list[tuple[int, int]]:
 
 
 def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
-    """Which model runner vLLM would run: V2 or V1. Raises InputError for one that it refuses, or that we do not serve.
-    vLLM looks at its environment, at the model, and for Triton."""
+    """Which model runner vLLM would run: V2 or V1. Raises InputError for one that it
+    refuses, or that we do not serve. vLLM looks at its environment, at the model,
+    and for Triton."""
     try:
         v2 = bool(_engine_config(arguments).use_v2_model_runner)
     except ValueError as error:
         if "Model Runner V2" in str(error):
-            raise _refused(named(error).partition("Value error, ")[2] or one_line(error)) from error
+            raise _refused(
+                named(error).partition("Value error, ")[2] or one_line(error)
+            ) from error
         raise
     if not v2 and not on_cpu:
         raise _no_v2_on_gpu()
@@ -263,13 +347,16 @@ def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
 
 
 def _refused(why: str) -> InputError:
-    return InputError(f"engine 'vllm': vLLM {installed_version()} cannot run its V2 model runner ({_V2}=1): {why}")
+    return InputError(
+        f"engine 'vllm': vLLM {installed_version()} cannot run its V2 model runner"
+        f" ({_V2}=1): {why}"
+    )
 
 
 def _no_v2_on_gpu() -> InputError:
     return InputError(
-        f"engine 'vllm': vLLM {installed_version()} would run its V1 model runner, which is served on CPUs only: "
-        f"install Triton, and do not set {_V2}=0"
+        f"engine 'vllm': vLLM {installed_version()} would run its V1 model runner,"
+        f" which is served on CPUs only: install Triton, and do not set {_V2}=0"
     )
 
 
@@ -289,38 +376,47 @@ def _engine_config(arguments: dict[str, Any]) -> Any:
 
 
 def _check_deterministic(platform: Any) -> None:
-    """Raises InputError where numbers depend on the other rows of their batch. Which attention can keep that promise
-    vLLM knows, and refuses to start with any other."""
+    """Raises InputError where numbers depend on the other rows of their batch. Which
+    attention can keep that promise vLLM knows, and refuses to start with any other."""
     reason = None
     if platform.is_cpu():
         reason = _NOT_ON_A_CPU
     elif platform.is_cuda() and not platform.has_device_capability(_INVARIANT_FROM):
-        reason = f"vLLM's batch-invariant mode needs a GPU of compute capability {_INVARIANT_FROM / 10:.1f} or more"
+        reason = (
+            "vLLM's batch-invariant mode needs a GPU of compute capability"
+            f" {_INVARIANT_FROM / 10:.1f} or more"
+        )
     if reason is not None:
         os.environ.pop(BATCH_INVARIANT, None)
         raise InputError(f"engine: deterministic: {reason}")
 
 
 def _prepare_environment(config: EngineConfig) -> None:
-    """vLLM reads these when it is imported or when an engine starts; the user's own settings stay. Raises InputError
-    where it is too late for one."""
+    """vLLM reads these when it is imported or when an engine starts; the user's own
+    settings stay. Raises InputError where it is too late for one."""
     wanted = {BATCH_INVARIANT: "deterministic"} if config.deterministic else {}
     if config.cuda_graphs == "piecewise" and not serves_cpus():
         wanted[BREAKABLE] = "cuda_graphs: piecewise"
-    for variable, setting in wanted.items():  # vLLM's modules read these when they are imported
+    # vLLM's modules read these when they are imported
+    for variable, setting in wanted.items():
         if os.environ.get(variable) != "1" and "vllm" in sys.modules:
-            raise InputError(f"engine: {setting}: vLLM is running in this process without it; start another process")
+            raise InputError(
+                f"engine: {setting}: vLLM is running in this process without it; start"
+                " another process"
+            )
         os.environ[variable] = "1"
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         _SPACE: str(CPU_CACHE_GIB),
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # the workers of tensor parallelism; ours has threads
+        # the workers of tensor parallelism; ours has threads
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         INT4_AS_W4A8: "0",  # vLLM's own default makes another scheme of W4A16
-        # Sampled requests have seeds, and vLLM never uses FlashInfer for a step with seeds. But it would import it,
-        # which fails if it is not installed, and compile it when an engine starts, which needs a CUDA compiler.
+        # Sampled requests have seeds, and vLLM never uses FlashInfer for a step with
+        # seeds. But it would import it, which fails if it is not installed, and compile
+        # it when an engine starts, which needs a CUDA compiler.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }
     for name, value in defaults.items():

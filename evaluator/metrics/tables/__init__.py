@@ -1,4 +1,5 @@
-"""The tables of the report, by subject. To add one, write a `Table` in a module of its subject and add a line here."""
+"""The tables of the report, by subject. To add one, write a `Table` in a module of
+its subject and add a line here."""
 
 from evaluator.core.config import Registry
 from evaluator.core.errors import one_line
@@ -71,7 +72,8 @@ def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
 
 
 def fill(table: Table, inputs: Inputs) -> FilledTable:
-    """A table without its inputs is empty and names its needs. A plugin's table that fails is empty too."""
+    """A table without its inputs is empty and names its needs. A plugin's table that
+    fails is empty too."""
     home = str(getattr(table.compute, "__module__", None) or "a plugin")
     ours = home.partition(".")[0] == __name__.partition(".")[0]
     try:
@@ -84,5 +86,8 @@ def fill(table: Table, inputs: Inputs) -> FilledTable:
     except Exception as error:  # a plugin is anybody's code
         if ours:
             raise
-        why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
+        why = (
+            f"table {table.name!r} of plugin {home} failed: {type(error).__name__}:"
+            f" {one_line(error)}"
+        )
         return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)

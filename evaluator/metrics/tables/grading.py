@@ -1,9 +1,10 @@
 """Table `grading`: what does only the paper's rule count as right?
 
-A row for each checkpoint and each probe of answers to the open prompt, on all graded answers: `n` of them, right by
-the strict rule (`strict`), by the paper's (`paper`), and by the paper's alone (`only_paper`), with the first examples.
-The rules are those of `evaluator.core.grading`. `rate` is strict / n. The CSV has all rows. The page has those whose
-share by the paper's rule is outside of the interval of `rate`."""
+A row for each checkpoint and each probe of answers to the open prompt, on all graded
+answers: `n` of them, right by the strict rule (`strict`), by the paper's (`paper`),
+and by the paper's alone (`only_paper`), with the first examples. The rules are those
+of `evaluator.core.grading`. `rate` is strict / n. The CSV has all rows. The page has
+those whose share by the paper's rule is outside of the interval of `rate`."""
 
 from collections.abc import Iterator
 
@@ -29,13 +30,33 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             done = items[items[f"{probe}_graded"] > 0]
             if done.empty:
                 continue
-            row: Row = {"task": subject.task, "checkpoint": subject.checkpoint, "probe": probe}
+            row: Row = {
+                "task": subject.task,
+                "checkpoint": subject.checkpoint,
+                "probe": probe,
+            }
             row |= left_out_of(items[f"{probe}_status"])
-            counts = {name: as_floats(done[f"{probe}_{name}"]) for name in ("graded", "strict", "paper", "only_paper")}
-            row |= {name: int(values.sum()) for name, values in counts.items() if name != "graded"}
-            row |= {"n": int(counts["graded"].sum()), "examples": _examples(done[f"{probe}_example"])}
-            row |= rate("rate", counts["strict"] / counts["graded"], inputs.contexts_of(subject.task, done))
-            yield row | {"paper_rate": float((counts["paper"] / counts["graded"]).mean())}
+            counts = {
+                name: as_floats(done[f"{probe}_{name}"])
+                for name in ("graded", "strict", "paper", "only_paper")
+            }
+            row |= {
+                name: int(values.sum())
+                for name, values in counts.items()
+                if name != "graded"
+            }
+            row |= {
+                "n": int(counts["graded"].sum()),
+                "examples": _examples(done[f"{probe}_example"]),
+            }
+            row |= rate(
+                "rate",
+                counts["strict"] / counts["graded"],
+                inputs.contexts_of(subject.task, done),
+            )
+            yield row | {
+                "paper_rate": float((counts["paper"] / counts["graded"]).mean())
+            }
 
 
 def _examples(texts: pd.Series) -> str | None:
@@ -44,7 +65,8 @@ def _examples(texts: pd.Series) -> str | None:
 
 
 def _differing(frame: pd.DataFrame) -> pd.DataFrame:
-    low, high = (frame[name].astype("float64") for name in ("rate_low", "rate_high"))  # all may be missing
+    # all may be missing
+    low, high = (frame[name].astype("float64") for name in ("rate_low", "rate_high"))
     inside = frame["paper_rate"].between(low, high)
     return frame[~inside & (frame["strict"] != frame["paper"])]
 
@@ -53,9 +75,11 @@ TABLE = Table(
     name="grading",
     title="Is a wrong answer graded as correct?",
     reading=(
-        "Strict is the default rule: digits beside the answer's digits make it another number, and a short answer "
-        "stands alone. The paper's rule counts any text that contains the answer. Only paper is what it counts and the "
-        "strict rule does not: read the examples. The page shows rows where the rules differ by more than the interval."
+        "Strict is the default rule: digits beside the answer's digits make it another"
+        " number, and a short answer stands alone. The paper's rule counts any text"
+        " that contains the answer. Only paper is what it counts and the strict rule"
+        " does not: read the examples. The page shows rows where the rules differ by"
+        " more than the interval."
     ),
     needs="the probe greedy, beam or sample",
     columns=(

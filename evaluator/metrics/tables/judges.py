@@ -1,16 +1,20 @@
-"""Table `judges`: is a matcher fit to judge? Its verdicts on control pairs are compared with the known results.
+"""Table `judges`: is a matcher fit to judge? Its verdicts on control pairs are
+compared with the known results.
 
-    sensitivity = share of the matching pairs that it accepts: the reference itself (`same`) or reworded (`paraphrase`)
-    specificity = share of the other pairs that it denies: another item's reference (`other`)
+    sensitivity = share of the matching pairs that it accepts: the reference itself
+    (`same`) or reworded (`paraphrase`) specificity = share of the other pairs that
+    it denies: another item's reference (`other`)
 
-A judge is unfit if the whole interval of either is below `BAR`, a convention. `unfit` has the counts. A judge with a
-constant verdict has one of the two at 0. With known error rates, the share of right answers follows from the share of
-accepted ones (W. J. Rogan and B. Gladen, American Journal of Epidemiology 107, 1978):
+A judge is unfit if the whole interval of either is below `BAR`, a convention.
+`unfit` has the counts. A judge with a constant verdict has one of the two at 0. With
+known error rates, the share of right answers follows from the share of accepted ones
+(W. J. Rogan and B. Gladen, American Journal of Epidemiology 107, 1978):
 
-    corrected = (accepted + specificity - 1) / (sensitivity + specificity - 1),   kept within 0 and 1
+    corrected = (accepted + specificity - 1) / (sensitivity + specificity - 1),
+    kept within 0 and 1
 
-It is undefined unless the denominator is above 0. Control pairs are easier than real answers. So a judge errs more on
-real answers than the correction assumes."""
+It is undefined unless the denominator is above 0. Control pairs are easier than real
+answers. So a judge errs more on real answers than the correction assumes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,33 +36,58 @@ _KINDS = (*MATCHING, "other")
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    """Per task and matcher: pooled, then by language. Every pair is a context of its own."""
+    """Per task and matcher: pooled, then by language. Every pair is a context of its
+    own."""
     if inputs.controls is None:
         return
-    for (task, matcher), pairs in inputs.controls.groupby(["task", "matcher"], sort=True):
+    for (task, matcher), pairs in inputs.controls.groupby(
+        ["task", "matcher"], sort=True
+    ):
         languages = sorted(pairs["language"].unique())
         for language, here in slices(pairs, languages if len(languages) > 1 else []):
             fitness, judged = fitness_of(here), here[here["verdict"].notna()]
-            row: Row = {"task": task, "checkpoint": matcher, "language": language, **left_out_of(here["status"])}
-            row |= {"n": len(judged), "matching": fitness.matching, "different": fitness.different}
-            yes, matching = as_floats(judged["verdict"].astype(bool)), judged["control"].isin(MATCHING).to_numpy()
+            row: Row = {
+                "task": task,
+                "checkpoint": matcher,
+                "language": language,
+                **left_out_of(here["status"]),
+            }
+            row |= {
+                "n": len(judged),
+                "matching": fitness.matching,
+                "different": fitness.different,
+            }
+            yes, matching = (
+                as_floats(judged["verdict"].astype(bool)),
+                judged["control"].isin(MATCHING).to_numpy(),
+            )
             rates = {"sensitivity": yes[matching], "specificity": 1 - yes[~matching]}
-            rates |= {f"{kind}_accepted": yes[(judged["control"] == kind).to_numpy()] for kind in _KINDS}
+            rates |= {
+                f"{kind}_accepted": yes[(judged["control"] == kind).to_numpy()]
+                for kind in _KINDS
+            }
             for name, flags in rates.items():
                 row |= rate(name, flags, np.arange(len(flags)))
             lacking = None if fitness.matching else "no pair that matches"
-            lacking = joined_reasons(lacking, None if fitness.different else "no pair that does not match")
-            yield row | {"unfit": fitness.why_unfit, "reason": lacking if len(judged) else "no control pair was judged"}
+            lacking = joined_reasons(
+                lacking, None if fitness.different else "no pair that does not match"
+            )
+            yield row | {
+                "unfit": fitness.why_unfit,
+                "reason": lacking if len(judged) else "no control pair was judged",
+            }
 
 
 TABLE = Table(
     name="judges",
     title="Is the judge fit?",
     reading=(
-        "Each matcher first judged control pairs with a known result. Sensitivity: the share of matching pairs that "
-        "it accepts (the reference itself, and in another form). Specificity: the share of references of other "
-        "questions that it denies. A matcher that denies or accepts everything has one of the two near 0 %, and its "
-        "verdicts mean nothing. Control pairs are easier than real answers: to pass them is the least."
+        "Each matcher first judged control pairs with a known result. Sensitivity: the"
+        " share of matching pairs that it accepts (the reference itself, and in another"
+        " form). Specificity: the share of references of other questions that it"
+        " denies. A matcher that denies or accepts everything has one of the two near 0"
+        " %, and its verdicts mean nothing. Control pairs are easier than real answers:"
+        " to pass them is the least."
     ),
     needs="control pairs: run resurface match RUN --matcher CHECKPOINT",
     columns=(
@@ -67,7 +96,12 @@ TABLE = Table(
         col.LANGUAGE,
         *col.COUNT("n", "matching", "different", "excluded", "engine_error"),
         *col.PERCENTAGE("sensitivity", "specificity", interval=True),
-        *(Column(f"{kind}_accepted", col.PERCENTAGE, f"accepts: {kind}", interval=True) for kind in _KINDS),
+        *(
+            Column(
+                f"{kind}_accepted", col.PERCENTAGE, f"accepts: {kind}", interval=True
+            )
+            for kind in _KINDS
+        ),
         Column("unfit", col.TEXT),
     ),
     compute=_rows,
@@ -112,21 +146,27 @@ class Fitness:
             (self.denied, self.different, self.different - self.denied, "wrong"),
         ):
             if pairs:  # each is independent of the others
-                high = Mean((np.arange(pairs) < right).astype(np.float64), np.arange(pairs)).interval()[1]
+                high = Mean(
+                    (np.arange(pairs) < right).astype(np.float64), np.arange(pairs)
+                ).interval()[1]
                 if high is not None and high < BAR:
                     found.append(f"accepts {accepted} of {pairs} {name} answers")
         return f"unfit as a judge: it {' and '.join(found)}" if found else None
 
     def drawn(self, draws: int) -> tuple[Floats, Floats]:
-        """Both drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2). Equal counts give equal draws."""
+        """Both drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2).
+        Equal counts give equal draws."""
         rng = np.random.default_rng(1)
         hits = ((self.accepted, self.matching), (self.denied, self.different))
-        sensitivity, specificity = (rng.beta(k + 0.5, n - k + 0.5, draws) for k, n in hits)
+        sensitivity, specificity = (
+            rng.beta(k + 0.5, n - k + 0.5, draws) for k, n in hits
+        )
         return sensitivity, specificity
 
 
 def fitness_of(controls: pd.DataFrame) -> Fitness:
-    """The fitness of one judge by its control pairs (`control`, `verdict`); those without a verdict do not count."""
+    """The fitness of one judge by its control pairs (`control`, `verdict`); those
+    without a verdict do not count."""
     judged = controls[controls["verdict"].notna()]
     yes = judged["verdict"].astype(bool)
     matching = judged["control"].isin(MATCHING)
@@ -138,17 +178,29 @@ def fitness_of(controls: pd.DataFrame) -> Fitness:
     )
 
 
-def judges(controls: pd.DataFrame | None, task: str, language: str) -> dict[str, Fitness]:
-    """The fitness of every matcher that judged control pairs of a task, in one language or in all; by name."""
+def judges(
+    controls: pd.DataFrame | None, task: str, language: str
+) -> dict[str, Fitness]:
+    """The fitness of every matcher that judged control pairs of a task, in one
+    language or in all; by name."""
     if controls is None:
         return {}
     here = in_language(controls[controls["task"] == task], language)
-    return {str(matcher): fitness_of(rows) for matcher, rows in here.groupby("matcher", sort=True)}
+    return {
+        str(matcher): fitness_of(rows)
+        for matcher, rows in here.groupby("matcher", sort=True)
+    }
 
 
-def panel_fitness(controls: pd.DataFrame, members: Sequence[str], task: str, language: str) -> Fitness:
-    """The fitness of a panel's majority (a tie is a no), on the pairs that all members judged."""
-    here = in_language(controls[(controls["task"] == task) & controls["matcher"].isin(members)], language)
+def panel_fitness(
+    controls: pd.DataFrame, members: Sequence[str], task: str, language: str
+) -> Fitness:
+    """The fitness of a panel's majority (a tie is a no), on the pairs that all
+    members judged."""
+    here = in_language(
+        controls[(controls["task"] == task) & controls["matcher"].isin(members)],
+        language,
+    )
     pairs = ["language", "item_id", "control", "response"]
     numbers = here.assign(verdict=here["verdict"].astype("float64"))
     votes = numbers.groupby(pairs)["verdict"].agg(["count", "sum"]).reset_index()
@@ -157,15 +209,19 @@ def panel_fitness(controls: pd.DataFrame, members: Sequence[str], task: str, lan
 
 
 def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
-    """The share of right answers, from the share that a judge accepts. NaN if its verdicts carry no information."""
+    """The share of right answers, from the share that a judge accepts. NaN if its
+    verdicts carry no information."""
     informed = sensitivity + specificity - 1
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.clip((accepted + specificity - 1) / informed, 0.0, 1.0)
     return np.asarray(np.where(informed > 0, found, np.nan))
 
 
-def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool) -> Iterator[str]:
-    """Whether each matcher is fit to judge each task; of a fit one, a line for each language where it is unfit."""
+def words(
+    controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool
+) -> Iterator[str]:
+    """Whether each matcher is fit to judge each task; of a fit one, a line for each
+    language where it is unfit."""
     if controls is None:
         return
     warnings: dict[str, list[str]] = {}  # with the tasks
@@ -178,12 +234,22 @@ def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: b
             wrong = f"denies {fitness.denied} of {fitness.different} wrong ones"
             yield f"{matcher}: control pairs of {task}: {right}, {wrong}"
             if fitness.why_unfit:
-                out = "; it has no vote in the panel" if fit_only else "; --fit-only keeps it out of the panel"
-                warnings.setdefault(f"{matcher} is {fitness.why_unfit}{out}", []).append(task)
+                out = (
+                    "; it has no vote in the panel"
+                    if fit_only
+                    else "; --fit-only keeps it out of the panel"
+                )
+                warnings.setdefault(
+                    f"{matcher} is {fitness.why_unfit}{out}", []
+                ).append(task)
                 continue
-            for language, rows in of_task[of_task["matcher"] == matcher].groupby("language", sort=True):
+            for language, rows in of_task[of_task["matcher"] == matcher].groupby(
+                "language", sort=True
+            ):
                 why = fitness_of(rows).why_unfit
                 if why:
-                    warnings.setdefault(f"{matcher} is, in {language}, {why}", []).append(task)
+                    warnings.setdefault(
+                        f"{matcher} is, in {language}, {why}", []
+                    ).append(task)
     for what, tasks in warnings.items():
         yield f"warning: {what} ({', '.join(tasks)})"

@@ -1,19 +1,24 @@
 """Table `price`: what a checkpoint costs, beside how many answers it keeps.
 
-One row per checkpoint and machine: a time or a memory of one machine says nothing about another's. All calls of a run
-are added up, and all of its engines of one device. A cell is empty where the run did not measure it.
+One row per checkpoint and machine: a time or a memory of one machine says nothing
+about another's. All calls of a run are added up, and all of its engines of one
+device. A cell is empty where the run did not measure it.
 
     bytes               of the files that hold the weights
-    bits_a_weight       8 x bytes of the tensors / parameters, so scales and zero points count
+    bits_a_weight       8 x bytes of the tensors / parameters, so scales and zero
+                        points count
     parameters          weights, zeros included, as if unpacked
-    peak_memory         bytes, the highest of any engine's process since it began, earlier checkpoints included: a GPU's
-                        reserved memory, or resident memory on a CPU
-    tokens_per_second   (computed prompt tokens + generated tokens) / seconds; the prefix cache's are not computed
+    peak_memory         bytes, the highest of any engine's process since it began,
+                        earlier checkpoints included: a GPU's reserved memory, or
+                        resident memory on a CPU
+    tokens_per_second   (computed prompt tokens + generated tokens) / seconds; the
+                        prefix cache's are not computed
     seconds_per_item    seconds / items whose records were stored
 
-The seconds are an engine's own: busy, or waiting with requests at hand (`EngineStats`). With two engines the run is
-faster. The figure, one for each task, base and machine, has the share of `kept` (`evaluator.metrics.drops`) of the
-answers that the base knew; the base keeps all of its own."""
+The seconds are an engine's own: busy, or waiting with requests at hand
+(`EngineStats`). With two engines the run is faster. The figure, one for each task,
+base and machine, has the share of `kept` (`evaluator.metrics.drops`) of the answers
+that the base knew; the base keeps all of its own."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -28,7 +33,13 @@ from evaluator.metrics.table import Lack, Scatter, Table
 from evaluator.store.run_json import Served, Size, rows_as
 
 _MB = 1e6
-BYTES = Kind("bytes", lambda value: rounded(value / _MB, 1), unit="MB", dtype="Int64", stored="bytes")
+BYTES = Kind(
+    "bytes",
+    lambda value: rounded(value / _MB, 1),
+    unit="MB",
+    dtype="Int64",
+    stored="bytes",
+)
 SECONDS = Kind("seconds", partial(rounded, digits=3), unit="s", stored="s")
 
 
@@ -36,18 +47,32 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     sizes = {each.name: each for each in rows_as(inputs.run, "checkpoints", Size)}
     served = rows_as(inputs.run, "engine_stats", Served)
     for subject in (*inputs.checkpoints, *inputs.readers):
-        size, own = sizes.get(subject.checkpoint), [each for each in served if each.checkpoint == subject.checkpoint]
-        row = {"task": subject.task, "checkpoint": subject.checkpoint, "items": len(inputs.asked(subject.task))}
+        size, own = (
+            sizes.get(subject.checkpoint),
+            [each for each in served if each.checkpoint == subject.checkpoint],
+        )
+        row = {
+            "task": subject.task,
+            "checkpoint": subject.checkpoint,
+            "items": len(inputs.asked(subject.task)),
+        }
         row |= _kept(inputs, subject) | _size(size)
         for machine in dict.fromkeys(each.device for each in own):
-            yield row | _speed([each for each in own if each.device == machine]) | {"machine": machine or None}
+            yield (
+                row
+                | _speed([each for each in own if each.device == machine])
+                | {"machine": machine or None}
+            )
         if size is not None and not own:
             yield row
 
 
 def _kept(inputs: Inputs, subject: Subject) -> Row:
     comparison = inputs.comparisons().get(subject.key)
-    row: Row = {"of_base": subject.base or subject.checkpoint, "is_base": subject.base is None}
+    row: Row = {
+        "of_base": subject.base or subject.checkpoint,
+        "is_base": subject.base is None,
+    }
     if comparison is None:
         return row | {"kept": None if subject.base else 1.0}
     fates = item_fates(comparison.outcomes)
@@ -66,7 +91,8 @@ def _size(size: Size | None) -> Row:
 
 
 def _speed(served: Sequence[Served]) -> Row:
-    """Of one checkpoint on one machine. Each ratio is over the calls that measured both of its parts."""
+    """Of one checkpoint on one machine. Each ratio is over the calls that measured
+    both of its parts."""
     timed = [(each, each.busy_seconds + each.waiting_seconds) for each in served
              if each.busy_seconds is not None and each.waiting_seconds is not None]  # fmt: skip
     seconds = sum(spent for _, spent in timed)
@@ -74,14 +100,22 @@ def _speed(served: Sequence[Served]) -> Row:
     items = sum(count for count, _ in counted)
     tokens = sum(each.prompt_tokens + each.generated_tokens for each, _ in timed)
     return {
-        "peak_memory": max((each.peak_memory for each in served if each.peak_memory is not None), default=None),
+        "peak_memory": max(
+            (each.peak_memory for each in served if each.peak_memory is not None),
+            default=None,
+        ),
         "tokens_per_second": tokens / seconds if seconds > 0 else None,
-        "seconds_per_item": sum(spent for _, spent in counted) / items if items and seconds > 0 else None,
+        "seconds_per_item": (
+            sum(spent for _, spent in counted) / items
+            if items and seconds > 0
+            else None
+        ),
     }
 
 
 def _plotted(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one task, base and machine; none without a checkpoint to hold against the base."""
+    """The rows of one task, base and machine; none without a checkpoint to hold
+    against the base."""
     drawn = frame[frame["kept"].notna() & frame["bytes"].notna()]
     if drawn["is_base"].all():
         drawn = drawn.iloc[:0]
@@ -89,18 +123,28 @@ def _plotted(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _panel(title: str, x: str, x_title: str) -> Scatter:
-    return Scatter(title, x, "kept", "kept", "checkpoint", "is_base", x_title, "kept, of the base's known answers")
+    return Scatter(
+        title,
+        x,
+        "kept",
+        "kept",
+        "checkpoint",
+        "is_base",
+        x_title,
+        "kept, of the base's known answers",
+    )
 
 
 TABLE = Table(
     name="price",
     title="What does it cost?",
     reading=(
-        "Size, memory and speed of each checkpoint in this run, and the known answers that it keeps. There is one row "
-        "per checkpoint and machine, and a figure per machine and base: figures of different machines are never mixed. "
-        "Bits a weight include scales. Memory is the peak of an engine's process. Tokens are those generated and the "
-        "prompt's computed ones, not those from a cache. The time is that of one engine, busy or waiting with requests "
-        "at hand."
+        "Size, memory and speed of each checkpoint in this run, and the known answers"
+        " that it keeps. There is one row per checkpoint and machine, and a figure per"
+        " machine and base: figures of different machines are never mixed. Bits a"
+        " weight include scales. Memory is the peak of an engine's process. Tokens are"
+        " those generated and the prompt's computed ones, not those from a cache. The"
+        " time is that of one engine, busy or waiting with requests at hand."
     ),
     needs="run.json",
     columns=(
@@ -121,12 +165,20 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        _panel("{of_base}, {task}: kept against size", "megabytes", "MB on disk (hollow: the base)"),
-        _panel("{machine}: kept against speed", "tokens_per_second", "tokens per second"),
+        _panel(
+            "{of_base}, {task}: kept against size",
+            "megabytes",
+            "MB on disk (hollow: the base)",
+        ),
+        _panel(
+            "{machine}: kept against speed", "tokens_per_second", "tokens per second"
+        ),
     ),
     plotted=_plotted,
     apart=("task", "of_base", "machine"),
-    lacks=(Lack("tokens_per_second", "the engine's time, which vLLM's engine measures"),),
+    lacks=(
+        Lack("tokens_per_second", "the engine's time, which vLLM's engine measures"),
+    ),
     counts="items",
     silent=True,
 )

@@ -3,22 +3,27 @@
 In tasks with several prompts, each pair of checkpoints has a row for each prompt, with
 
 - the paired difference of their accuracies;
-- whether it may be chance: McNemar's p, and Holm's correction over the pairs under that prompt. Pairs of a checkpoint
-  with its base are one family, all other pairs another. Two checkpoints with the same weights have no Holm p;
-- the verdict on the first checkpoint from this prompt alone: `better`, `worse` or `unclear`.
+- whether it may be chance: McNemar's p, and Holm's correction over the pairs under that
+  prompt. Pairs of a checkpoint with its base are one family, all other pairs another.
+  Two checkpoints with the same weights have no Holm p;
+- the verdict on the first checkpoint from this prompt alone: `better`, `worse` or
+  `unclear`.
 
 The row of `all` prompts has the mean difference, and the conclusion from the verdicts:
 
     same        every verdict is `better`, or every verdict is `worse`
-    different   one verdict is `better` and another `worse`; or verdicts are not the same, and a shift is significant
+    different   one verdict is `better` and another `worse`; or verdicts are not the
+                same, and a shift is significant
     unclear     anything else: the items do not show whether the prompt matters
 
-A difference under one prompt and none under another may be chance. So `shift` is the difference under a prompt minus
-the mean over the P prompts. It is significant if its interval, of level 1 - .05 / P (Bonferroni), excludes 0: about 5 %
-of the pairs without a shift show one. `shifted_under` names those prompts. `order_changes`: the first checkpoint is
-ahead under one prompt and behind under another, perhaps by chance.
+A difference under one prompt and none under another may be chance. So `shift` is the
+difference under a prompt minus the mean over the P prompts. It is significant if its
+interval, of level 1 - .05 / P (Bonferroni), excludes 0: about 5 % of the pairs without
+a shift show one. `shifted_under` names those prompts. `order_changes`: the first
+checkpoint is ahead under one prompt and behind under another, perhaps by chance.
 
-All rows are of open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
+All rows are of open prompts and pooled over languages, on the items that both
+checkpoints measured under every prompt.
 """
 
 from __future__ import annotations
@@ -48,17 +53,28 @@ _BASE, _OTHERS = "base", "others"
 
 
 def _rows(inputs: Inputs) -> list[Row]:
-    return [row for posed in posed_tasks(inputs) for row in _of_task(posed, _pairs(posed))]
+    return [
+        row for posed in posed_tasks(inputs) for row in _of_task(posed, _pairs(posed))
+    ]
 
 
 def conclusions_against_base(posed: PosedTask) -> dict[tuple[str, str], str]:
-    """By checkpoint and probe, the conclusion on it against its base: the common verdict, or the different ones."""
+    """By checkpoint and probe, the conclusion on it against its base: the common
+    verdict, or the different ones."""
     found = {}
-    for row in _of_task(posed, {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE}):
+    for row in _of_task(
+        posed, {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE}
+    ):
         if row["prompt"] == ALL:
-            under = {name: row[f"{name}_under"] for name in (*VERDICTS, "shifted") if row[f"{name}_under"]}
+            under = {
+                name: row[f"{name}_under"]
+                for name in (*VERDICTS, "shifted")
+                if row[f"{name}_under"]
+            }
             alone = [verdict for verdict in VERDICTS if verdict in under]
-            told = f"{row['conclusion']}: " + "; ".join(f"{name} under {prompts}" for name, prompts in under.items())
+            told = f"{row['conclusion']}: " + "; ".join(
+                f"{name} under {prompts}" for name, prompts in under.items()
+            )
             if len(alone) == 1 and row["conclusion"] != "different":
                 told = f"{alone[0]} under every prompt"
             found[row["checkpoint"], row["probe"]] = told
@@ -66,7 +82,8 @@ def conclusions_against_base(posed: PosedTask) -> dict[tuple[str, str], str]:
 
 
 def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
-    """Every two checkpoints: a checkpoint before its base, other pairs in display order."""
+    """Every two checkpoints: a checkpoint before its base, other pairs in display
+    order."""
     found: dict[tuple[str, str], str] = {}
     for one, other in combinations(posed.subjects, 2):
         if one.base == other.checkpoint:
@@ -81,25 +98,44 @@ def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
 def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row]:
     by_pair: list[list[Row]] = []
     for probe in CORRECT:
-        # If all checkpoints measured the same items, their answers are joined once, not once a pair.
-        shared = posed.answers([subject.checkpoint for subject in posed.subjects], "open", probe)
-        if shared is not None and (shared.dropped[ALL] or len(shared.prompts) < len(posed.tasks)):
+        # If all checkpoints measured the same items, their answers are joined once, not
+        # once a pair.
+        shared = posed.answers(
+            [subject.checkpoint for subject in posed.subjects], "open", probe
+        )
+        if shared is not None and (
+            shared.dropped[ALL] or len(shared.prompts) < len(posed.tasks)
+        ):
             shared = None
         for pair, kind in pairs.items():
             answers = shared or posed.answers(pair, "open", probe)
             if answers is not None:
-                own = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": probe}
+                own = {
+                    "task": posed.task,
+                    "checkpoint": pair[0],
+                    "other": pair[1],
+                    "pair": kind,
+                    "probe": probe,
+                }
                 by_pair.append([own | row for row in _of_pair(posed, answers, pair)])
     rows = [row for each in by_pair for row in each]
     tasks, could_differ = posed.tasks, posed.inputs.could_differ
-    tests = [row for row in rows if could_differ(tasks.get(row["prompt"], posed.task), row["checkpoint"], row["other"])]
+    tests = [
+        row
+        for row in rows
+        if could_differ(
+            tasks.get(row["prompt"], posed.task), row["checkpoint"], row["other"]
+        )
+    ]
     correct_for_many(tests, ("probe", "prompt", "pair"))
     for each in by_pair:
         _conclude(each)
     return rows
 
 
-def _of_pair(posed: PosedTask, answers: Answers, pair: tuple[str, str]) -> Iterator[Row]:
+def _of_pair(
+    posed: PosedTask, answers: Answers, pair: tuple[str, str]
+) -> Iterator[Row]:
     """The row of all prompts, then one for each."""
     first_PI, second_PI = (answers.right[name] for name in pair)
     differences_PI = first_PI - second_PI
@@ -107,40 +143,78 @@ def _of_pair(posed: PosedTask, answers: Answers, pair: tuple[str, str]) -> Itera
     prompts = len(answers.prompts)
     furthest = 2 - 2 / prompts  # one prompt differs by 1, and all others by -1
     counts: Row = {"n": differences_PI.shape[1], "dropped": answers.dropped[ALL]}
-    accuracies = {"accuracy": float(first_PI.mean()), "other_accuracy": float(second_PI.mean())}
+    accuracies = {
+        "accuracy": float(first_PI.mean()),
+        "other_accuracy": float(second_PI.mean()),
+    }
     few = posed.few(*pair)
     whole = {**counts, "prompt": ALL, "prompts": prompts, **accuracies, "reason": few}
-    yield whole | difference("difference", differences_PI.mean(axis=0), answers.contexts)
+    yield whole | difference(
+        "difference", differences_PI.mean(axis=0), answers.contexts
+    )
     for at, prompt in enumerate(answers.prompts):
-        row = {**counts, "prompt": prompt, "mcnemar_p": mcnemar_p(first_PI[at], second_PI[at])}
-        row |= {"accuracy": float(first_PI[at].mean()), "other_accuracy": float(second_PI[at].mean())}
+        row = {
+            **counts,
+            "prompt": prompt,
+            "mcnemar_p": mcnemar_p(first_PI[at], second_PI[at]),
+        }
+        row |= {
+            "accuracy": float(first_PI[at].mean()),
+            "other_accuracy": float(second_PI[at].mean()),
+        }
         row |= difference("difference", differences_PI[at], answers.contexts)
-        row |= difference("shift", shifts_PI[at], answers.contexts, low=-furthest, high=furthest, level=ALPHA / prompts)
-        why = [posed.inputs.incomparable.get((posed.tasks[prompt], name)) for name in pair]
+        row |= difference(
+            "shift",
+            shifts_PI[at],
+            answers.contexts,
+            low=-furthest,
+            high=furthest,
+            level=ALPHA / prompts,
+        )
+        why = [
+            posed.inputs.incomparable.get((posed.tasks[prompt], name)) for name in pair
+        ]
         yield row | {"reason": joined_reasons(few, *why)}
 
 
 def _conclude(rows: Sequence[Row]) -> None:
-    """Fill in the verdicts of one pair's prompts, and the conclusion in its first row."""
+    """Fill in the verdicts of one pair's prompts, and the conclusion in its first
+    row."""
     whole, *by_prompt = rows
     for row in by_prompt:
         shown = row["holm_p" if "holm_p" in row else "mcnemar_p"] < ALPHA
-        row["verdict"] = "unclear" if not shown else "better" if row["difference"] > 0 else "worse"
+        row["verdict"] = (
+            "unclear" if not shown else "better" if row["difference"] > 0 else "worse"
+        )
     for verdict in VERDICTS:
-        whole[f"{verdict}_under"] = ", ".join([row["prompt"] for row in by_prompt if row["verdict"] == verdict]) or None
+        whole[f"{verdict}_under"] = (
+            ", ".join([row["prompt"] for row in by_prompt if row["verdict"] == verdict])
+            or None
+        )
     bounded = [row for row in by_prompt if row["shift_low"] is not None]
-    shifted = [row["prompt"] for row in bounded if row["shift_low"] > 0 or row["shift_high"] < 0]
+    shifted = [
+        row["prompt"]
+        for row in bounded
+        if row["shift_low"] > 0 or row["shift_high"] < 0
+    ]
     whole["shifted_under"] = ", ".join(shifted) or None
     verdicts = {row["verdict"] for row in by_prompt}
-    whole["conclusion"] = "different" if shifted or verdicts >= {"better", "worse"} else "unclear"
+    whole["conclusion"] = (
+        "different" if shifted or verdicts >= {"better", "worse"} else "unclear"
+    )
     if verdicts in ({"better"}, {"worse"}):
         whole["conclusion"] = "same"
-    whole["order_changes"] = {-1, 1} <= {np.sign(row["difference"]) for row in by_prompt}
+    whole["order_changes"] = {-1, 1} <= {
+        np.sign(row["difference"]) for row in by_prompt
+    }
 
 
 def _changing(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows for the page: every pair once, and all prompts of pairs with the conclusion `different`."""
-    concluded = frame.groupby(["task", "checkpoint", "other", "probe"], sort=False)["conclusion"].transform("first")
+    """The rows for the page: every pair once, and all prompts of pairs with the
+    conclusion `different`."""
+    concluded = frame.groupby(["task", "checkpoint", "other", "probe"], sort=False)[
+        "conclusion"
+    ].transform("first")
     return frame[(frame["prompt"] == ALL) | (concluded == "different")]
 
 
@@ -148,10 +222,12 @@ TABLE = Table(
     name="prompt_order",
     title="Does the prompt decide which checkpoint is better?",
     reading=(
-        "Two checkpoints under each prompt: the paired difference of their accuracies (first minus other), and the "
-        "verdict that this prompt alone would give. Conclusion: same, if every prompt prefers the same checkpoint; "
-        "different, if prompts contradict each other or the interval of a shift excludes 0; unclear otherwise. A "
-        "shift is the prompt's own effect on the difference. Its interval allows for the number of prompts."
+        "Two checkpoints under each prompt: the paired difference of their accuracies"
+        " (first minus other), and the verdict that this prompt alone would give."
+        " Conclusion: same, if every prompt prefers the same checkpoint; different, if"
+        " prompts contradict each other or the interval of a shift excludes 0; unclear"
+        " otherwise. A shift is the prompt's own effect on the difference. Its interval"
+        " allows for the number of prompts."
     ),
     needs="prompts in the sweep, and the probe greedy or choice on two checkpoints",
     columns=(
@@ -172,25 +248,33 @@ TABLE = Table(
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Which items checkpoints have right, of those that all of them measured under every prompt."""
+    """Which items checkpoints have right, of those that all of them measured under
+    every prompt."""
 
     prompts: tuple[str, ...]
     languages: np.ndarray[Any, Any]  # of each item
     contexts: ItemNumbers  # of each item, its context
     right: Mapping[str, Floats]  # by checkpoint, prompts x items
-    dropped: Mapping[str, int]  # items that only some prompts or checkpoints measured: per language, and of all
+    # items that only some prompts or checkpoints measured: per language, and of all
+    dropped: Mapping[str, int]
 
     def of_language(self, language: str) -> Answers:
         if language == ALL:
             return self
         here = self.languages == language
         right = {name: each[:, here] for name, each in self.right.items()}
-        return replace(self, languages=self.languages[here], contexts=self.contexts[here], right=right)
+        return replace(
+            self,
+            languages=self.languages[here],
+            contexts=self.contexts[here],
+            right=right,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class PosedTask:
-    """A task and its prompts, the paper's first. `subjects`: the checkpoints evaluated under two or more of them."""
+    """A task and its prompts, the paper's first. `subjects`: the checkpoints
+    evaluated under two or more of them."""
 
     inputs: Inputs
     task: str
@@ -199,22 +283,41 @@ class PosedTask:
     _known: dict[tuple[str, ...], pd.DataFrame] = field(default_factory=dict)
 
     def few(self, *checkpoints: str) -> str | None:
-        """Which of these checkpoints were evaluated on a few items only, under which prompt: all prompts use those
-        items. The first checkpoint under the first prompt is left out: every table reports it."""
+        """Which of these checkpoints were evaluated on a few items only, under which
+        prompt: all prompts use those items. The first checkpoint under the first prompt
+        is left out: every table reports it.
+        """
         out = self.inputs.decided_early
-        places = [(self.tasks[prompt], name, prompt) for prompt in self.tasks for name in checkpoints]
-        told = [place for place in places if place[:2] in out and place[:2] != (self.task, checkpoints[0])]
-        return joined_reasons(*(f"{name}, {prompt}: {out[task, name]}" for task, name, prompt in told))
+        places = [
+            (self.tasks[prompt], name, prompt)
+            for prompt in self.tasks
+            for name in checkpoints
+        ]
+        told = [
+            place
+            for place in places
+            if place[:2] in out and place[:2] != (self.task, checkpoints[0])
+        ]
+        return joined_reasons(
+            *(f"{name}, {prompt}: {out[task, name]}" for task, name, prompt in told)
+        )
 
-    def answers(self, checkpoints: Sequence[str], format: str, probe: str) -> Answers | None:
-        """The checkpoints' answers; None if they share fewer than two prompts, or no item."""
+    def answers(
+        self, checkpoints: Sequence[str], format: str, probe: str
+    ) -> Answers | None:
+        """The checkpoints' answers; None if they share fewer than two prompts, or no
+        item."""
         measured = {
             (name, prompt): part
             for name in checkpoints
             for prompt in self.tasks
             if not (part := self._measured(name, prompt, format, probe)).empty
         }
-        prompts = tuple(each for each in self.tasks if all((name, each) in measured for name in checkpoints))
+        prompts = tuple(
+            each
+            for each in self.tasks
+            if all((name, each) in measured for name in checkpoints)
+        )
         if len(prompts) < 2:
             return None
         wanted = [(name, prompt) for name in checkpoints for prompt in prompts]
@@ -228,19 +331,26 @@ class PosedTask:
         return Answers(
             prompts=prompts,
             languages=whole.index.get_level_values(0).to_numpy(),
-            contexts=self.inputs.contexts(self.tasks[prompts[0]], numbers.to_numpy(np.intp)),
+            contexts=self.inputs.contexts(
+                self.tasks[prompts[0]], numbers.to_numpy(np.intp)
+            ),
             right={name: whole[name].to_numpy(np.float64).T for name in checkpoints},
-            dropped={str(language): int(count) for language, count in some.items()} | {ALL: int(some.sum())},
+            dropped={str(language): int(count) for language, count in some.items()}
+            | {ALL: int(some.sum())},
         )
 
-    def _measured(self, checkpoint: str, prompt: str, format: str, probe: str) -> pd.DataFrame:
+    def _measured(
+        self, checkpoint: str, prompt: str, format: str, probe: str
+    ) -> pd.DataFrame:
         key = (checkpoint, prompt, format, probe)
         if key not in self._known:
             items = self.inputs.outcomes_of(checkpoint, self.tasks[prompt], format)
             items = items[items[f"{probe}_status"].isin(MEASURED)]
             right = items[CORRECT[probe]].astype("float64")
             names = ["language", "item_id"]
-            self._known[key] = items[[*names, "item"]].assign(right=right).set_index(names)
+            self._known[key] = (
+                items[[*names, "item"]].assign(right=right).set_index(names)
+            )
         return self._known[key]
 
 
@@ -258,14 +368,24 @@ def posed_tasks(inputs: Inputs) -> list[PosedTask]:
             for subject in inputs.checkpoints:
                 if subject.task in ordered.values():
                     several.setdefault(subject.checkpoint, []).append(subject)
-            posed.append(PosedTask(inputs, task, ordered, [each[0] for each in several.values() if len(each) > 1]))
+            posed.append(
+                PosedTask(
+                    inputs,
+                    task,
+                    ordered,
+                    [each[0] for each in several.values() if len(each) > 1],
+                )
+            )
     return posed
 
 
 def cochran_p(right_PI: Floats) -> float:
-    """Whether prompts differ at all: the p of Cochran's Q (Biometrika 37, 1950); 1 if none differs on any item.
+    """Whether prompts differ at all: the p of Cochran's Q (Biometrika 37, 1950); 1 if
+    none differs on any item.
 
-    Approximate if items are few or share contexts. `right_PI`: prompts x items, 0.0 or 1.0."""
+    Approximate if items are few or share contexts. `right_PI`: prompts x items, 0.0 or
+    1.0.
+    """
     prompts = len(right_PI)
     by_prompt, by_item = right_PI.sum(axis=1), right_PI.sum(axis=0)
     total = right_PI.sum()

@@ -1,10 +1,12 @@
-"""Table `rank`: the rank of the gold answer's first token in the next-token distribution after the open prompt.
+"""Table `rank`: the rank of the gold answer's first token in the next-token
+distribution after the open prompt.
 
-The columns `aligned_*` have the rank of the aligned answer's first token after prompt and lead-in (see
-`evaluator.probes.rank`).
+The columns `aligned_*` have the rank of the aligned answer's first token after prompt
+and lead-in (see `evaluator.probes.rank`).
 
-Groups of items: `all`; `mc_only` (the fate, so only for a checkpoint with a base); `dense_failures`, which the dense
-model's greedy output misses. `side` names whose ranks: the checkpoint's own, or its base's on exactly the same items.
+Groups of items: `all`; `mc_only` (the fate, so only for a checkpoint with a base);
+`dense_failures`, which the dense model's greedy output misses. `side` names whose
+ranks: the checkpoint's own, or its base's on exactly the same items.
 """
 
 from collections.abc import Iterator
@@ -24,15 +26,26 @@ from evaluator.metrics.table import Bars, Lack, Note, Table
 from evaluator.store.outcomes import MEASURED
 
 _NEEDS = {
-    "mc_only": "needs the probes greedy and choice on a checkpoint and its base (for the group mc_only)",
-    "dense_failures": "needs the probe greedy on the dense model (for the group dense_failures)",
+    "mc_only": (
+        "needs the probes greedy and choice on a checkpoint and its base (for the group"
+        " mc_only)"
+    ),
+    "dense_failures": (
+        "needs the probe greedy on the dense model (for the group dense_failures)"
+    ),
 }
-_BANDS = {"rank_1": (1, 1), "rank_2_5": (2, 5), "rank_6_20": (6, 20), "rank_over_20": (21, None)}
+_BANDS = {
+    "rank_1": (1, 1),
+    "rank_2_5": (2, 5),
+    "rank_6_20": (6, 20),
+    "rank_over_20": (21, None),
+}
 
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Items with a row of rank statistics; `suffix`: of a side's columns; `why_empty`: the reason for an n of 0."""
+    """Items with a row of rank statistics; `suffix`: of a side's columns;
+    `why_empty`: the reason for an n of 0."""
 
     name: str
     items: pd.DataFrame
@@ -43,16 +56,25 @@ class _Group:
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    """Dense checkpoints alone; pruned ones beside their base, on the items common to both."""
+    """Dense checkpoints alone; pruned ones beside their base, on the items common to
+    both."""
     for subject in sorted(inputs.checkpoints, key=lambda each: each.base is not None):
         for group in _groups(inputs, subject):
-            for language, items in slices(group.items, [] if group.pooled_only else inputs.languages(subject.task)):
-                row = {**subject.row, "language": language, "group": group.name, "side": group.side}
+            for language, items in slices(
+                group.items, [] if group.pooled_only else inputs.languages(subject.task)
+            ):
+                row = {
+                    **subject.row,
+                    "language": language,
+                    "group": group.name,
+                    "side": group.side,
+                }
                 yield row | _statistics(inputs, subject.task, items, group)
 
 
 def _groups(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
-    """The groups of a checkpoint, and with a base the base's too; without common items, its own ranks on all."""
+    """The groups of a checkpoint, and with a base the base's too; without common
+    items, its own ranks on all."""
     own = inputs.outcomes_of(subject.checkpoint, subject.task)
     comparison = inputs.comparisons().get(subject.key)
     if comparison is None:
@@ -77,21 +99,37 @@ def _groups(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
     ):
         why = comparison.reason or (_NEEDS[name] if unknown else None)
         for side, suffix in both:
-            yield _Group(name, items[here], side, suffix, why, pooled_only=comparison.reason is not None)
+            yield _Group(
+                name,
+                items[here],
+                side,
+                suffix,
+                why,
+                pooled_only=comparison.reason is not None,
+            )
 
 
 def _asked(items: pd.DataFrame, suffix: str = "") -> bool:
-    return bool(items[[f"rank_status{suffix}", f"aligned_rank_status{suffix}"]].notna().any(axis=None))
+    return bool(
+        items[[f"rank_status{suffix}", f"aligned_rank_status{suffix}"]]
+        .notna()
+        .any(axis=None)
+    )
 
 
 def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -> Row:
     status = items[f"rank_status{group.suffix}"]
-    rank, margin, aligned = (as_floats(items[f"{name}{group.suffix}"]) for name in ("rank", "margin", "aligned_rank"))
+    rank, margin, aligned = (
+        as_floats(items[f"{name}{group.suffix}"])
+        for name in ("rank", "margin", "aligned_rank")
+    )
     contexts = inputs.contexts_of(task, items)
     done = status.isin(MEASURED).to_numpy() & ~np.isnan(rank)
     n = int(done.sum())
     row: Row = {"n": n, **left_out_of(status)}
-    row["reason"] = None if n else group.why_empty or "no item of this group has a measured rank"
+    row["reason"] = (
+        None if n else group.why_empty or "no item of this group has a measured rank"
+    )
     row |= _ranks("rank", rank, contexts)
     with_margin = done & ~np.isnan(margin)
     if with_margin.any():
@@ -103,12 +141,19 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -
 
 
 def _ranks(name: str, ranks: Floats, contexts: ItemNumbers) -> Row:
-    """Median, quartiles and bands of the ranks of some items; NaN ranks do not count. Empty without any rank."""
+    """Median, quartiles and bands of the ranks of some items; NaN ranks do not
+    count. Empty without any rank."""
     known = ~np.isnan(ranks)
     contexts, ranks = contexts[known], ranks[known]
     if not len(ranks):
         return {}
-    row: Row = dict(zip((f"{name}_q1", f"{name}_q3"), np.percentile(ranks, [25, 75]).tolist(), strict=True))
+    row: Row = dict(
+        zip(
+            (f"{name}_q1", f"{name}_q3"),
+            np.percentile(ranks, [25, 75]).tolist(),
+            strict=True,
+        )
+    )
     row |= median(f"{name}_median", ranks, contexts)
     for band, (first, last) in _BANDS.items():
         inside = (ranks >= first) & (ranks <= (float("inf") if last is None else last))
@@ -116,7 +161,12 @@ def _ranks(name: str, ranks: Floats, contexts: ItemNumbers) -> Row:
     return row
 
 
-_PAINTS = {"_1": ("rank 1", 1.0), "_2_5": ("2-5", 0.68), "_6_20": ("6-20", 0.4), "_over_20": ("over 20", 0.16)}
+_PAINTS = {
+    "_1": ("rank 1", 1.0),
+    "_2_5": ("2-5", 0.68),
+    "_6_20": ("6-20", 0.4),
+    "_over_20": ("over 20", 0.16),
+}
 _PANELS = (  # group, whose ranks, title
     ("mc_only", "rank", "No longer said (mc_only)"),
     ("mc_only", "aligned_rank", "The same, aligned"),
@@ -127,10 +177,11 @@ TABLE = Table(
     name="rank",
     title="How far down is the answer?",
     reading=(
-        "The rank of the gold answer's first token in the whole vocabulary; 1 is the likeliest. A demoted answer "
-        "has rank 2 to 20; an erased one is far below. The margin is its distance to the top token in nats. A model "
-        "that answers in sentences says other words first. Aligned ranks are those after the dense model's own "
-        "lead-in, for items where the dense model wrote a right answer."
+        "The rank of the gold answer's first token in the whole vocabulary; 1 is the"
+        " likeliest. A demoted answer has rank 2 to 20; an erased one is far below. The"
+        " margin is its distance to the top token in nats. A model that answers in"
+        " sentences says other words first. Aligned ranks are those after the dense"
+        " model's own lead-in, for items where the dense model wrote a right answer."
     ),
     needs="the probe rank",
     columns=(
@@ -144,20 +195,33 @@ TABLE = Table(
         Column("aligned_n", col.COUNT),
         Column("aligned_rank_median", col.RANK, interval=True),
         *col.RANK("aligned_rank_q1", "aligned_rank_q3"),
-        *col.PERCENTAGE(*(band.replace("rank", "aligned_rank") for band in _BANDS), interval=True),
+        *col.PERCENTAGE(
+            *(band.replace("rank", "aligned_rank") for band in _BANDS), interval=True
+        ),
     ),
     compute=_rows,
     figure=tuple(
         Bars(
             title,
-            {f"{ranks}{band}": (name, "rank", alpha) for band, (name, alpha) in _PAINTS.items()},
+            {
+                f"{ranks}{band}": (name, "rank", alpha)
+                for band, (name, alpha) in _PAINTS.items()
+            },
             {"group": group},
             note=Note(
-                f"{ranks}_median", lambda rank: "none" if rank is None else f"median {rank:,g}", {"group": group}
+                f"{ranks}_median",
+                lambda rank: "none" if rank is None else f"median {rank:,g}",
+                {"group": group},
             ),
         )
         for group, ranks, title in _PANELS
     ),
     plotted=lambda frame: frame[frame["side"] == "own"],
-    lacks=(Lack("aligned_n", "the probe aligned_rank on a base and what is compared with it (for aligned ranks)"),),
+    lacks=(
+        Lack(
+            "aligned_n",
+            "the probe aligned_rank on a base and what is compared with it (for aligned"
+            " ranks)",
+        ),
+    ),
 )

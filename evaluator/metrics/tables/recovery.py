@@ -1,14 +1,17 @@
-"""Whether beams and samples still reach the answer, and whether that is stable over run seeds.
+"""Whether beams and samples still reach the answer, and whether that is stable over
+run seeds.
 
-Table `recovery`: is the answer anywhere in the beams or the samples? They run on the first 100 items of each language
-only. So every rate here, including the greedy accuracy, is over the items on which the probe was measured. Population
-`greedy_failures` keeps the items that the same checkpoint's greedy output misses: the gain of broader decoding. Rows
-`pass@K` estimate the rate that `sample` would have with K samples, and `majority` that of the samples' most frequent
-answer.
+Table `recovery`: is the answer anywhere in the beams or the samples? They run on the
+first 100 items of each language only. So every rate here, including the greedy
+accuracy, is over the items on which the probe was measured. Population
+`greedy_failures` keeps the items that the same checkpoint's greedy output misses:
+the gain of broader decoding. Rows `pass@K` estimate the rate that `sample` would
+have with K samples, and `majority` that of the samples' most frequent answer.
 
-Table `recovery_seeds`: sample recovery among greedy failures for every run seed. The greedy output, read under the
-lowest seed, does not depend on it. `mean` is the mean of the seeds' rates, with an interval over items. The range shows
-the noise of sampling, the interval the noise of the choice of items."""
+Table `recovery_seeds`: sample recovery among greedy failures for every run seed. The
+greedy output, read under the lowest seed, does not depend on it. `mean` is the mean
+of the seeds' rates, with an interval over items. The range shows the noise of
+sampling, the interval the noise of the choice of items."""
 
 from collections.abc import Iterator
 
@@ -29,12 +32,17 @@ from evaluator.store.outcomes import MEASURED
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
 BROAD = ("beam", "sample")
 MAJORITY = "majority"
-_TRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # the K of pass@K, below the number of samples
-_ROWS = (*((EVERYTHING, probe) for probe in HIT), *((FAILURES, probe) for probe in BROAD))
+# the K of pass@K, below the number of samples
+_TRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+_ROWS = (
+    *((EVERYTHING, probe) for probe in HIT),
+    *((FAILURES, probe) for probe in BROAD),
+)
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    """Greedy, beam and sample over all items; beam and sample among the checkpoint's own greedy failures."""
+    """Greedy, beam and sample over all items; beam and sample among the checkpoint's
+    own greedy failures."""
     comparisons = inputs.comparisons()
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
@@ -44,70 +52,128 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         comparison = comparisons.get(subject.key)
         for language, of_language in slices(broad, inputs.languages(subject.task)):
             for population, probe in _ROWS:
-                row = {**subject.row, "language": language, "population": population, "probe": probe}
+                row = {
+                    **subject.row,
+                    "language": language,
+                    "population": population,
+                    "probe": probe,
+                }
                 row |= _measured(inputs, subject.task, of_language, population, probe)
                 if comparison is not None and population == EVERYTHING:
-                    # The drop from the base, on the items with this and a broader probe in both.
+                    # The drop from the base, on the items with this and a broader probe
+                    # in both.
                     both = comparison.measured(probe, language=language)
                     if probe == "greedy":
-                        ran = [both[[f"{each}_status_{side}" for side in SIDES]].notna().all(axis=1) for each in BROAD]
+                        ran = [
+                            both[[f"{each}_status_{side}" for side in SIDES]]
+                            .notna()
+                            .all(axis=1)
+                            for each in BROAD
+                        ]
                         both = both[ran[0] | ran[1]]
                     row |= paired_drop(inputs, comparison, both, HIT[probe])
                 yield row
-            for row in _of_samples(inputs, subject.task, of_language, comparison, language):
-                yield {**subject.row, "language": language, "population": EVERYTHING} | row
+            for row in _of_samples(
+                inputs, subject.task, of_language, comparison, language
+            ):
+                yield {
+                    **subject.row,
+                    "language": language,
+                    "population": EVERYTHING,
+                } | row
 
 
 def pass_at(k: int, samples: Floats, right: Floats) -> Floats:
-    """The chance of each item that one of `k` of its samples is right: 1 - C(n - c, k) / C(n, k), for `right` c of n
-    `samples`, at least k. Unbiased for k samples that are drawn anew (Chen et al., 2021, arXiv 2107.03374, Eq. 1)."""
+    """The chance of each item that one of `k` of its samples is right: 1 - C(n - c, k)
+    / C(n, k), for `right` c of n `samples`, at least k. Unbiased for k samples that are
+    drawn anew (Chen et al., 2021, arXiv 2107.03374, Eq. 1).
+    """
     missed = samples - right
-    with np.errstate(invalid="ignore"):  # infinite logarithms, where fewer than k samples missed
-        ratios = gammaln(missed + 1) - gammaln(missed - k + 1) - gammaln(samples + 1) + gammaln(samples - k + 1)
+    # infinite logarithms, where fewer than k samples missed
+    with np.errstate(invalid="ignore"):
+        ratios = (
+            gammaln(missed + 1)
+            - gammaln(missed - k + 1)
+            - gammaln(samples + 1)
+            + gammaln(samples - k + 1)
+        )
     exact = np.where(right > 0, 1.0, 0.0)  # logarithms round
-    return np.where((missed >= k) & (right > 0), np.clip(1 - np.exp(ratios), 0, 1), exact)
+    return np.where(
+        (missed >= k) & (right > 0), np.clip(1 - np.exp(ratios), 0, 1), exact
+    )
 
 
 def _of_samples(
-    inputs: Inputs, task: str, items: pd.DataFrame, comparison: Comparison | None, language: str
+    inputs: Inputs,
+    task: str,
+    items: pd.DataFrame,
+    comparison: Comparison | None,
+    language: str,
 ) -> Iterator[Row]:
-    """The rows of pass@K and of the majority: the checkpoint's own rate, and its drop on the items measured in both."""
+    """The rows of pass@K and of the majority: the checkpoint's own rate, and its
+    drop on the items measured in both."""
     done = items[items["sample_status"].isin(MEASURED)]
     if done.empty:
         return
-    both = None if comparison is None else comparison.measured("sample", language=language)
+    both = (
+        None if comparison is None else comparison.measured("sample", language=language)
+    )
     fewest = int(min(frame[name].min() for frame, name in _counted(done, both)))
     for k in (*(k for k in _TRIES if k < fewest), 0):
         values = _judged(done, k)
-        row: Row = {"probe": f"pass@{k}" if k else MAJORITY, "tries": k or int(done["samples"].max()), "n": len(done)}
-        row |= left_out_of(items["sample_status"]) | rate("rate", values, inputs.contexts_of(task, done))
+        row: Row = {
+            "probe": f"pass@{k}" if k else MAJORITY,
+            "tries": k or int(done["samples"].max()),
+            "n": len(done),
+        }
+        row |= left_out_of(items["sample_status"]) | rate(
+            "rate", values, inputs.contexts_of(task, done)
+        )
         if comparison is not None and both is not None and both.empty:
             row |= {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
         elif both is not None:
             dense, pruned = (_judged(both, k, f"_{side}") for side in SIDES)
-            row |= {"n_paired": len(both), **difference("drop", dense - pruned, inputs.contexts_of(task, both))}
+            row |= {
+                "n_paired": len(both),
+                **difference("drop", dense - pruned, inputs.contexts_of(task, both)),
+            }
         yield row
 
 
-def _counted(done: pd.DataFrame, both: pd.DataFrame | None) -> list[tuple[pd.DataFrame, str]]:
+def _counted(
+    done: pd.DataFrame, both: pd.DataFrame | None
+) -> list[tuple[pd.DataFrame, str]]:
     """Each frame of items with its column of their samples."""
-    paired = [] if both is None or both.empty else [(both, f"samples_{side}") for side in SIDES]
+    paired = (
+        []
+        if both is None or both.empty
+        else [(both, f"samples_{side}") for side in SIDES]
+    )
     return [(done, "samples"), *paired]
 
 
 def _judged(items: pd.DataFrame, k: int, side: str = "") -> Floats:
-    """Of each item, pass@k, or for 0 how often a majority is right: numbers from 0 to 1."""
+    """Of each item, pass@k, or for 0 how often a majority is right: numbers from 0
+    to 1."""
     if not k:
         return as_floats(items[f"sample_majority{side}"])
-    return pass_at(k, as_floats(items[f"samples{side}"]), as_floats(items[f"sample_hits{side}"]))
+    return pass_at(
+        k, as_floats(items[f"samples{side}"]), as_floats(items[f"sample_hits{side}"])
+    )
 
 
-def _measured(inputs: Inputs, task: str, items: pd.DataFrame, population: str, probe: str) -> Row:
+def _measured(
+    inputs: Inputs, task: str, items: pd.DataFrame, population: str, probe: str
+) -> Row:
     status = items[f"{probe}_status"]
     keep, reason = status.isin(MEASURED), "no item was measured"
     if population == FAILURES:
         keep &= items["produced"] == 0
-        reason = "greedy missed none of the items" if items["produced"].notna().any() else "greedy was not measured"
+        reason = (
+            "greedy missed none of the items"
+            if items["produced"].notna().any()
+            else "greedy was not measured"
+        )
     done = items[keep]
     hits = as_floats(done[HIT[probe]])
     tries = done[f"{probe}s"].dropna() if probe in BROAD else pd.Series([1] * len(done))
@@ -122,21 +188,30 @@ def _measured(inputs: Inputs, task: str, items: pd.DataFrame, population: str, p
 
 
 _FOUND = {"greedy": "greedy says it", "beam": "in any beam", "sample": "in any sample"}
-_ALL = tuple(Series("rate", probe, name, {"population": EVERYTHING, "probe": probe}) for probe, name in _FOUND.items())
+_ALL = tuple(
+    Series("rate", probe, name, {"population": EVERYTHING, "probe": probe})
+    for probe, name in _FOUND.items()
+)
 _RECOVERED = tuple(
-    Series("rate", probe, _FOUND[probe], {"population": FAILURES, "probe": probe}, shift)
+    Series(
+        "rate", probe, _FOUND[probe], {"population": FAILURES, "probe": probe}, shift
+    )
     for probe, shift in (("beam", -0.13), ("sample", 0.13))
 )
-_SAMPLED = Note("n", lambda n: f"n = {n or 0:.0f}", {"population": FAILURES, "probe": "sample"})
+_SAMPLED = Note(
+    "n", lambda n: f"n = {n or 0:.0f}", {"population": FAILURES, "probe": "sample"}
+)
 
 TABLE = Table(
     name="recovery",
     title="Can the answer still be reached?",
     reading=(
-        "Left: whether any beam or any sample contains a gold answer. Right: the same among the items that the "
-        "checkpoint's own greedy output misses: the gain of broader decoding. Beams and samples cover the first 100 "
-        "items of each language only; the greedy numbers here are on the same items. pass@K: one of K samples is "
-        "right, estimated from all of them. majority: the most frequent answer of the samples is."
+        "Left: whether any beam or any sample contains a gold answer. Right: the same"
+        " among the items that the checkpoint's own greedy output misses: the gain of"
+        " broader decoding. Beams and samples cover the first 100 items of each"
+        " language only; the greedy numbers here are on the same items. pass@K: one of"
+        " K samples is right, estimated from all of them. majority: the most frequent"
+        " answer of the samples is."
     ),
     needs="the probe beam or sample",
     columns=(
@@ -150,13 +225,23 @@ TABLE = Table(
     ),
     compute=_rows,
     figure=(
-        Dots("All items with beams and samples", _ALL, width=1.15, linked=True, text=whole_percent),
+        Dots(
+            "All items with beams and samples",
+            _ALL,
+            width=1.15,
+            linked=True,
+            text=whole_percent,
+        ),
         Dots("Recovered among its own greedy failures", _RECOVERED, note=_SAMPLED),
     ),
     corrections=(Holm(("task", "language", "population", "probe")),),
     drawn=True,
     lacks=(
-        Lack("probe", "the probe greedy (for what is recovered among its failures)", "greedy"),
+        Lack(
+            "probe",
+            "the probe greedy (for what is recovered among its failures)",
+            "greedy",
+        ),
         Lack("probe", "the probe beam", "beam"),
         Lack("probe", "the probe sample", "sample"),
         Lack("drop", "a checkpoint with its base (for the drops)"),
@@ -173,18 +258,40 @@ def _recovery_seeds_rows(inputs: Inputs) -> Iterator[Row]:
         greedy = inputs.outcomes_of(subject.checkpoint, subject.task)
         failures = ours[ours["item"].isin(greedy.loc[greedy["produced"] == 0, "item"])]
         for language, part in slices(failures, inputs.languages(subject.task)):
-            row: Row = {**subject.row, "language": language, "seeds": int(ours["seed"].nunique())}
-            row |= {name: part.loc[part["sample_status"] == name, "item"].nunique() for name in STATUSES}
+            row: Row = {
+                **subject.row,
+                "language": language,
+                "seeds": int(ours["seed"].nunique()),
+            }
+            row |= {
+                name: part.loc[part["sample_status"] == name, "item"].nunique()
+                for name in STATUSES
+            }
             done = part[part["sample_hit"].notna()]
             if done.empty:
-                yield row | {"n_min": 0, "n_max": 0, "reason": "no greedy failure with samples"}
+                yield row | {
+                    "n_min": 0,
+                    "n_max": 0,
+                    "reason": "no greedy failure with samples",
+                }
                 continue
             by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
             by_item = done.groupby("item")["sample_hit"].mean().reset_index()
-            row |= rate("mean", as_floats(by_item["sample_hit"]), inputs.contexts_of(subject.task, by_item))
-            row |= {"n_min": int(by_seed["size"].min()), "n_max": int(by_seed["size"].max())}
+            row |= rate(
+                "mean",
+                as_floats(by_item["sample_hit"]),
+                inputs.contexts_of(subject.task, by_item),
+            )
+            row |= {
+                "n_min": int(by_seed["size"].min()),
+                "n_max": int(by_seed["size"].max()),
+            }
             rates = by_seed["mean"]
-            yield row | {"mean": float(rates.mean()), "lowest": float(rates.min()), "highest": float(rates.max())}
+            yield row | {
+                "mean": float(rates.mean()),
+                "lowest": float(rates.min()),
+                "highest": float(rates.max()),
+            }
 
 
 _PAINTS = {"lowest": "beam", "mean": "greedy", "highest": "sample"}
@@ -193,7 +300,10 @@ _OVER_SEEDS = tuple(Series(name, colour, name) for name, colour in _PAINTS.items
 RECOVERY_SEEDS = Table(
     name="recovery_seeds",
     title="Is recovery stable over seeds?",
-    reading=("The share of greedy's misses that samples find: the lowest, mean and highest rate over the run seeds."),
+    reading=(
+        "The share of greedy's misses that samples find: the lowest, mean and highest"
+        " rate over the run seeds."
+    ),
     needs="the probes greedy and sample, the latter under at least two run seeds",
     columns=(
         *col.BY_LANGUAGE,
@@ -202,7 +312,13 @@ RECOVERY_SEEDS = Table(
         *col.PERCENTAGE("lowest", "highest"),
     ),
     compute=_recovery_seeds_rows,
-    figure=(Dots("Recovered by samples among greedy failures, over the run seeds", _OVER_SEEDS, linked=True),),
+    figure=(
+        Dots(
+            "Recovered by samples among greedy failures, over the run seeds",
+            _OVER_SEEDS,
+            linked=True,
+        ),
+    ),
     drawn=True,
     counts="n_max",
 )

@@ -1,12 +1,19 @@
-"""Table `thinking`: do models think longer, do their thoughts still end, and does thinking still help?
+"""Table `thinking`: do models think longer, do their thoughts still end, and does
+thinking still help?
 
-One row per checkpoint whose task has `thinking` on, pooled and by language, on the greedy answers to the open prompt.
+One row per checkpoint whose task has `thinking` on, pooled and by language, on the
+greedy answers to the open prompt.
 
-- `ratio` is the mean length of thoughts over the base's, on the items measured in both. A missing thought has length 0.
-- `cut`: the share of thoughts without an end. `loops`: the share that loops (`evaluator.core.grading.loops`).
-- `accuracy`: the answer after the thought contains a gold answer; a cut thought has no answer. `accuracy_forced`: the
-  same if we end cut thoughts. `accuracy_direct`: the answer without any thought. `gain` is accuracy minus that.
-- The fates are those of table `fates`, of the answers after thoughts, on the items that the base knew."""
+- `ratio` is the mean length of thoughts over the base's, on the items measured in both.
+  A missing thought has length 0.
+- `cut`: the share of thoughts without an end. `loops`: the share that loops
+  (`evaluator.core.grading.loops`).
+- `accuracy`: the answer after the thought contains a gold answer; a cut thought has no
+  answer. `accuracy_forced`: the same if we end cut thoughts. `accuracy_direct`: the
+  answer without any thought. `gain` is accuracy minus that.
+- The fates are those of table `fates`, of the answers after thoughts, on the items that
+  the base knew.
+"""
 
 from collections.abc import Iterator
 
@@ -41,7 +48,9 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             row = _own(inputs, subject, part) | {"language": language}
             if comparison is not None:
                 paired = _paired(inputs, comparison, language)
-                row |= paired | {"reason": joined_reasons(row["reason"], paired.get("reason"))}
+                row |= paired | {
+                    "reason": joined_reasons(row["reason"], paired.get("reason"))
+                }
             yield row
 
 
@@ -58,23 +67,41 @@ def _own(inputs: Inputs, subject: Subject, items: pd.DataFrame) -> Row:
     both = done[done["direct_produced"].notna()]
     said, direct = (as_floats(both[name]) for name in ("produced", "direct_produced"))
     contexts = inputs.contexts_of(subject.task, both)
-    return row | rate("accuracy_direct", direct, contexts) | difference("gain", said - direct, contexts)
+    return (
+        row
+        | rate("accuracy_direct", direct, contexts)
+        | difference("gain", said - direct, contexts)
+    )
 
 
 def _paired(inputs: Inputs, comparison: Comparison, language: str) -> Row:
-    """The thoughts beside the base's, and what became of the answers that the base knew."""
-    subject, items = comparison.subject, comparison.measured("greedy", language=language)
-    row: Row = {"n_paired": len(items), "reason": comparison.reason or why_unpaired(comparison, language, "greedy")}
+    """The thoughts beside the base's, and what became of the answers that the base
+    knew."""
+    subject, items = (
+        comparison.subject,
+        comparison.measured("greedy", language=language),
+    )
+    row: Row = {
+        "n_paired": len(items),
+        "reason": comparison.reason or why_unpaired(comparison, language, "greedy"),
+    }
     if items.empty:
         return row
     dense, pruned = sides_of(items, "thought_tokens")
     row["base_thought_tokens"] = float(dense.mean())
     if dense.any():
-        limit = settings_of(inputs.run, subject.checkpoint, subject.task).get("thought_limit", 0)
+        limit = settings_of(inputs.run, subject.checkpoint, subject.task).get(
+            "thought_limit", 0
+        )
         most = max(limit, dense.max(), pruned.max())
-        row |= of_mean("ratio", Ratio(pruned / most, dense / most, inputs.contexts_of(subject.task, items)))
+        row |= of_mean(
+            "ratio",
+            Ratio(pruned / most, dense / most, inputs.contexts_of(subject.task, items)),
+        )
     else:
-        row["reason"] = joined_reasons(row["reason"], "the base thought about none of these items")
+        row["reason"] = joined_reasons(
+            row["reason"], "the base thought about none of these items"
+        )
     return row | fate_rates(inputs, subject.task, items)
 
 
@@ -82,10 +109,11 @@ TABLE = Table(
     name="thinking",
     title="Does it think longer, and does thinking still help?",
     reading=(
-        "Thought tokens are the mean length of what a model writes before its answer, and ratio compares that with "
-        "the base. A cut thought has no end, as its budget or the model stopped it, and so no answer; accuracy forced "
-        "ends it and lets the model answer. A thought loops if half of its runs of eight words repeat earlier ones. "
-        "Direct is the answer without any thought."
+        "Thought tokens are the mean length of what a model writes before its answer,"
+        " and ratio compares that with the base. A cut thought has no end, as its"
+        " budget or the model stopped it, and so no answer; accuracy forced ends it and"
+        " lets the model answer. A thought loops if half of its runs of eight words"
+        " repeat earlier ones. Direct is the answer without any thought."
     ),
     needs="a task with thinking on, and the probe greedy",
     columns=(
@@ -93,20 +121,44 @@ TABLE = Table(
         *col.COUNT("n", "excluded", "engine_error", "n_paired"),
         *col.AMOUNT("base_thought_tokens", "thought_tokens", stored="tokens"),
         Column("ratio", col.FACTOR, interval=True),
-        *col.PERCENTAGE("cut", "loops", "accuracy", "accuracy_forced", "accuracy_direct", interval=True),
+        *col.PERCENTAGE(
+            "cut",
+            "loops",
+            "accuracy",
+            "accuracy_forced",
+            "accuracy_direct",
+            interval=True,
+        ),
         Column("gain", col.POINTS, interval=True),
         Column("known", col.COUNT),
-        *(Column(f"{fate}_rate", col.PERCENTAGE, f"{fate} rate", interval=True) for fate in FATES),
+        *(
+            Column(f"{fate}_rate", col.PERCENTAGE, f"{fate} rate", interval=True)
+            for fate in FATES
+        ),
         col.REASON,
     ),
     compute=_rows,
     figure=(
-        Dots("Tokens of a thought, in multiples of the base's", _RATIO, "amounts", line=1, text="{:.2f}".format),
         Dots(
-            "Thoughts", (Series("cut", "lost", "cut off"), Series("loops", "mc_only", "loops", hollow=True)), legend=4
+            "Tokens of a thought, in multiples of the base's",
+            _RATIO,
+            "amounts",
+            line=1,
+            text="{:.2f}".format,
+        ),
+        Dots(
+            "Thoughts",
+            (
+                Series("cut", "lost", "cut off"),
+                Series("loops", "mc_only", "loops", hollow=True),
+            ),
+            legend=4,
         ),
         Dots("Open accuracy", _ACCURACIES, linked=True),
-        Bars("Fates of the answers", {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES}),
+        Bars(
+            "Fates of the answers",
+            {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES},
+        ),
     ),
     lacks=(
         Lack("ratio", "a checkpoint with its base (for ratio and fates)"),

@@ -1,9 +1,13 @@
-"""Units of work in a run, their results, and the events that report them: plain records, without Ray or an engine.
+"""Units of work in a run, their results, and the events that report them: plain
+records, without Ray or an engine.
 
-A task is cut into shards. An engine finishes a shard's items in any order; `ShardCollector` puts them together again.
+A task is cut into shards. An engine finishes a shard's items in any order;
+`ShardCollector` puts them together again.
 
-Some probes read the answers of the checkpoint's base. When an engine begins shards that need them, the driver reads one
-task's answers from the base's records and sends them along. So memory holds only the answers of tasks in evaluation."""
+Some probes read the answers of the checkpoint's base. When an engine begins shards that
+need them, the driver reads one task's answers from the base's records and sends them
+along. So memory holds only the answers of tasks in evaluation.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,9 @@ Part = tuple[str, str]  # checkpoint, task
 Key = tuple[str, str]  # language, item id
 
 # The texts of excluded records: why a checkpoint has no answer of its base.
-NO_BASE = "a compressed checkpoint whose base is not part of this run: name it with --base"
+NO_BASE = (
+    "a compressed checkpoint whose base is not part of this run: name it with --base"
+)
 OTHER_TOKENIZER = "its base has another tokenizer"
 _NOT_ASKED = "its base has no greedy answer to the open prompt in this run"
 _FAILED = "the engine failed on its base's greedy answer"
@@ -50,7 +56,8 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseSource:
-    """The source of the base's answers: the records of checkpoint `name`, or why there are none."""
+    """The source of the base's answers: the records of checkpoint `name`, or why
+    there are none."""
 
     name: str | None = None
     missing: str | None = None
@@ -64,7 +71,8 @@ def origin_of(info: CheckpointInfo, base: str | None) -> Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Shards of one task on one checkpoint. The board assigns them to an engine, and its process evaluates them."""
+    """Shards of one task on one checkpoint. The board assigns them to an engine, and
+    its process evaluates them."""
 
     checkpoint: CheckpointInfo
     task: str
@@ -72,12 +80,16 @@ class Assignment:
     config: EvalConfig
     origin: Origin
     shards: tuple[Shard, ...]
-    # The source of the greedy answers that its probes read; None: no probe reads any, or it is its own base.
+    # The source of the greedy answers that its probes read; None: no probe reads any,
+    # or it is its own base.
     base: BaseSource | None = None
-    references: References | None = None  # the distributions of its base; None: no probe compares any
-    refusal: str | None = None  # the error of every request, without the engine; the records contain it
+    # the distributions of its base; None: no probe compares any
+    references: References | None = None
+    # the error of every request, without the engine; the records contain it
+    refusal: str | None = None
     suspect: bool = False  # it may have killed an engine: all other work goes first
-    doubted_by: int | None = None  # the engine on which every answer failed: another engine tries
+    # the engine on which every answer failed: another engine tries
+    doubted_by: int | None = None
 
     @property
     def part(self) -> Part:
@@ -86,23 +98,32 @@ class Assignment:
     @property
     def after(self) -> Part | None:
         """The part that must have all its records before this one begins."""
-        return None if self.base is None or self.base.name is None else (self.base.name, self.task)
+        return (
+            None
+            if self.base is None or self.base.name is None
+            else (self.base.name, self.task)
+        )
 
     @property
     def items(self) -> int:
         return sum(len(shard.questions) for shard in self.shards)
 
 
-def distance(candidate: CheckpointInfo, held: str | None, architecture: str | None) -> int:
-    """The effort for an engine to serve a checkpoint: 0 it holds it, 1 swapped in place, 2 neither."""
-    if candidate.engine_keys == (held, architecture):  # equal weights may have other configurations
+def distance(
+    candidate: CheckpointInfo, held: str | None, architecture: str | None
+) -> int:
+    """The effort for an engine to serve a checkpoint: 0 it holds it, 1 swapped in
+    place, 2 neither."""
+    # equal weights may have other configurations
+    if candidate.engine_keys == (held, architecture):
         return 0
     return 1 if architecture in (None, candidate.engine_keys[1]) else 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """A finished shard and the bytes of its records' file, in the order of its questions. The driver only writes."""
+    """A finished shard and the bytes of its records' file, in the order of its
+    questions. The driver only writes."""
 
     shard: Shard
     part: bytes
@@ -123,7 +144,9 @@ class Where:
     node_id: str  # Ray's
     device: str  # its GPUs, or else the processor
     pid: int = 0
-    gpu: str = ""  # "node-a: 3": the numbers of its GPUs there; "node-a: 3 (1/2)": half of one; "": none
+    # "node-a: 3": the numbers of its GPUs there; "node-a: 3 (1/2)": half of one; "":
+    # none
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +158,8 @@ class Outcome:
     failures: tuple[Failure, ...] = ()  # work that the run gave up
 
 
-# docs/runs.md tells the fields of each. "advanced": an engine has finished `items` of what it began.
+# docs/runs.md tells the fields of each. "advanced": an engine has finished `items` of
+# what it began.
 Kind = Literal[
     "started", "took_over", "refused", "end", "phase", "joined", "noted", "warned",
     "starting", "placed", "unplaced", "loading", "loaded", "began", "advanced", "ended", "died", "left",
@@ -145,7 +169,8 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """An event of a run: a kind and its fields; the other fields keep their defaults."""
+    """An event of a run: a kind and its fields; the other fields keep their
+    defaults."""
 
     kind: Kind
     engine: int = -1
@@ -159,28 +184,41 @@ class Event:
     text: str = ""
 
 
-Listener = Callable[[Event], None]  # the terminal, `live.json`, the log of events, a tracker
+# the terminal, `live.json`, the log of events, a tracker
+Listener = Callable[[Event], None]
 
 
 def key_of(item: Item) -> Key:
     return item.language, item.item_id
 
 
-def shards_of(task: PreparedTask, finished: Collection[Key], size: int) -> tuple[Shard, ...]:
-    """The questions without records, cut into shards of `size` short answers, or of as many fewer long ones."""
+def shards_of(
+    task: PreparedTask, finished: Collection[Key], size: int
+) -> tuple[Shard, ...]:
+    """The questions without records, cut into shards of `size` short answers, or of
+    as many fewer long ones."""
     tokens = task.config.max_new_tokens + task.config.expected_thought
     size = max(1, size * _ANSWER // max(_ANSWER, tokens))
-    left = [position for position, question in enumerate(task.questions) if key_of(question.item) not in finished]
-    return tuple(shard_of(tuple(left[start : start + size])) for start in range(0, len(left), size))
+    left = [
+        position
+        for position, question in enumerate(task.questions)
+        if key_of(question.item) not in finished
+    ]
+    return tuple(
+        shard_of(tuple(left[start : start + size]))
+        for start in range(0, len(left), size)
+    )
 
 
 def shard_of(questions: tuple[int, ...]) -> Shard:
-    """Some questions as a shard. Its name begins with its first question, which is in no other shard."""
+    """Some questions as a shard. Its name begins with its first question, which is
+    in no other shard."""
     return Shard(name=f"{questions[0]:06d}-{len(questions)}", questions=questions)
 
 
 def begun(shards: Sequence[Shard], items: int) -> tuple[Shard, ...]:
-    """The unfinished shards, in order, that an engine with `items` in flight may have begun."""
+    """The unfinished shards, in order, that an engine with `items` in flight may
+    have begun."""
     found: list[Shard] = []
     for shard in shards:
         if sum(len(each.questions) for each in found) >= items + len(shard.questions):
@@ -190,19 +228,27 @@ def begun(shards: Sequence[Shard], items: int) -> tuple[Shard, ...]:
 
 
 class ShardCollector:
-    """Gathers the records of items that finish in any order until a shard is complete."""
+    """Gathers the records of items that finish in any order until a shard is
+    complete."""
 
     def __init__(self) -> None:
-        # By unfinished item: its shard, the keys of the shard's items in order, and the records of the finished ones.
-        self._begun: dict[Key, tuple[Shard, list[Key], dict[Key, Sequence[Record]]]] = {}
+        # By unfinished item: its shard, the keys of the shard's items in order, and the
+        # records of the finished ones.
+        self._begun: dict[
+            Key, tuple[Shard, list[Key], dict[Key, Sequence[Record]]]
+        ] = {}
 
     def begin(self, shard: Shard, items: Sequence[Item]) -> None:
-        """Expect the records of `items`: those of the shard's questions, in the same order."""
+        """Expect the records of `items`: those of the shard's questions, in the same
+        order."""
         order = [key_of(item) for item in items]
         self._begun |= dict.fromkeys(order, (shard, order, {}))
 
-    def add(self, item: Item, records: Sequence[Record]) -> tuple[Shard, list[Record]] | None:
-        """Store one item's records. If the item was its shard's last, returns the shard with all records, in order."""
+    def add(
+        self, item: Item, records: Sequence[Record]
+    ) -> tuple[Shard, list[Record]] | None:
+        """Store one item's records. If the item was its shard's last, returns the
+        shard with all records, in order."""
         key = key_of(item)
         shard, order, finished = self._begun.pop(key)
         finished[key] = records
@@ -215,10 +261,17 @@ class BaseAnswers:
     """The greedy answers of one base to the open prompts of one task."""
 
     def __init__(self, source: BaseSource, table: pa.Table | None) -> None:
-        """`table`: the result of `RecordStore.greedy_answers`; None if the source names no checkpoint."""
+        """`table`: the result of `RecordStore.greedy_answers`; None if the source
+        names no checkpoint."""
         self._missing = source.missing
         self._table = table
-        keys = [] if table is None else zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True)
+        keys = (
+            []
+            if table is None
+            else zip(
+                table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True
+            )
+        )
         self._rows = {key: row for row, key in enumerate(keys)}
 
     def of(self, item: Item) -> BaseAnswer:
@@ -227,11 +280,23 @@ class BaseAnswers:
         row = self._rows.get(key_of(item))
         if row is None or self._table is None:
             return BaseAnswer(missing=_NOT_ASKED)
-        status, ids = self._table["status"][row].as_py(), self._table["token_ids"][row].as_py()
+        status, ids = (
+            self._table["status"][row].as_py(),
+            self._table["token_ids"][row].as_py(),
+        )
         if ids is None:
-            return BaseAnswer(missing=_FAILED if status == "engine_error" else _NOT_ASKED)
-        thought, state = self._table["thought_ids"][row].as_py(), self._table["thought_state"][row].as_py()
+            return BaseAnswer(
+                missing=_FAILED if status == "engine_error" else _NOT_ASKED
+            )
+        thought, state = (
+            self._table["thought_ids"][row].as_py(),
+            self._table["thought_state"][row].as_py(),
+        )
         return BaseAnswer(
             token_ids=tuple(ids),
-            thought=None if thought is None else Thought(state=state, token_ids=tuple(thought), text=""),
+            thought=(
+                None
+                if thought is None
+                else Thought(state=state, token_ids=tuple(thought), text="")
+            ),
         )

@@ -1,15 +1,19 @@
-"""Decides which engine does which work, without Ray. All engine threads of a driver share one board.
+"""Decides which engine does which work, without Ray. All engine threads of a driver
+share one board.
 
-A checkpoint's shards stay on the engine that has loaded it. A free engine first takes more work on its checkpoint, then
-a checkpoint of the same architecture (swapped in place), then any other (a new engine).
-Among equals, bases that other checkpoints wait for come first. Work that has failed comes last.
+A checkpoint's shards stay on the engine that has loaded it. A free engine first
+takes more work on its checkpoint, then a checkpoint of the same architecture
+(swapped in place), then any other (a new engine). Among equals, bases that other
+checkpoints wait for come first. Work that has failed comes last.
 
-Some probes read the base's answers (`Assignment.after`). Their work waits until the base's shards of that task are
-finished. If no work is ready, a free engine takes over shards that another engine has not begun. It takes them from the
-busiest engine, but first from engines on an awaited base. The unfinished work of an ended engine returns to the board.
+Some probes read the base's answers (`Assignment.after`). Their work waits until the
+base's shards of that task are finished. If no work is ready, a free engine takes
+over shards that another engine has not begun. It takes them from the busiest engine,
+but first from engines on an awaited base. The unfinished work of an ended engine
+returns to the board.
 
-The ledger decides what follows from a failure (`failures.py`). A checkpoint that is set aside leaves the board,
-together with the work that needs its answers."""
+The ledger decides what follows from a failure (`failures.py`). A checkpoint that is
+set aside leaves the board, together with the work that needs its answers."""
 
 import threading
 import time
@@ -31,24 +35,31 @@ class _Busy:
     assignment: Assignment
     unfinished: dict[str, Shard]
     give_up: GiveUp | None = None  # None: still loading, no shard is begun
-    ask_after: float = 0.0  # when to request shards again: it just had none to give, and a hundred engines may be idle
+    # when to request shards again: it just had none to give, and a hundred engines may
+    # be idle
+    ask_after: float = 0.0
 
 
 @dataclass(slots=True)
 class Board:
-    """Thread-safe. Other threads may read the public fields at any time; the driver's thread sets the first two."""
+    """Thread-safe. Other threads may read the public fields at any time; the
+    driver's thread sets the first two."""
 
     ledger: Ledger = field(default_factory=Ledger)
     expected: int = 0  # additions that are announced: `take` waits for them
     short: bool = False  # prune jobs wait for GPUs that engines hold
     stopped: bool = False
     setbacks: list[Setback] = field(default_factory=list)  # only grows
-    unmeasured: dict[Part, str] = field(default_factory=dict)  # the error of parts in which every answer failed so far
+    # the error of parts in which every answer failed so far
+    unmeasured: dict[Part, str] = field(default_factory=dict)
     _waiting: list[Assignment] = field(default_factory=list)
     _busy: dict[int, _Busy] = field(default_factory=dict)
-    _without: set[Part] = field(default_factory=set)  # parts that will not get all their records
-    _believed: set[str] = field(default_factory=set)  # checkpoints whose answers failed on two engines alike
-    _dismissed: set[int] = field(default_factory=set)  # engines that receive no more work
+    # parts that will not get all their records
+    _without: set[Part] = field(default_factory=set)
+    # checkpoints whose answers failed on two engines alike
+    _believed: set[str] = field(default_factory=set)
+    # engines that receive no more work
+    _dismissed: set[int] = field(default_factory=set)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
@@ -63,23 +74,37 @@ class Board:
 
     @property
     def lacks(self) -> str | None:
-        """The type of device that all remaining work needs, if engines exist but none has it."""
+        """The type of device that all remaining work needs, if engines exist but
+        none has it."""
         with self._changed:
             devices = self.ledger.devices
-            if self.stopped or self._busy or self.expected or not self._waiting or not devices.engines:
+            if (
+                self.stopped
+                or self._busy
+                or self.expected
+                or not self._waiting
+                or not devices.engines
+            ):
                 return None
             names = [each.checkpoint.name for each in self._waiting]
-            return None if any(devices.others(None, name) for name in names) else devices.wanted(names[0])
+            return (
+                None
+                if any(devices.others(None, name) for name in names)
+                else devices.wanted(names[0])
+            )
 
     @property
     def unfinished(self) -> set[Part]:
         """The parts on the board that do not have all their records yet."""
         with self._changed:
             unfinished = {each.part for each in self._waiting}
-            return unfinished | {busy.assignment.part for busy in self._busy.values() if busy.unfinished}
+            return unfinished | {
+                busy.assignment.part for busy in self._busy.values() if busy.unfinished
+            }
 
     def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
-        """Evaluate a checkpoint where its family's `devices` are. Raises InputError if these are of several types."""
+        """Evaluate a checkpoint where its family's `devices` are. Raises InputError
+        if these are of several types."""
         with self._changed:
             self.ledger.devices.bind(checkpoint, family, devices)
 
@@ -108,41 +133,59 @@ class Board:
             self.ledger.devices.engines[engine] = device
 
     def leave(self, engine: int, *, for_good: bool = False) -> None:
-        """An engine has no process, perhaps for good; `for_good`: it receives no more work."""
+        """An engine has no process, perhaps for good; `for_good`: it receives no
+        more work."""
         with self._changed:
             self.ledger.devices.engines.pop(engine, None)
             self._dismissed |= {engine} if for_good else set()
             self._changed.notify_all()
 
-    def take(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
-        """Wait for an engine's next assignment. `held` and `architecture`: its checkpoint's `engine_keys`.
+    def take(
+        self, engine: int, held: str | None, architecture: str | None
+    ) -> Assignment | None:
+        """Wait for an engine's next assignment. `held` and `architecture`: its
+        checkpoint's `engine_keys`.
 
-        Returns None if there will be no more work. After a long wait, also returns None in two cases:
+        Returns None if there will be no more work. After a long wait, also returns None
+        in two cases:
 
-        - New work could come only from other engines' failures. Those engines then do it themselves.
+        - New work could come only from other engines' failures. Those engines then do
+          it themselves.
         - Prune jobs wait for the engine's GPUs.
 
-        The engine calls `begin` after it has loaded the assignment's checkpoint, and `failed` or `end` in any case."""
+        The engine calls `begin` after it has loaded the assignment's checkpoint, and
+        `failed` or `end` in any case.
+        """
         with self._changed:
             devices, idle_since = self.ledger.devices, time.monotonic()
             while not self.stopped and engine not in self._dismissed:
-                assignment = self._nearest(engine, held, architecture) or self._relieve(engine)
+                assignment = self._nearest(engine, held, architecture) or self._relieve(
+                    engine
+                )
                 if assignment is not None:
                     devices.begin(engine, assignment.checkpoint.name)
-                    self._busy[engine] = _Busy(assignment, {shard.name: shard for shard in assignment.shards})
+                    self._busy[engine] = _Busy(
+                        assignment, {shard.name: shard for shard in assignment.shards}
+                    )
                     return assignment
                 long = time.monotonic() - idle_since > IDLE_SECONDS
                 useless = not self._waiting and (long or not self._busy)
                 if self.expected:
                     useless = long and self.short
-                    useless = useless and not any(devices.fits(engine, each.checkpoint.name) for each in self._waiting)
+                    useless = useless and not any(
+                        devices.fits(engine, each.checkpoint.name)
+                        for each in self._waiting
+                    )
                 if useless:
                     return None
                 self._changed.wait(timeout=_WAKE_SECONDS)
         return None
 
-    def upcoming(self, engine: int, held: str, architecture: str | None) -> CheckpointInfo | None:
-        """The waiting checkpoint that an engine with `held` would load next; None without one."""
+    def upcoming(
+        self, engine: int, held: str, architecture: str | None
+    ) -> CheckpointInfo | None:
+        """The waiting checkpoint that an engine with `held` would load next; None
+        without one."""
         other, fits = None, self.ledger.devices.fits
         with self._changed:
             for each in self._waiting:
@@ -159,14 +202,16 @@ class Board:
             self.ledger.loaded(engine, checkpoint)
 
     def begin(self, engine: int, give_up: GiveUp) -> tuple[Shard, ...]:
-        """The shards to evaluate now: the assignment's, without those that other engines have taken over."""
+        """The shards to evaluate now: the assignment's, without those that other
+        engines have taken over."""
         with self._changed:
             busy = self._busy[engine]
             busy.give_up = give_up
             return tuple(busy.unfinished.values())
 
     def doubts(self, engine: int, shard: Shard) -> bool:
-        """Whether another engine must confirm that all of a shard's answers fail; then the board has it again."""
+        """Whether another engine must confirm that all of a shard's answers fail;
+        then the board has it again."""
         with self._changed:
             busy = self._busy[engine]
             assignment, name = busy.assignment, busy.assignment.checkpoint.name
@@ -175,12 +220,17 @@ class Board:
             if name in self._believed or not self.ledger.devices.others(engine, name):
                 return False
             del busy.unfinished[shard.name]
-            self._waiting.append(replace(assignment, shards=(shard,), doubted_by=engine))
+            self._waiting.append(
+                replace(assignment, shards=(shard,), doubted_by=engine)
+            )
             self._changed.notify_all()
             return True
 
-    def finished(self, engine: int, shard: Shard, unmeasured: str | None = None) -> None:
-        """Record a finished shard. `unmeasured`: the error, if every answer of the part so far failed."""
+    def finished(
+        self, engine: int, shard: Shard, unmeasured: str | None = None
+    ) -> None:
+        """Record a finished shard. `unmeasured`: the error, if every answer of the
+        part so far failed."""
         with self._changed:
             busy = self._busy[engine]
             part = busy.assignment.part
@@ -193,7 +243,11 @@ class Board:
             if busy.unfinished or part in self.unfinished:
                 return
             if part in self.unmeasured:
-                self.setbacks.append(self.ledger.setback(part[0], "evaluate", self.unmeasured[part], task=part[1]))
+                self.setbacks.append(
+                    self.ledger.setback(
+                        part[0], "evaluate", self.unmeasured[part], task=part[1]
+                    )
+                )
                 self._leave_out([part])
             self._changed.notify_all()  # other work may have waited for it
 
@@ -203,17 +257,22 @@ class Board:
             busy = self._busy.pop(engine, None)
             self.ledger.devices.end(engine)
             if busy is not None and busy.unfinished:
-                self._waiting.insert(0, replace(busy.assignment, shards=tuple(busy.unfinished.values())))
+                self._waiting.insert(
+                    0, replace(busy.assignment, shards=tuple(busy.unfinished.values()))
+                )
                 self._leave_out(())
             self._changed.notify_all()
 
     def failed(self, engine: int, trouble: Trouble) -> Remedy:
-        """Record a failure, which ends the engine's assignment; returns what to do with the engine."""
+        """Record a failure, which ends the engine's assignment; returns what to do
+        with the engine."""
         with self._changed:
             if trouble.stage == "start":
                 return self.ledger.not_started(engine)
             busy = self._busy.pop(engine)
-            assignment = replace(busy.assignment, shards=tuple(busy.unfinished.values()))
+            assignment = replace(
+                busy.assignment, shards=tuple(busy.unfinished.values())
+            )
             name = assignment.checkpoint.name
             given_up = self.ledger.failed(engine, name, trouble)
             self.ledger.devices.end(engine)
@@ -223,69 +282,123 @@ class Board:
                 given_up = True
             self._waiting = [each for each in self._waiting if each.shards]
             # Another engine may still succeed with this checkpoint.
-            if given_up and not any(busy.assignment.checkpoint.name == name for busy in self._busy.values()):
-                lost = self.ledger.setback(name, trouble.stage, trouble.reason, mendable=trouble.mendable)
+            if given_up and not any(
+                busy.assignment.checkpoint.name == name for busy in self._busy.values()
+            ):
+                lost = self.ledger.setback(
+                    name, trouble.stage, trouble.reason, mendable=trouble.mendable
+                )
                 self.setbacks.append(lost)
                 self._leave_out(part for part in self.unfinished if part[0] == name)
             self._changed.notify_all()
             return self.ledger.remedy(engine)
 
     def _examine(self, assignment: Assignment, reason: str) -> bool:
-        """Put a dead engine's unfinished shards back; returns whether to set the checkpoint aside.
+        """Put a dead engine's unfinished shards back; returns whether to set the
+        checkpoint aside.
 
-        A suspect is tried alone. If it kills again, it is halved, until one item is left. Its records get the reason.
+        A suspect is tried alone. If it kills again, it is halved, until one item is
+        left. Its records get the reason.
         """
         (name, task), left, given_up = assignment.part, assignment.shards, False
-        guilty, suspects = self.ledger.examine(assignment.part, left, IN_FLIGHT[assignment.config.thinks])
+        guilty, suspects = self.ledger.examine(
+            assignment.part, left, IN_FLIGHT[assignment.config.thinks]
+        )
         if guilty == "an item" and assignment.refusal is None:
             question, given_up = left[0].questions[0], self.ledger.lost_item(name)
-            self.setbacks.append(self.ledger.setback(name, "item", reason, task=task, question=question))
+            self.setbacks.append(
+                self.ledger.setback(name, "item", reason, task=task, question=question)
+            )
             assignment = replace(assignment, refusal=reason)
         if guilty == "unknown":
-            self._waiting.insert(0, replace(assignment, shards=tuple(shard for shard in left if shard not in suspects)))
-        self._waiting += [replace(assignment, shards=(each,), suspect=True) for each in suspects]
+            self._waiting.insert(
+                0,
+                replace(
+                    assignment,
+                    shards=tuple(shard for shard in left if shard not in suspects),
+                ),
+            )
+        self._waiting += [
+            replace(assignment, shards=(each,), suspect=True) for each in suspects
+        ]
         return given_up
 
     def _leave_out(self, parts: Iterable[Part]) -> None:
-        """Take parts off the board, together with the work that would read their answers."""
+        """Take parts off the board, together with the work that would read their
+        answers."""
         self._without |= set(parts)
         while orphans := [
             (each.part, after[0])
             for each in self._waiting
-            if (after := each.after) is not None and after in self._without and each.part not in self._without
+            if (after := each.after) is not None
+            and after in self._without
+            and each.part not in self._without
         ]:
             for (name, task), base in orphans:
                 reason = f"its base {base!r} was set aside"
-                self.setbacks.append(Setback(checkpoint=name, task=task, stage="evaluate", reason=reason, attempts=0))
+                self.setbacks.append(
+                    Setback(
+                        checkpoint=name,
+                        task=task,
+                        stage="evaluate",
+                        reason=reason,
+                        attempts=0,
+                    )
+                )
             self._without |= {part for part, _ in orphans}
-        self._waiting = [each for each in self._waiting if each.part not in self._without]
+        self._waiting = [
+            each for each in self._waiting if each.part not in self._without
+        ]
 
-    def _nearest(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
+    def _nearest(
+        self, engine: int, held: str | None, architecture: str | None
+    ) -> Assignment | None:
         unfinished, ledger = self.unfinished, self.ledger
-        awaited = {each.after for each in self._waiting}  # the parts that other work waits for
+        # the parts that other work waits for
+        awaited = {each.after for each in self._waiting}
         ready = [
             number
             for number, each in enumerate(self._waiting)
-            if each.after not in unfinished and ledger.may_take(engine, each.checkpoint.name, each.doubted_by)
+            if each.after not in unfinished
+            and ledger.may_take(engine, each.checkpoint.name, each.doubted_by)
         ]
 
         def order(number: int) -> tuple[bool, bool, int, bool]:
             each = self._waiting[number]
             away = distance(each.checkpoint, held, architecture)
-            return each.suspect, each.checkpoint.name in ledger.doubtful, away, each.part not in awaited
+            return (
+                each.suspect,
+                each.checkpoint.name in ledger.doubtful,
+                away,
+                each.part not in awaited,
+            )
 
         return self._waiting.pop(min(ready, key=order)) if ready else None
 
     def _relieve(self, engine: int) -> Assignment | None:
-        """Take over half of the unfinished shards of another engine that has at least two and has not begun them."""
+        """Take over half of the unfinished shards of another engine that has at
+        least two and has not begun them."""
         awaited, now = {each.after for each in self._waiting}, time.monotonic()
-        able = [busy for busy in self._busy.values() if len(busy.unfinished) > 1 and now >= busy.ask_after]
-        able.sort(key=lambda busy: (busy.assignment.part in awaited, len(busy.unfinished)), reverse=True)
+        able = [
+            busy
+            for busy in self._busy.values()
+            if len(busy.unfinished) > 1 and now >= busy.ask_after
+        ]
+        able.sort(
+            key=lambda busy: (busy.assignment.part in awaited, len(busy.unfinished)),
+            reverse=True,
+        )
         for busy in able:
             assignment, count = busy.assignment, len(busy.unfinished) // 2
-            if not self.ledger.may_take(engine, assignment.checkpoint.name, assignment.doubted_by):
+            if not self.ledger.may_take(
+                engine, assignment.checkpoint.name, assignment.doubted_by
+            ):
                 continue
-            shards = tuple(busy.unfinished.values())[-count:] if busy.give_up is None else tuple(busy.give_up(count))
+            shards = (
+                tuple(busy.unfinished.values())[-count:]
+                if busy.give_up is None
+                else tuple(busy.give_up(count))
+            )
             for shard in shards:
                 del busy.unfinished[shard.name]
             busy.ask_after = 0.0 if shards else time.monotonic() + 1.0

@@ -1,19 +1,22 @@
-"""Decides what follows from a failure, from counts alone: no Ray, clocks or threads (the board holds the lock).
+"""Decides what follows from a failure, from counts alone: no Ray, clocks or threads
+(the board holds the lock).
 
-Failed work is tried again, first on an engine that has not failed with it. Either the checkpoint or the engine can be
-at fault. Counts decide which:
+Failed work is tried again, first on an engine that has not failed with it. Either
+the checkpoint or the engine can be at fault. Counts decide which:
 
 - A checkpoint that fails `attempts` times in a row is set aside.
-- An engine that fails with `attempts` different checkpoints in a row must load one that has loaded before. If it
-  cannot, it is retired.
+- An engine that fails with `attempts` different checkpoints in a row must load one
+  that has loaded before. If it cannot, it is retired.
 
-An engine that dies has many items in flight. All shards that may have killed it become suspects. A shard that is
-suspected often enough is evaluated alone. If it kills again, it is halved, until one item is left. That item's records
-get `engine_error`, and all other work continues.
+An engine that dies has many items in flight. All shards that may have killed it
+become suspects. A shard that is suspected often enough is evaluated alone. If it
+kills again, it is halved, until one item is left. That item's records get
+`engine_error`, and all other work continues.
 
-GPUs of another type round differently, which alone can flip an item. With `same_device: true`, a base and its
-compressed checkpoints form a family. The family is bound to the type of device that makes its first records. Before
-that, it is bound to the type of the engines that work on it."""
+GPUs of another type round differently, which alone can flip an item. With
+`same_device: true`, a base and its compressed checkpoints form a family. The family
+is bound to the type of device that makes its first records. Before that, it is bound
+to the type of the engines that work on it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,13 +31,16 @@ from launch.run.decide.assignments import Part, Shard, begun, shard_of
 Remedy = Literal["go on", "probe", "retire"]  # for an engine after a failure
 Guilty = Literal["unknown", "a shard", "an item"]
 
-_MORE_DEATHS = 3  # more deaths than attempts, in a row, before a checkpoint is set aside: halving needs some
+# more deaths than attempts, in a row, before a checkpoint is set aside: halving needs
+# some
+_MORE_DEATHS = 3
 _DEADLY_ITEMS = 8  # limit for one checkpoint: each costs several engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    stage: Literal["start", "load", "evaluate"]  # start: its process ended before its first work
+    # start: its process ended before its first work
+    stage: Literal["start", "load", "evaluate"]
     reason: str  # one line
     mendable: bool = False  # the input is at fault: the same engine would fail again
 
@@ -55,36 +61,48 @@ class Setback:
 
 @dataclass(slots=True)
 class Devices:
-    """The engines with a process, their types of device, and the families that are bound to one type."""
+    """The engines with a process, their types of device, and the families that are
+    bound to one type."""
 
     engines: dict[int, str] = field(default_factory=dict)
     families: dict[str, str] = field(default_factory=dict)  # by checkpoint
-    _bound: dict[str, str] = field(default_factory=dict)  # the type of device, by family
-    recorded: set[str] = field(default_factory=set)  # families that have records, and so are bound for good
-    _at: dict[int, str] = field(default_factory=dict)  # the family that an engine works on
+    # the type of device, by family
+    _bound: dict[str, str] = field(default_factory=dict)
+    # families that have records, and so are bound for good
+    recorded: set[str] = field(default_factory=set)
+    # the family that an engine works on
+    _at: dict[int, str] = field(default_factory=dict)
 
     def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
-        """A checkpoint belongs to a family, and has records from `devices`. Raises InputError if these differ."""
+        """A checkpoint belongs to a family, and has records from `devices`. Raises
+        InputError if these differ."""
         self.families[checkpoint] = family
         for device in sorted(devices):
             self.recorded.add(family)
             bound = self._bound.setdefault(family, device)
             if bound != device:
                 raise InputError(
-                    f"resources.same_device: {family!r} and its compressed checkpoints have records of {bound!r} and, "
-                    f"{checkpoint!r}, of {device!r}; set it to false, or use a new --out"
+                    f"resources.same_device: {family!r} and its compressed checkpoints"
+                    f" have records of {bound!r} and, {checkpoint!r}, of {device!r};"
+                    " set it to false, or use a new --out"
                 )
 
     def begin(self, engine: int, checkpoint: str) -> None:
-        """An engine receives a checkpoint that it fits. A family without a type is now bound to the engine's."""
+        """An engine receives a checkpoint that it fits. A family without a type is
+        now bound to the engine's."""
         if engine in self.engines and checkpoint in self.families:
             self._at[engine] = self.families[checkpoint]
             self._bound.setdefault(self._at[engine], self.engines[engine])
 
     def end(self, engine: int) -> None:
-        """An engine has ended its work. If its family has no records, another type may now try."""
+        """An engine has ended its work. If its family has no records, another type
+        may now try."""
         family = self._at.pop(engine, None)
-        if family is not None and family not in self.recorded and family not in self._at.values():
+        if (
+            family is not None
+            and family not in self.recorded
+            and family not in self._at.values()
+        ):
             self._bound.pop(family, None)
 
     def wanted(self, checkpoint: str) -> str | None:
@@ -98,7 +116,11 @@ class Devices:
 
     def others(self, engine: int | None, checkpoint: str) -> set[int]:
         """The other engines that fit a checkpoint."""
-        return {other for other in self.engines if other != engine and self.fits(other, checkpoint)}
+        return {
+            other
+            for other in self.engines
+            if other != engine and self.fits(other, checkpoint)
+        }
 
 
 @dataclass(slots=True)
@@ -108,32 +130,63 @@ class Ledger:
     devices: Devices = field(default_factory=Devices)
     # Checkpoints that failed to load and have finished no shard since: others go first.
     doubtful: set[str] = field(default_factory=set)
-    _row: Counter[str] = field(default_factory=Counter)  # failures of a checkpoint in a row
+    # failures of a checkpoint in a row
+    _row: Counter[str] = field(default_factory=Counter)
     _lost_items: Counter[str] = field(default_factory=Counter)
-    _failed_on: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # in that row
-    _between: Counter[tuple[str, int]] = field(default_factory=Counter)  # failures in a row, by checkpoint and engine
-    _suspected: Counter[tuple[Part, str]] = field(default_factory=Counter)  # deaths in which a shard was in flight
-    _streak: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
-    _starts: Counter[int] = field(default_factory=Counter)  # failures of an engine's process to start, in a row
+    # in that row
+    _failed_on: defaultdict[str, set[int]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+    # failures in a row, by checkpoint and engine
+    _between: Counter[tuple[str, int]] = field(default_factory=Counter)
+    # deaths in which a shard was in flight
+    _suspected: Counter[tuple[Part, str]] = field(default_factory=Counter)
+    _streak: defaultdict[int, set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+    # failures of an engine's process to start, in a row
+    _starts: Counter[int] = field(default_factory=Counter)
 
-    def may_take(self, engine: int, checkpoint: str, doubted_by: int | None = None) -> bool:
-        """Whether an engine may try a checkpoint: those that failed with it, and `doubted_by`, go last."""
+    def may_take(
+        self, engine: int, checkpoint: str, doubted_by: int | None = None
+    ) -> bool:
+        """Whether an engine may try a checkpoint: those that failed with it, and
+        `doubted_by`, go last."""
         if not self.devices.fits(engine, checkpoint):
             return False
         if engine != doubted_by and not self._unfit(engine, checkpoint):
             return True
         others = self.devices.others(engine, checkpoint)
-        return not others if engine == doubted_by else all(self._unfit(other, checkpoint) for other in others)
+        return (
+            not others
+            if engine == doubted_by
+            else all(self._unfit(other, checkpoint) for other in others)
+        )
 
     def _unfit(self, engine: int, checkpoint: str) -> bool:
-        return engine in self._failed_on[checkpoint] or self._between[checkpoint, engine] >= self.attempts
+        return (
+            engine in self._failed_on[checkpoint]
+            or self._between[checkpoint, engine] >= self.attempts
+        )
 
-    def setback(self, checkpoint: str, stage: Stage, reason: str, **more: Any) -> Setback:
-        """A setback with the engines on which the checkpoint has failed, and the number of its failures in a row."""
-        engines = {engine for (name, engine), count in self._between.items() if name == checkpoint and count}
+    def setback(
+        self, checkpoint: str, stage: Stage, reason: str, **more: Any
+    ) -> Setback:
+        """A setback with the engines on which the checkpoint has failed, and the
+        number of its failures in a row."""
+        engines = {
+            engine
+            for (name, engine), count in self._between.items()
+            if name == checkpoint and count
+        }
         attempts = max(1, self._row[checkpoint])
         return Setback(
-            checkpoint=checkpoint, stage=stage, reason=reason, engines=tuple(sorted(engines)), attempts=attempts, **more
+            checkpoint=checkpoint,
+            stage=stage,
+            reason=reason,
+            engines=tuple(sorted(engines)),
+            attempts=attempts,
+            **more,
         )
 
     def failed(self, engine: int, checkpoint: str, trouble: Trouble) -> bool:
@@ -144,7 +197,9 @@ class Ledger:
         self._streak[engine].add(checkpoint)
         tries = self._row[checkpoint]
         if trouble.mendable:  # another engine may be on another machine
-            return tries >= 2 or not (self.devices.others(engine, checkpoint) - self._failed_on[checkpoint])
+            return tries >= 2 or not (
+                self.devices.others(engine, checkpoint) - self._failed_on[checkpoint]
+            )
         if trouble.stage == "load":
             self.doubtful.add(checkpoint)
             return tries >= self.attempts
@@ -163,7 +218,8 @@ class Ledger:
 
     def loaded(self, engine: int, checkpoint: CheckpointInfo) -> None:
         """A checkpoint was loaded. It may still fail in the evaluation."""
-        if self.remedy(engine) == "probe":  # it was the probe: so the failures were the checkpoints' fault
+        # it was the probe: so the failures were the checkpoints' fault
+        if self.remedy(engine) == "probe":
             self._streak[engine].clear()
         self.known = checkpoint
         self._starts[engine] = 0
@@ -176,27 +232,40 @@ class Ledger:
         self._between[checkpoint, engine] = 0
         self._streak[engine].clear()
 
-    def examine(self, part: Part, left: Sequence[Shard], items: int) -> tuple[Guilty, tuple[Shard, ...]]:
-        """Count a death with the unfinished shards `left`, and with `items` in flight at most.
+    def examine(
+        self, part: Part, left: Sequence[Shard], items: int
+    ) -> tuple[Guilty, tuple[Shard, ...]]:
+        """Count a death with the unfinished shards `left`, and with `items` in
+        flight at most.
 
-        Returns its proven cause and the shards to evaluate alone. The cause is proven only if a single shard was left.
-        It is then halved, unless it is one item."""
+        Returns its proven cause and the shards to evaluate alone. The cause is
+        proven only if a single shard was left. It is then halved, unless it is one
+        item."""
         for shard in begun(left, items):
             self._suspected[part, shard.name] += 1
-        patience = max(1, self.attempts - 1)  # deaths after which a suspect is evaluated alone, or halved
-        suspects = tuple(shard for shard in left if self._suspected[part, shard.name] >= patience)
+        # deaths after which a suspect is evaluated alone, or halved
+        patience = max(1, self.attempts - 1)
+        suspects = tuple(
+            shard for shard in left if self._suspected[part, shard.name] >= patience
+        )
         if len(left) > 1 or not suspects:
             return "unknown", suspects
         questions = left[0].questions
         if len(questions) > 1:
             middle = len(questions) // 2
             halves = shard_of(questions[:middle]), shard_of(questions[middle:])
-            for half in halves:  # after one more death, the guilty half is halved in turn
+            # after one more death, the guilty half is halved in turn
+            for half in halves:
                 self._suspected[part, half.name] = patience - 1
             return "a shard", halves
-        return "an item" if self._suspected[part, left[0].name] >= self.attempts else "unknown", suspects
+        return (
+            "an item"
+            if self._suspected[part, left[0].name] >= self.attempts
+            else "unknown"
+        ), suspects
 
     def lost_item(self, checkpoint: str) -> bool:
-        """Count an item that kills engines; returns whether it was one too many for the checkpoint."""
+        """Count an item that kills engines; returns whether it was one too many for
+        the checkpoint."""
         self._lost_items[checkpoint] += 1
         return self._lost_items[checkpoint] >= _DEADLY_ITEMS

@@ -1,8 +1,10 @@
-"""The engines of a run. They start where GPUs are free, also on nodes that join later.
+"""The engines of a run. They start where GPUs are free, also on nodes that join
+later.
 
-The driver passes in the nodes, so this module needs no Ray. An engine that has had no work for a while ends, and frees
-its GPUs. If there is work again, a new engine starts. An engine belongs to its node: if the node is lost, the engine
-ends, and others do its work."""
+The driver passes in the nodes, so this module needs no Ray. An engine that has had
+no work for a while ends, and frees its GPUs. If there is work again, a new engine
+starts. An engine belongs to its node: if the node is lost, the engine ends, and
+others do its work."""
 
 import itertools
 import threading
@@ -31,7 +33,8 @@ class Worker(threading.Thread):
         self.failure: BaseException | None = None  # the error that stopped it
         self.retired: str | None = None  # why its engine receives no more work
         self.gone = False  # its node was lost
-        self.where: Where | None = None  # None: its process, if it exists, has no place yet
+        # None: its process, if it exists, has no place yet
+        self.where: Where | None = None
         self.nodes: set[str] = set()  # hosts on which its processes ran
 
     @property
@@ -46,7 +49,8 @@ class Worker(threading.Thread):
         return self.is_alive() and not self.gone and self.retired is None
 
     def lose_node(self) -> None:
-        """Its node is gone: it ends, after its current work if Ray has already put it on another node."""
+        """Its node is gone: it ends, after its current work if Ray has already put
+        it on another node."""
         self.gone = True
         self.board.leave(self.number, for_good=True)
 
@@ -66,7 +70,8 @@ class Fleet(Generic[AnyWorker]):
         tensor_parallel: int,
         wanted: int | None,
     ) -> None:
-        """`make` returns the worker of an engine, not started. Raises InputError if `wanted` engines do not fit."""
+        """`make` returns the worker of an engine, not started. Raises InputError if
+        `wanted` engines do not fit."""
         places = place_engines(nodes, tensor_parallel, wanted, spare=SPARE)
         self.workers: list[AnyWorker] = []
         self.free = FreeGpus(nodes)
@@ -75,10 +80,12 @@ class Fleet(Generic[AnyWorker]):
         self._wanted = wanted
         self._first = places[0]
         self._nodes = tuple(nodes)
-        self._numbers = itertools.count()  # no number is used twice, because logs and statistics are named by it
+        # no number is used twice, because logs and statistics are named by it
+        self._numbers = itertools.count()
         self._waiting = deque(make(next(self._numbers), place) for place in places)
         self._holds: dict[int, str] = {}  # the node whose GPUs an engine has
-        self._alone_since: float | None = None  # since when work has waited without an engine
+        # since when work has waited without an engine
+        self._alone_since: float | None = None
         self.on_gpus = self._first.gpus > 0
 
     @property
@@ -98,8 +105,12 @@ class Fleet(Generic[AnyWorker]):
                     return
 
     def start_first(self) -> None:
-        """Start one engine for waiting work before prune jobs get GPUs, unless it would take all GPUs."""
-        if not self.on_gpus or sum(node.rooms for node in self._nodes) <= self._first.gpus:
+        """Start one engine for waiting work before prune jobs get GPUs, unless it
+        would take all GPUs."""
+        if (
+            not self.on_gpus
+            or sum(node.rooms for node in self._nodes) <= self._first.gpus
+        ):
             return
         if self._board.has_work and not any(worker.serving for worker in self.workers):
             self._fill()
@@ -112,68 +123,108 @@ class Fleet(Generic[AnyWorker]):
 
     def follow(self, nodes: Sequence[Node]) -> list[Node]:
         """Adapt the engines to the current nodes; returns the new nodes."""
-        before, there = {node.node_id for node in self._nodes}, {node.node_id for node in nodes}
+        before, there = (
+            {node.node_id for node in self._nodes},
+            {node.node_id for node in nodes},
+        )
         self._nodes = tuple(nodes)
         self.free.follow(nodes)
         for worker in self.workers:
-            gpus, held, node_id = worker.place.gpus, self._holds.get(worker.number), worker.node_id
+            gpus, held, node_id = (
+                worker.place.gpus,
+                self._holds.get(worker.number),
+                worker.node_id,
+            )
             if not worker.is_alive():
                 if worker.retired is None and held is not None:
                     del self._holds[worker.number]
                     self.free.give_back(held, gpus)
                 continue
-            if held is not None and node_id != held and node_id in there:  # Ray had no room on the intended node
+            # Ray had no room on the intended node
+            if held is not None and node_id != held and node_id in there:
                 self.free.give_back(held, gpus)
                 self.free.give_back(node_id, -gpus)
                 self._holds[worker.number] = node_id
             if worker.serving and not {node_id, worker.place.node_id} <= there:
                 worker.lose_node()
-        self._waiting = deque(each for each in self._waiting if each.place.node_id in there)
+        self._waiting = deque(
+            each for each in self._waiting if each.place.node_id in there
+        )
         if self._board.has_work:
             self._fill()
         return [node for node in nodes if node.node_id not in before]
 
     def _fill(self) -> None:
-        """Queue a worker for each missing engine, but not where several were retired and another node has room."""
+        """Queue a worker for each missing engine, but not where several were retired
+        and another node has room."""
         serving = [each for each in self.workers if each.serving]
         standing = Counter(each.node_id for each in (*serving, *self._waiting))
         there = {node.node_id for node in self._nodes}
         ended = [each for each in self.workers if each.retired is not None]
-        held = [self._holds.get(each.number, each.place.node_id) for each in ended]  # where Ray has put them
+        # where Ray has put them
+        held = [self._holds.get(each.number, each.place.node_id) for each in ended]
         retired = Counter(node_id for node_id in held if node_id in there)
-        rooms = {node.node_id: node.rooms // self._first.gpus for node in self._nodes} if self.on_gpus else {}
+        rooms = (
+            {node.node_id: node.rooms // self._first.gpus for node in self._nodes}
+            if self.on_gpus
+            else {}
+        )
         usable = [node_id for node_id, room in rooms.items() if room > retired[node_id]]
-        spent = [node_id for node_id in usable if retired[node_id] >= _RETIRED and not standing[node_id]]
+        spent = [
+            node_id
+            for node_id in usable
+            if retired[node_id] >= _RETIRED and not standing[node_id]
+        ]
         if len(spent) < len(usable):
-            retired.update({node_id: rooms[node_id] - retired[node_id] for node_id in spent})
-        for place in missing_places(self._nodes, standing, retired, self._first, self._wanted, spare=SPARE):
+            retired.update(
+                {node_id: rooms[node_id] - retired[node_id] for node_id in spent}
+            )
+        for place in missing_places(
+            self._nodes, standing, retired, self._first, self._wanted, spare=SPARE
+        ):
             self._waiting.append(self._make(next(self._numbers), place))
 
-    def check(self, placement_seconds: float, *, pruning: bool = False, short: bool = False) -> None:
-        """Raises the error that ends the run: an engine's, or work without an engine for `placement_seconds`."""
+    def check(
+        self, placement_seconds: float, *, pruning: bool = False, short: bool = False
+    ) -> None:
+        """Raises the error that ends the run: an engine's, or work without an engine
+        for `placement_seconds`."""
         for worker in self.workers:
             if worker.failure is not None:
                 raise worker.failure
         if not self.working and self._board.has_work:
             self._fill()  # the last engine may have ended only now
         has_work, lacks = self._board.has_work, self._board.lacks
-        retired = [worker.retired for worker in self.workers if worker.retired is not None]
+        retired = [
+            worker.retired for worker in self.workers if worker.retired is not None
+        ]
         if has_work and retired and not self.working:
-            raise EngineError(f"no working engine is left: {retired[-1]}; the same command resumes")
+            raise EngineError(
+                f"no working engine is left: {retired[-1]}; the same command resumes"
+            )
         alive = [worker for worker in self.workers if worker.is_alive()]
-        missing, why = None, ""  # what the work waits for, without which it cannot go on
+        # what the work waits for, without which it cannot go on
+        missing, why = None, ""
         if alive and not self._board.over and not any(worker.where for worker in alive):
-            missing, why = f"no engine has found {self._first.needs}", ": others hold them, or nodes are gone"
+            missing, why = (
+                f"no engine has found {self._first.needs}",
+                ": others hold them, or nodes are gone",
+            )
         elif (has_work or short) and lacks is not None:
-            missing = f"resources.same_device: what is left needs {lacks!r}, as the records that are there, and no "
+            missing = (
+                f"resources.same_device: what is left needs {lacks!r}, as the records"
+                " that are there, and no "
+            )
             missing += "engine has had that"
         elif (has_work or short) and not (pruning or alive):
-            missing = f"no node has had room for {'an engine' if has_work else 'a prune job'}"
+            missing = (
+                f"no node has had room for {'an engine' if has_work else 'a prune job'}"
+            )
         now = time.monotonic()
         self._alone_since = None if missing is None else self._alone_since or now
         waited = 0.0 if self._alone_since is None else now - self._alone_since
         if waited > placement_seconds:
             raise ResurfaceError(
-                f"{missing} for {waited:.0f} s (resources.placement_seconds){why}; finished work is kept, the same "
-                "command resumes"
+                f"{missing} for {waited:.0f} s (resources.placement_seconds){why};"
+                " finished work is kept, the same command resumes"
             )

@@ -10,9 +10,14 @@ from evaluator.core.errors import InputError
 _PER_CORE = 4  # engines at most: one that waits for its core only uses memory
 _NAMED = 8  # limit of nodes in an error
 _PARTS = 10_000  # of a GPU: Ray counts no smaller ones
-GPU_SHARE = "RESURFACE_GPU_SHARE"  # in the environment of a prune task: the share of the memory that it may take
-# Options of a process without a GPU. Since Ray 2.60, such a process otherwise sees all GPUs of its node.
-NO_GPUS: Mapping[str, Any] = {"num_gpus": 0, "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}}
+# in the environment of a prune task: the share of the memory that it may take
+GPU_SHARE = "RESURFACE_GPU_SHARE"
+# Options of a process without a GPU. Since Ray 2.60, such a process otherwise sees all
+# GPUs of its node.
+NO_GPUS: Mapping[str, Any] = {
+    "num_gpus": 0,
+    "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,8 @@ class Node:
 
     @property
     def rooms(self) -> int:
-        """The number of engines or prune tasks for which it has a GPU, or a part of one."""
+        """The number of engines or prune tasks for which it has a GPU, or a part of
+        one."""
         return self.gpus * self.sharing
 
 
@@ -50,15 +56,20 @@ class Place:
 
 
 def part_of_gpu(sharing: int) -> float | int:
-    """What Ray is asked for. It is rounded down: `sharing` parts that were rounded up would not fit in one GPU."""
+    """What Ray is asked for. It is rounded down: `sharing` parts that were rounded
+    up would not fit in one GPU."""
     return 1 if sharing == 1 else _PARTS // sharing / _PARTS
 
 
-def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | None, *, spare: int) -> tuple[Place, ...]:
-    """A place for each engine, on the nodes in turn; `wanted` None: as many engines as fit.
+def place_engines(
+    nodes: Sequence[Node], tensor_parallel: int, wanted: int | None, *, spare: int
+) -> tuple[Place, ...]:
+    """A place for each engine, on the nodes in turn; `wanted` None: as many engines
+    as fit.
 
-    An engine's GPUs are on one node. Without GPUs, each node has one engine by default, and more are allowed. The
-    engines of a node share its cores. On the driver's node, `spare` cores are left to the driver, Ray and pruning.
+    An engine's GPUs are on one node. Without GPUs, each node has one engine by
+    default, and more are allowed. The engines of a node share its cores. On the
+    driver's node, `spare` cores are left to the driver, Ray and pruning.
 
     Raises InputError if `wanted` engines do not fit, with the number that fits."""
     if not any(node.gpus for node in nodes):
@@ -66,24 +77,51 @@ def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | Non
         cores = sum(node.cpus for node in able)
         if wanted is not None and wanted > _PER_CORE * max(1, cores):
             there = f"{cores} core{'' if cores == 1 else 's'}"
-            raise InputError(f"resources.engines: {wanted}: at most {_PER_CORE} for each core, and there are {there}")
+            raise InputError(
+                f"resources.engines: {wanted}: at most {_PER_CORE} for each core, and"
+                f" there are {there}"
+            )
         chosen = [able[number % len(able)] for number in range(wanted or len(able))]
         engines = Counter(node.node_id for node in chosen)
-        threads = [max(1, (node.cpus - spare * node.driver) // engines[node.node_id]) for node in chosen]
+        threads = [
+            max(1, (node.cpus - spare * node.driver) // engines[node.node_id])
+            for node in chosen
+        ]
         both = zip(chosen, threads, strict=True)
-        return tuple(Place(node_id=node.node_id, gpus=0, threads=count) for node, count in both)
+        return tuple(
+            Place(node_id=node.node_id, gpus=0, threads=count) for node, count in both
+        )
     rooms = [node.rooms // tensor_parallel for node in nodes]
     fitting = sum(rooms)
     if not fitting:
-        raise InputError(f"engine.tensor_parallel: {tensor_parallel}: no node has this many GPUs: {_gpus_of(nodes)}")
+        raise InputError(
+            f"engine.tensor_parallel: {tensor_parallel}: no node has this many GPUs:"
+            f" {_gpus_of(nodes)}"
+        )
     if wanted is not None and wanted > fitting:
         each = "" if tensor_parallel == 1 else f" of tensor_parallel {tensor_parallel}"
-        each = each if nodes[0].sharing == 1 else f", engines_per_gpu {nodes[0].sharing}"
+        each = (
+            each if nodes[0].sharing == 1 else f", engines_per_gpu {nodes[0].sharing}"
+        )
         verb = "fits" if fitting == 1 else "fit"
-        raise InputError(f"resources.engines: {wanted}{each}: {fitting} {verb}: {_gpus_of(nodes, rooms)}")
-    turns = [node for turn in range(max(rooms)) for node, room in zip(nodes, rooms, strict=True) if turn < room]
+        raise InputError(
+            f"resources.engines: {wanted}{each}: {fitting} {verb}:"
+            f" {_gpus_of(nodes, rooms)}"
+        )
+    turns = [
+        node
+        for turn in range(max(rooms))
+        for node, room in zip(nodes, rooms, strict=True)
+        if turn < room
+    ]
     return tuple(
-        Place(node_id=node.node_id, gpus=tensor_parallel, threads=None, sharing=node.sharing) for node in turns[:wanted]
+        Place(
+            node_id=node.node_id,
+            gpus=tensor_parallel,
+            threads=None,
+            sharing=node.sharing,
+        )
+        for node in turns[:wanted]
     )
 
 
@@ -98,8 +136,9 @@ def missing_places(
 ) -> tuple[Place, ...]:
     """Places for the missing engines, after nodes have joined or engines have ended.
 
-    `standing` and `retired`: engines by node. A retired engine's resources are not used again. `first`: the place of
-    one engine; all others are like it. Engines that no longer fit are left out."""
+    `standing` and `retired`: engines by node. A retired engine's resources are not
+    used again. `first`: the place of one engine; all others are like it. Engines
+    that no longer fit are left out."""
     if first.gpus:
         nodes = [node for node in nodes if node.gpus >= first.gpus]
     else:  # an engine on a GPU computes differently, so one run has one kind
@@ -107,7 +146,9 @@ def missing_places(
     if not nodes:
         return ()
     try:
-        target = place_engines(nodes, max(1, first.gpus), None if first.gpus else wanted, spare=spare)
+        target = place_engines(
+            nodes, max(1, first.gpus), None if first.gpus else wanted, spare=spare
+        )
     except InputError:  # nodes are gone
         target = place_engines(nodes, max(1, first.gpus), None, spare=spare)
     left, missing = Counter(standing) + Counter(retired), []
@@ -118,12 +159,17 @@ def missing_places(
             missing.append(place)
     there = sum(standing.values())
     room = len(target) - there - sum(retired.values())
-    return tuple(missing[: max(0, room if wanted is None else min(room, wanted - there))])
+    return tuple(
+        missing[: max(0, room if wanted is None else min(room, wanted - there))]
+    )
 
 
 def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
     """Each node's GPUs, and how many engines fit there, for an error message."""
-    told = [f"{node.gpus} GPU{'' if node.gpus == 1 else 's'} on {node.name}" for node in nodes]
+    told = [
+        f"{node.gpus} GPU{'' if node.gpus == 1 else 's'} on {node.name}"
+        for node in nodes
+    ]
     if rooms is not None:
         told = [f"{room} in {gpus}" for room, gpus in zip(rooms, told, strict=True)]
     more = [] if len(told) <= _NAMED else [f"{len(told) - _NAMED} nodes more"]
@@ -131,14 +177,17 @@ def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
 
 
 class FreeGpus:
-    """The GPUs of each node, or parts of shared ones, that no prune task and no engine of this run has."""
+    """The GPUs of each node, or parts of shared ones, that no prune task and no
+    engine of this run has."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._free: dict[str, int] = {}
         self.follow(nodes)
 
     def follow(self, nodes: Sequence[Node]) -> None:
-        self._free = {node.node_id: self._free.get(node.node_id, node.rooms) for node in nodes}
+        self._free = {
+            node.node_id: self._free.get(node.node_id, node.rooms) for node in nodes
+        }
 
     def take(self, node_id: str, count: int) -> bool:
         """Take `count` GPUs of a node, if they are free; returns whether they were."""
@@ -148,7 +197,8 @@ class FreeGpus:
         return True
 
     def take_one(self, avoid: str | None = None) -> str | None:
-        """Take a GPU of the node with the fewest free ones, `avoid` last; returns the node, None if no GPU is free."""
+        """Take a GPU of the node with the fewest free ones, `avoid` last; returns
+        the node, None if no GPU is free."""
         free = [node_id for node_id, count in self._free.items() if count > 0]
         if not free:
             return None
@@ -162,21 +212,30 @@ class FreeGpus:
             self._free[node_id] += count
 
 
-def prune_options(*, gpu: bool, sharing: int = 1, memory: float = 1.0) -> dict[str, Any]:
-    """The arguments of `ray.remote` for a prune task. Of a shared GPU it has the part of one engine.
+def prune_options(
+    *, gpu: bool, sharing: int = 1, memory: float = 1.0
+) -> dict[str, Any]:
+    """The arguments of `ray.remote` for a prune task. Of a shared GPU it has the part
+    of one engine.
 
     `memory`: the share of a GPU's memory for all its engines together.
 
-    A process with a GPU ends with its task. An idle process would keep its CUDA context and torch's cache, and an
-    engine refuses to start if less memory is free than it requests. Ray ends such a process itself, but only if
-    `num_gpus` is given to `ray.remote`. So pass all of these there, not to `.options`."""
+    A process with a GPU ends with its task. An idle process would keep its CUDA context
+    and torch's cache, and an engine refuses to start if less memory is free than it
+    requests. Ray ends such a process itself, but only if `num_gpus` is given to
+    `ray.remote`. So pass all of these there, not to `.options`.
+    """
     own: Mapping[str, Any] = {"num_gpus": part_of_gpu(sharing)} if gpu else NO_GPUS
     if gpu and sharing > 1:
-        own = {**own, "runtime_env": {"env_vars": {GPU_SHARE: f"{memory / sharing:.4f}"}}}
+        own = {
+            **own,
+            "runtime_env": {"env_vars": {GPU_SHARE: f"{memory / sharing:.4f}"}},
+        }
     return {
         "num_cpus": 1,
         **own,
         "max_calls": 1 if gpu else 0,  # 0: any number
-        "max_retries": 0,  # `PruneTasks` counts failures of all kinds, and chooses another node
+        # `PruneTasks` counts failures of all kinds, and chooses another node
+        "max_retries": 0,
         "retry_exceptions": False,
     }

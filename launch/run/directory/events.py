@@ -1,5 +1,5 @@
-"""`RUN/logs/events.jsonl`: what happened when, over all calls of the command. It is a module of its own, since nothing
-else of a run may look at a clock that can be set."""
+"""`RUN/logs/events.jsonl`: what happened when, over all calls of the command. It is
+a module of its own, since nothing else of a run may look at a clock that can be set."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from evaluator.core.errors import json_text, mapping_at
 if TYPE_CHECKING:
     from launch.run.decide.assignments import Event
 
-State = Literal["running", "finished", "finished_with_failures", "failed", "interrupted"]
+State = Literal[
+    "running", "finished", "finished_with_failures", "failed", "interrupted"
+]
 _MOST = 10**9  # seconds
 UNLOGGED = "advanced"  # one a shard: the records tell it
 
 
 class EventLog:
-    """Appends a line for each event: `time` (UTC), `event`, `call` (of the command, from 1), and its own fields. A disk
-    without room loses lines, not the run. Lines wait until `accepted`: a refused command leaves none behind."""
+    """Appends a line for each event: `time` (UTC), `event`, `call` (of the command,
+    from 1), and its own fields. A disk without room loses lines, not the run. Lines
+    wait until `accepted`: a refused command leaves none behind.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self._run, self._path = run_dir / "run.json", run_dir / "logs" / "events.jsonl"
@@ -33,14 +37,19 @@ class EventLog:
         self._lock = threading.Lock()
         self._waiting: list[str] = []
         self.accepted = False
-        with contextlib.suppress(OSError), self._path.open("rb") as log:  # a killed driver may leave half a line
+        # a killed driver may leave half a line
+        with contextlib.suppress(OSError), self._path.open("rb") as log:
             log.seek(-1, 2)  # an error if it is empty
             self._waiting = [] if log.read() == b"\n" else ["\n"]
 
     def on(self, event: Event) -> None:
         if event.kind == UNLOGGED:
             return
-        known = {each.name: value for each in fields(event) if (value := getattr(event, each.name)) != each.default}
+        known = {
+            each.name: value
+            for each in fields(event)
+            if (value := getattr(event, each.name)) != each.default
+        }
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._lock:
             self._call += event.kind == "started"
@@ -61,29 +70,44 @@ class History:
     began: str | None = None  # ISO 8601, UTC
     seconds: float = 0.0  # of all calls together
     counts: Mapping[str, int] = field(default_factory=dict)  # of events, by kind
-    load_seconds: float = 0.0  # the mean of an engine's loads, with its processes' starts
+    # the mean of an engine's loads, with its processes' starts
+    load_seconds: float = 0.0
 
 
 def read_history(run_dir: Path) -> History:
-    """Read the events of a run. Whatever is no event is left out: the file may be damaged, or anybody's."""
+    """Read the events of a run. Whatever is no event is left out: the file may be
+    damaged, or anybody's."""
     counts: Counter[str] = Counter()
     times: dict[int, list[datetime]] = {}  # by call: its first and its last event's
     loading = 0.0
-    with contextlib.suppress(OSError), (run_dir / "logs" / "events.jsonl").open("rb") as log:
+    with (
+        contextlib.suppress(OSError),
+        (run_dir / "logs" / "events.jsonl").open("rb") as log,
+    ):
         for line in log:
             with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 row = mapping_at(json.loads(line))
-                time, kind = datetime.fromisoformat(row["time"]).astimezone(UTC), str(row["event"])
+                time, kind = (
+                    datetime.fromisoformat(row["time"]).astimezone(UTC),
+                    str(row["event"]),
+                )
                 counts[kind] += 1
-                times[counts["started"]] = [times.get(counts["started"], [time])[0], time]
+                times[counts["started"]] = [
+                    times.get(counts["started"], [time])[0],
+                    time,
+                ]
                 if kind in ("placed", "loaded"):
                     loading += float(row.get("seconds", 0.0))
     began = min((first for first, _ in times.values()), default=None)
     return History(
         began=None if began is None else began.isoformat(timespec="seconds"),
-        seconds=sum(max(0.0, (last - first).total_seconds()) for first, last in times.values()),
+        seconds=sum(
+            max(0.0, (last - first).total_seconds()) for first, last in times.values()
+        ),
         counts=dict(counts),
-        load_seconds=loading / max(1, counts["loaded"]) if 0 <= loading < _MOST else 0.0,
+        load_seconds=(
+            loading / max(1, counts["loaded"]) if 0 <= loading < _MOST else 0.0
+        ),
     )
 
 

@@ -1,6 +1,8 @@
-"""`RUN/live.json`: the current work of a run, for `resurface status`, and `RUN/metrics.prom`: its counts as Prometheus
-text, for the textfile collector of a node exporter. The driver writes both
-every few seconds, from the same events as the terminal's output. Status counts finished items in the records."""
+"""`RUN/live.json`: the current work of a run, for `resurface status`, and
+`RUN/metrics.prom`: its counts as Prometheus text, for the textfile collector of a node
+exporter. The driver writes both every few seconds, from the same events as the
+terminal's output. Status counts finished items in the records.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,19 @@ class _Doing:
 
 
 class LiveState:
-    """Collects the events of a run; thread-safe. `look` writes the results every few seconds."""
+    """Collects the events of a run; thread-safe. `look` writes the results every few
+    seconds."""
 
-    def __init__(self, run_dir: Path, plan: Plan, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, run_dir: Path, plan: Plan, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._run_dir = run_dir
         self.plan = plan
-        self._counts = Counter(started=1)  # of events, by kind; this call started before it had a LiveState
+        # of events, by kind; this call started before it had a LiveState
+        self._counts = Counter(started=1)
         self._earlier = read_history(run_dir)
-        self.earlier_stats: Sequence[Mapping[str, Any]] = ()  # the rows of earlier calls' engines
+        # the rows of earlier calls' engines
+        self.earlier_stats: Sequence[Mapping[str, Any]] = ()
         self._began: dict[str, float] = {}  # by checkpoint: its first load
         self._clock = clock
         self._lock = threading.Lock()
@@ -60,10 +67,12 @@ class LiveState:
         self._errors: deque[str] = deque(maxlen=_ERRORS)
         self._pruning: dict[str, int] | None = None
         self._items = 0
-        self._pace: deque[tuple[float, int]] = deque()  # time, finished items at that time
+        # time, finished items at that time
+        self._pace: deque[tuple[float, int]] = deque()
 
     def on(self, event: Event) -> tuple[str, float] | None:
-        """Note an event; returns the checkpoint that it completes, and the seconds since its first load began."""
+        """Note an event; returns the checkpoint that it completes, and the seconds
+        since its first load began."""
         now = self._clock()
         with self._lock:
             part = event.checkpoint, event.task
@@ -71,11 +80,15 @@ class LiveState:
             match event.kind:
                 case "loading":
                     self._began.setdefault(event.checkpoint, now)
-                    self._engines[event.engine] = _Doing("loading", now, event.checkpoint)
+                    self._engines[event.engine] = _Doing(
+                        "loading", now, event.checkpoint
+                    )
                 case "began":
                     if not self._pace:
                         self._pace.append((now, 0))
-                    doing = _Doing("evaluating", now, event.checkpoint, event.task, event.items)
+                    doing = _Doing(
+                        "evaluating", now, event.checkpoint, event.task, event.items
+                    )
                     self._engines[event.engine] = doing
                 case "advanced":
                     doing = self._engines[event.engine]
@@ -83,44 +96,73 @@ class LiveState:
                     part = doing.checkpoint or "", doing.task or ""
                     self._items += event.items
                     self._pace.append((now, self._items))
-                    while len(self._pace) > 2 and self._pace[1][0] <= now - _WINDOW_SECONDS:
+                    while (
+                        len(self._pace) > 2
+                        and self._pace[1][0] <= now - _WINDOW_SECONDS
+                    ):
                         self._pace.popleft()
                 case "made":
-                    self._pruning = {"done": event.items, "total": event.total} if event.total else None
+                    self._pruning = (
+                        {"done": event.items, "total": event.total}
+                        if event.total
+                        else None
+                    )
                 case "warned" | "retried" if event.text:
                     self._errors.append(one_line(event.text))
                 case "starting" | "placed" | "ended" | "unplaced" | "died" | "left":
-                    self._engines[event.engine] = _Doing(_STATES.get(event.kind, event.kind), now)
+                    self._engines[event.engine] = _Doing(
+                        _STATES.get(event.kind, event.kind), now
+                    )
                     if event.kind == "placed":
                         self._gpus[event.engine] = event.text
                     if event.kind == "died":
-                        self._errors.append(one_line(f"engine {event.engine} died ({event.text})"))
+                        self._errors.append(
+                            one_line(f"engine {event.engine} died ({event.text})")
+                        )
             if self.plan.on(event, part):
                 return part[0], round(now - self._began.get(part[0], self._started), 3)
         return None
 
     def look(self, stats: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Write, at most every few seconds. Raises ResurfaceError if another driver took over, but no disk's error."""
+        """Write, at most every few seconds. Raises ResurfaceError if another driver
+        took over, but no disk's error."""
         if self._written is not None and self._clock() - self._written < _EVERY_SECONDS:
             return
         self._written, rows = self._clock(), list(stats())
         with contextlib.suppress(InputError, OSError):
-            write_atomically(self._run_dir / NAME, json_text(self.document(rows)).encode())
+            write_atomically(
+                self._run_dir / NAME, json_text(self.document(rows)).encode()
+            )
         self.write_metrics("running", rows)
 
     def write_metrics(self, state: State, stats: Collection[Mapping[str, Any]]) -> None:
         """Raises as `look`. `stats`: the rows of this call's engines."""
         with self._lock:
-            busy = {doing.checkpoint for doing in self._engines.values() if doing.state == "evaluating"}
+            busy = {
+                doing.checkpoint
+                for doing in self._engines.values()
+                if doing.state == "evaluating"
+            }
             rows = [*self.earlier_stats, *stats]
-            tokens = {kind: [row.get(f"{kind}_tokens") for row in rows] for kind in ("prompt", "generated", "cached")}
+            tokens = {
+                kind: [row.get(f"{kind}_tokens") for row in rows]
+                for kind in ("prompt", "generated", "cached")
+            }
             text = _TEMPLATES.get_template(f"{METRICS}.j2").render(
                 plan=self.plan,
-                done=sum(min(self.plan.done[part], items) for part, items in self.plan.planned.items()),
+                done=sum(
+                    min(self.plan.done[part], items)
+                    for part, items in self.plan.planned.items()
+                ),
                 busy=busy,
-                alive=sum(doing.state in ("idle", "loading", "evaluating") for doing in self._engines.values()),
+                alive=sum(
+                    doing.state in ("idle", "loading", "evaluating")
+                    for doing in self._engines.values()
+                ),
                 counts=self._counts + Counter(self._earlier.counts),
-                tokens={kind: sum(filter(None, found)) for kind, found in tokens.items()},
+                tokens={
+                    kind: sum(filter(None, found)) for kind, found in tokens.items()
+                },
                 seconds=round(self._earlier.seconds + self._clock() - self._started, 3),
                 state=state,
                 states={name: int(name == state) for name in get_args(State)},
@@ -129,9 +171,14 @@ class LiveState:
             write_atomically(self._run_dir / METRICS, text.encode())
 
     def document(self, stats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """The content of the file. The shares of each engine are those of its last ended checkpoint."""
-        shares = {row["engine"]: {name: row[name] for name in ("idle_share", "waiting_share")} for row in stats}
-        now, rate = self._clock(), None  # the pace of the last minutes; None before the first shard
+        """The content of the file. The shares of each engine are those of its last
+        ended checkpoint."""
+        shares = {
+            row["engine"]: {name: row[name] for name in ("idle_share", "waiting_share")}
+            for row in stats
+        }
+        # the pace of the last minutes; None before the first shard
+        now, rate = self._clock(), None
         with self._lock:
             if len(self._pace) > 1 and now > self._pace[0][0]:
                 rate = (self._pace[-1][1] - self._pace[0][1]) / (now - self._pace[0][0])
@@ -141,8 +188,15 @@ class LiveState:
                 "items_per_second": rate,
                 "pruning": self._pruning,
                 "engines": [
-                    {"engine": number, "gpu": self._gpus.get(number, ""), "seconds": round(now - doing.since, 1)}
-                    | {name: getattr(doing, name) for name in ("state", "checkpoint", "task", "items", "done")}
+                    {
+                        "engine": number,
+                        "gpu": self._gpus.get(number, ""),
+                        "seconds": round(now - doing.since, 1),
+                    }
+                    | {
+                        name: getattr(doing, name)
+                        for name in ("state", "checkpoint", "task", "items", "done")
+                    }
                     | shares.get(number, {"idle_share": None, "waiting_share": None})
                     for number, doing in sorted(self._engines.items())
                 ],
@@ -151,12 +205,15 @@ class LiveState:
 
 
 METRICS = "metrics.prom"
-_TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True)  # noqa: S701
+_TEMPLATES = Environment(  # noqa: S701  (text for Prometheus, not HTML)
+    loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True
+)
 
 
 @dataclass(slots=True)
 class Plan:
-    """The items of a run, by checkpoint and task; `lost`: checkpoints that failed, in whole or in part."""
+    """The items of a run, by checkpoint and task; `lost`: checkpoints that failed,
+    in whole or in part."""
 
     planned: dict[Part, int] = field(default_factory=dict)
     done: Counter[Part] = field(default_factory=Counter)
@@ -164,7 +221,8 @@ class Plan:
     failures: int = 0
 
     def on(self, event: Event, part: Part) -> bool:
-        """Count an event of a part; returns whether it completes the part's checkpoint."""
+        """Count an event of a part; returns whether it completes the part's
+        checkpoint."""
         match event.kind:
             case "advanced":
                 self.done[part] += event.items
@@ -181,13 +239,26 @@ class Plan:
         """Whether all items of its checkpoint are done."""
         if self.done[part] < self.planned.get(part, 0):
             return False
-        return all(self.done[each] >= items for each, items in self.planned.items() if each[0] == part[0])
+        return all(
+            self.done[each] >= items
+            for each, items in self.planned.items()
+            if each[0] == part[0]
+        )
 
     def states(self, busy: Collection[str | None]) -> Counter[str]:
-        """The number of checkpoints in each state. `busy`: those that engines evaluate."""
-        left = {part[0] for part, items in self.planned.items() if self.done[part] < items}
+        """The number of checkpoints in each state. `busy`: those that engines
+        evaluate."""
+        left = {
+            part[0] for part, items in self.planned.items() if self.done[part] < items
+        }
         found = Counter(done=0, running=0, waiting=0, failed=0)
         for name in {part[0] for part in self.planned} | self.lost:
-            state = "running" if name in busy else "failed" if name in self.lost else "waiting"
+            state = (
+                "running"
+                if name in busy
+                else "failed"
+                if name in self.lost
+                else "waiting"
+            )
             found[state if name in left or name in self.lost else "done"] += 1
         return found

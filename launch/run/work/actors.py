@@ -1,7 +1,8 @@
-"""The code that runs in Ray's processes: one engine per actor, one checkpoint per prune task.
+"""The code that runs in Ray's processes: one engine per actor, one checkpoint per
+prune task.
 
-An actor evaluates shards as one stream and yields each shard as soon as its last item ends. `give_up` returns shards
-that the actor has not begun, for an idle engine."""
+An actor evaluates shards as one stream and yields each shard as soon as its last
+item ends. `give_up` returns shards that the actor has not begun, for an idle engine."""
 
 from __future__ import annotations
 
@@ -49,11 +50,13 @@ if TYPE_CHECKING:
     from evaluator.engine.base import Engine, EngineStats, LoadReport
     from evaluator.probes.item import Plan
 
-# The concurrency groups of calls that are answered during a stream; reading ahead may take minutes.
+# The concurrency groups of calls that are answered during a stream; reading ahead may
+# take minutes.
 CONTROL, AHEAD = "control", "ahead"
 GROUPS = {CONTROL: 1, AHEAD: 1}
 _BEAT_SECONDS = 2.0  # between two checks of a prune task's progress
-# Equal for checkpoints with the same tokenizer: a pruned one has exact copies of its source's files.
+# Equal for checkpoints with the same tokenizer: a pruned one has exact copies of its
+# source's files.
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
                     "chat_template.jinja", "generation_config.json")  # fmt: skip
 
@@ -66,12 +69,15 @@ class EngineActor:
         self._config = setup.config
         visible, place = os.environ.get("CUDA_VISIBLE_DEVICES"), setup.place
         part = f" (1/{place.sharing})" if place.sharing > 1 else ""
-        self._gpu = f"{platform.node()}: {visible}{part}" if place.gpus and visible else ""
+        self._gpu = (
+            f"{platform.node()}: {visible}{part}" if place.gpus and visible else ""
+        )
         if self._gpu:
             print(f"GPU: {self._gpu}", flush=True)
         self._engine: Engine | None = None
         self._kv_scales: str | None = None
-        # (task, tokenizer) -> the tokenised questions, by position: shared by all checkpoints with that tokenizer.
+        # (task, tokenizer) -> the tokenised questions, by position: shared by all
+        # checkpoints with that tokenizer.
         self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
         self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
@@ -79,21 +85,30 @@ class EngineActor:
         self._thread: int | None = None  # the thread that computes
 
     def load(self, checkpoint: CheckpointInfo) -> LoadReport:
-        """Serve a checkpoint. Raises InputError if its files have changed since it was inspected."""
+        """Serve a checkpoint. Raises InputError if its files have changed since it
+        was inspected."""
         self._need_one_thread()
         if self._engine is None:
-            self._engine = build_engine(self._config.model_copy(update={"kv_cache": checkpoint.kv_cache}))
+            self._engine = build_engine(
+                self._config.model_copy(update={"kv_cache": checkpoint.kv_cache})
+            )
         before = recognise(checkpoint, trust_remote_code=self._config.trust_remote_code)
         report = self._engine.load(checkpoint.path)
         if (changed := changed_file(before, file_states(checkpoint.path))) is not None:
-            raise EngineError(f"{checkpoint.path / changed}: was written while it was loaded")
+            raise EngineError(
+                f"{checkpoint.path / changed}: was written while it was loaded"
+            )
         self._kv_scales = report.kv_scales
         return report
 
     def evaluate(
-        self, assignment: Assignment, questions: Sequence[Posed], base: BaseAnswers | None
+        self,
+        assignment: Assignment,
+        questions: Sequence[Posed],
+        base: BaseAnswers | None,
     ) -> Iterator[ShardResult]:
-        """Yield each shard when its last item is done. `base`: the base's answers, if some probes read them."""
+        """Yield each shard when its last item is done. `base`: the base's answers,
+        if some probes read them."""
         from msgspec.structs import asdict
 
         from evaluator.asking.prompts import Prompter
@@ -104,10 +119,16 @@ class EngineActor:
         from evaluator.store.records import failed_throughout, to_table
 
         self._need_one_thread()
-        engine, config, checkpoint = self._engine, assignment.config, assignment.checkpoint.path
+        engine, config, checkpoint = (
+            self._engine,
+            assignment.config,
+            assignment.checkpoint.path,
+        )
         assert engine is not None, "load comes before evaluate"
         prompter = Prompter(
-            load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code),
+            load_tokenizer(
+                checkpoint, trust_remote_code=self._config.trust_remote_code
+            ),
             chat=config.chat,
             prompt_tokens=config.prompt_tokens,
             one_shot_prompt_tokens=config.one_shot_prompt_tokens,
@@ -133,7 +154,11 @@ class EngineActor:
             base=None if base is None else base.of,
             references=assignment.references,
         )
-        serving = engine if assignment.refusal is None else Refusing(engine.name, assignment.refusal)
+        serving = (
+            engine
+            if assignment.refusal is None
+            else Refusing(engine.name, assignment.refusal)
+        )
         for item, records in evaluation.run(serving):
             self._items += 1
             complete = collector.add(item, records)
@@ -141,22 +166,31 @@ class EngineActor:
                 shard, of_shard = complete
                 table = to_table(of_shard)
                 part, failed = parquet_bytes(table), failed_throughout(table)
-                yield ShardResult(shard=shard, part=part, failed=failed, stats=engine.stats())
+                yield ShardResult(
+                    shard=shard, part=part, failed=failed, stats=engine.stats()
+                )
 
     def _need_one_thread(self) -> None:
-        """Raises EngineError on another thread than before: vLLM's CUDA stream belongs to a thread."""
+        """Raises EngineError on another thread than before: vLLM's CUDA stream
+        belongs to a thread."""
         here = threading.get_ident()
         self._thread = here if self._thread is None else self._thread
         if here != self._thread:
             raise EngineError(
-                f"Ray {ray.__version__} calls an engine's load and evaluate on different threads, which vLLM does not "
-                "allow; install the Ray of requirements/"
+                f"Ray {ray.__version__} calls an engine's load and evaluate on"
+                " different threads, which vLLM does not allow; install the Ray of"
+                " requirements/"
             )
 
     def _begin(
-        self, assignment: Assignment, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector
+        self,
+        assignment: Assignment,
+        questions: Sequence[Posed],
+        prompter: Prompter,
+        collector: ShardCollector,
     ) -> Iterator[Plan]:
-        """The plans of the waiting shards. A shard begins when the stream has room for it."""
+        """The plans of the waiting shards. A shard begins when the stream has room
+        for it."""
         from evaluator.probes.planning import plan_of
 
         files = hashlib.sha256()
@@ -168,16 +202,22 @@ class EngineActor:
                 if not self._waiting:
                     return
                 shard = self._waiting.popleft()
-            collector.begin(shard, [questions[position].item for position in shard.questions])
+            collector.begin(
+                shard, [questions[position].item for position in shard.questions]
+            )
             for position in shard.questions:
-                plan = plans.get(position) or plan_of(questions[position], prompter, assignment.config)
-                if not assignment.config.length:  # the ids of long prompts would fill the memory
+                plan = plans.get(position) or plan_of(
+                    questions[position], prompter, assignment.config
+                )
+                # the ids of long prompts would fill the memory
+                if not assignment.config.length:
                     plans[position] = plan
                 yield plan
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def give_up(self, count: int) -> list[Shard]:
-        """Give back up to `count` shards that this engine has not begun, the last ones first."""
+        """Give back up to `count` shards that this engine has not begun, the last
+        ones first."""
         with self._lock:
             return [self._waiting.pop() for _ in range(min(count, len(self._waiting)))]
 
@@ -185,7 +225,13 @@ class EngineActor:
     def where(self) -> Where:
         """Return this process's place. Ray queues the call until the process has it."""
         node_id = ray.get_runtime_context().get_node_id()
-        return Where(node=platform.node(), node_id=node_id, device=device(), pid=os.getpid(), gpu=self._gpu)
+        return Where(
+            node=platform.node(),
+            node_id=node_id,
+            device=device(),
+            pid=os.getpid(),
+            gpu=self._gpu,
+        )
 
     @ray.method(concurrency_group=AHEAD)  # type: ignore[untyped-decorator]
     def read_ahead(self, checkpoint: Path) -> None:
@@ -200,19 +246,32 @@ class EngineActor:
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def pulse(self) -> tuple[int, ...]:
         stats = None if self._engine is None else self._engine.stats()
-        counted = () if stats is None else (stats.steps, stats.requests, stats.generated_tokens)
+        counted = (
+            ()
+            if stats is None
+            else (stats.steps, stats.requests, stats.generated_tokens)
+        )
         return self._items, *counted
 
 
 def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
-    """Start an engine's actor on the node of `setup` if it lives and has room, else on any node with room."""
-    if "OMP_NUM_THREADS" in os.environ:  # the user's setting, which the process inherits
+    """Start an engine's actor on the node of `setup` if it lives and has room, else
+    on any node with room."""
+    # the user's setting, which the process inherits
+    if "OMP_NUM_THREADS" in os.environ:
         setup = replace(setup, place=replace(setup.place, threads=None))
     return ray.remote(
-        **({"num_gpus": setup.place.gpus * part_of_gpu(setup.place.sharing)} if setup.place.gpus else NO_GPUS),
-        num_cpus=0,  # an engine that held a CPU for the whole run could block the prune tasks that it waits for
+        **(
+            {"num_gpus": setup.place.gpus * part_of_gpu(setup.place.sharing)}
+            if setup.place.gpus
+            else NO_GPUS
+        ),
+        # an engine that held a CPU for the whole run could block the prune tasks that
+        # it waits for
+        num_cpus=0,
         max_restarts=0,  # the driver itself replaces it, and loads a checkpoint
-        # Ray puts an actor without resources on any node, despite SPREAD or a node's name. One byte is enough.
+        # Ray puts an actor without resources on any node, despite SPREAD or a node's
+        # name. One byte is enough.
         memory=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(
             setup.place.node_id, soft=True, _spill_on_unavailable=setup.place.gpus > 0
@@ -227,28 +286,39 @@ def end_process(where: Where) -> None:
     if where.node_id == ray.get_runtime_context().get_node_id():
         _kill(where.pid)
     else:
-        kill.options(scheduling_strategy=NodeAffinitySchedulingStrategy(where.node_id, soft=False)).remote(where.pid)
+        kill.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                where.node_id, soft=False
+            )
+        ).remote(where.pid)
 
 
 def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):
-        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # the number may belong to another process by now
+        # the number may belong to another process by now
+        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def showing_life(path: Path) -> Iterator[None]:
-    """Within the block, a thread writes place and heartbeats to `path`, which the driver reads (`TaskWatch`)."""
+    """Within the block, a thread writes place and heartbeats to `path`, which the
+    driver reads (`TaskWatch`)."""
     node_id = ray.get_runtime_context().get_node_id()
-    where = asdict(Where(node=platform.node(), node_id=node_id, device="", pid=os.getpid()))
+    where = asdict(
+        Where(node=platform.node(), node_id=node_id, device="", pid=os.getpid())
+    )
     ended = threading.Event()
 
     def write() -> None:
         written = None
         while True:
             if written != (beats := HEARTBEAT.beats):
-                with contextlib.suppress(OSError):  # a file server may be unreachable for a moment
-                    path.write_text(json.dumps({"where": where, "beats": beats}), encoding="utf-8")
+                # a file server may be unreachable for a moment
+                with contextlib.suppress(OSError):
+                    path.write_text(
+                        json.dumps({"where": where, "beats": beats}), encoding="utf-8"
+                    )
                     written = beats
             if ended.wait(_BEAT_SECONDS):
                 return
@@ -272,7 +342,8 @@ def make_checkpoint(
     log_path: Path,
     pulse_path: Path,
 ) -> tuple[FileStates, str] | None:
-    """The body of a task that prunes or quantises; returns the entry of `WRITTEN` for `out` if it was written now."""
+    """The body of a task that prunes or quantises; returns the entry of `WRITTEN`
+    for `out` if it was written now."""
     _log_to(log_path)
     with showing_life(pulse_path):
         from launch.sweep.compress import SOURCES
@@ -297,19 +368,25 @@ def enter_engine_process(setup: EngineSetup) -> None:
     """Prepare a Ray process for building an engine."""
     _log_to(setup.log_path)
     collect_rarely()
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # vLLM's choice of runner, graphs and kernels
+    # vLLM's choice of runner, graphs and kernels
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")
     load_plugins()
     if setup.place.threads is not None:
-        # Ray sets it to 1 for an actor without CPUs. OpenMP reads it once, when torch is imported. vLLM pins threads
-        # to cores in worker processes only; ours can move if a core is busy.
-        os.environ["OMP_NUM_THREADS"] = str(max(1, min(setup.place.threads, len(os.sched_getaffinity(0)))))
-    # Inherited from a launcher, these would make a single engine act as a part of a larger one.
+        # Ray sets it to 1 for an actor without CPUs. OpenMP reads it once, when torch
+        # is imported. vLLM pins threads to cores in worker processes only; ours can
+        # move if a core is busy.
+        os.environ["OMP_NUM_THREADS"] = str(
+            max(1, min(setup.place.threads, len(os.sched_getaffinity(0))))
+        )
+    # Inherited from a launcher, these would make a single engine act as a part of a
+    # larger one.
     for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
         del os.environ[name]
 
 
 def _log_to(path: Path) -> None:
-    """Send this process's stdout and stderr, also those of C++ code, to a file of the run."""
+    """Send this process's stdout and stderr, also those of C++ code, to a file of
+    the run."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:

@@ -1,10 +1,14 @@
-"""Ray: local by default, or the cluster of RAY_ADDRESS if that is set; without output, and watched.
+"""Ray: local by default, or the cluster of RAY_ADDRESS if that is set; without output,
+and watched.
 
-If Ray's control service dies, Ray ends the driver's process after a minute, without an error to the program. If a
-local raylet dies, Ray waits for a new one. `Cluster.check` notices both sooner.
+If Ray's control service dies, Ray ends the driver's process after a minute, without an
+error to the program. If a local raylet dies, Ray waits for a new one. `Cluster.check`
+notices both sooner.
 
-Killed drivers leave the folders of Ray's sessions behind. A driver marks its session with its process. Only a marked
-session of a dead process of this machine and user is removed, and only if no process names it."""
+Killed drivers leave the folders of Ray's sessions behind. A driver marks its session
+with its process. Only a marked session of a dead process of this machine and user is
+removed, and only if no process names it.
+"""
 
 import contextlib
 import json
@@ -32,11 +36,13 @@ from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node
 from launch.sweep.plugins import VARIABLE
 
-_OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's default takes 30 % of the memory
+# shards and questions are small; Ray's default takes 30 % of the memory
+_OBJECT_STORE_BYTES = 256 * 2**20
 _LOOK_SECONDS = 0.25
 _TRIES = 3  # to start a local Ray
 _MEMORY_SECONDS = 60.0  # for nodes to tell the memory of their GPUs
-_SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; Ray ends this process after 60
+# without an answer of Ray's control service; Ray ends this process after 60
+_SILENCE_SECONDS = 20.0
 
 
 class ClusterError(ResurfaceError):
@@ -44,7 +50,8 @@ class ClusterError(ResurfaceError):
 
 
 class Cluster:
-    """A connected Ray. A separate thread checks several times a second whether it lives."""
+    """A connected Ray. A separate thread checks several times a second whether it
+    lives."""
 
     def __init__(self, *, local: bool) -> None:
         self._name = "the local Ray" if local else "the Ray cluster"
@@ -65,7 +72,8 @@ class Cluster:
         return f"no answer for {silence:.0f} s" if silence > _SILENCE_SECONDS else None
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes alive at the last check, this process's own first. Returns at once."""
+        """The nodes alive at the last check, this process's own first. Returns at
+        once."""
         found = [
             Node(
                 node_id=each["NodeID"],
@@ -77,19 +85,27 @@ class Cluster:
             for each in self._listing
             if each["Alive"]
         ]
-        return tuple(sorted(found, key=lambda node: (not node.driver, node.name, node.node_id)))
+        return tuple(
+            sorted(found, key=lambda node: (not node.driver, node.name, node.node_id))
+        )
 
     def check(self) -> None:
         """Raises ClusterError if Ray is gone."""
         if (how := self.lost) is not None:
-            raise ClusterError(f"{self._name} died ({how}); finished work is kept, the same command resumes")
+            raise ClusterError(
+                f"{self._name} died ({how}); finished work is kept, the same command"
+                " resumes"
+            )
 
     def _watch(self) -> None:
         while not self.closed.wait(_LOOK_SECONDS):
-            with contextlib.suppress(Exception):  # `lost` decides what Ray's silence means
-                # Ray notices a dead raylet after some ten seconds, then ends this process. No public call shows it
-                # sooner.
-                if self._local and "raylet" in dict(ray._private.worker._global_node.dead_processes()):
+            # `lost` decides what Ray's silence means
+            with contextlib.suppress(Exception):
+                # Ray notices a dead raylet after some ten seconds, then ends this
+                # process. No public call shows it sooner.
+                if self._local and "raylet" in dict(
+                    ray._private.worker._global_node.dead_processes()
+                ):
                     self._raylet_died = True
                 self._listing = ray.nodes()
                 alive = {node["NodeID"]: node["Alive"] for node in self._listing}
@@ -98,13 +114,20 @@ class Cluster:
 
 
 def least_gpu_memory(nodes: Sequence[Node]) -> int | None:
-    """The bytes of the smallest GPU of all nodes, as a process on each finds them; None if one does not know."""
+    """The bytes of the smallest GPU of all nodes, as a process on each finds them;
+    None if one does not know."""
     ask = ray.remote(num_cpus=0)(provenance.least_gpu_memory)
-    places = [NodeAffinitySchedulingStrategy(node.node_id, soft=False) for node in nodes if node.gpus]
+    places = [
+        NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+        for node in nodes
+        if node.gpus
+    ]
     told = [ask.options(scheduling_strategy=place).remote() for place in places]
     with contextlib.suppress(RayError):
         found: list[int | None] = ray.get(told, timeout=_MEMORY_SECONDS)
-        return min((each for each in found if each), default=None) if all(found) else None
+        return (
+            min((each for each in found if each), default=None) if all(found) else None
+        )
     return None
 
 
@@ -116,16 +139,28 @@ def lives(node_id: str) -> bool:
 
 
 @contextlib.contextmanager
-def cluster(log_dir: Path, again: Callable[[str], None] = lambda text: None) -> Iterator[Cluster]:
-    """Connect to Ray within the block; a local one's logs go to `log_dir`/ray. Raises ClusterError if there is none.
-    On a busy machine a node may time out: the start is tried again, and `again` receives why."""
+def cluster(
+    log_dir: Path, again: Callable[[str], None] = lambda text: None
+) -> Iterator[Cluster]:
+    """Connect to Ray within the block; a local one's logs go to `log_dir`/ray. Raises
+    ClusterError if there is none. On a busy machine a node may time out: the start is
+    tried again, and `again` receives why.
+    """
     address = os.environ.get("RAY_ADDRESS")
     try:
         with noting_stop():  # Ray has a handler of its own
-            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+            quiet: dict[str, Any] = {
+                "log_to_driver": False,
+                "logging_level": logging.ERROR,
+                "configure_logging": True,
+            }
             if not address:
-                # "local" starts our own Ray even if another user's Ray runs on this machine.
-                quiet |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+                # "local" starts our own Ray even if another user's Ray runs on this
+                # machine.
+                quiet |= {
+                    "include_dashboard": False,
+                    "object_store_memory": _OBJECT_STORE_BYTES,
+                }
             elif sent := _sent_environment(os.environ):
                 quiet["runtime_env"] = {"env_vars": sent}
             for left in reversed(range(_TRIES)):
@@ -141,7 +176,11 @@ def cluster(log_dir: Path, again: Callable[[str], None] = lambda text: None) -> 
                 mark(Path(context.address_info["session_dir"]))
         connected = Cluster(local=not address)
     except Exception as error:
-        where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"
+        where = (
+            f"cannot reach the Ray cluster at RAY_ADDRESS={address}"
+            if address
+            else "cannot start a local Ray"
+        )
         raise ClusterError(f"{where}: {one_line(error, 300)}") from error
     try:
         check_stop()
@@ -149,27 +188,37 @@ def cluster(log_dir: Path, again: Callable[[str], None] = lambda text: None) -> 
     finally:
         connected.closed.set()
         session = None if address else context.address_info.get("session_dir")
-        if connected.lost is None:  # else Ray's C++ code could end this process before the error is reported
+        # else Ray's C++ code could end this process before the error is reported
+        if connected.lost is None:
             with contextlib.suppress(Exception):
                 ray.shutdown()
         if session:
             _keep_logs(Path(session) / "logs", log_dir / "ray")
             if connected.lost is None:
-                shutil.rmtree(session, ignore_errors=True)  # Ray leaves one behind for every run
+                # Ray leaves one behind for every run
+                shutil.rmtree(session, ignore_errors=True)
 
 
 def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The part of this process's environment `own` that a cluster's processes get. Those of a local Ray inherit it all.
+    """The part of this process's environment `own` that a cluster's processes get.
+    Those of a local Ray inherit it all.
 
-    They start in other directories, so the module search paths are made absolute. A node's own paths come after
-    these."""
+    They start in other directories, so the module search paths are made absolute. A
+    node's own paths come after these."""
     sent = {VARIABLE: own[VARIABLE]} if VARIABLE in own else {}
-    places = [os.path.abspath(place) for place in own.get("PYTHONPATH", "").split(os.pathsep) if place]
-    return sent | ({"PYTHONPATH": os.pathsep.join([*places, "${PYTHONPATH}"])} if places else {})
+    places = [
+        os.path.abspath(place)
+        for place in own.get("PYTHONPATH", "").split(os.pathsep)
+        if place
+    ]
+    return sent | (
+        {"PYTHONPATH": os.pathsep.join([*places, "${PYTHONPATH}"])} if places else {}
+    )
 
 
 def _keep_logs(source: Path, target: Path) -> None:
-    """Copy small files that are not empty, unless another driver has the directory now."""
+    """Copy small files that are not empty, unless another driver has the directory
+    now."""
     with contextlib.suppress(OSError, ResurfaceError):
         need_unfenced(target)
         shutil.rmtree(target, ignore_errors=True)
@@ -181,7 +230,8 @@ def _keep_logs(source: Path, target: Path) -> None:
 
 SOON_SECONDS = 3.0  # until Ray notices the end of a process
 VERDICT_SECONDS = 90.0  # until Ray notices the loss of a node
-OUT_OF_REACH = (ActorUnavailableError, ObjectLostError)  # data that only a lost node held is lost too
+# data that only a lost node held is lost too
+OUT_OF_REACH = (ActorUnavailableError, ObjectLostError)
 _PULSE_SECONDS = 1.0  # for an actor to answer
 
 
@@ -189,8 +239,11 @@ class NodeLost(Exception):
     """The actor's node is gone, and Ray has not reported this for the actor yet."""
 
 
-def fate(actor: Any, node_id: str, seconds: float, over: Callable[[], bool]) -> Exception | None:
-    """An actor's error, or None if it answers (method `pulse`), the time is over, or `over()` is true."""
+def fate(
+    actor: Any, node_id: str, seconds: float, over: Callable[[], bool]
+) -> Exception | None:
+    """An actor's error, or None if it answers (method `pulse`), the time is over, or
+    `over()` is true."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not over():
         if not lives(node_id):
@@ -216,18 +269,30 @@ _MARK = "resurface.json"
 def mark(session: Path) -> None:
     """State in a session's folder that it belongs to this process."""
     with suppress(OSError):
-        (session / _MARK).write_text(json.dumps(asdict(this_process())), encoding="utf-8")
+        (session / _MARK).write_text(
+            json.dumps(asdict(this_process())), encoding="utf-8"
+        )
 
 
 def remove_leftovers() -> list[str]:
-    """Remove the sessions of dead drivers of ours; a line about these, and one about others that no process names."""
-    folder = Path(os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))) / "ray"  # noqa: S108  (Ray's own rule)
+    """Remove the sessions of dead drivers of ours; a line about these, and one about
+    others that no process names."""
+    # Ray's own rule.
+    temporary = os.environ.get("TMPDIR", "/tmp")  # noqa: S108
+    folder = Path(os.environ.get("RAY_TMPDIR", temporary)) / "ray"
     ours: list[Path] = []
     others: list[Path] = []
-    used = " ".join(" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+    used = " ".join(
+        " ".join(each.info["cmdline"] or ())
+        for each in psutil.process_iter(["cmdline"])
+    )
     for path in sorted(folder.glob("session_2*")):
         with suppress(OSError, ValueError, TypeError):
-            if path.is_symlink() or path.stat().st_uid != os.getuid() or path.name in used:
+            if (
+                path.is_symlink()
+                or path.stat().st_uid != os.getuid()
+                or path.name in used
+            ):
                 continue
             if not (path / _MARK).exists():
                 others.append(path)
@@ -237,5 +302,8 @@ def remove_leftovers() -> list[str]:
         shutil.rmtree(path, ignore_errors=True)
     said = [f"{folder}: removed {len(ours)} sessions of killed runs"] if ours else []
     if others:
-        said.append(f"{folder}: {len(others)} sessions without a process stay: they may not be ours ({others[0].name})")
+        said.append(
+            f"{folder}: {len(others)} sessions without a process stay: they may not be"
+            f" ours ({others[0].name})"
+        )
     return said

@@ -1,8 +1,10 @@
 """A sweep from start to finish: prune, evaluate, report. The same command resumes.
 
-Prune tasks run while engines evaluate. A pruned checkpoint joins the board as soon as its manifest is written. An
-engine keeps its GPUs as long as it has work, so on GPUs pruning comes first. One engine starts as soon as a checkpoint
-is ready, unless it would take all GPUs. The other engines start on GPUs that no prune job needs."""
+Prune tasks run while engines evaluate. A pruned checkpoint joins the board as soon as
+its manifest is written. An engine keeps its GPUs as long as it has work, so on GPUs
+pruning comes first. One engine starts as soon as a checkpoint is ready, unless it would
+take all GPUs. The other engines start on GPUs that no prune job needs.
+"""
 
 import dataclasses
 import os
@@ -38,7 +40,12 @@ from launch.run.decide.nodes import Node, Place, prune_options
 from launch.run.directory.events import State
 from launch.run.directory.live import LiveState, Plan
 from launch.run.directory.lock import LeaseLost, RunLock
-from launch.run.directory.rundir import RunDirectory, drop_references, references_of, set_damaged_aside
+from launch.run.directory.rundir import (
+    RunDirectory,
+    drop_references,
+    references_of,
+    set_damaged_aside,
+)
 from launch.run.work.cluster import Cluster, cluster, least_gpu_memory, remove_leftovers
 from launch.run.work.failure_log import FailureLog, try_again
 from launch.run.work.progress import Progress
@@ -55,7 +62,8 @@ _REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.j
 
 
 def open_run(prepared: Prepared, run_dir: Path, lock: RunLock) -> RunDirectory:
-    """The directory of a run, while its `lock` is held. Raises InputError as RunDirectory does."""
+    """The directory of a run, while its `lock` is held. Raises InputError as
+    RunDirectory does."""
 
     def measured(name: str) -> bool:
         try:
@@ -63,16 +71,31 @@ def open_run(prepared: Prepared, run_dir: Path, lock: RunLock) -> RunDirectory:
         except InputError:  # unreadable records count as measured
             return True
 
-    config, unusable = prepared.config.model_dump(mode="json"), {each.checkpoint for each in prepared.unusable}
-    return RunDirectory(lock, prepared.identity, config, prepared.disk_bytes, measured=measured, unusable=unusable)
+    config, unusable = (
+        prepared.config.model_dump(mode="json"),
+        {each.checkpoint for each in prepared.unusable},
+    )
+    return RunDirectory(
+        lock,
+        prepared.identity,
+        config,
+        prepared.disk_bytes,
+        measured=measured,
+        unusable=unusable,
+    )
 
 
 def run_sweep(
-    prepared: Prepared, directory: RunDirectory, progress: Progress, listeners: Sequence[Listener] = ()
+    prepared: Prepared,
+    directory: RunDirectory,
+    progress: Progress,
+    listeners: Sequence[Listener] = (),
 ) -> Outcome:
-    """Do all that the directory lacks; `listeners` receive every event, in the thread that causes it.
+    """Do all that the directory lacks; `listeners` receive every event, in the thread
+    that causes it.
 
-    Raises InputError if the user can correct the cause, ResurfaceError if the work failed, LeaseLost to another driver.
+    Raises InputError if the user can correct the cause, ResurfaceError if the work
+    failed, LeaseLost to another driver.
     """
     run_dir = directory.path
     store, live = RecordStore(run_dir), LiveState(run_dir, Plan())
@@ -82,17 +105,36 @@ def run_sweep(
         for listener in (progress.on, *listeners):
             listener(event)
         if completed is not None:
-            report(Event(kind="completed", checkpoint=completed[0], seconds=completed[1]))
+            report(
+                Event(kind="completed", checkpoint=completed[0], seconds=completed[1])
+            )
 
     try:
         store.clean()
-        set_damaged_aside(prepared, store, run_dir, lambda text: report(Event(kind="warned", text=text)))
-        planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
-        log = FailureLog(prepared, directory, report, try_again(prepared, directory, store))
+        set_damaged_aside(
+            prepared,
+            store,
+            run_dir,
+            lambda text: report(Event(kind="warned", text=text)),
+        )
+        planned = {
+            name: {task.name: len(task.questions) for task in tasks}
+            for name, tasks in prepared.asked.items()
+        }
+        log = FailureLog(
+            prepared, directory, report, try_again(prepared, directory, store)
+        )
         directory.mark("running", planned=planned, failures=log.failures)
-        live.plan.planned = {(name, task): count for name, of in planned.items() for task, count in of.items()}
+        live.plan.planned = {
+            (name, task): count
+            for name, of in planned.items()
+            for task, count in of.items()
+        }
         live.plan.lost = {each.checkpoint for each in log.failures if each.lost}
-        live.plan.failures, live.earlier_stats = len(log.failures), directory.earlier_stats
+        live.plan.failures, live.earlier_stats = (
+            len(log.failures),
+            directory.earlier_stats,
+        )
         run = _Run(prepared, directory, store, report, log, live)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
@@ -103,7 +145,11 @@ def run_sweep(
         except LeaseLost:
             raise
         except BaseException as error:
-            run.remember("failed", failures=log.failures, error=str(error) or type(error).__name__)
+            run.remember(
+                "failed",
+                failures=log.failures,
+                error=str(error) or type(error).__name__,
+            )
             raise
         state: State = "finished_with_failures" if outcome.failures else "finished"
         run.remember(state, failures=log.failures)
@@ -111,7 +157,9 @@ def run_sweep(
             drop_references(run_dir)
         return outcome
     finally:
-        store.close()  # an engine's thread may outlive this call, and must not write after the lock is free
+        # an engine's thread may outlive this call, and must not write after the lock is
+        # free
+        store.close()
 
 
 @dataclasses.dataclass(eq=False)
@@ -125,32 +173,61 @@ class _Run:
     _log: FailureLog
     _live: LiveState
     infos: list[CheckpointInfo] = dataclasses.field(default_factory=list)
-    engine_stats: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of this call, as `_stats` has them
+    # of this call, as `_stats` has them
+    engine_stats: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     _items: int = 0
-    _whole: dict[str, tuple[Shard, ...]] = dataclasses.field(default_factory=dict)  # the shards of a task, by its key
+    # the shards of a task, by its key
+    _whole: dict[str, tuple[Shard, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._resources, self._run_dir = self._prepared.config.resources, self._directory.path
+        self._resources, self._run_dir = (
+            self._prepared.config.resources,
+            self._directory.path,
+        )
         self._board = Board(Ledger(attempts=self._resources.attempts))
-        self._screening = Screening(self._prepared, self._store, self._board, self._report, self._directory)
+        self._screening = Screening(
+            self._prepared, self._store, self._board, self._report, self._directory
+        )
 
     def execute(self) -> Outcome:
         started = time.monotonic()
         for task, questions in self._prepared.questions_by_task.items():
-            self._store.write_items(task, [(each.item, each.option_texts) for each in questions])
+            self._store.write_items(
+                task, [(each.item, each.option_texts) for each in questions]
+            )
         for lost in self._prepared.unusable:
-            gone = Setback(checkpoint=lost.checkpoint, stage=lost.stage, reason=lost.reason, mendable=True)
+            gone = Setback(
+                checkpoint=lost.checkpoint,
+                stage=lost.stage,
+                reason=lost.reason,
+                mendable=True,
+            )
             self._board.abandon(gone)
         self._log.look(self._board.setbacks, ())
-        to_make = [job for job in self._prepared.jobs if job.is_made and manifest_of(job) is None]
+        to_make = [
+            job
+            for job in self._prepared.jobs
+            if job.is_made and manifest_of(job) is None
+        ]
         names = {job.name for job in to_make}
-        there = [job for job in self._prepared.jobs if job.name not in names and not job.is_variant]
+        there = [
+            job
+            for job in self._prepared.jobs
+            if job.name not in names and not job.is_variant
+        ]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
-            self._report(Event(kind="phase", text=f"reading the weights of existing checkpoints: {len(made)}"))
+            self._report(
+                Event(
+                    kind="phase",
+                    text=f"reading the weights of existing checkpoints: {len(made)}",
+                )
+            )
         trust = self._prepared.engine.trust_remote_code
         with Inspections(made, trust=trust) as inspected:
-            for job in there:  # preflight has compared existing checkpoints with their manifests and settings
+            # preflight has compared existing checkpoints with their manifests and
+            # settings
+            for job in there:
                 self._add(job, inspected)
         self._screening.look()
         if to_make or self._board.has_work:
@@ -159,7 +236,8 @@ class _Run:
                 self._report(Event(kind="noted", text=text))
             with (
                 cluster(
-                    self._run_dir / "logs", lambda text: self._report(Event(kind="retried", text=text))
+                    self._run_dir / "logs",
+                    lambda text: self._report(Event(kind="retried", text=text)),
                 ) as machines,
                 Inspections(trust=trust) as inspected,
             ):
@@ -168,38 +246,66 @@ class _Run:
         self._log.look(self._board.setbacks, ())
         self._log.need_something(self._store)
         items = self._items + self._screening.items
-        return Outcome(items=items, seconds=time.monotonic() - started, failures=self._log.failures)
+        return Outcome(
+            items=items, seconds=time.monotonic() - started, failures=self._log.failures
+        )
 
     def remember(self, state: State, **more: Any) -> None:
-        """Write run.json with the checkpoints and what the engines have counted so far."""
-        self._directory.mark(state, checkpoints=self.infos, engine_stats=self.engine_stats, **more)
+        """Write run.json with the checkpoints and what the engines have counted so
+        far."""
+        self._directory.mark(
+            state, checkpoints=self.infos, engine_stats=self.engine_stats, **more
+        )
         if state != "running":
             self._live.write_metrics(state, self.engine_stats)
 
-    def _on(self, machines: Cluster, to_make: Sequence[CheckpointJob], inspected: Inspections) -> None:
+    def _on(
+        self,
+        machines: Cluster,
+        to_make: Sequence[CheckpointJob],
+        inspected: Inspections,
+    ) -> None:
         """Make and evaluate checkpoints until nothing is left."""
-        resources, questions = self._resources, {task.key: ray.put(task.questions) for task in self._prepared.tasks}
+        resources, questions = (
+            self._resources,
+            {task.key: ray.put(task.questions) for task in self._prepared.tasks},
+        )
         sharing = self._sharing(machines.nodes())
 
         def nodes() -> list[Node]:
-            return [dataclasses.replace(node, sharing=sharing) for node in machines.nodes()]
+            return [
+                dataclasses.replace(node, sharing=sharing) for node in machines.nodes()
+            ]
 
-        engine, make = self._prepared.config.engine, partial(self._worker, questions=questions)
-        fleet = Fleet(nodes(), self._board, make, tensor_parallel=engine.tensor_parallel, wanted=resources.engines)
+        engine, make = (
+            self._prepared.config.engine,
+            partial(self._worker, questions=questions),
+        )
+        fleet = Fleet(
+            nodes(),
+            self._board,
+            make,
+            tensor_parallel=engine.tensor_parallel,
+            wanted=resources.engines,
+        )
         self._board.expected += len(to_make)
         pruning = PruneTasks(
             to_make,
             log_dir=self._run_dir / "logs",
             held_out=self._prepared.held_out,
             free=fleet.free if fleet.on_gpus else None,
-            options=prune_options(gpu=fleet.on_gpus, sharing=sharing, memory=engine.gpu_memory_utilization),
+            options=prune_options(
+                gpu=fleet.on_gpus, sharing=sharing, memory=engine.gpu_memory_utilization
+            ),
             resources=resources,
             report=self._report,
         )
         looked = remembered = time.monotonic()
         try:
             if to_make:
-                self._report(Event(kind="phase", text=f"compressing {len(to_make)} checkpoints"))
+                self._report(
+                    Event(kind="phase", text=f"compressing {len(to_make)} checkpoints")
+                )
                 self._report(Event(kind="made", total=len(to_make)))
             self._report(Event(kind="phase", text="evaluating"))
             while pruning.left or fleet.working or not self._board.over:
@@ -221,18 +327,32 @@ class _Run:
                 self._log.look(self._board.setbacks, fleet.workers)
                 machines.check()
                 busy = bool(pruning.running)
-                fleet.check(resources.placement_seconds, pruning=busy, short=pruning.short and not busy)
+                fleet.check(
+                    resources.placement_seconds,
+                    pruning=busy,
+                    short=pruning.short and not busy,
+                )
                 if time.monotonic() - remembered > _REMEMBER_SECONDS:
-                    remembered, before, self.engine_stats = time.monotonic(), self.engine_stats, _stats(fleet.workers)
-                    if self.engine_stats != before:  # a killed call must not take its measurements with it
+                    remembered, before, self.engine_stats = (
+                        time.monotonic(),
+                        self.engine_stats,
+                        _stats(fleet.workers),
+                    )
+                    # a killed call must not take its measurements with it
+                    if self.engine_stats != before:
                         self.remember("running")
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
                     for node in fleet.follow(nodes()):
-                        self._report(Event(kind="joined", text=f"node {node.name} has joined"))
-            fleet.check(resources.placement_seconds)  # the last engine may have failed meanwhile
+                        self._report(
+                            Event(kind="joined", text=f"node {node.name} has joined")
+                        )
+            # the last engine may have failed meanwhile
+            fleet.check(resources.placement_seconds)
         except BaseException:
-            self._board.stop()  # before Ray shuts down: else a worker takes the shutdown for a death and tries again
+            # before Ray shuts down: else a worker takes the shutdown for a death and
+            # tries again
+            self._board.stop()
             raise
         finally:
             self.engine_stats = _stats(fleet.workers)
@@ -244,18 +364,30 @@ class _Run:
         if asked == 1 or not gpus:
             return 1
         memory = least_gpu_memory(nodes) if asked == "auto" else None
-        sharing = self._prepared.config.sharing(weights=self._prepared.largest, memory=memory, gpus=gpus)
+        sharing = self._prepared.config.sharing(
+            weights=self._prepared.largest, memory=memory, gpus=gpus
+        )
         self._directory.mark("running", engines_per_gpu=sharing)
-        self._report(Event(kind="noted", text=f"resources.engines_per_gpu: {asked}: {sharing} on each GPU"))
+        self._report(
+            Event(
+                kind="noted",
+                text=f"resources.engines_per_gpu: {asked}: {sharing} on each GPU",
+            )
+        )
         return sharing
 
-    def _worker(self, number: int, place: Place, questions: Mapping[str, Any]) -> EngineWorker:
-        """The worker of an engine, not started. `questions`: task key -> object reference of its questions."""
+    def _worker(
+        self, number: int, place: Place, questions: Mapping[str, Any]
+    ) -> EngineWorker:
+        """The worker of an engine, not started. `questions`: task key -> object
+        reference of its questions."""
         log = (self._run_dir / "logs").absolute() / f"engine-{number}.log"
         config = self._prepared.engine
         if place.sharing > 1:
             share = config.gpu_memory_utilization / place.sharing
-            config = config.model_copy(update={"gpu_memory_utilization": share, "shared_gpu": True})
+            config = config.model_copy(
+                update={"gpu_memory_utilization": share, "shared_gpu": True}
+            )
         return EngineWorker(
             number,
             EngineSetup(config=config, log_path=log, place=place),
@@ -266,8 +398,11 @@ class _Run:
             resources=self._resources,
         )
 
-    def _add(self, job: CheckpointJob, inspected: Inspections, expected: int = 0) -> None:
-        """Put a checkpoint's remaining work on the board, or set an unusable made one aside. Raises InputError."""
+    def _add(
+        self, job: CheckpointJob, inspected: Inspections, expected: int = 0
+    ) -> None:
+        """Put a checkpoint's remaining work on the board, or set an unusable made
+        one aside. Raises InputError."""
         info = self._prepared.dense.get(job.name)
         try:
             if info is None:  # preflight has told of the others
@@ -282,7 +417,12 @@ class _Run:
         except InputError as error:
             if not job.is_made or (info is not None and not expected):
                 raise
-            self._abandon(Setback(checkpoint=job.name, stage="prune", reason=str(error), mendable=True), expected)
+            self._abandon(
+                Setback(
+                    checkpoint=job.name, stage="prune", reason=str(error), mendable=True
+                ),
+                expected,
+            )
 
     def _abandon(self, lost: Setback, expected: int) -> None:
         """Give up a checkpoint and its variants."""
@@ -292,33 +432,43 @@ class _Run:
         self._board.abandon(lost, expected)
 
     def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
-        """The remaining unscreened work. Raises InputError if the records are damaged or belong to other weights."""
-        info = dataclasses.replace(info, path=info.path.absolute())  # engines run in other directories
+        """The remaining unscreened work. Raises InputError if the records are
+        damaged or belong to other weights."""
+        # engines run in other directories
+        info = dataclasses.replace(info, path=info.path.absolute())
         self.infos.append(info)
-        # The source of the base's answers for probes that read them; None: the checkpoint is its own base.
+        # The source of the base's answers for probes that read them; None: the
+        # checkpoint is its own base.
         base: BaseSource | None = BaseSource(name=job.base)
         if job.base is None:
             base = None if info.method is None else BaseSource(missing=NO_BASE)
         elif job.name in self._prepared.other_tokenizer:
             base = BaseSource(missing=OTHER_TOKENIZER)
         if self._resources.same_device:
-            self._board.bind(job.name, job.base or job.name, self._store.devices(job.name))
+            self._board.bind(
+                job.name, job.base or job.name, self._store.devices(job.name)
+            )
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
             self._live.plan.done[job.name, task.name] = len(finished)
-            # Checkpoints without finished items share their shards: there may be 1,000 checkpoints of 100 shards each.
+            # Checkpoints without finished items share their shards: there may be 1,000
+            # checkpoints of 100 shards each.
             shards = None if finished else self._whole.get(task.key)
             if shards is None:
                 shards = shards_of(task, finished, self._resources.shard_items)
                 if not finished:
                     self._whole[task.key] = shards
             if not shards:
-                text = f"{job.name} {task.name}: {len(task.questions)} items already done"
+                text = (
+                    f"{job.name} {task.name}: {len(task.questions)} items already done"
+                )
                 self._report(Event(kind="noted", text=text))
             references = None
             if task.config.references:
-                references = references_of(self._run_dir, job, task.name, base, self._prepared.jobs)
+                references = references_of(
+                    self._run_dir, job, task.name, base, self._prepared.jobs
+                )
             assignment = Assignment(
                 checkpoint=info,
                 task=task.name,
@@ -342,13 +492,20 @@ def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
             "engine": worker.number,
             "checkpoint": name,
             **stats.shares(),
-            **{name: getattr(where, name) for name in ("node", "node_id", "device", "gpu")},
+            **{
+                name: getattr(where, name)
+                for name in ("node", "node_id", "device", "gpu")
+            },
             **dataclasses.asdict(stats),
             "items": items,
             "scoring": worker.reports[load].scoring,
             "notes": list(worker.reports[load].notes),
             "setup": dict(worker.reports[load].setup),
-            **({} if (scales := worker.reports[load].kv_scales) is None else {"kv_scales": scales}),
+            **(
+                {}
+                if (scales := worker.reports[load].kv_scales) is None
+                else {"kv_scales": scales}
+            ),
         }
         for worker in workers
         for (load, name), (where, stats, items) in list(worker.stats.items())

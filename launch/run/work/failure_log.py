@@ -1,6 +1,9 @@
-"""The failures of a run: written to run.json at once, shown on the terminal, and read by a later call.
+"""The failures of a run: written to run.json at once, shown on the terminal, and read
+by a later call.
 
-The cause of a process's death is in the last lines of its log: the only information if the process is gone."""
+The cause of a process's death is in the last lines of its log: the only information if
+the process is gone.
+"""
 
 import contextlib
 import os
@@ -25,19 +28,27 @@ from launch.sweep.preflight import Prepared
 _TAIL_BYTES = 2**16
 _MOST_BYTES = 2**25  # above this size, only the end of a log is kept
 _ERROR = re.compile(
-    r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"  # Python: the last line of a traceback
-    r"|Fatal Python error: .*|SIG[A-Z]+ received at .*|Segmentation fault.*|Bus error.*|Illegal instruction.*"
+    # Python: the last line of a traceback
+    r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"
+    r"|Fatal Python error: .*|SIG[A-Z]+ received at .*|Segmentation fault.*|Bus"
+    r" error.*|Illegal instruction.*"
     r"|terminate called .*|Check failed: .*|(?:CUDA|NCCL|HIP) error.*"
-    r"|Worker proc .* died unexpectedly.*)"  # vLLM: a process of one of an engine's GPUs
+    # vLLM: a process of one of an engine's GPUs
+    r"|Worker proc .* died unexpectedly.*)"
 )
-_EMPTY = re.compile(r"\b(?:RuntimeError|CancelledError): cancell?ed\s*$")  # in a caller of an ended process
+# in a caller of an ended process
+_EMPTY = re.compile(r"\b(?:RuntimeError|CancelledError): cancell?ed\s*$")
 
 
 class FailureLog:
     """The failures of a run. Those of an earlier call that still hold come first."""
 
     def __init__(
-        self, prepared: Prepared, directory: RunDirectory, report: Listener, earlier: Sequence[Failure] = ()
+        self,
+        prepared: Prepared,
+        directory: RunDirectory,
+        report: Listener,
+        earlier: Sequence[Failure] = (),
     ) -> None:
         self._prepared = prepared
         self._directory = directory
@@ -59,23 +70,41 @@ class FailureLog:
                 stage=setback.stage,
                 task=setback.task,
                 engine=", ".join(map(str, setback.engines)),
-                node=", ".join(sorted({name for number in setback.engines for name in nodes.get(number, ())})),
+                node=", ".join(
+                    sorted(
+                        {
+                            name
+                            for number in setback.engines
+                            for name in nodes.get(number, ())
+                        }
+                    )
+                ),
                 attempts=setback.attempts,
                 reason=setback.reason,
             )
             if setback.question is not None:
-                task = next(each for each in self._prepared.asked[setback.checkpoint] if each.name == setback.task)
+                task = next(
+                    each
+                    for each in self._prepared.asked[setback.checkpoint]
+                    if each.name == setback.task
+                )
                 item = task.questions[setback.question].item
                 failure = replace(failure, language=item.language, item=item.item_id)
             self.failures += (failure,)
-            event = Event(kind="gave_up", checkpoint=failure.checkpoint, task=failure.task, text=told(failure))
+            event = Event(
+                kind="gave_up",
+                checkpoint=failure.checkpoint,
+                task=failure.task,
+                text=told(failure),
+            )
             self._report(replace(event, state=failure.stage))
         self._setbacks += new
         self._directory.mark("running", failures=self.failures)
         self._write()
 
     def _write(self) -> None:
-        """Write the table for readers of an unfinished run; the report writes it again."""
+        """Write the table for readers of an unfinished run; the report writes it
+        again."""
         file = self._directory.path / "tables" / "failures.csv"
         if self.failures:
             write_atomically(file, csv_bytes(failure_frame(self.failures)))
@@ -84,31 +113,47 @@ class FailureLog:
             file.unlink()
 
     def need_something(self, store: RecordStore) -> None:
-        """Raises the first failure if no records exist at all: as InputError if the user can correct all failures."""
+        """Raises the first failure if no records exist at all: as InputError if the
+        user can correct all failures."""
         if not self._setbacks or any(store.tables()):
             return
-        kind = InputError if all(each.mendable for each in self._setbacks) else EngineError
-        raise kind(f"nothing could be evaluated: {told(self.failures[self._first])}; the same command tries again")
+        kind = (
+            InputError if all(each.mendable for each in self._setbacks) else EngineError
+        )
+        raise kind(
+            f"nothing could be evaluated: {told(self.failures[self._first])}; the same"
+            " command tries again"
+        )
 
 
 def told(failure: Failure) -> str:
     name, task = failure.checkpoint, failure.task
     match failure.stage:
         case "item":
-            return f"{name}: item {failure.item!r} of {task} is recorded as engine_error: {failure.reason}"
+            return (
+                f"{name}: item {failure.item!r} of {task} is recorded as engine_error:"
+                f" {failure.reason}"
+            )
         case "prune":
             return f"{name} could not be made: {failure.reason}"
         case "load":
             return f"{name} does not load, and was set aside: {failure.reason}"
         case "evaluate":
-            return f"{f'{name}, {task}' if task else name}: was set aside: {failure.reason}"
+            return (
+                f"{f'{name}, {task}' if task else name}: was set aside:"
+                f" {failure.reason}"
+            )
 
 
-def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -> list[Failure]:
-    """Delete the records of an earlier call's failures, so that this call tries them again.
+def try_again(
+    prepared: Prepared, directory: RunDirectory, store: RecordStore
+) -> list[Failure]:
+    """Delete the records of an earlier call's failures, so that this call tries them
+    again.
 
-    Only a call that came to its end gives its failures a second try. After an interrupted call, failures with records
-    are kept and returned. Records of mended models are always deleted."""
+    Only a call that came to its end gives its failures a second try. After an
+    interrupted call, failures with records are kept and returned. Records of mended
+    models are always deleted."""
     for name in directory.mended:
         store.drop(name)
     kept = []
@@ -117,7 +162,9 @@ def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -
         if task not in {each.name for each in prepared.asked.get(name, ())}:
             continue
         item = (failure.language, failure.item) if failure.stage == "item" else None
-        if not store.holds(name, task, item) or (item is None and store.measured(name, task)):
+        if not store.holds(name, task, item) or (
+            item is None and store.measured(name, task)
+        ):
             continue
         if not directory.was_ended:
             kept.append(failure)
@@ -132,7 +179,8 @@ def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -
 
 
 def last_words(error: Exception, log: Path, start: int) -> str:
-    """The cause of an error in one line; if Ray only knows that a process is gone, from its log after byte `start`."""
+    """The cause of an error in one line; if Ray only knows that a process is gone,
+    from its log after byte `start`."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     said = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
     if said and not _EMPTY.search(said):
@@ -141,7 +189,10 @@ def last_words(error: Exception, log: Path, start: int) -> str:
         return "its process was ended by Ray, as its node was running out of memory"
     if said or isinstance(cause, RayError):
         said = last_error(tail(log, start)) or said
-        return one_line(said or "its process ended without a word: it was killed, or out of memory", 300)
+        return one_line(
+            said or "its process ended without a word: it was killed, or out of memory",
+            300,
+        )
     return f"{type(cause).__name__}: {one_line(cause, 300)}"
 
 
@@ -162,19 +213,23 @@ def size(path: Path) -> int:
 
 
 def cut(path: Path) -> bool:
-    """Shorten a log that has grown too long to its end; returns whether it had. Its process appends to the rest."""
+    """Shorten a log that has grown too long to its end; returns whether it had. Its
+    process appends to the rest."""
     if size(path) <= _MOST_BYTES:
         return False
     kept = tail(path, 0)
     with contextlib.suppress(OSError):
         os.truncate(path, 0)
         with path.open("a", encoding="utf-8") as log:
-            log.write(f"(what came before was dropped at {_MOST_BYTES >> 20} MiB)\n{kept}")
+            log.write(
+                f"(what came before was dropped at {_MOST_BYTES >> 20} MiB)\n{kept}"
+            )
     return True
 
 
 def tail(path: Path, start: int) -> str:
-    """The end of a log, from byte `start` at the earliest; empty if unreadable, as on another node's disk."""
+    """The end of a log, from byte `start` at the earliest; empty if unreadable, as
+    on another node's disk."""
     try:
         with path.open("rb") as log:
             log.seek(max(start, size(path) - _TAIL_BYTES))

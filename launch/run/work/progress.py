@@ -1,4 +1,5 @@
-"""The output of a working run: one live line per stage on a terminal, plain lines elsewhere."""
+"""The output of a working run: one live line per stage on a terminal, plain lines
+elsewhere."""
 
 import threading
 from datetime import timedelta
@@ -12,7 +13,11 @@ from rich.progress import Progress as Bars
 from launch.run.decide.assignments import Event
 from launch.run.directory.events import time_of_day
 
-_WARNINGS, _NOTES = ("warned", "gave_up", "retried"), ("phase", "noted", "joined", "decided")  # which have a text
+# which have a text
+_WARNINGS, _NOTES = (
+    ("warned", "gave_up", "retried"),
+    ("phase", "noted", "joined", "decided"),
+)
 
 
 class Progress:
@@ -31,7 +36,8 @@ class Progress:
             TextColumn("{task.fields[pace]}"),
             console=console,
             transient=True,
-            redirect_stdout=False,  # libraries write to a log instead (launch/process.py)
+            # libraries write to a log instead (launch/process.py)
+            redirect_stdout=False,
             redirect_stderr=False,
             disable=not console.is_terminal,
         )
@@ -52,23 +58,35 @@ class Progress:
 
     def _print(self, markup: str) -> None:
         if not self._ended:
-            self.console.print(f"[dim]{time_of_day()}[/dim] {markup}", highlight=False, soft_wrap=True)
+            self.console.print(
+                f"[dim]{time_of_day()}[/dim] {markup}", highlight=False, soft_wrap=True
+            )
 
     def on(self, event: Event) -> None:
         engine = event.engine
         with self._lock:
-            if event.kind in ("loaded", "ended", "died", "left") and engine in self._working:
+            if (
+                event.kind in ("loaded", "ended", "died", "left")
+                and engine in self._working
+            ):
                 self._bars.remove_task(self._working.pop(engine))
             match event.kind:
                 case "loading":
                     text = escape(f"{event.checkpoint}: loading")
-                    self._working[engine] = self._bars.add_task(text, total=None, pace="")
+                    self._working[engine] = self._bars.add_task(
+                        text, total=None, pace=""
+                    )
                 case "loaded":
                     how = "swapped in place" if event.swapped else "engine started"
-                    self.stage(f"{event.checkpoint}: {how} in {event.seconds:.2f} s (engine {engine})")
+                    self.stage(
+                        f"{event.checkpoint}: {how} in {event.seconds:.2f} s (engine"
+                        f" {engine})"
+                    )
                 case "began":
                     text = escape(f"{event.checkpoint} {event.task}")
-                    self._working[engine] = self._bars.add_task(text, total=event.items, pace="")
+                    self._working[engine] = self._bars.add_task(
+                        text, total=event.items, pace=""
+                    )
                 case "advanced":
                     bar = self._working[engine]
                     self._bars.advance(bar, event.items)
@@ -78,12 +96,17 @@ class Progress:
                     self._bars.update(bar, pace=f"{pace:.1f} items/s, {left} left")
                 case "ended" if event.items:
                     pace = event.items / max(event.seconds, 1e-3)
-                    told = f"{event.items} items in {event.seconds:.1f} s, {pace:.1f} items/s"
+                    told = (
+                        f"{event.items} items in {event.seconds:.1f} s,"
+                        f" {pace:.1f} items/s"
+                    )
                     self.stage(f"{event.checkpoint} {event.task}: {told}")
                 case "unplaced":
                     self.warned(f"engine {engine} waits for {event.text}")
                 case "died":
-                    self.warned(f"engine {engine} died ({event.text}); starting it again")
+                    self.warned(
+                        f"engine {engine} died ({event.text}); starting it again"
+                    )
                 case "made":
                     self._made(event.items, event.total)
                 case kind if event.text and kind in (*_WARNINGS, *_NOTES):

@@ -1,6 +1,9 @@
-"""The tasks of a run that prune or quantise checkpoints: as many at once as there are GPUs, or CPUs but one.
+"""The tasks of a run that prune or quantise checkpoints: as many at once as there are
+GPUs, or CPUs but one.
 
-A failed task is tried again. A task without progress is ended, and then counts as failed."""
+A failed task is tried again. A task without progress is ended, and then counts as
+failed.
+"""
 
 import contextlib
 import json
@@ -31,17 +34,21 @@ _LOOK_SECONDS = 2.0  # between two checks of the tasks' progress
 
 
 class TaskWatch:
-    """Checks by a file whether a task makes progress or hangs: its process writes the file (`showing_life`)."""
+    """Checks by a file whether a task makes progress or hangs: its process writes
+    the file (`showing_life`)."""
 
     def __init__(self, path: Path, load_seconds: float, stall_seconds: float) -> None:
-        """`load_seconds`: from the first sign of life until the first step: the task reads the configuration.
+        """`load_seconds`: from the first sign of life until the first step: the task
+        reads the configuration.
 
         `stall_seconds`: between two steps; more after longer pauses that ended well."""
         self.path = path
-        self.where: Where | None = None  # None: it waits for its place, or has shown no sign of life yet
+        # None: it waits for its place, or has shown no sign of life yet
+        self.where: Where | None = None
         self.hang = HangWatch(load_seconds)
         self.beats = 0
-        self._steps = HangWatch(stall_seconds)  # in place of the first, from the first step on
+        # in place of the first, from the first step on
+        self._steps = HangWatch(stall_seconds)
         self.clear()
 
     def clear(self) -> None:
@@ -51,7 +58,8 @@ class TaskWatch:
 
     def check(self, now: float) -> None:
         """Read the current state. Raises Hung."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # it is missing, or just being written
+        # it is missing, or just being written
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             read = json.loads(self.path.read_bytes())
             where, beats = Where(**read["where"]), int(read["beats"])
             if self.where is None:
@@ -75,7 +83,8 @@ class _Task:
 
 
 class PruneTasks:
-    """Starts prune jobs and returns finished ones. A failed job is tried again, on another node if possible."""
+    """Starts prune jobs and returns finished ones. A failed job is tried again, on
+    another node if possible."""
 
     def __init__(
         self,
@@ -88,7 +97,8 @@ class PruneTasks:
         resources: Resources,
         report: Listener,
     ) -> None:
-        """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as `prune_options` gives them."""
+        """`free`: the GPUs for jobs and engines; None: CPUs. `options`: as
+        `prune_options` gives them."""
         self._resources = resources
         self._report = report
         self._total = len(jobs)
@@ -113,11 +123,16 @@ class PruneTasks:
         return self._free is not None and self._next() is not None
 
     def start(self, cpus: int) -> None:
-        """Start as many jobs as there are free GPUs, or `cpus` but one: with it, an engine starts meanwhile."""
+        """Start as many jobs as there are free GPUs, or `cpus` but one: with it, an
+        engine starts meanwhile."""
         while (job := self._next()) is not None:
             if self._free is None and len(self.running) >= max(1, cpus - 1):
                 return
-            node_id = None if self._free is None else self._free.take_one(self._failed_on.get(job.name))
+            node_id = (
+                None
+                if self._free is None
+                else self._free.take_one(self._failed_on.get(job.name))
+            )
             if node_id is None and self._free is not None:
                 return
             self._waiting.remove(job)
@@ -125,24 +140,43 @@ class PruneTasks:
             assert config is not None
             task = self._task
             if node_id is not None:
-                task = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True))
+                task = task.options(
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(
+                        node_id, soft=True
+                    )
+                )
             elif self._failures[job.name]:
                 task = task.options(scheduling_strategy="SPREAD")
             log = self._log_dir / f"prune-{job.name}.log"
-            watch = TaskWatch(log.with_suffix(".pulse"), self._resources.load_seconds, self._resources.stall_seconds)
+            watch = TaskWatch(
+                log.with_suffix(".pulse"),
+                self._resources.load_seconds,
+                self._resources.stall_seconds,
+            )
             started = _Task(job, node_id, log, size(log), watch)
-            arguments = (config.absolute(), job.path.absolute(), self._held_out, provenance(), log, watch.path)
+            arguments = (
+                config.absolute(),
+                job.path.absolute(),
+                self._held_out,
+                provenance(),
+                log,
+                watch.path,
+            )
             self._report(Event(kind="making", checkpoint=job.name))
             self.running[task.remote(*arguments)] = started
 
     def _next(self) -> CheckpointJob | None:
         """The first waiting job whose source exists."""
-        to_come = {each.name for each in self._waiting} | {each.job.name for each in self.running.values()}
+        to_come = {each.name for each in self._waiting} | {
+            each.job.name for each in self.running.values()
+        }
         return next((job for job in self._waiting if job.after not in to_come), None)
 
     def done(self, seconds: float) -> list[CheckpointJob]:
-        """The jobs that succeeded since the last call; waits up to `seconds` for one."""
-        if not self.running:  # all jobs wait for GPUs, and ray.wait needs at least one task
+        """The jobs that succeeded since the last call; waits up to `seconds` for
+        one."""
+        # all jobs wait for GPUs, and ray.wait needs at least one task
+        if not self.running:
             time.sleep(seconds)
         done, _ = ray.wait(list(self.running), num_returns=1, timeout=seconds)
         ended = []
@@ -169,16 +203,19 @@ class PruneTasks:
         try:
             task.watch.check(now)
         except Hung as error:
-            if task.hung is not None:  # for example, a process that waits for a broken disk cannot be ended
+            # for example, a process that waits for a broken disk cannot be ended
+            if task.hung is not None:
                 del self.running[pending]
                 self._close(task, error)
                 return
             task.hung = error
-            task.watch.hang.begin(now)  # because ending the process may take a while too
+            # because ending the process may take a while too
+            task.watch.hang.begin(now)
             with contextlib.suppress(RayError):
                 ray.cancel(pending, force=True)
             if task.watch.where is not None:
-                end_process(task.watch.where)  # Ray requests a process to end itself; a hung process may never react
+                # Ray requests a process to end itself; a hung process may never react
+                end_process(task.watch.where)
 
     def _close(self, task: _Task, error: Exception | None) -> None:
         """Clean up after a task. A failed one (`error`) is tried again, or given up."""
@@ -188,9 +225,14 @@ class PruneTasks:
         if error is None:
             return
         job, error = task.job, task.hung or error
-        mendable = isinstance(error.cause if isinstance(error, RayTaskError) else error, InputError)
+        mendable = isinstance(
+            error.cause if isinstance(error, RayTaskError) else error, InputError
+        )
         self._failures[job.name] += 1
-        tries, reason = self._failures[job.name], last_words(error, task.log, task.log_start)
+        tries, reason = (
+            self._failures[job.name],
+            last_words(error, task.log, task.log_start),
+        )
         if mendable or tries >= self._resources.attempts:
             self._give_up(job.name, reason, tries, mendable=mendable)
             return
@@ -202,18 +244,39 @@ class PruneTasks:
 
     def _made(self, checkpoint: str = "", seconds: float = 0.0) -> None:
         done = self._total - self.left
-        self._report(Event(kind="made", checkpoint=checkpoint, items=done, total=self._total, seconds=seconds))
+        self._report(
+            Event(
+                kind="made",
+                checkpoint=checkpoint,
+                items=done,
+                total=self._total,
+                seconds=seconds,
+            )
+        )
 
     def given_up(self) -> list[Setback]:
         """The jobs that failed for good since the last call."""
         found, self._given_up = self._given_up, []
         return found
 
-    def _give_up(self, name: str, reason: str, attempts: int, *, mendable: bool) -> None:
+    def _give_up(
+        self, name: str, reason: str, attempts: int, *, mendable: bool
+    ) -> None:
         """Give up a job, and the jobs that need its checkpoint."""
-        lost = Setback(checkpoint=name, stage="prune", reason=reason, attempts=attempts, mendable=mendable)
+        lost = Setback(
+            checkpoint=name,
+            stage="prune",
+            reason=reason,
+            attempts=attempts,
+            mendable=mendable,
+        )
         self._given_up.append(lost)
         self._made()
         for job in [each for each in self._waiting if each.after == name]:
             self._waiting.remove(job)
-            self._give_up(job.name, f"{name!r}, its source, could not be made", 0, mendable=mendable)
+            self._give_up(
+                job.name,
+                f"{name!r}, its source, could not be made",
+                0,
+                mendable=mendable,
+            )

@@ -1,9 +1,11 @@
-"""A screened sweep: the board gets a checkpoint's items look by look, until the gate is sure.
+"""A screened sweep: the board gets a checkpoint's items look by look, until the gate
+is sure.
 
-A base is evaluated on everything. A compressed checkpoint gets the items of the first look. When its records and its
-base's exist, the gate judges these items alone. PASS or BLOCK ends the checkpoint's evaluation. Otherwise the board
-gets the items of the next look. Decisions depend only on the settings and the records on disk, so a resumed run makes
-the same ones."""
+A base is evaluated on everything. A compressed checkpoint gets the items of the
+first look. When its records and its base's exist, the gate judges these items alone.
+PASS or BLOCK ends the checkpoint's evaluation. Otherwise the board gets the items of
+the next look. Decisions depend only on the settings and the records on disk, so a
+resumed run makes the same ones."""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ import numpy as np
 from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Screened
-from launch.run.decide.assignments import Assignment, Event, Key, Listener, Part, key_of, shards_of
+from launch.run.decide.assignments import (
+    Assignment,
+    Event,
+    Key,
+    Listener,
+    Part,
+    key_of,
+    shards_of,
+)
 from launch.run.decide.board import Board
 from launch.run.directory.rundir import RunDirectory
 from launch.sweep.jobs import Group, screened_groups
@@ -46,10 +56,13 @@ class _Held:
     task: PreparedTask
     done: set[Key]  # items that an earlier call finished, or that the board received
     looks: _Looks
-    first: int  # the first look that may decide: it contains all items of an earlier call
+    # the first look that may decide: it contains all items of an earlier call
+    first: int
     look: int = 0
-    passed: tuple[tuple[str, str], ...] = ()  # checks that were within their thresholds at an earlier look
-    state: Literal["held", "asked"] = "held"  # asked: the board received the items of `look`
+    # checks that were within their thresholds at an earlier look
+    passed: tuple[tuple[str, str], ...] = ()
+    # asked: the board received the items of `look`
+    state: Literal["held", "asked"] = "held"
 
 
 @dataclass(slots=True)
@@ -67,7 +80,12 @@ class Screening:
     """Gives the board the items that are due. `rows` holds the decisions so far."""
 
     def __init__(
-        self, prepared: Prepared, store: RecordStore, board: Board, report: Listener, directory: RunDirectory
+        self,
+        prepared: Prepared,
+        store: RecordStore,
+        board: Board,
+        report: Listener,
+        directory: RunDirectory,
     ) -> None:
         self._rule = prepared.config.screen
         self._thresholds = prepared.config.gate
@@ -77,13 +95,18 @@ class Screening:
         self._report = report
         self._directory = directory
         groups = {} if self._rule is None else screened_groups(prepared.jobs)
-        self._groups: dict[Group, _Group] = {group: _Group(*group, names) for group, names in groups.items()}
+        self._groups: dict[Group, _Group] = {
+            group: _Group(*group, names) for group, names in groups.items()
+        }
         self._looks: dict[str, _Looks] = {}  # by task
         self.rows: list[Screened] = []
         self.items = 0  # that the board received
 
-    def hold(self, assignment: Assignment, task: PreparedTask, finished: Collection[Key]) -> bool:
-        """Take over a task that is screened, and announce it to the board. `finished`: the items of an earlier call."""
+    def hold(
+        self, assignment: Assignment, task: PreparedTask, finished: Collection[Key]
+    ) -> bool:
+        """Take over a task that is screened, and announce it to the board.
+        `finished`: the items of an earlier call."""
         name = assignment.checkpoint.name
         group = self._groups.get((assignment.origin.base or "", task.name))
         if group is None or name not in group.names:
@@ -91,7 +114,10 @@ class Screening:
         if task.name not in self._looks:
             self._looks[task.name] = self._looks_of(task)
         looks = self._looks[task.name]
-        last = max((place for place, key in enumerate(looks.order) if key in finished), default=0)
+        last = max(
+            (place for place, key in enumerate(looks.order) if key in finished),
+            default=0,
+        )
         first = next(look for look, size in enumerate(looks.sizes) if size > last)
         group.held[name] = _Held(assignment, task, {*finished}, looks, first)
         self._board.expected += 1
@@ -100,11 +126,22 @@ class Screening:
     def look(self) -> None:
         """Give the board the items that are due, and store the decisions."""
         known = len(self.rows)
-        if not all(len(group.over) == len(group.names) for group in self._groups.values()):
-            unfinished = self._board.unfinished  # before the setbacks: these include what leaves the board in between
-            lost = {(each.checkpoint, each.task) for each in tuple(self._board.setbacks) if each.stage != "item"}
+        if not all(
+            len(group.over) == len(group.names) for group in self._groups.values()
+        ):
+            # before the setbacks: these include what leaves the board in between
+            unfinished = self._board.unfinished
+            lost = {
+                (each.checkpoint, each.task)
+                for each in tuple(self._board.setbacks)
+                if each.stage != "item"
+            }
             for group in self._groups.values():
-                self._step(group, unfinished, lambda part: not lost.isdisjoint({part, (part[0], "")}))
+                self._step(
+                    group,
+                    unfinished,
+                    lambda part: not lost.isdisjoint({part, (part[0], "")}),
+                )
         if len(self.rows) > known:
             self._directory.mark("running", screening=self.rows)
 
@@ -115,19 +152,33 @@ class Screening:
         items = [question.item for question in task.questions]
         contexts = np.unique([each.cluster for each in items], return_inverse=True)[1]
         languages = np.array([each.language for each in items], dtype=object)
-        order = in_order(contexts, languages, np.random.default_rng([self._rule.seed, zlib.crc32(task.name.encode())]))
-        return _Looks(tuple(key_of(items[place]) for place in order), looks(contexts[order], self._rule.items))
+        order = in_order(
+            contexts,
+            languages,
+            np.random.default_rng([self._rule.seed, zlib.crc32(task.name.encode())]),
+        )
+        return _Looks(
+            tuple(key_of(items[place]) for place in order),
+            looks(contexts[order], self._rule.items),
+        )
 
-    def _step(self, group: _Group, unfinished: Collection[Part], gone: Callable[[Part], bool]) -> None:
-        """Move each checkpoint of a group on, from held to asked to over. `gone`: whether a part was given up."""
+    def _step(
+        self, group: _Group, unfinished: Collection[Part], gone: Callable[[Part], bool]
+    ) -> None:
+        """Move each checkpoint of a group on, from held to asked to over. `gone`:
+        whether a part was given up."""
         for name in group.names:
             if name not in group.over and gone((name, group.task)):
                 group.over.add(name)
                 if group.held.pop(name, None) is not None:
                     self._board.add([], expected=1)
-        if gone((group.base, group.task)):  # the base has no answers to compare with: evaluate all items
+        # the base has no answers to compare with: evaluate all items
+        if gone((group.base, group.task)):
             for name, held in group.held.items():
-                text = f"screening: {name} is evaluated on all of {group.task}: its base {group.base} has no answers"
+                text = (
+                    f"screening: {name} is evaluated on all of {group.task}: its base"
+                    f" {group.base} has no answers"
+                )
                 self._report(Event(kind="noted", text=f"{text} there"))
                 self._give(held, -1, expected=1)
                 group.over.add(name)
@@ -137,25 +188,36 @@ class Screening:
                 held.state = "asked"
                 if self._give(held, held.look):
                     continue  # else an earlier call has evaluated the whole look
-            if (name, group.task) not in unfinished and (group.base, group.task) not in unfinished:
+            if (name, group.task) not in unfinished and (
+                group.base,
+                group.task,
+            ) not in unfinished:
                 self._decide(group, name, held)
 
     def _give(self, held: _Held, look: int, expected: int = 0) -> bool:
-        """Give the board the missing items up to a look; returns whether there are any."""
+        """Give the board the missing items up to a look; returns whether there are
+        any."""
         later = held.looks.order[held.looks.sizes[look] :]
-        assignment = replace(held.assignment, shards=shards_of(held.task, held.done | {*later}, self._shard_items))
+        assignment = replace(
+            held.assignment,
+            shards=shards_of(held.task, held.done | {*later}, self._shard_items),
+        )
         held.done |= {*held.looks.order} - {*later}
         self.items += assignment.items
         self._board.add([assignment], expected=expected)
         return bool(assignment.shards)
 
     def _decide(self, group: _Group, name: str, held: _Held) -> None:
-        """Let the gate judge the items of a look: end the evaluation, or continue with the next look."""
+        """Let the gate judge the items of a look: end the evaluation, or continue
+        with the next look."""
         from evaluator.metrics import empty_outcomes, reduce_records
 
         sizes = held.looks.sizes
         parts = [self._store.parts(each, group.task) for each in (group.base, name)]
-        outcomes = [reduce_records(read_records(each)) if each else empty_outcomes() for each in parts]
+        outcomes = [
+            reduce_records(read_records(each)) if each else empty_outcomes()
+            for each in parts
+        ]
         while True:
             row = Screened(
                 task=group.task,
@@ -169,8 +231,13 @@ class Screening:
             )
             if verdict := self._verdict(row, held, outcomes):
                 row = replace(row, decision=verdict.outcome)
-                held.passed = tuple((each.criterion.name, each.language) for each in verdict.having("within"))
-            if held.look >= held.first and (row.decision in ("PASS", "BLOCK") or not row.early):
+                held.passed = tuple(
+                    (each.criterion.name, each.language)
+                    for each in verdict.having("within")
+                )
+            if held.look >= held.first and (
+                row.decision in ("PASS", "BLOCK") or not row.early
+            ):
                 break
             held.look += 1
             if self._give(held, held.look):
@@ -180,22 +247,42 @@ class Screening:
         group.over.add(name)
         del group.held[name]
         if row.early:
-            text = f"screening {group.task}: {row.decision} for {name} after {row.asked:,} of {row.items:,} items"
-            event = Event(kind="decided", checkpoint=name, task=group.task, items=row.asked, total=row.items)
+            text = (
+                f"screening {group.task}: {row.decision} for {name} after"
+                f" {row.asked:,} of {row.items:,} items"
+            )
+            event = Event(
+                kind="decided",
+                checkpoint=name,
+                task=group.task,
+                items=row.asked,
+                total=row.items,
+            )
             self._report(replace(event, text=text))
 
-    def _verdict(self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]) -> Verdict | None:
-        """The gate's verdict on the items of the look alone. `outcomes`: the base's and the checkpoint's."""
+    def _verdict(
+        self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]
+    ) -> Verdict | None:
+        """The gate's verdict on the items of the look alone. `outcomes`: the base's
+        and the checkpoint's."""
         import pandas as pd
 
         from evaluator.deciding.verdicts import judge
         from evaluator.metrics import Inputs
 
         seen = {*held.looks.order[: row.asked]}
-        there = [[key in seen for key in zip(each["language"], each["item_id"], strict=True)] for each in outcomes]
-        items = pd.DataFrame([asdict(question.item) for question in held.task.questions])
+        there = [
+            [key in seen for key in zip(each["language"], each["item_id"], strict=True)]
+            for each in outcomes
+        ]
+        items = pd.DataFrame(
+            [asdict(question.item) for question in held.task.questions]
+        )
         inputs = Inputs(
-            pd.concat([each[rows] for each, rows in zip(outcomes, there, strict=True)], ignore_index=True),
+            pd.concat(
+                [each[rows] for each, rows in zip(outcomes, there, strict=True)],
+                ignore_index=True,
+            ),
             items[["task", "language", "item_id", "cluster"]].assign(task=row.task),
             run={"screening": [asdict(row)]},
         )

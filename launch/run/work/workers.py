@@ -1,9 +1,11 @@
-"""The driver's side of an engine: a thread that feeds one actor, writes its results, and replaces it if it dies.
+"""The driver's side of an engine: a thread that feeds one actor, writes its results,
+and replaces it if it dies.
 
-A finished shard is stored at once, so a death costs only the shards in flight. While its actor waits for GPUs, a worker
-holds no work, and the other workers do it all. A worker whose actor never gets GPUs ends with the run. An actor without
-progress is ended, and counts as dead. The board decides what follows from a failure. A worker with a faulty engine is
-retired, and the others do its work."""
+A finished shard is stored at once, so a death costs only the shards in flight. While
+its actor waits for GPUs, a worker holds no work, and the other workers do it all. A
+worker whose actor never gets GPUs ends with the run. An actor without progress is
+ended, and counts as dead. The board decides what follows from a failure. A worker
+with a faulty engine is retired, and the others do its work."""
 
 import contextlib
 import time
@@ -33,20 +35,29 @@ from launch.run.decide.board import Board
 from launch.run.decide.failures import Remedy, Trouble
 from launch.run.decide.fleet import Worker
 from launch.run.work.actors import GROUPS, EngineActor, end_process, start_actor
-from launch.run.work.cluster import OUT_OF_REACH, SOON_SECONDS, VERDICT_SECONDS, NodeLost, fate, lives
+from launch.run.work.cluster import (
+    OUT_OF_REACH,
+    SOON_SECONDS,
+    VERDICT_SECONDS,
+    NodeLost,
+    fate,
+    lives,
+)
 from launch.run.work.failure_log import cut, last_words, size
 from launch.sweep.config import Resources
 
 _LOOK_SECONDS = 2.0  # between two checks of an actor's progress
 _CONTROL_SECONDS = 20  # for an answer that needs no engine
-_RESTART_SECONDS = 30.0  # that work is kept for an actor that starts again on GPUs that were just freed
+# that work is kept for an actor that starts again on GPUs that were just freed
+_RESTART_SECONDS = 30.0
 _TELL_SECONDS = 60.0  # without a place, until the user is informed
 
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
 class Served(NamedTuple):
-    """What one load of an engine did for one checkpoint: loads of equal weights share their counters."""
+    """What one load of an engine did for one checkpoint: loads of equal weights
+    share their counters."""
 
     where: Where
     stats: EngineStats
@@ -103,7 +114,9 @@ class EngineWorker(Worker):
         while not self._over() and self.retired is None:
             try:
                 if self._has_place():
-                    return self.board.take(self.number, self._loaded, self._architecture)
+                    return self.board.take(
+                        self.number, self._loaded, self._architecture
+                    )
             except _FAILURES as error:
                 if not self.board.stopped and not self._left(error):
                     self._not_started(error, "its process did not start")
@@ -114,13 +127,16 @@ class EngineWorker(Worker):
         return self.gone or self.board.over
 
     def _has_place(self, seconds: float | None = None) -> bool:
-        """Whether the actor has its node and GPUs. Waits for them for `seconds`, or until the run is over."""
+        """Whether the actor has its node and GPUs. Waits for them for `seconds`, or
+        until the run is over."""
         if self.where is not None:
             return True
         if self._actor is None:
             self._log_start = size(self._setup.log_path)
             self._report(Event(kind="starting", engine=self.number))
-            self._actor = start_actor(EngineActor, self._setup, concurrency_groups=GROUPS)
+            self._actor = start_actor(
+                EngineActor, self._setup, concurrency_groups=GROUPS
+            )
         started, told = time.monotonic(), False
         place = self._actor.where.remote()
         while not self._over():
@@ -131,14 +147,23 @@ class EngineWorker(Worker):
                 self.where = where
                 self.nodes.add(where.node)
                 self.board.join(self.number, where.device)
-                self._report(Event(kind="placed", engine=self.number, text=where.gpu, seconds=round(waited, 3)))
+                self._report(
+                    Event(
+                        kind="placed",
+                        engine=self.number,
+                        text=where.gpu,
+                        seconds=round(waited, 3),
+                    )
+                )
                 return True
             if seconds is not None and waited > seconds:
                 return False
             if not told and waited > _TELL_SECONDS:
                 told = True
                 self.board.leave(self.number)
-                self._report(Event(kind="unplaced", engine=self.number, text=self.place.needs))
+                self._report(
+                    Event(kind="unplaced", engine=self.number, text=self.place.needs)
+                )
         return False
 
     def _serve(self, assignment: Assignment) -> None:
@@ -153,15 +178,20 @@ class EngineWorker(Worker):
             self.board.end(self.number)  # any engine may now take the unfinished shards
 
     def _failed(self, error: Exception, assignment: Assignment) -> None:
-        """Follow the board's decision on a failure. Raises an error that is no engine's and no checkpoint's fault."""
+        """Follow the board's decision on a failure. Raises an error that is no
+        engine's and no checkpoint's fault."""
         if self.board.stopped:
             return
         if isinstance(error, OUT_OF_REACH):
             found = fate(self._actor, self.node_id, SOON_SECONDS, self._over)
-            if found is None:  # other engines do the work until Ray knows whether the actor's node is gone
+            # other engines do the work until Ray knows whether the actor's node is gone
+            if found is None:
                 self.board.end(self.number)
                 self.board.leave(self.number)
-                error = fate(self._actor, self.node_id, VERDICT_SECONDS, self._over) or error
+                error = (
+                    fate(self._actor, self.node_id, VERDICT_SECONDS, self._over)
+                    or error
+                )
                 if not self.board.over and not self._left(error):
                     self._not_started(error, "it was out of reach")
                 return
@@ -170,25 +200,41 @@ class EngineWorker(Worker):
             return
         cause = error.cause if isinstance(error, RayTaskError) else error
         mendable = isinstance(cause, InputError)
-        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError) and not mendable:
+        if (
+            isinstance(cause, ResurfaceError)
+            and not isinstance(cause, EngineError)
+            and not mendable
+        ):
             raise cause from None
         stage, reason = self._stage, self._lose(error)
-        remedy = self.board.failed(self.number, Trouble(stage=stage, reason=reason, mendable=mendable))
+        remedy = self.board.failed(
+            self.number, Trouble(stage=stage, reason=reason, mendable=mendable)
+        )
         if assignment.part in self.board.unfinished:
             name, task = assignment.part
-            self._report(Event(kind="retried", engine=self.number, checkpoint=name, task=task))
+            self._report(
+                Event(kind="retried", engine=self.number, checkpoint=name, task=task)
+            )
         self._apply(
-            remedy, f"it failed with one checkpoint after another, last with {assignment.checkpoint.name!r}: {reason}"
+            remedy,
+            "it failed with one checkpoint after another, last with"
+            f" {assignment.checkpoint.name!r}: {reason}",
         )
 
     def _not_started(self, error: Exception, what: str) -> None:
         reason = self._lose(error)
-        self._apply(self.board.failed(self.number, Trouble(stage="start", reason=reason)), f"{what}: {reason}")
+        self._apply(
+            self.board.failed(self.number, Trouble(stage="start", reason=reason)),
+            f"{what}: {reason}",
+        )
 
     def _left(self, error: Exception) -> bool:
-        """Whether an error comes from the loss of the actor's node, and so is no engine's fault."""
+        """Whether an error comes from the loss of the actor's node, and so is no
+        engine's fault."""
         if not self.gone and not isinstance(error, RayTaskError):
-            self.gone = isinstance(error, NodeLost) or (isinstance(error, RayError) and not lives(self.node_id))
+            self.gone = isinstance(error, NodeLost) or (
+                isinstance(error, RayError) and not lives(self.node_id)
+            )
         if self.gone:
             self.board.leave(self.number)
             self._warn(f"engine {self.number}: its node is gone; others do its work")
@@ -198,7 +244,8 @@ class EngineWorker(Worker):
         """End the actor, whatever is left; returns the failure's cause in one line."""
         reason = last_words(error, self._setup.log_path, self._log_start)
         if isinstance(error, Hung) and self.where is not None:
-            end_process(self.where)  # Ray requests a process to end itself; a hung process may never react
+            # Ray requests a process to end itself; a hung process may never react
+            end_process(self.where)
         self._kill()
         self._report(Event(kind="died", engine=self.number, text=reason))
         return reason
@@ -207,7 +254,8 @@ class EngineWorker(Worker):
         self._report(Event(kind="warned", text=text))
 
     def _apply(self, remedy: Remedy, why: str) -> None:
-        """Retire the engine, or first test whether it can still load a checkpoint that has loaded before."""
+        """Retire the engine, or first test whether it can still load a checkpoint
+        that has loaded before."""
         known = self.board.ledger.known
         if remedy == "probe" and known is not None:
             try:
@@ -226,11 +274,17 @@ class EngineWorker(Worker):
             self._warn(f"engine {self.number} is given no more work: {why}")
 
     def _load(self, info: CheckpointInfo) -> bool:
-        """Load a checkpoint, unless loaded. False: it needs a new actor, which must wait for GPUs."""
+        """Load a checkpoint, unless loaded. False: it needs a new actor, which must
+        wait for GPUs."""
         if info.engine_keys == (self._loaded, self._architecture):
             return True
-        # On a GPU, only the end of a process reliably frees the memory that another engine needs.
-        alone = self._architecture is not None and self.place.gpus > 0 and not self._setup.config.swap
+        # On a GPU, only the end of a process reliably frees the memory that another
+        # engine needs.
+        alone = (
+            self._architecture is not None
+            and self.place.gpus > 0
+            and not self._setup.config.swap
+        )
         if alone or self._architecture not in (None, info.engine_keys[1]):
             self._kill()
             if not self._has_place(_RESTART_SECONDS):
@@ -239,7 +293,8 @@ class EngineWorker(Worker):
         return True
 
     def _hold(self, info: CheckpointInfo) -> None:
-        """Load a checkpoint, whatever the actor holds. Raises Hung if it takes too long."""
+        """Load a checkpoint, whatever the actor holds. Raises Hung if it takes too
+        long."""
         self._report(Event(kind="loading", engine=self.number, checkpoint=info.name))
         pending = self._actor.load.remote(info)
         self._loading.begin(time.monotonic())
@@ -253,14 +308,23 @@ class EngineWorker(Worker):
         self._loaded, self._architecture = info.engine_keys
         self._loads, self._counted = self._loads + 1, EngineStats()
         swapped, seconds = report.swapped, round(report.seconds, 3)
-        self._report(Event(kind="loaded", engine=self.number, checkpoint=info.name, swapped=swapped, seconds=seconds))
+        self._report(
+            Event(
+                kind="loaded",
+                engine=self.number,
+                checkpoint=info.name,
+                swapped=swapped,
+                seconds=seconds,
+            )
+        )
         for note in report.notes:
             self._warn(f"{info.name}: {note}")
         self.reports[self._loads] = report
         self.board.loaded(self.number, info)
 
     def _results(self, stream: Any) -> Iterator[ShardResult]:
-        """Yield the actor's results. Raises Hung if for too long neither a shard nor a step of its engine ends."""
+        """Yield the actor's results. Raises Hung if for too long neither a shard nor
+        a step of its engine ends."""
         watch, pulse, steps = self._working, None, None
         watch.begin(time.monotonic())
         try:
@@ -272,7 +336,8 @@ class EngineWorker(Worker):
                     result: ShardResult = ray.get(pending)
                     watch.moved(time.monotonic())
                     yield result
-                    watch.begin(time.monotonic())  # the time that the driver needs in between is no pause
+                    # the time that the driver needs in between is no pause
+                    watch.begin(time.monotonic())
                 elif pulse is None:
                     pulse = self._actor.pulse.remote()
                 elif ray.wait([pulse], timeout=0)[0]:
@@ -284,7 +349,8 @@ class EngineWorker(Worker):
             watch.end()
 
     def _check(self, watch: HangWatch) -> None:
-        """Raises Hung or NodeLost if no answer will come. Also keeps the engine's log short."""
+        """Raises Hung or NodeLost if no answer will come. Also keeps the engine's
+        log short."""
         if cut(self._setup.log_path):
             self._log_start = 0
         if self.gone and not lives(self.node_id):
@@ -292,56 +358,111 @@ class EngineWorker(Worker):
         watch.check(time.monotonic())
 
     def _evaluate(self, assignment: Assignment) -> None:
-        """Evaluate the assignment's shards, and store each one's records as soon as it is finished."""
+        """Evaluate the assignment's shards, and store each one's records as soon as
+        it is finished."""
 
         def give_up(count: int) -> list[Shard]:
             actor = self._actor  # None while it is being replaced
-            if actor is None or self.gone or self._working.silence(time.monotonic()) > _CONTROL_SECONDS:
+            if (
+                actor is None
+                or self.gone
+                or self._working.silence(time.monotonic()) > _CONTROL_SECONDS
+            ):
                 return []  # it may hang, and the board waits
-            # A late answer does no harm: the actor skips these shards, so they stay unfinished and are assigned again.
+            # A late answer does no harm: the actor skips these shards, so they stay
+            # unfinished and are assigned again.
             with contextlib.suppress(RayError):
-                given: list[Shard] = ray.get(actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
+                given: list[Shard] = ray.get(
+                    actor.give_up.remote(count), timeout=_CONTROL_SECONDS
+                )
                 return given
             return []
 
         assignment = replace(assignment, shards=self.board.begin(self.number, give_up))
         (name, task), source, answers = assignment.part, assignment.base, None
-        self._report(Event(kind="began", engine=self.number, checkpoint=name, task=task, items=assignment.items))
+        self._report(
+            Event(
+                kind="began",
+                engine=self.number,
+                checkpoint=name,
+                task=task,
+                items=assignment.items,
+            )
+        )
         began, items = time.monotonic(), 0
         try:
             self._read_ahead()
-            if source is not None:  # its answers are complete: the board holds the assignment back until then
+            # its answers are complete: the board holds the assignment back until then
+            if source is not None:
                 base = source.name
-                answers = BaseAnswers(source, None if base is None else self._store.greedy_answers(base, task))
+                answers = BaseAnswers(
+                    source,
+                    None if base is None else self._store.greedy_answers(base, task),
+                )
             questions = self._questions[assignment.task_key]
-            stream = self._actor.evaluate.options(num_returns="streaming").remote(assignment, questions, answers)
+            stream = self._actor.evaluate.options(num_returns="streaming").remote(
+                assignment, questions, answers
+            )
             for result in self._results(stream):
                 kept = self._keep(assignment, result)
-                self._note(name, result.stats, len(result.shard.questions) if kept else 0)
+                self._note(
+                    name, result.stats, len(result.shard.questions) if kept else 0
+                )
                 if kept:
                     items += len(result.shard.questions)
-                    self._report(Event(kind="advanced", engine=self.number, items=len(result.shard.questions)))
-                    self._read_ahead()  # the next checkpoint may only just have been pruned
-            self._note(name, ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS))
+                    self._report(
+                        Event(
+                            kind="advanced",
+                            engine=self.number,
+                            items=len(result.shard.questions),
+                        )
+                    )
+                    # the next checkpoint may only just have been pruned
+                    self._read_ahead()
+            self._note(
+                name, ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
+            )
         finally:
-            told = Event(kind="ended", engine=self.number, checkpoint=name, task=task, items=items)
+            told = Event(
+                kind="ended",
+                engine=self.number,
+                checkpoint=name,
+                task=task,
+                items=items,
+            )
             self._report(replace(told, seconds=round(time.monotonic() - began, 3)))
 
     def _note(self, name: str, stats: EngineStats | None, items: int = 0) -> None:
-        """Add what the engine counted since the last note. A death or an interruption loses only what follows."""
+        """Add what the engine counted since the last note. A death or an
+        interruption loses only what follows."""
         if stats is not None and self.where is not None:
-            before = self.stats.get((self._loads, name), Served(self.where, EngineStats()))
+            before = self.stats.get(
+                (self._loads, name), Served(self.where, EngineStats())
+            )
             more, self._counted = stats.since(self._counted), stats
-            self.stats[self._loads, name] = Served(self.where, before.stats.plus(more), before.items + items)
+            self.stats[self._loads, name] = Served(
+                self.where, before.stats.plus(more), before.items + items
+            )
 
     def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
-        """Write a shard's records, unless every answer failed and another engine can try first."""
+        """Write a shard's records, unless every answer failed and another engine can
+        try first."""
         (name, task), failed = assignment.part, result.failed
-        if failed is not None and assignment.refusal is None and self.board.doubts(self.number, result.shard):
-            self._report(Event(kind="retried", engine=self.number, checkpoint=name, task=task))
+        if (
+            failed is not None
+            and assignment.refusal is None
+            and self.board.doubts(self.number, result.shard)
+        ):
+            self._report(
+                Event(kind="retried", engine=self.number, checkpoint=name, task=task)
+            )
             return False
         self._store.append(name, task, result.shard.name, result.part)
-        if failed is not None and assignment.part not in self.board.unmeasured and self._store.measured(name, task):
+        if (
+            failed is not None
+            and assignment.part not in self.board.unmeasured
+            and self._store.measured(name, task)
+        ):
             failed = None
         self.board.finished(self.number, result.shard, failed)
         return True
@@ -359,4 +480,9 @@ class EngineWorker(Worker):
         if self._actor is not None:
             with contextlib.suppress(RayError):
                 ray.kill(self._actor)
-        self._actor, self.where, self._loaded, self._architecture = None, None, None, None
+        self._actor, self.where, self._loaded, self._architecture = (
+            None,
+            None,
+            None,
+            None,
+        )

@@ -13,7 +13,8 @@ class MlflowClient:
         self._ids = itertools.count(1)
 
     def _heard(self, call: str, **arguments: Any) -> None:
-        if address := os.environ.get("SILENT"):  # of a server that accepts, and never answers
+        # of a server that accepts, and never answers
+        if address := os.environ.get("SILENT"):
             host, _, port = address.partition(":")
             with socket.create_connection((host, int(port))) as silent:
                 silent.recv(1)
@@ -26,12 +27,22 @@ class MlflowClient:
     def create_experiment(self, name: str) -> str:
         return f"new {name}"
 
-    def create_run(self, experiment_id: str, *, run_name: str, tags: dict[str, str]) -> Any:
+    def create_run(
+        self, experiment_id: str, *, run_name: str, tags: dict[str, str]
+    ) -> Any:
         made = str(next(self._ids))
-        self._heard("create_run", run_id=made, experiment_id=experiment_id, run_name=run_name, tags=tags)
+        self._heard(
+            "create_run",
+            run_id=made,
+            experiment_id=experiment_id,
+            run_name=run_name,
+            tags=tags,
+        )
         return SimpleNamespace(info=SimpleNamespace(run_id=made))
 
-    def update_run(self, run_id: str, status: str | None = None, name: str | None = None) -> None:
+    def update_run(
+        self, run_id: str, status: str | None = None, name: str | None = None
+    ) -> None:
         self._heard("update_run", run_id=run_id, status=status)
 
     def log_param(self, run_id: str, key: str, value: str) -> None:
@@ -44,7 +55,12 @@ class MlflowClient:
         self._heard("log_artifacts", run_id=run_id, names=sorted(os.listdir(local_dir)))
 
     def log_artifact(self, run_id: str, local_path: str, artifact_path: str) -> None:
-        self._heard("log_artifact", run_id=run_id, name=os.path.basename(local_path), artifact_path=artifact_path)
+        self._heard(
+            "log_artifact",
+            run_id=run_id,
+            name=os.path.basename(local_path),
+            artifact_path=artifact_path,
+        )
 
     def set_terminated(self, run_id: str, status: str = "FINISHED") -> None:
         self._heard("set_terminated", run_id=run_id, status=status)

@@ -1,7 +1,9 @@
-"""vLLM's V2 model runner in every Python process that has this folder on its path: see tests/support/v2.py.
+"""vLLM's V2 model runner in every Python process that has this folder on its path: see
+tests/support/v2.py.
 
-vLLM's CPU build has a subclass of the GPU's runner, and refuses it without a Triton whose backend is named "cpu".
-PyPI's Triton has no such backend. Its interpreter runs kernels on a CPU, so a backend of that name is pretended here.
+vLLM's CPU build has a subclass of the GPU's runner, and refuses it without a Triton
+whose backend is named "cpu". PyPI's Triton has no such backend. Its interpreter runs
+kernels on a CPU, so a backend of that name is pretended here.
 """
 
 import importlib.abc
@@ -18,8 +20,8 @@ def _pretend_backend(module):
 
 
 def _top_p_in_torch(module):
-    """This kernel alone does not run: under the interpreter, `tl.range` gives plain integers. vLLM's own PyTorch
-    version takes its place."""
+    """This kernel alone does not run: under the interpreter, `tl.range` gives plain
+    integers. vLLM's own PyTorch version takes its place."""
 
     def apply_top_k_top_p(logits, k, p, *_args, **_more):
         from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
@@ -30,11 +32,13 @@ def _top_p_in_torch(module):
 
 
 def _events_are_done(module):
-    module._EventPlaceholder.query = lambda self: True  # a CPU has finished whatever it was given
+    # a CPU has finished whatever it was given
+    module._EventPlaceholder.query = lambda self: True
 
 
 def _settings(module):
-    """Asynchronous scheduling as on a GPU, which vLLM's CPU platform switches off. V2_ARGS: fields of EngineArgs."""
+    """Asynchronous scheduling as on a GPU, which vLLM's CPU platform switches off.
+    V2_ARGS: fields of EngineArgs."""
     own = module.EngineArgs.create_engine_config
 
     def create_engine_config(self, *args, **kwargs):

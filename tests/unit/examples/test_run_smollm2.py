@@ -35,41 +35,61 @@ def test_every_answer_stands_once_and_calibration_is_none_of_the_passages():
     contexts = {item["context"] for item in questions()}
     assert not contexts & set(lines)
     assert all(lines)
-    assert len(lines) == len(set(lines)) == load_sweep(run_smollm2.SWEEP).calibration.samples
+    assert (
+        len(lines)
+        == len(set(lines))
+        == load_sweep(run_smollm2.SWEEP).calibration.samples
+    )
 
 
-def test_it_asks_english_xquad_and_without_the_hub_its_own_questions(out, monkeypatch, capsys):
+def test_it_asks_english_xquad_and_without_the_hub_its_own_questions(
+    out, monkeypatch, capsys
+):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
     sweep = load_sweep(run_smollm2._write_sweep(out, None, 5))
     (task,) = sweep.tasks
-    assert (task.task, task.items, task.languages) == (f"jsonl:{out.parent / 'questions.jsonl'}", 5, None)
+    assert (task.task, task.items, task.languages) == (
+        f"jsonl:{out.parent / 'questions.jsonl'}",
+        5,
+        None,
+    )
     lines = (out.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == list(questions())
     assert "cannot be reached" in capsys.readouterr().out
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: True)
-    (asked,) = load_sweep(run_smollm2._write_sweep(out.parents[1] / "other", None, None)).tasks
+    (asked,) = load_sweep(
+        run_smollm2._write_sweep(out.parents[1] / "other", None, None)
+    ).tasks
     assert (asked.task, asked.items, len(asked.languages)) == ("xquad", 48, 1)
 
 
-def test_a_run_that_has_begun_keeps_its_task_and_its_chat_and_refuses_others(out, monkeypatch, tmp_path):
+def test_a_run_that_has_begun_keeps_its_task_and_its_chat_and_refuses_others(
+    out, monkeypatch, tmp_path
+):
     monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
     file = begun(out, None, 5)
     before = file.read_bytes()
-    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: True)  # the network is back
+    # the network is back
+    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: True)
     assert run_smollm2._write_sweep(out, None, None) == file
     assert run_smollm2._write_sweep(out, None, 5).read_bytes() == before
-    with pytest.raises(ExampleError, match="its run has items 5, not 6; choose another --out"):
+    with pytest.raises(
+        ExampleError, match="its run has items 5, not 6; choose another --out"
+    ):
         run_smollm2._write_sweep(out, None, 6)
     chat = out.with_name("chat")
     assert load_sweep(begun(chat, f"xquad:{tmp_path}", 4, chat=True)).tasks[0].chat
-    assert load_sweep(run_smollm2._write_sweep(chat, None, None)).tasks[0].chat  # as it began
+    # as it began
+    assert load_sweep(run_smollm2._write_sweep(chat, None, None)).tasks[0].chat
     raw = out.with_name("raw")
     begun(raw, f"xquad:{tmp_path}", 4)
     with pytest.raises(ExampleError, match="no chat prompts"):
         run_smollm2._write_sweep(raw, None, None, chat=True)
 
 
-def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(out, monkeypatch, tmp_path):
+def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(
+    out, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)  # main goes to the repository; pytest comes back
     ran = []
 

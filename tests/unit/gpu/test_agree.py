@@ -20,7 +20,9 @@ DRAW = random.Random(0)
 def noise(request, answer):
     """Tokens of no model, as graphs with a wrong schedule gave."""
     tokens = tuple(DRAW.randrange(1, 16) for _ in answer.token_ids)
-    return replace(answer, token_ids=tokens) if isinstance(request, Generate) else answer
+    return (
+        replace(answer, token_ids=tokens) if isinstance(request, Generate) else answer
+    )
 
 
 def unlikely(request, answer):
@@ -47,13 +49,21 @@ def not_numbers(request, answer):
 )
 def test_agree_names_what_differs(bend, kinds):
     distances = compare(ScriptedEngine(bend), ScriptedEngine(), CASES)
-    found = exceeded(distances, NATS["half, float32 logits"], RANKS["half, float32 logits"])
-    assert {re.split(r" [\dn]", problem)[0] for problem in found} - {"beams"} == kinds, found
+    found = exceeded(
+        distances, NATS["half, float32 logits"], RANKS["half, float32 logits"]
+    )
+    assert {re.split(r" [\dn]", problem)[0] for problem in found} - {
+        "beams"
+    } == kinds, found
 
 
 def test_agree_needs_every_answer():
     def fails(request, answer):
-        return replace(answer, status="engine_error", error="out of memory") if request is CASES.samples[3] else answer
+        return (
+            replace(answer, status="engine_error", error="out of memory")
+            if request is CASES.samples[3]
+            else answer
+        )
 
     with pytest.raises(DisagreementError, match="sample-3: out of memory"):
         compare(ScriptedEngine(fails), ScriptedEngine(), CASES)

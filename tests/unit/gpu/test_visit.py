@@ -1,4 +1,5 @@
-"""A visit runs its list whatever its steps do, here commands of a shell; its cards, its summary, and who waits."""
+"""A visit runs its list whatever its steps do, here commands of a shell; its cards,
+its summary, and who waits."""
 
 import os
 import signal
@@ -20,7 +21,8 @@ from tests.gpu.visit import variables
 from tests.support.doctor import CPU, GPU
 from tests.support.requirements import ROOT
 
-HANGS = 'sleep 600 & one=$!; setsid sleep 600 & echo $$ $one $! > "$0"; wait'  # a child of its group, and one outside
+# a child of its group, and one outside
+HANGS = 'sleep 600 & one=$!; setsid sleep 600 & echo $$ $one $! > "$0"; wait'
 BRINGS = 'sleep 1; mkdir "$0"; touch "$0/late_library.py"'
 
 
@@ -44,7 +46,12 @@ def called(monkeypatch, *arguments, machine=GPU, listed=()):
 
 def alive(file):
     found = [int(pid) for pid in file.read_text().split()]
-    return [pid for pid in found if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    return [
+        pid
+        for pid in found
+        if psutil.pid_exists(pid)
+        and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def until(condition):
@@ -53,7 +60,8 @@ def until(condition):
 
 
 def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
-    """With a step that fails, one that hangs, one that waits for a library, and all that depends on them."""
+    """With a step that fails, one that hangs, one that waits for a library, and all
+    that depends on them."""
     out, library = tmp_path / ("long" * 30) / "out", tmp_path / "library"
     monkeypatch.syspath_prepend(str(library))
     pids, orphan, mended = tmp_path / "pids", tmp_path / "orphan", tmp_path / "mended"
@@ -74,14 +82,26 @@ def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
     assert called(monkeypatch, out, "--rehearse", machine=CPU, listed=listed) == 1
     cards = read(out, [step.name for step in listed])
     expected = dict.fromkeys(cards, "passed")
-    expected |= {"fails": "failed", "hangs": "failed", "dies": "failed", "never": "not run", "gpu": "skipped"}
+    expected |= {
+        "fails": "failed",
+        "hangs": "failed",
+        "dies": "failed",
+        "never": "not run",
+        "gpu": "skipped",
+    }
     assert {name: card.state for name, card in cards.items()} == expected
     assert len(cards) == len(listed)
-    assert (cards["fails"].reason, cards["hangs"].reason) == ("exit code 3: one | two", "exceeded 3 s")
+    assert (cards["fails"].reason, cards["hangs"].reason) == (
+        "exit code 3: one | two",
+        "exceeded 3 s",
+    )
     assert alive(pids) == alive(orphan) == []
     starts = {name: card.at - card.seconds for name, card in cards.items()}
     assert starts["hangs"] < cards["brings"].at <= starts["doctor"] + 0.3
-    assert max(cards[name].at for name in ("hangs", "doctor", "large")) <= starts["pass"] + 0.3
+    assert (
+        max(cards[name].at for name in ("hangs", "doctor", "large"))
+        <= starts["pass"] + 0.3
+    )
     assert cards["pass"].at <= starts["host"] + 0.3
     assert cards["large"].last_lines == ["wrote OUT/large"]
     summary = (out / "summary.md").read_text()
@@ -89,15 +109,35 @@ def test_visit_runs_the_whole_list(tmp_path, monkeypatch, capsys):
     assert "## fails\n\n```\none | two\n```" in summary
     mended.touch()
     capsys.readouterr()
-    assert called(monkeypatch, out, "--rehearse", "--resume", "--only", "fails,large,never", listed=listed) == 0
-    assert capsys.readouterr().out.splitlines()[0].startswith("2 steps, at most 840 s; ")
+    assert (
+        called(
+            monkeypatch,
+            out,
+            "--rehearse",
+            "--resume",
+            "--only",
+            "fails,large,never",
+            listed=listed,
+        )
+        == 0
+    )
+    assert (
+        capsys.readouterr().out.splitlines()[0].startswith("2 steps, at most 840 s; ")
+    )
     assert (tmp_path / "model").read_text() == "x\n"
-    assert called(monkeypatch, out, "--only", "large", listed=listed) == 0  # a rehearsal's card is none of a visit
+    # a rehearsal's card is none of a visit
+    assert called(monkeypatch, out, "--only", "large", listed=listed) == 0
     assert (tmp_path / "model").read_text() == "x\nx\n"  # temporary files are gone
     (tmp_path / "mended").unlink()
-    failing = [replace(listed[1], name="imports"), shell("long", "sleep 600"), listed[-1]]
+    failing = [
+        replace(listed[1], name="imports"),
+        shell("long", "sleep 600"),
+        listed[-1],
+    ]
     assert called(monkeypatch, out, listed=failing) == 1
-    assert {read(out, [name])[name].reason for name in ("long", "host")} == {"step imports did not pass"}
+    assert {read(out, [name])[name].reason for name in ("long", "host")} == {
+        "step imports did not pass"
+    }
 
 
 def test_timed_steps_get_their_time(tmp_path, monkeypatch):
@@ -105,7 +145,10 @@ def test_timed_steps_get_their_time(tmp_path, monkeypatch):
     listed = [shell("slow", "sleep 600"), shell("pass", "true", timed=True), shell("demo", "true", module="no_library"),
               shell("host", "sleep 600", timed=True)]  # fmt: skip
     assert called(monkeypatch, tmp_path, "--until", "3", listed=listed) == 1
-    reasons = {name: card.reason for name, card in read(tmp_path, ["slow", "pass", "demo", "host"]).items()}
+    reasons = {
+        name: card.reason
+        for name, card in read(tmp_path, ["slow", "pass", "demo", "host"]).items()
+    }
     assert reasons == {
         "slow": "the timed steps had to begin",
         "pass": None,
@@ -115,27 +158,45 @@ def test_timed_steps_get_their_time(tmp_path, monkeypatch):
 
 
 def test_waiting_ends_with_the_visit(tmp_path, monkeypatch, capsys):
-    """A visit that is stopped ends its steps with all that they started, and writes their cards."""
+    """A visit that is stopped ends its steps with all that they started, and writes
+    their cards."""
     out, pids = tmp_path / "out", tmp_path / "pids"
     script = (
-        "import sys; from tests.gpu import visit; from tests.support.doctor import GPU; Step = visit.Step;"
-        "hangs, out, pids = sys.argv[1:]; sys.argv[1:] = [out]; visit._MOST = 8; visit.this_machine = lambda: GPU;"
-        "visit.steps = lambda *_, **__: [Step('first', 60, ['true']), Step('hangs', 600, ['sh', '-c', hangs, pids])];"
-        "visit.main()"
+        "import sys; from tests.gpu import visit; from tests.support.doctor import GPU;"
+        " Step = visit.Step;hangs, out, pids = sys.argv[1:]; sys.argv[1:] = [out];"
+        " visit._MOST = 8; visit.this_machine = lambda: GPU;visit.steps = lambda *_,"
+        " **__: [Step('first', 60, ['true']), Step('hangs', 600, ['sh', '-c', hangs,"
+        " pids])];visit.main()"
     )
-    process = subprocess.Popen([sys.executable, "-c", script, HANGS, str(out), str(pids)], env=environment())
-    until(lambda: (out / "first.json").exists() and pids.exists() and len(pids.read_text().split()) == 3)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, HANGS, str(out), str(pids)], env=environment()
+    )
+    until(
+        lambda: (
+            (out / "first.json").exists()
+            and pids.exists()
+            and len(pids.read_text().split()) == 3
+        )
+    )
     listed = [shell("first", "true"), shell("hangs", "true")]
     assert called(monkeypatch, out, "--wait", "first", listed=listed) == 0
     assert "| hangs | runs |" in capsys.readouterr().out
-    assert called(monkeypatch, out, "--wait", "all", "--seconds", "0.3", listed=listed) == 0
+    assert (
+        called(monkeypatch, out, "--wait", "all", "--seconds", "0.3", listed=listed)
+        == 0
+    )
     assert capsys.readouterr().out.endswith("the visit goes on\n")
     assert called(monkeypatch, out, listed=listed) == 2
     assert capsys.readouterr().err == f"error: {out}: another visit writes there\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait() != 0
     assert alive(pids) == []
-    assert called(monkeypatch, out, "--wait", "first,hangs", "--seconds", "600", listed=listed) == 1
+    assert (
+        called(
+            monkeypatch, out, "--wait", "first,hangs", "--seconds", "600", listed=listed
+        )
+        == 1
+    )
     output = capsys.readouterr().out
     assert "| hangs | failed |" in output
     assert output.endswith("no visit writes here now\n")
@@ -144,9 +205,17 @@ def test_waiting_ends_with_the_visit(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "machine", "said"),
     [
-        (["{}/new", "--only", "imprts"], GPU, "unknown step 'imprts'; did you mean 'imports'? (known:"),
+        (
+            ["{}/new", "--only", "imprts"],
+            GPU,
+            "unknown step 'imprts'; did you mean 'imports'? (known:",
+        ),
         (["{}/file"], GPU, "{}/file: File exists"),
-        (["{}/new"], CPU, "no NVIDIA GPU answers on this machine (nvidia-smi): --rehearse runs"),
+        (
+            ["{}/new"],
+            CPU,
+            "no NVIDIA GPU answers on this machine (nvidia-smi): --rehearse runs",
+        ),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, arguments, machine, said):
@@ -167,7 +236,10 @@ def test_steps_write_to_given_folders(tmp_path, monkeypatch, kept):
     own = variables(tmp_path / "out", tmp_path)
     assert own["TRITON_CACHE_DIR"] == (kept or str(tmp_path / "out" / "triton"))
     assert own["TMPDIR"] == own["XDG_CACHE_HOME"] == str(tmp_path)
-    assert (own["PYTHONPATH"].split(os.pathsep)[-1], own["HF_HUB_OFFLINE"]) == ("/mine", "1")
+    assert (own["PYTHONPATH"].split(os.pathsep)[-1], own["HF_HUB_OFFLINE"]) == (
+        "/mine",
+        "1",
+    )
 
 
 def test_steps_name_what_exists():
@@ -188,9 +260,28 @@ def test_make_installs_nothing_beside_a_kit(tmp_path):
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").touch()
     # A make that runs the tests would announce its folder in the output.
-    command = ["make", "-n", "--no-print-directory", "gpu-card", "PYTHON=python3.x", "OUT=out"]
-    kit, own = environment(PYTHONPATH=f"{tmp_path / 'other'}:{tmp_path}"), environment(PYTHONPATH="")
-    done = subprocess.run(command, env=kit, cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [
+        "make",
+        "-n",
+        "--no-print-directory",
+        "gpu-card",
+        "PYTHON=python3.x",
+        "OUT=out",
+    ]
+    kit, own = (
+        environment(PYTHONPATH=f"{tmp_path / 'other'}:{tmp_path}"),
+        environment(PYTHONPATH=""),
+    )
+    done = subprocess.run(
+        command, env=kit, cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[1:] == ["python3.x -m tests.gpu.visit out"]
-    done = subprocess.run([*command, "VENV=none"], env=own, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, "VENV=none"],
+        env=own,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "none/bin/python -m pip install" in done.stdout

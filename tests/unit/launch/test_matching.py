@@ -1,4 +1,5 @@
-"""A good judge, one that says yes and one that says no, on a fake engine: what control pairs and the report tell."""
+"""A good judge, one that says yes and one that says no, on a fake engine: what
+control pairs and the report tell."""
 
 import json
 import re
@@ -15,13 +16,21 @@ from evaluator.judging.matcher import Matcher
 from evaluator.metrics.tables.judges import judges
 from evaluator.metrics.tables.matching import PANEL
 from evaluator.report import Report, page, write_report
-from evaluator.store.verdicts import ControlStore, VerdictStore, read_controls, responses, write_fit_only
+from evaluator.store.verdicts import (
+    ControlStore,
+    VerdictStore,
+    read_controls,
+    responses,
+    write_fit_only,
+)
 from launch.matching import controls_by_task, match_controls, match_parts
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.fake import FakeEngine
 from tests.support.synthetic import write_run
 
-_QUOTED = re.compile(r'Reference answer: ("(?:[^"\\]|\\.)*")\nResponse: ("(?:[^"\\]|\\.)*")')
+_QUOTED = re.compile(
+    r'Reference answer: ("(?:[^"\\]|\\.)*")\nResponse: ("(?:[^"\\]|\\.)*")'
+)
 _PER_LANGUAGE = 12
 
 
@@ -44,7 +53,10 @@ def engine_of(judge: Callable[[str, str], bool]) -> FakeEngine:
         found = _QUOTED.search(tokenizer.decode(request.prompt_ids))
         says_yes = judge(*map(json.loads, found.groups()))
         return Response(
-            request_id=request.request_id, logprobs=(-1.0 if says_yes == request.request_id.endswith("/yes") else -3.0,)
+            request_id=request.request_id,
+            logprobs=(
+                -1.0 if says_yes == request.request_id.endswith("/yes") else -3.0,
+            ),
         )
 
     return FakeEngine(answer)
@@ -52,10 +64,18 @@ def engine_of(judge: Callable[[str, str], bool]) -> FakeEngine:
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = write_run(tmp_path_factory.mktemp("run"), 12, ("dense", "wanda-0.6"), languages=("english", "russian"))
+    run = write_run(
+        tmp_path_factory.mktemp("run"),
+        12,
+        ("dense", "wanda-0.6"),
+        languages=("english", "russian"),
+    )
     controls = controls_by_task(run, _PER_LANGUAGE)
     for name, judge in JUDGES.items():
-        matcher, engine = Matcher(load_tokenizer(BUNDLED_MODEL), prompt_tokens=1024), engine_of(judge)
+        matcher, engine = (
+            Matcher(load_tokenizer(BUNDLED_MODEL), prompt_tokens=1024),
+            engine_of(judge),
+        )
 
         def ask(claims, matcher=matcher, engine=engine):
             return matcher.verdicts(engine, claims)
@@ -64,19 +84,36 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         asked = match_controls(store, controls, ask, lambda what: None)
         assert asked == sum(map(len, controls.values())) > 0
         assert match_controls(store, controls, ask, lambda what: None) == 0
-        match_parts(VerdictStore(run, name, name), responses(run, ["greedy"], everything=False), ask, lambda what: None)
+        match_parts(
+            VerdictStore(run, name, name),
+            responses(run, ["greedy"], everything=False),
+            ask,
+            lambda what: None,
+        )
     return run
 
 
-def test_control_pairs_tell_who_is_unfit_and_the_report_corrects_the_others(judged, monkeypatch):
+def test_control_pairs_tell_who_is_unfit_and_the_report_corrects_the_others(
+    judged, monkeypatch
+):
     found = judges(read_controls(judged), "gazetteer", "all")
-    fitness = {name: (each.sensitivity, each.specificity) for name, each in found.items()}
-    assert fitness == {"good": (1.0, 1.0), "yes-sayer": (1.0, 0.0), "no-sayer": (0.0, 1.0)}
+    fitness = {
+        name: (each.sensitivity, each.specificity) for name, each in found.items()
+    }
+    assert fitness == {
+        "good": (1.0, 1.0),
+        "yes-sayer": (1.0, 0.0),
+        "no-sayer": (0.0, 1.0),
+    }
     monkeypatch.setattr(page, "draw_each", lambda *_: [])  # figures take half the time
     report = write_report(judged)
     table = pd.read_csv(report.tables["judges"])
     pooled = table[table["language"] == "all"].set_index("checkpoint")
-    assert pooled["unfit"].isna().to_dict() == {"good": True, "no-sayer": False, "yes-sayer": False}
+    assert pooled["unfit"].isna().to_dict() == {
+        "good": True,
+        "no-sayer": False,
+        "yes-sayer": False,
+    }
     assert set(table["language"]) == {"all", "english", "russian"}
     rows = _of_dense(report)
     assert rows.loc["good", "corrected"] == pytest.approx(rows.loc["good", "accuracy"])
@@ -85,7 +122,8 @@ def test_control_pairs_tell_who_is_unfit_and_the_report_corrects_the_others(judg
     # Who is unfit can be kept out of the panel.
     assert PANEL in rows.index
     write_fit_only(judged, True)
-    assert PANEL not in _of_dense(write_report(judged)).index  # one fit judge is no panel
+    # one fit judge is no panel
+    assert PANEL not in _of_dense(write_report(judged)).index
     write_fit_only(judged, False)
 
 

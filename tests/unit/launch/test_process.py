@@ -1,4 +1,5 @@
-"""SIGTERM: what is to be written is, and then the process ends by the signal, whatever a library's threads do."""
+"""SIGTERM: what is to be written is, and then the process ends by the signal,
+whatever a library's threads do."""
 
 import signal
 import subprocess
@@ -75,15 +76,26 @@ cli.main()
         (NOTED.format(then="another error"), [], ""),
     ],
 )
-def test_the_signal_is_how_the_process_ends_though_a_library_takes_it(program, more, printed) -> None:
+def test_the_signal_is_how_the_process_ends_though_a_library_takes_it(
+    program, more, printed
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", program, *more], env=environment(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, *more],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == -signal.SIGTERM, done.stderr
-    assert (done.stdout, done.stderr) == (printed, "stopped; the same command resumes\n")
+    assert (done.stdout, done.stderr) == (
+        printed,
+        "stopped; the same command resumes\n",
+    )
 
 
-def test_where_no_signal_came_nothing_is_noted_and_another_thread_leaves_the_handler_alone() -> None:
+def test_where_no_signal_came_nothing_is_noted_and_another_thread_leaves_the_handler_alone() -> (
+    None
+):
     before = signal.getsignal(signal.SIGTERM)
     try:
         with noting_stop():

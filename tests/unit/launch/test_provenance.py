@@ -20,7 +20,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
         commands.append(command)
         if "MIG-7" in command:
             raise subprocess.CalledProcessError(6, command)
-        chosen = command[command.index("-i") + 1].split(",") if "-i" in command else NAMES
+        chosen = (
+            command[command.index("-i") + 1].split(",") if "-i" in command else NAMES
+        )
         return SimpleNamespace(stdout="".join(f"{NAMES[each]}\n" for each in chosen))
 
     monkeypatch.setattr(subprocess, "run", run)
@@ -39,7 +41,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
         ("", "Some CPU", 0),
     ],
 )
-def test_of_a_machines_gpus_those_that_the_process_was_given(asked, visible, device, count, monkeypatch) -> None:
+def test_of_a_machines_gpus_those_that_the_process_was_given(
+    asked, visible, device, count, monkeypatch
+) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -51,7 +55,9 @@ def test_of_a_machines_gpus_those_that_the_process_was_given(asked, visible, dev
 
 def test_none_is_certain_only_without_a_driver(monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(subprocess, "run", Mock(side_effect=FileNotFoundError("nvidia-smi")))
+    monkeypatch.setattr(
+        subprocess, "run", Mock(side_effect=FileNotFoundError("nvidia-smi"))
+    )
     monkeypatch.setattr(provenance, "_DRIVERS", (str(tmp_path / "driver"),))
     assert provenance.count_gpus() == 0
     (tmp_path / "driver").touch()

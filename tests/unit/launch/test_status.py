@@ -1,4 +1,5 @@
-"""What a run's files say of how it is getting on, whatever of them is there, and what `resurface status` prints."""
+"""What a run's files say of how it is getting on, whatever of them is there, and
+what `resurface status` prints."""
 
 import io
 import itertools
@@ -29,9 +30,16 @@ from tests.support.runs import command, typed
 from tests.support.sweeps import refused
 from tests.support.synthetic import records_of
 
-PLANNED = {"dense": {"xquad": 40, "tydiqa": 20}, "wanda-0.5": {"xquad": 40, "tydiqa": 20}}
+PLANNED = {
+    "dense": {"xquad": 40, "tydiqa": 20},
+    "wanda-0.5": {"xquad": 40, "tydiqa": 20},
+}
 ALIVE = Driver(name="process 12 on node-b", alive=True)
-GONE = Driver(name="process 12 on node-b", alive=False, why="its driver (process 12 on node-b) is gone")
+GONE = Driver(
+    name="process 12 on node-b",
+    alive=False,
+    why="its driver (process 12 on node-b) is gone",
+)
 LIVE = {
     "items_per_second": 2.0,
     "pruning": {"done": 1, "total": 2},
@@ -42,19 +50,37 @@ LIVE = {
     "errors": ["engine 0 died (ActorDiedError)"],
 }  # fmt: skip
 DONE = {("dense", "xquad"): 40, ("dense", "tydiqa"): 10}
-FAILURE = {"checkpoint": "wanda-0.5", "stage": "load", "task": "", "item": "", "reason": "no such layer"}
+FAILURE = {
+    "checkpoint": "wanda-0.5",
+    "stage": "load",
+    "task": "",
+    "item": "",
+    "reason": "no such layer",
+}
 
 
 def _summary(document: dict[str, Any] | None = None, **more: Any) -> Any:
-    known: dict[str, Any] = {"done": DONE, "live": LIVE, "failures": [], "driver": ALIVE, "history": History()} | more
-    return summarise("runs/x", {"state": "running", "planned": PLANNED} if document is None else document, **known)
+    known: dict[str, Any] = {
+        "done": DONE,
+        "live": LIVE,
+        "failures": [],
+        "driver": ALIVE,
+        "history": History(),
+    } | more
+    return summarise(
+        "runs/x",
+        {"state": "running", "planned": PLANNED} if document is None else document,
+        **known,
+    )
 
 
 def test_a_run_that_runs_and_one_whose_driver_is_gone() -> None:
     found = _summary()
     assert found.state == "running"
     assert (found.done, found.total, found.checkpoints) == (50, 120, 2)
-    assert [(part.checkpoint, part.task, part.state, part.done) for part in found.parts] == [
+    assert [
+        (part.checkpoint, part.task, part.state, part.done) for part in found.parts
+    ] == [
         ("dense", "xquad", "done", 40),
         ("dense", "tydiqa", "running", 10),
         ("wanda-0.5", "xquad", "waiting", 0),
@@ -66,74 +92,196 @@ def test_a_run_that_runs_and_one_whose_driver_is_gone() -> None:
     assert found.errors == ("engine 0 died (ActorDiedError)",)
     found = _summary(driver=GONE)
     assert found.state == "stale"
-    assert found.why == "its driver (process 12 on node-b) is gone; the same command resumes"
+    assert (
+        found.why
+        == "its driver (process 12 on node-b) is gone; the same command resumes"
+    )
     assert found.count("running") == 0
-    assert (found.items_per_second, found.seconds_left, found.engines) == (None, None, ())
+    assert (found.items_per_second, found.seconds_left, found.engines) == (
+        None,
+        None,
+        (),
+    )
 
 
-def test_a_finished_run_tells_shares_and_a_running_one_the_time_of_loads_to_come() -> None:
-    found = _summary(history=History(began="2026", counts=Counter(started=2, died=1), load_seconds=30.0))
+def test_a_finished_run_tells_shares_and_a_running_one_the_time_of_loads_to_come() -> (
+    None
+):
+    found = _summary(
+        history=History(
+            began="2026", counts=Counter(started=2, died=1), load_seconds=30.0
+        )
+    )
     assert found.seconds_left == 70 / 2.0 + 30.0  # one checkpoint waits
-    starting = LIVE | {"engines": [*LIVE["engines"], {"engine": 1, "state": "starting", "seconds": 20.0}]}
+    starting = LIVE | {
+        "engines": [
+            *LIVE["engines"],
+            {"engine": 1, "state": "starting", "seconds": 20.0},
+        ]
+    }
     found = _summary(live=starting, history=replace(found.history, load_seconds=30.0))
     assert found.seconds_left == 70 / 2.0 + (30.0 + 10.0) / 2
     console = Console(file=io.StringIO(), width=100)
     console.print(_page(found))
-    assert "began 2026; calls 2, deaths of engines 1, retries 0" in console.file.getvalue()
+    assert (
+        "began 2026; calls 2, deaths of engines 1, retries 0" in console.file.getvalue()
+    )
     rows = [
         {"engine": 0, "checkpoint": "dense", "idle_share": 0.5, "waiting_share": 0.1},
-        {"engine": 0, "checkpoint": "wanda-0.5", "idle_share": 0.25, "waiting_share": 0.0, "gpu": "a: 3 (1/2)"},
+        {
+            "engine": 0,
+            "checkpoint": "wanda-0.5",
+            "idle_share": 0.25,
+            "waiting_share": 0.0,
+            "gpu": "a: 3 (1/2)",
+        },
     ]
-    done = {(name, task): items for name, tasks in PLANNED.items() for task, items in tasks.items()}
-    found = _summary({"state": "finished", "planned": PLANNED, "engine_stats": rows}, driver=None, done=done)
-    assert (found.state, found.done, found.total, found.count("done")) == ("finished", 120, 120, 4)
-    assert [(each.engine, each.checkpoint, each.idle_share) for each in found.engines] == [(0, "wanda-0.5", 0.25)]
-    for engines, shown in ((found.engines, True), (tuple(replace(each, gpu="") for each in found.engines), False)):
+    done = {
+        (name, task): items
+        for name, tasks in PLANNED.items()
+        for task, items in tasks.items()
+    }
+    found = _summary(
+        {"state": "finished", "planned": PLANNED, "engine_stats": rows},
+        driver=None,
+        done=done,
+    )
+    assert (found.state, found.done, found.total, found.count("done")) == (
+        "finished",
+        120,
+        120,
+        4,
+    )
+    assert [
+        (each.engine, each.checkpoint, each.idle_share) for each in found.engines
+    ] == [(0, "wanda-0.5", 0.25)]
+    for engines, shown in (
+        (found.engines, True),
+        (tuple(replace(each, gpu="") for each in found.engines), False),
+    ):
         console = Console(file=io.StringIO(), width=100)
         console.print(_page(replace(found, engines=engines)))
-        assert ("a: 3 (1/2)" in console.file.getvalue(), "GPU" in console.file.getvalue()) == (shown, shown)
+        assert (
+            "a: 3 (1/2)" in console.file.getvalue(),
+            "GPU" in console.file.getvalue(),
+        ) == (shown, shown)
 
 
 def test_a_checkpoint_that_was_set_aside_is_not_waited_for() -> None:
     found = _summary(failures=[FAILURE])
-    assert [part.state for part in found.parts] == ["done", "running", "failed", "failed"]
-    assert (found.seconds_left, found.errors[-1]) == (10 / 2.0, "wanda-0.5: load: no such layer")
-    whole = DONE | {("wanda-0.5", "xquad"): 40}  # its records are there, and say that there was no answer
+    assert [part.state for part in found.parts] == [
+        "done",
+        "running",
+        "failed",
+        "failed",
+    ]
+    assert (found.seconds_left, found.errors[-1]) == (
+        10 / 2.0,
+        "wanda-0.5: load: no such layer",
+    )
+    # its records are there, and say that there was no answer
+    whole = DONE | {("wanda-0.5", "xquad"): 40}
     assert _summary(failures=[FAILURE], done=whole).count("failed") == 2
     of_an_item = FAILURE | {"stage": "item", "item": "q7"}
     assert _summary(failures=[of_an_item]).count("failed") == 0
     # One of which nothing was planned is named.
-    lost = [FAILURE | {"checkpoint": "truncated"}, FAILURE | {"checkpoint": "truncated", "task": "xquad"}]
-    found = _summary(failures=lost)
-    assert [(part.checkpoint, part.task, part.state, part.done, part.total) for part in found.parts][4:] == [
-        ("truncated", "", "failed", 0, 0)
+    lost = [
+        FAILURE | {"checkpoint": "truncated"},
+        FAILURE | {"checkpoint": "truncated", "task": "xquad"},
     ]
-    assert (found.checkpoints, found.count("failed"), found.total, found.seconds_left) == (3, 1, 120, 70 / 2.0)
-    assert _summary(failures=[FAILURE | {"checkpoint": "gone", "stage": "item"}]).checkpoints == 2
+    found = _summary(failures=lost)
+    assert [
+        (part.checkpoint, part.task, part.state, part.done, part.total)
+        for part in found.parts
+    ][4:] == [("truncated", "", "failed", 0, 0)]
+    assert (
+        found.checkpoints,
+        found.count("failed"),
+        found.total,
+        found.seconds_left,
+    ) == (3, 1, 120, 70 / 2.0)
+    assert (
+        _summary(
+            failures=[FAILURE | {"checkpoint": "gone", "stage": "item"}]
+        ).checkpoints
+        == 2
+    )
 
 
-@pytest.mark.parametrize("damaged", [None, 3, "x", [], {"dense": 4}, {"dense": {"xquad": "many"}}])
+@pytest.mark.parametrize(
+    "damaged", [None, 3, "x", [], {"dense": 4}, {"dense": {"xquad": "many"}}]
+)
 def test_files_that_say_nothing_of_what_was_planned(damaged: Any) -> None:
-    found = _summary({"state": "failed", "error": "a\nb", "planned": damaged, "engine_stats": damaged}, driver=None)
-    assert (found.state, found.why, found.done, found.total, found.seconds_left) == ("failed", "a b", 50, None, None)
+    found = _summary(
+        {
+            "state": "failed",
+            "error": "a\nb",
+            "planned": damaged,
+            "engine_stats": damaged,
+        },
+        driver=None,
+    )
+    assert (found.state, found.why, found.done, found.total, found.seconds_left) == (
+        "failed",
+        "a b",
+        50,
+        None,
+        None,
+    )
     assert [part.state for part in found.parts] == ["waiting", "waiting"]
 
 
 @pytest.mark.parametrize("damaged", [None, 3, "x", [], [3], {"a": 1}])
 def test_a_live_file_of_another_kind(damaged: Any) -> None:
-    live = {"engines": damaged, "errors": damaged, "pruning": damaged, "items_per_second": damaged}
+    live = {
+        "engines": damaged,
+        "errors": damaged,
+        "pruning": damaged,
+        "items_per_second": damaged,
+    }
     assert _summary(live=live).state == "running"
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, -1, True, "3", [1], {}])
+@pytest.mark.parametrize(
+    "number", [float("nan"), float("inf"), 10**400, -1, True, "3", [1], {}]
+)
 def test_numbers_that_no_clock_shows_are_not_known(number: Any) -> None:
-    engine = {"engine": number, "seconds": number, "idle_share": number, "items": number, "done": number}
-    live = {"engines": [engine], "pruning": {"done": number, "total": number}, "items_per_second": number}
-    found = _summary({"state": "running", "planned": {"dense": {"xquad": number}}, "engine_stats": [engine]}, live=live)
-    assert (found.items_per_second, found.seconds_left, found.to_prune, found.total) == (None,) * 4
-    assert (found.engines[0].engine, found.engines[0].seconds, found.engines[0].idle_share) == (0, 0.0, None)
+    engine = {
+        "engine": number,
+        "seconds": number,
+        "idle_share": number,
+        "items": number,
+        "done": number,
+    }
+    live = {
+        "engines": [engine],
+        "pruning": {"done": number, "total": number},
+        "items_per_second": number,
+    }
+    found = _summary(
+        {
+            "state": "running",
+            "planned": {"dense": {"xquad": number}},
+            "engine_stats": [engine],
+        },
+        live=live,
+    )
+    assert (
+        found.items_per_second,
+        found.seconds_left,
+        found.to_prune,
+        found.total,
+    ) == (None,) * 4
+    assert (
+        found.engines[0].engine,
+        found.engines[0].seconds,
+        found.engines[0].idle_share,
+    ) == (0, 0.0, None)
     json.dumps(asdict(found), allow_nan=False)
-    ended = _summary({"state": "finished", "engine_stats": [engine, engine | {"engine": [number]}]}, driver=None)
+    ended = _summary(
+        {"state": "finished", "engine_stats": [engine, engine | {"engine": [number]}]},
+        driver=None,
+    )
     assert [each.engine for each in ended.engines] == [0]
     assert _summary(live=LIVE | {"items_per_second": 1e-300}).seconds_left is None
 
@@ -151,40 +299,63 @@ def _claimed(run: Path, owner: Owner) -> None:
 
 
 def test_items_are_counted_by_the_names_of_parts(tmp_path: Path) -> None:
-    for name in ("dense/xquad/000000-20", "dense/xquad/000020-7", "wanda-0.5/tydiqa/000000-3"):
+    for name in (
+        "dense/xquad/000000-20",
+        "dense/xquad/000020-7",
+        "wanda-0.5/tydiqa/000000-3",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.parquet").write_bytes(b"not opened")
     (tmp_path / "dense/xquad/.000027-5.parquet.writing").write_bytes(b"half")
     (tmp_path / "dense/xquad/.000027-5.parquet").write_bytes(b"half")
     (tmp_path / "dense/stray.txt").write_text("x")
     (tmp_path / "dense/empty").mkdir()
-    assert finished_items(tmp_path) == {("dense", "empty"): 0, ("dense", "xquad"): 27, ("wanda-0.5", "tydiqa"): 3}
+    assert finished_items(tmp_path) == {
+        ("dense", "empty"): 0,
+        ("dense", "xquad"): 27,
+        ("wanda-0.5", "tydiqa"): 3,
+    }
     assert finished_items(tmp_path / "nowhere") == {}
     assert finished_items(tmp_path / "dense/stray.txt") == {}
     # A part of another name is read.
-    table = to_table(list(records_of("dense", "xquad", 3, languages=["english", "korean"])))
+    table = to_table(
+        list(records_of("dense", "xquad", 3, languages=["english", "korean"]))
+    )
     RecordStore(tmp_path).append("dense", "xquad", "mine", table)
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "records" / "dense" / "xquad" / "other.parquet")
+    pq.write_table(
+        pa.table({"x": [1]}), tmp_path / "records" / "dense" / "xquad" / "other.parquet"
+    )
     (tmp_path / "records" / "dense" / "xquad" / "damaged.parquet").write_bytes(b"PAR1")
     assert finished_items(tmp_path / "records") == {("dense", "xquad"): 6}
 
 
-def test_the_driver_of_this_machine_and_one_elsewhere_by_its_beats(tmp_path: Path) -> None:
+def test_the_driver_of_this_machine_and_one_elsewhere_by_its_beats(
+    tmp_path: Path,
+) -> None:
     assert read_status(_write(tmp_path)).state == "stale"  # nobody has claimed it
     held = RunLock(tmp_path)
     assert driver_of(tmp_path) == Driver(name=str(this_process()), alive=True)
     assert read_status(tmp_path).state == "running"
     held.release()
     found = read_status(tmp_path)
-    assert (found.state, found.why) == ("stale", f"its driver ({this_process()}) is gone; the same command resumes")
+    assert (found.state, found.why) == (
+        "stale",
+        f"its driver ({this_process()}) is gone; the same command resumes",
+    )
     ended = subprocess.Popen(["true"])
     ended.wait()
     _claimed(tmp_path, replace(this_process(), pid=ended.pid))  # it was killed
     assert read_status(tmp_path).state == "stale"
     pace, slept = Pace(beat_seconds=5.0, missed=9), []
-    _claimed(_write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2"))
+    _claimed(
+        _write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2")
+    )
     beat = tmp_path / FOLDER / "000001.beat"
-    silent = Driver(name="process 1 on node-b", alive=False, why="no sign of life of its driver (process 1 on node-b)")
+    silent = Driver(
+        name="process 1 on node-b",
+        alive=False,
+        why="no sign of life of its driver (process 1 on node-b)",
+    )
     assert driver_of(tmp_path, pace=pace, sleep=slept.append) == silent
     assert sum(slept) == 12.5
     beat.write_text("7")
@@ -200,11 +371,16 @@ def test_the_driver_of_this_machine_and_one_elsewhere_by_its_beats(tmp_path: Pat
 
 
 @pytest.mark.parametrize("jump", [-86400.0, 86400.0])
-def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
-    """Of a driver elsewhere that beats, and of one that does not; times are of no clock that can be set."""
+def test_clocks_that_jump_are_waited_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    """Of a driver elsewhere that beats, and of one that does not; times are of no
+    clock that can be set."""
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
-    _claimed(_write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2"))
+    _claimed(
+        _write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2")
+    )
     beat, live = tmp_path / FOLDER / "000001.beat", LiveState(tmp_path, Plan())
     beat.write_text("7")
     assert read_status(tmp_path, sleep=lambda _: None).state == "stale"
@@ -233,7 +409,9 @@ def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.Mon
         ("\xff", "run.json: not"),
     ],
 )
-def test_what_is_no_run_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+def test_what_is_no_run_is_one_line(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content, encoding="latin-1")
     assert message in refused(read_status, tmp_path)
@@ -247,7 +425,9 @@ def test_a_directory_that_is_being_written_is_read_as_it_is(tmp_path: Path) -> N
     assert (found.state, found.done, found.total) == ("interrupted", 0, 120)
     document = json.loads((tmp_path / "run.json").read_text())
     for failures, failed in (([], 0), ([FAILURE, 3, None], 2), ("none", 0)):
-        (tmp_path / "run.json").write_text(json.dumps(document | {"failures": failures}))
+        (tmp_path / "run.json").write_text(
+            json.dumps(document | {"failures": failures})
+        )
         assert read_status(tmp_path).count("failed") == failed
     (tmp_path / "live.json").unlink()
     os.mkfifo(tmp_path / "live.json")  # which is not waited for
@@ -255,9 +435,20 @@ def test_a_directory_that_is_being_written_is_read_as_it_is(tmp_path: Path) -> N
 
 
 def test_what_the_gate_decided_early_has_all_that_it_will_have() -> None:
-    row = {"task": "xquad", "checkpoint": "wanda-0.5", "base": "dense", "decision": "BLOCK", "asked": 10, "items": 40}
+    row = {
+        "task": "xquad",
+        "checkpoint": "wanda-0.5",
+        "base": "dense",
+        "decision": "BLOCK",
+        "asked": 10,
+        "items": 40,
+    }
     row |= {"looks": [10, 40], "passed": []}
-    document = {"state": "running", "planned": PLANNED, "screening": [row, {**row, "task": "tydiqa", "asked": 40}]}
+    document = {
+        "state": "running",
+        "planned": PLANNED,
+        "screening": [row, {**row, "task": "tydiqa", "asked": 40}],
+    }
     found = _summary(document, done={**DONE, ("wanda-0.5", "xquad"): 10})
     parts = {(part.checkpoint, part.task): part for part in found.parts}
     out = parts["wanda-0.5", "xquad"]
@@ -269,7 +460,9 @@ def test_what_the_gate_decided_early_has_all_that_it_will_have() -> None:
 # ---- the command
 
 
-def _planned(run: Path, state: str = "finished", checkpoints: int = 2, **more: Any) -> Path:
+def _planned(
+    run: Path, state: str = "finished", checkpoints: int = 2, **more: Any
+) -> Path:
     names = ["dense", *(f"wanda-{number}" for number in range(1, checkpoints))]
     planned = {name: {"xquad": 40} for name in names}
     for name in names[:-1]:
@@ -278,29 +471,56 @@ def _planned(run: Path, state: str = "finished", checkpoints: int = 2, **more: A
         for first in (0, 20):
             (folder / f"{first:06d}-20.parquet").write_bytes(b"")
     run.mkdir(exist_ok=True)
-    (run / "run.json").write_text(json.dumps({"state": state, "planned": planned} | more))
+    (run / "run.json").write_text(
+        json.dumps({"state": state, "planned": planned} | more)
+    )
     return run
 
 
 def test_a_run_that_failed(tmp_path, monkeypatch, capsys):
-    assert typed(monkeypatch, "status", _planned(tmp_path / "run", "failed", error="pruning 'wanda-1' failed")) == 0
+    assert (
+        typed(
+            monkeypatch,
+            "status",
+            _planned(tmp_path / "run", "failed", error="pruning 'wanda-1' failed"),
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "run: failed: pruning 'wanda-1' failed" in said.replace("\n", "")
     assert "2 checkpoints; tasks: 1 done, 1 waiting" in said
     assert "40 of 80 items" in said
     rows = [line.split() for line in said.splitlines() if "xquad" in line]
-    assert rows == [["dense", "xquad", "done", "40", "40"], ["wanda-1", "xquad", "waiting", "0", "40"]]
+    assert rows == [
+        ["dense", "xquad", "done", "40", "40"],
+        ["wanda-1", "xquad", "waiting", "0", "40"],
+    ]
     assert typed(monkeypatch, "status", tmp_path / "run", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["state"], told["done"], told["total"], told["engines"]) == ("failed", 40, 80, [])
-    assert told["parts"][0] == {"checkpoint": "dense", "task": "xquad", "state": "done", "done": 40, "total": 40}
+    assert (told["state"], told["done"], told["total"], told["engines"]) == (
+        "failed",
+        40,
+        80,
+        [],
+    )
+    assert told["parts"][0] == {
+        "checkpoint": "dense",
+        "task": "xquad",
+        "state": "done",
+        "done": 40,
+        "total": 40,
+    }
 
 
-def test_watching_ends_with_the_run_or_in_order_by_ctrl_c(tmp_path, monkeypatch, capsys):
+def test_watching_ends_with_the_run_or_in_order_by_ctrl_c(
+    tmp_path, monkeypatch, capsys
+):
     run = _planned(tmp_path / "run", "running")
     held = RunLock(run)
 
-    monkeypatch.setattr("launch.commands.status.time.sleep", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(
+        "launch.commands.status.time.sleep", Mock(side_effect=KeyboardInterrupt)
+    )
     assert typed(monkeypatch, "status", run, "--watch") == 0
     assert capsys.readouterr().err == ""
 
@@ -310,12 +530,16 @@ def test_watching_ends_with_the_run_or_in_order_by_ctrl_c(tmp_path, monkeypatch,
     monkeypatch.setattr("launch.commands.status.time.sleep", finish)
     assert typed(monkeypatch, "status", run, "--watch", "--json") == 0
     held.release()
-    assert [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()] == ["running", "finished"]
+    assert [
+        json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()
+    ] == ["running", "finished"]
 
 
 def test_names_and_errors_cannot_write_to_the_terminal(tmp_path, monkeypatch, capsys):
     failures = [{"checkpoint": "\x1b]0;t\x07", "stage": "load", "reason": "[bold]"}]
-    run = _planned(tmp_path / "run", "failed", error="\x1b[2J[red]x[/red]\x07", failures=failures)
+    run = _planned(
+        tmp_path / "run", "failed", error="\x1b[2J[red]x[/red]\x07", failures=failures
+    )
     assert typed(monkeypatch, "status", run) == 0
     said = capsys.readouterr().out
     assert "\x1b" not in said
@@ -324,8 +548,12 @@ def test_names_and_errors_cannot_write_to_the_terminal(tmp_path, monkeypatch, ca
     assert "[bold]" in said
 
 
-def test_of_a_thousand_checkpoints_those_that_need_a_look_are_shown(tmp_path, monkeypatch, capsys):
-    assert typed(monkeypatch, "status", _planned(tmp_path / "run", checkpoints=1000)) == 0
+def test_of_a_thousand_checkpoints_those_that_need_a_look_are_shown(
+    tmp_path, monkeypatch, capsys
+):
+    assert (
+        typed(monkeypatch, "status", _planned(tmp_path / "run", checkpoints=1000)) == 0
+    )
     said = capsys.readouterr().out
     assert "1000 checkpoints; tasks: 999 done, 1 waiting" in said
     assert "39960 of 40000 items" in said

@@ -1,4 +1,5 @@
-"""Tiny random checkpoints of every architecture, with a tokenizer, made anew for each test session."""
+"""Tiny random checkpoints of every architecture, with a tokenizer, made anew for
+each test session."""
 
 import json
 from pathlib import Path

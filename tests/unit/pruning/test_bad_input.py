@@ -1,4 +1,5 @@
-"""What a user can get wrong: one line that names file, field and value, before anything is written."""
+"""What a user can get wrong: one line that names file, field and value, before
+anything is written."""
 
 import gzip
 import json
@@ -42,32 +43,69 @@ def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
         ({"pattern": "2:4", "sparsity": 0.5}, "cannot be combined"),
         ({"pattern": "2/4"}, "'2/4' is neither"),
         ({"sparsity": 0.5, "method": "wnada"}, "wnada|magnitude"),
-        ({"sparsity": 0.5, "method": "wanda", "calibration": None}, "calibration: method 'wanda'"),
+        (
+            {"sparsity": 0.5, "method": "wanda", "calibration": None},
+            "calibration: method 'wanda'",
+        ),
         ({"sparsity": 0.5, "device": "gpu"}, "device: 'gpu'"),
         ({"sparsity": 0.5, "method": "sparsegpt", "group": "row"}, "group: 'row'"),
         ({"pattern": "2:4", "allocation": "owl"}, "allocation: 'owl'"),
         ({"sparsity": 0.5, "colour": "red"}, "colour"),
         ({"sparsity": 0.5, "seed": -1}, "seed"),
-        ({"sparsity": 0.5, "calibration": {"source": ""}}, "calibration source is empty"),
-        ({"sparsity": 0.5, "calibration": {"source": "c4", "samples": 0}}, "calibration.samples"),
-        ({"sparsity": 0.5, "calibration": {"source": "c4", "length": 3}}, "calibration.length"),
+        (
+            {"sparsity": 0.5, "calibration": {"source": ""}},
+            "calibration source is empty",
+        ),
+        (
+            {"sparsity": 0.5, "calibration": {"source": "c4", "samples": 0}},
+            "calibration.samples",
+        ),
+        (
+            {"sparsity": 0.5, "calibration": {"source": "c4", "length": 3}},
+            "calibration.length",
+        ),
         *(
-            (nothing | {"repair": "least_squares"}, "repair: 'least_squares' means nothing at a sparsity of 0")
+            (
+                nothing | {"repair": "least_squares"},
+                "repair: 'least_squares' means nothing at a sparsity of 0",
+            )
             for nothing in ({"sparsity": 0.0}, {"pattern": "0:4"})
         ),
-        ({"method": "layers", "sparsity": 0}, "sparsity: 0.0 is not a share of layers between 0 and 1"),
+        (
+            {"method": "layers", "sparsity": 0},
+            "sparsity: 0.0 is not a share of layers between 0 and 1",
+        ),
         ({"method": "heads", "sparsity": 1}, "sparsity: 1.0 is not a share of heads"),
         ({"method": "channels"}, "sparsity: None is not a share of channels"),
-        ({"method": "layers", "pattern": "2:4"}, "pattern: '2:4': of layers a share goes: give sparsity"),
-        ({"method": "drop", "sparsity": 0.5}, "pattern: '' is no list of layers, for example '20-25,28'"),
-        ({"method": "drop", "pattern": "1", "sparsity": 0.5}, "sparsity: 0.5: which layers go is said by pattern"),
-        ({"method": "layers", "sparsity": 0.5, "allocation": "owl"}, "allocation: 'owl' means nothing with layers"),
-        ({"method": "layers", "sparsity": 0.5, "group": "row"}, "group: 'row' means nothing with layers"),
+        (
+            {"method": "layers", "pattern": "2:4"},
+            "pattern: '2:4': of layers a share goes: give sparsity",
+        ),
+        (
+            {"method": "drop", "sparsity": 0.5},
+            "pattern: '' is no list of layers, for example '20-25,28'",
+        ),
+        (
+            {"method": "drop", "pattern": "1", "sparsity": 0.5},
+            "sparsity: 0.5: which layers go is said by pattern",
+        ),
+        (
+            {"method": "layers", "sparsity": 0.5, "allocation": "owl"},
+            "allocation: 'owl' means nothing with layers",
+        ),
+        (
+            {"method": "layers", "sparsity": 0.5, "group": "row"},
+            "group: 'row' means nothing with layers",
+        ),
         ({"method": ["layers"], "sparsity": 0.5}, "Input should be a valid string"),
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(fields, message, tmp_path):
-    given = {"source": tmp_path, "method": "wanda", "calibration": {"source": "c4"}} | fields
+    given = {
+        "source": tmp_path,
+        "method": "wanda",
+        "calibration": {"source": "c4"},
+    } | fields
     with pytest.raises(ValidationError, match=message):
         PruneConfig(**given)
 
@@ -77,20 +115,46 @@ def test_what_does_not_fit_together_is_refused(checkpoints, passages, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("w1 w2\n" * 9)
     config = job(checkpoints("qwen3", intermediate_size=90), passages, pattern="2:4")
-    refused(config, out, r"2:4 does not divide the 90 columns of matrix model.layers.0.mlp.down_proj.weight")
-    refused(job(source, passages, samples=41), out, "41 passages were requested, .* has 40 \\(non-blank lines\\)")
+    refused(
+        config,
+        out,
+        r"2:4 does not divide the 90 columns of matrix"
+        r" model.layers.0.mlp.down_proj.weight",
+    )
+    refused(
+        job(source, passages, samples=41),
+        out,
+        "41 passages were requested, .* has 40 \\(non-blank lines\\)",
+    )
     refused(job(source, f"text:{passages},{other}"), out, "other.txt gives nothing")
-    refused(job(checkpoints("qwen3", vocab_size=300), passages), out, "its embedding has 300 rows", by=prune)
+    refused(
+        job(checkpoints("qwen3", vocab_size=300), passages),
+        out,
+        "its embedding has 300 rows",
+        by=prune,
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("blank.txt", b"\n \n\n", "is empty"),
-        ("latin.txt", "caf\xe9\n".encode("latin-1") * 9, "latin.txt, line 1: .* not UTF-8"),
-        ("a.jsonl", b'{"text": "w1 w2"}\n{"txet": 1}\n', "a.jsonl, line 2: field 'text'"),
+        (
+            "latin.txt",
+            "caf\xe9\n".encode("latin-1") * 9,
+            "latin.txt, line 1: .* not UTF-8",
+        ),
+        (
+            "a.jsonl",
+            b'{"text": "w1 w2"}\n{"txet": 1}\n',
+            "a.jsonl, line 2: field 'text'",
+        ),
         ("b.jsonl", b'{"text": "w1 w2"}\nhello\n', "b.jsonl, line 2: not JSON"),
-        ("b.jsonl", b'{"text": "w1", "text": "w2"}\n', "b.jsonl, line 1: key 'text' occurs twice"),
+        (
+            "b.jsonl",
+            b'{"text": "w1", "text": "w2"}\n',
+            "b.jsonl, line 1: key 'text' occurs twice",
+        ),
         ("c.jsonl.gz", b"not gzip", "c.jsonl.gz: calibration file cannot be read"),
         ("d.jsonl.gz", HALF_ZIPPED, "d.jsonl.gz: calibration file cannot be read"),
     ],
@@ -98,7 +162,11 @@ def test_what_does_not_fit_together_is_refused(checkpoints, passages, tmp_path):
 def test_a_bad_calibration_file_is_named(name, content, message, checkpoints, tmp_path):
     (tmp_path / name).write_bytes(content)
     kind = "jsonl" if "jsonl" in name else "text"
-    refused(job(checkpoints("qwen3"), f"{kind}:{tmp_path / name}"), tmp_path / "out", message)
+    refused(
+        job(checkpoints("qwen3"), f"{kind}:{tmp_path / name}"),
+        tmp_path / "out",
+        message,
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,34 +192,54 @@ def test_a_place_in_the_source_or_one_that_holds_something_is_refused(copied, tm
     check(config, tmp_path / "out")
     (tmp_path / "out" / "thesis.tex").write_text("precious")
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")  # nothing can be renamed onto it
-    places = ((copied, "is inside the source"), (tmp_path / "out", "exists and is not"), (tmp_path / "link", "link is"))
+    # nothing can be renamed onto it
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    places = (
+        (copied, "is inside the source"),
+        (tmp_path / "out", "exists and is not"),
+        (tmp_path / "link", "link is"),
+    )
     for place, message in places:
         with pytest.raises(InputError, match=message):
             prune(config, place)
     assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
 
 
-@pytest.mark.parametrize("name", ["tokenizer_config.json", "config.json", "prune_manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["tokenizer_config.json", "config.json", "prune_manifest.json"]
+)
 @pytest.mark.parametrize("by", [check, prune])
 def test_a_link_to_a_file_elsewhere_is_not_copied(by, name, copied, tmp_path):
-    shutil.copyfile(copied / ("config.json" if name == "prune_manifest.json" else name), tmp_path / "secret")
+    shutil.copyfile(
+        copied / ("config.json" if name == "prune_manifest.json" else name),
+        tmp_path / "secret",
+    )
     (copied / name).unlink(missing_ok=True)
     (copied / name).symlink_to(tmp_path / "secret")
-    refused(magnitude(copied), tmp_path / "out", f"{name}: is a link to {tmp_path / 'secret'}", by=by)
+    refused(
+        magnitude(copied),
+        tmp_path / "out",
+        f"{name}: is a link to {tmp_path / 'secret'}",
+        by=by,
+    )
 
 
-def test_a_linked_folder_is_not_copied_and_links_within_the_checkpoint_are(copied, tmp_path):
+def test_a_linked_folder_is_not_copied_and_links_within_the_checkpoint_are(
+    copied, tmp_path
+):
     (copied / "LICENSE").symlink_to("config.json")
     (copied / "model.safetensors").rename(tmp_path / "weights")
-    (copied / "model.safetensors").symlink_to(tmp_path / "weights")  # weights are read, not copied
+    # weights are read, not copied
+    (copied / "model.safetensors").symlink_to(tmp_path / "weights")
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "x.jinja").write_text("secret")
     (copied / "additional_chat_templates").symlink_to(tmp_path / "templates")
     refused(magnitude(copied), tmp_path / "out", r"x\.jinja: is a link to")
     (copied / "additional_chat_templates").unlink()
     prune(magnitude(copied), tmp_path / "out")
-    assert (tmp_path / "out" / "LICENSE").read_bytes() == (copied / "config.json").read_bytes()
+    assert (tmp_path / "out" / "LICENSE").read_bytes() == (
+        copied / "config.json"
+    ).read_bytes()
     assert not (tmp_path / "out" / "model.safetensors").is_symlink()
 
 
@@ -168,17 +256,25 @@ def test_the_hubs_cache_is_made_of_links(copied, tmp_path):
     refused(magnitude(snapshot), tmp_path / "out", "NOTICE: is a link to")
 
 
-def test_a_missing_or_half_written_checkpoint_or_shard_is_named(copied, tmp_path, checkpoints):
+def test_a_missing_or_half_written_checkpoint_or_shard_is_named(
+    copied, tmp_path, checkpoints
+):
     (copied / "model.safetensors").write_bytes(b"\xff" * 64)
     refused(magnitude(copied), tmp_path / "out", "not a safetensors file")
     (copied / "config.json").unlink()
     refused(magnitude(copied), tmp_path / "out", "config.json: cannot be read")
     shutil.rmtree(copied)
     refused(magnitude(copied), tmp_path / "out", "no such checkpoint directory")
-    copied = Path(shutil.copytree(checkpoints("qwen3", max_shard_size="100KB"), tmp_path / "model"))
+    copied = Path(
+        shutil.copytree(
+            checkpoints("qwen3", max_shard_size="100KB"), tmp_path / "model"
+        )
+    )
     gone = sorted(copied.glob("*.safetensors"))[1]
     gone.unlink()
-    refused(magnitude(copied), tmp_path / "out", f"names '{gone.name}', which is missing")
+    refused(
+        magnitude(copied), tmp_path / "out", f"names '{gone.name}', which is missing"
+    )
 
 
 def rewrite(directory: Path, change) -> None:
@@ -188,7 +284,9 @@ def rewrite(directory: Path, change) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
+@pytest.mark.parametrize(
+    "name", ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"]
+)
 def test_nan_weights_are_refused_by_name(name, value, copied, tmp_path):
     rewrite(copied, lambda tensors: tensors[name].view(-1)[3:4].fill_(value))
     refused(magnitude(copied), tmp_path / "out", f"tensor '{name}' holds NaN", by=prune)
@@ -199,8 +297,14 @@ def test_missing_misshapen_and_integer_tensors_are_refused_by_name(copied, tmp_p
     original = tiny.weights(copied)[name]
     for change, message in (
         (lambda tensors: tensors.pop(name), f"tensor {name} is missing"),
-        (lambda tensors: tensors.update({name: original[:-1].clone()}), f"tensor {name} has shape"),
-        (lambda tensors: tensors.update({name: original.to(torch.int8)}), f"tensor {name} has type I8"),
+        (
+            lambda tensors: tensors.update({name: original[:-1].clone()}),
+            f"tensor {name} has shape",
+        ),
+        (
+            lambda tensors: tensors.update({name: original.to(torch.int8)}),
+            f"tensor {name} has type I8",
+        ),
     ):
         rewrite(copied, change)
         refused(magnitude(copied), tmp_path / "out", message)
@@ -209,21 +313,41 @@ def test_missing_misshapen_and_integer_tensors_are_refused_by_name(copied, tmp_p
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "qwen2_moe", "num_experts": 8}, "'qwen2_moe' is a mixture of experts.*: mixtral, olmoe, qwen3"),
-        ({"model_type": "deepseek_v3", "n_routed_experts": 8}, "'deepseek_v3' is a mixture of experts"),
+        (
+            {"model_type": "qwen2_moe", "num_experts": 8},
+            "'qwen2_moe' is a mixture of experts.*: mixtral, olmoe, qwen3",
+        ),
+        (
+            {"model_type": "deepseek_v3", "n_routed_experts": 8},
+            "'deepseek_v3' is a mixture of experts",
+        ),
         (GEMMA_4, "field 'hidden_size_per_layer_input' is 256: .* cannot be pruned"),
         (
             GEMMA_4 | {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 1},
-            "field 'num_kv_shared_layers' is 1: a model with layers that read another layer's keys",
+            (
+                "field 'num_kv_shared_layers' is 1: a model with layers that read"
+                " another layer's keys"
+            ),
         ),
-        ({"model_type": "gemma4_text", "sliding_window": None}, "config.json: Validation error for field 'sliding_w"),
-        ({"model_type": "mixtral", "num_local_experts": 8}, "model.layers.0.block_sparse_moe.gate.weight is missing"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "already quantised .*'gptq'"),
+        (
+            {"model_type": "gemma4_text", "sliding_window": None},
+            "config.json: Validation error for field 'sliding_w",
+        ),
+        (
+            {"model_type": "mixtral", "num_local_experts": 8},
+            "model.layers.0.block_sparse_moe.gate.weight is missing",
+        ),
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            "already quantised .*'gptq'",
+        ),
         ({"model_type": "mamba"}, "model_type 'mamba' is not one of gemma2, "),
         ({"model_type": None}, "model_type None is not one of"),
     ],
 )
-def test_architectures_that_are_not_pruned_are_refused_by_name(change, message, copied, tmp_path):
+def test_architectures_that_are_not_pruned_are_refused_by_name(
+    change, message, copied, tmp_path
+):
     settings = json.loads((copied / "config.json").read_text()) | change
     (copied / "config.json").write_text(json.dumps(settings))
     refused(magnitude(copied), tmp_path / "out", message)
@@ -237,17 +361,28 @@ def test_a_checkpoint_without_a_tokenizer_is_refused(copied, passages, tmp_path)
     refused(job(copied, passages), tmp_path / "out", "the tokenizer cannot be loaded")
 
 
-def test_a_machine_without_the_gpu_or_the_space_is_refused(checkpoints, tmp_path, monkeypatch):
+def test_a_machine_without_the_gpu_or_the_space_is_refused(
+    checkpoints, tmp_path, monkeypatch
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
-    for device, message in (("cuda", "device: 'cuda' is not on"), ("cpu", "no space left")):
-        refused(magnitude(checkpoints("qwen3"), device=device), tmp_path / "out", message)
+    for device, message in (
+        ("cuda", "device: 'cuda' is not on"),
+        ("cpu", "no space left"),
+    ):
+        refused(
+            magnitude(checkpoints("qwen3"), device=device), tmp_path / "out", message
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("generation_config.json", '{"eos_token_id": "</s>"}', "eos_token_id' must be a token id"),
+        (
+            "generation_config.json",
+            '{"eos_token_id": "</s>"}',
+            "eos_token_id' must be a token id",
+        ),
         ("tokenizer.json", "{", "the tokenizer cannot be loaded"),
     ],
 )

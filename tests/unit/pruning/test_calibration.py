@@ -1,4 +1,5 @@
-"""Calibration passages by the rules that their source spells, and none of what is asked about."""
+"""Calibration passages by the rules that their source spells, and none of what is
+asked about."""
 
 import gzip
 import hashlib
@@ -23,33 +24,48 @@ def tokenizer():
     return tiny.tokenizer()
 
 
-def load(source: str, tokenizer, samples: int = 4, length: int = 32, seed: int = 0, **sources):
+def load(
+    source: str, tokenizer, samples: int = 4, length: int = 32, seed: int = 0, **sources
+):
     config = CalibrationConfig(source=source, samples=samples, sequence_length=length)
     return sequences.load(config, tokenizer, seed, sources)
 
 
-def test_texts_give_their_first_lines_in_file_order_cut_to_the_length(tokenizer, tmp_path):
+def test_texts_give_their_first_lines_in_file_order_cut_to_the_length(
+    tokenizer, tmp_path
+):
     first, second = tmp_path / "a.txt", tmp_path / "b.txt"
     first.write_bytes(("\ufeffw1 w2\r\n\n  \nw3 w4 w5\n" + "w6 " * 50).encode())
     second.write_text("w7\nw8\n")
     found = load(f"text:{first},{second}", tokenizer, length=10)
-    wanted = [tokenizer(text)["input_ids"][:10] for text in ("w1 w2", "w3 w4 w5", "w6 " * 50, "w7")]
+    wanted = [
+        tokenizer(text)["input_ids"][:10]
+        for text in ("w1 w2", "w3 w4 w5", "w6 " * 50, "w7")
+    ]
     assert [list(ids) for ids in found.sequences] == wanted
     rows = [(passage.origin, passage.row) for passage in found.manifest.passages]
     assert rows == [(str(first), 0), (str(first), 3), (str(first), 4), (str(second), 0)]
     assert (found.manifest.tokens, found.manifest.cut) == (sum(map(len, wanted)), 1)
-    assert found.manifest.files == {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in (first, second)}
-    packed = b"".join(struct.pack(f"<{len(ids) + 1}q", len(ids), *ids) for ids in wanted)
+    assert found.manifest.files == {
+        str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in (first, second)
+    }
+    packed = b"".join(
+        struct.pack(f"<{len(ids) + 1}q", len(ids), *ids) for ids in wanted
+    )
     assert found.manifest.ids_sha256 == hashlib.sha256(packed).hexdigest()
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
 def test_json_lines_plain_or_compressed(suffix, tokenizer, tmp_path):
     file = tmp_path / f"a.{suffix}"
-    content = "".join(json.dumps({"text": f"w{i}", "url": "x"}) + "\n" for i in range(9)).encode()
+    content = "".join(
+        json.dumps({"text": f"w{i}", "url": "x"}) + "\n" for i in range(9)
+    ).encode()
     file.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
     found = load(f"jsonl:{file}", tokenizer)
-    assert [list(ids) for ids in found.sequences] == [tokenizer(f"w{i}")["input_ids"] for i in range(4)]
+    assert [list(ids) for ids in found.sequences] == [
+        tokenizer(f"w{i}")["input_ids"] for i in range(4)
+    ]
 
 
 @pytest.fixture
@@ -59,17 +75,23 @@ def hub(monkeypatch):
     def load_dataset(path, **arguments):
         asked.append((path, arguments))
         words = 30 if path == "allenai/c4" else 1
-        rows = [{"text": ""}] + [{"text": " ".join(f"w{i}" for _ in range(words + i))} for i in range(50)]
+        rows = [{"text": ""}] + [
+            {"text": " ".join(f"w{i}" for _ in range(words + i))} for i in range(50)
+        ]
         return iter(rows) if arguments.get("streaming") else rows
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     return asked
 
 
-def test_c4_wikipedia_and_balanced_are_the_first_passages_or_say_how_many_they_have(hub, tokenizer):
+def test_c4_wikipedia_and_balanced_are_the_first_passages_or_say_how_many_they_have(
+    hub, tokenizer
+):
     found = load("c4", tokenizer)
     files = {"train": "en/c4-train.00000-of-01024.json.gz"}
-    assert hub == [("allenai/c4", {"split": "train", "streaming": True, "data_files": files})]
+    assert hub == [
+        ("allenai/c4", {"split": "train", "streaming": True, "data_files": files})
+    ]
     assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 4]
     hub.clear()
     found = load("wikipedia:swahili,te", tokenizer, samples=5)
@@ -77,11 +99,17 @@ def test_c4_wikipedia_and_balanced_are_the_first_passages_or_say_how_many_they_h
     assert [passage.row for passage in found.manifest.passages] == [1, 2, 3, 1, 2]
     assert found.manifest.passages[4].origin == "wikimedia/wikipedia:20231101.te"
     assert len(load("balanced:en,sw", tokenizer).sequences) == 4
-    assert "longer than 5000 tokens" in refused(load, "c4:windows", tokenizer, length=5000)
-    assert "20231101.sw has 50 passages, 60 were requested" in refused(load, "balanced:sw,en", tokenizer, samples=120)
+    assert "longer than 5000 tokens" in refused(
+        load, "c4:windows", tokenizer, length=5000
+    )
+    assert "20231101.sw has 50 passages, 60 were requested" in refused(
+        load, "balanced:sw,en", tokenizer, samples=120
+    )
 
 
-def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, tokenizer):
+def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(
+    hub, tokenizer
+):
     found = load("c4:windows", tokenizer, samples=6, length=70, seed=3)
     assert [arguments.get("streaming", False) for _, arguments in hub] == [False]
     texts = [""] + [" ".join(f"w{i}" for _ in range(30 + i)) for i in range(50)]
@@ -97,29 +125,45 @@ def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, to
         assert ids == tuple(whole[start : start + 70])
 
 
-def test_a_hub_out_of_reach_and_a_passage_without_tokens_are_one_line(monkeypatch, tokenizer, tmp_path):
+def test_a_hub_out_of_reach_and_a_passage_without_tokens_are_one_line(
+    monkeypatch, tokenizer, tmp_path
+):
     def load_dataset(path, **_):
         raise ConnectionError("Couldn't reach the hub\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert "allenai/c4 cannot be read from the hub (Couldn't reach the hub more)" in refused(load, "c4", tokenizer)
+    assert (
+        "allenai/c4 cannot be read from the hub (Couldn't reach the hub more)"
+        in refused(load, "c4", tokenizer)
+    )
     file = tmp_path / "a.txt"
     file.write_text("w1\nw2\n")
 
     def silent(text, verbose):
         return {"input_ids": [] if text == "w2" else [3]}
 
-    assert f"passage 1 of {file}: gives no token" in refused(load, f"text:{file}", silent, samples=2)
+    assert f"passage 1 of {file}: gives no token" in refused(
+        load, f"text:{file}", silent, samples=2
+    )
 
 
 def test_the_first_passage_that_is_held_out_is_named_but_for_case_and_punctuation():
-    assert text_digest("The  Caf\u00e9,\nopen.") == text_digest("the cafe\u0301 OPEN") != text_digest("the cafe open")
+    assert (
+        text_digest("The  Caf\u00e9,\nopen.")
+        == text_digest("the cafe\u0301 OPEN")
+        != text_digest("the cafe open")
+    )
     assert text_digest(" ?!\n") == ""
-    assert len(text_digest("\ud800")) == 64  # JSON lines may hold half of a surrogate pair
+    # JSON lines may hold half of a surrogate pair
+    assert len(text_digest("\ud800")) == 64
     held_out = {text_digest("b"): "item 7"}
     check_disjoint([Passage("a", "f.txt", 0), Passage("?", "f.txt", 1)], held_out)
-    told = refused(check_disjoint, [Passage("a", "f.txt", 0), Passage("B.", "f.txt", 2)], held_out)
-    assert told.startswith("calibration.source: passage 2 of f.txt is also item 7; leave")
+    told = refused(
+        check_disjoint, [Passage("a", "f.txt", 0), Passage("B.", "f.txt", 2)], held_out
+    )
+    assert told.startswith(
+        "calibration.source: passage 2 of f.txt is also item 7; leave"
+    )
 
 
 def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_are_read(
@@ -129,24 +173,36 @@ def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_
     third = passages.read_text().splitlines()[2]
     held_out = {text_digest(third.upper() + "."): "the context of item 'x'"}
     told = refused(check, tiny.job(source, passages, samples=4), out, held_out=held_out)
-    assert "passages.txt is also the context of item 'x'" in told.partition("passage 2 of ")[2]
+    assert (
+        "passages.txt is also the context of item 'x'"
+        in told.partition("passage 2 of ")[2]
+    )
 
     def rows(origin, **_):
-        return (Passage(line, origin, row) for row, line in enumerate(passages.read_text().splitlines()))
+        return (
+            Passage(line, origin, row)
+            for row, line in enumerate(passages.read_text().splitlines())
+        )
 
     monkeypatch.setattr("pruning.calibration._hub", rows)
     job = tiny.job(source, "c4", samples=4)
     check(job, out, held_out=held_out)  # reads one passage
-    assert "passage 2 of c4:train:00000 is also" in refused(prune, job, out, held_out=held_out)
+    assert "passage 2 of c4:train:00000 is also" in refused(
+        prune, job, out, held_out=held_out
+    )
     assert not out.exists()
     assert prune(job, out, held_out={text_digest("other"): "x"}).calibration is not None
 
 
-def test_a_finished_checkpoint_is_held_against_it_by_its_manifest(checkpoints, passages, tmp_path):
+def test_a_finished_checkpoint_is_held_against_it_by_its_manifest(
+    checkpoints, passages, tmp_path
+):
     out, config = tmp_path / "out", tiny.job(checkpoints("qwen3"), passages, samples=4)
     prune(config, out)
     manifest = read_manifest(out)
     held_out = {manifest.calibration.passages[3].text_digest: "the context of item 'y'"}
     for again in (check, prune):
-        assert "is also the context of item 'y'" in refused(again, config, out, held_out=held_out)
+        assert "is also the context of item 'y'" in refused(
+            again, config, out, held_out=held_out
+        )
     check(config, out, held_out={})

@@ -1,4 +1,5 @@
-"""A job that gets on says so in each of its parts, however long its files, layers and matrices are."""
+"""A job that gets on says so in each of its parts, however long its files, layers
+and matrices are."""
 
 from itertools import pairwise
 
@@ -28,14 +29,22 @@ def beats(work):
 def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path):
     heard = [HEARTBEAT.beats]
     job = tiny.job(checkpoints("llama"), passages)
-    prune(job, tmp_path / "out", progress=lambda done, total: heard.append(HEARTBEAT.beats))
+    prune(
+        job,
+        tmp_path / "out",
+        progress=lambda done, total: heard.append(HEARTBEAT.beats),
+    )
     heard.append(HEARTBEAT.beats)
     assert len(heard) > 3
-    linears = 7  # of a layer, each read and written; and as many tensors and files at least before and after the layers
+    # of a layer, each read and written; and as many tensors and files at least before
+    # and after the layers
+    linears = 7
     assert all(after - before >= linears for before, after in pairwise(heard))
 
 
-def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_block(checkpoints, tmp_path):
+def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_block(
+    checkpoints, tmp_path
+):
     file = tmp_path / "file"
     file.write_bytes(b"x" * (5 << 20))
     assert beats(lambda: digest_of_file(file)) == 5
@@ -48,13 +57,20 @@ def test_files_are_heard_by_the_chunk_layers_by_the_batch_and_matrices_by_the_bl
         assert beats(lambda n=number: held.get(n)) == 1
     generator = torch.Generator().manual_seed(0)
     inputs_TI = torch.randn(200, 64, generator=generator)
-    hessian_II, weight_OI = inputs_TI.T @ inputs_TI, torch.randn(8, 64, generator=generator)
+    hessian_II, weight_OI = (
+        inputs_TI.T @ inputs_TI,
+        torch.randn(8, 64, generator=generator),
+    )
     factor = solver.factorise(hessian_II.clone(), "w")
     assert beats(lambda: solver.solve([weight_OI], factor, HALF, block=16)) == 4
     mask_OI = masks.select(weight_OI.abs(), HALF, "row")
     pruned = Pruned(masks.zeroed(weight_OI, mask_OI), mask_OI)
     least_squares = LeastSquares(hessian_II, "w")
     steps = []
-    count = beats(lambda: steps.append(least_squares.repair(pruned, weight_OI, torch.float32).steps))
+    count = beats(
+        lambda: steps.append(
+            least_squares.repair(pruned, weight_OI, torch.float32).steps
+        )
+    )
     assert [count] == steps
     assert count > 1

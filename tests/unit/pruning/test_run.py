@@ -31,7 +31,9 @@ def assert_pruned(source: Path, out: Path, expected: dict[str, torch.Tensor]) ->
     assert pruned.keys() == dense.keys()
     for name, weight in dense.items():
         wanted = expected[name].to(weight.dtype) if name in expected else weight
-        assert torch.equal(pruned[name].view(torch.uint8), wanted.view(torch.uint8)), name
+        assert torch.equal(pruned[name].view(torch.uint8), wanted.view(torch.uint8)), (
+            name
+        )
 
 
 HALF = [(name, None, torch.bfloat16) for name in (*tiny.ARCHITECTURES, *tiny.MORE)]
@@ -40,7 +42,9 @@ OTHERS = [("llama", None, dtype) for dtype in (torch.float32, torch.float16)]
 
 
 @pytest.mark.parametrize(("name", "n_of_m", "dtype"), HALF + GROUPS + OTHERS, ids=str)
-def test_wanda_equals_the_brute_force_bit_for_bit(name, n_of_m, dtype, checkpoints, passages, tmp_path):
+def test_wanda_equals_the_brute_force_bit_for_bit(
+    name, n_of_m, dtype, checkpoints, passages, tmp_path
+):
     source = checkpoints(name, dtype)
     fields = {"pattern": "2:4"} if n_of_m else {}
     manifest = prune(config(source, passages, **fields), tmp_path / "out")
@@ -48,39 +52,62 @@ def test_wanda_equals_the_brute_force_bit_for_bit(name, n_of_m, dtype, checkpoin
         source,
         sequences(source),
         brute_force.square_sums,
-        lambda weight, norm_sq: weight.masked_fill(brute_force.wanda_mask(weight, norm_sq, 0.5, n_of_m), 0),
+        lambda weight, norm_sq: weight.masked_fill(
+            brute_force.wanda_mask(weight, norm_sq, 0.5, n_of_m), 0
+        ),
     )
     assert_pruned(source, tmp_path / "out", expected)
     assert manifest.measured_sparsity == 0.5
     assert examine(tmp_path / "out").problems == []
 
 
-SOLVED = [("qwen3", None), ("qwen3", (2, 4)), ("phi3", None), ("phi3", (2, 4)), ("mixtral", None)]
+SOLVED = [
+    ("qwen3", None),
+    ("qwen3", (2, 4)),
+    ("phi3", None),
+    ("phi3", (2, 4)),
+    ("mixtral", None),
+]
 
 
 @pytest.mark.parametrize(("name", "n_of_m"), SOLVED)
-def test_sparsegpt_equals_the_plain_algorithm_in_float64(name, n_of_m, checkpoints, passages, tmp_path):
+def test_sparsegpt_equals_the_plain_algorithm_in_float64(
+    name, n_of_m, checkpoints, passages, tmp_path
+):
     source = checkpoints(name, torch.float32, num_hidden_layers=1)
     fields = {"pattern": "2:4"} if n_of_m else {}
-    manifest = prune(config(source, passages, "sparsegpt", 40, **fields), tmp_path / "out")
+    manifest = prune(
+        config(source, passages, "sparsegpt", 40, **fields), tmp_path / "out"
+    )
     expected = brute_force.prune(
         source,
         sequences(source, 40),
         lambda inputs: 2 * brute_force.second_moments(inputs),
-        lambda weight, hessian: brute_force.plain_sparsegpt(weight, hessian, 128, 0.5, n_of_m)[0].float(),
+        lambda weight, hessian: brute_force.plain_sparsegpt(
+            weight, hessian, 128, 0.5, n_of_m
+        )[0].float(),
     )
     pruned = tiny.weights(tmp_path / "out")
     for name, weight in expected.items():
         assert torch.equal(pruned[name] == 0, weight == 0), name
         torch.testing.assert_close(pruned[name], weight, rtol=2e-3, atol=2e-4)
-        assert not torch.signbit(pruned[name][weight == 0]).any()  # no weight is minus zero
+        # no weight is minus zero
+        assert not torch.signbit(pruned[name][weight == 0]).any()
     assert {matrix.solver_dtype for matrix in manifest.matrices} == {"float32"}
     assert examine(tmp_path / "out").problems == []
 
 
 @pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
-def test_an_expert_that_no_token_reached_is_judged_by_its_weights_alone(method, checkpoints, passages, tmp_path):
-    source = checkpoints("qwen3_moe", torch.float32, num_experts=24, num_hidden_layers=1, mlp_only_layers=[])
+def test_an_expert_that_no_token_reached_is_judged_by_its_weights_alone(
+    method, checkpoints, passages, tmp_path
+):
+    source = checkpoints(
+        "qwen3_moe",
+        torch.float32,
+        num_experts=24,
+        num_hidden_layers=1,
+        mlp_only_layers=[],
+    )
     manifest = prune(config(source, passages, method, 1), tmp_path / "out")
     tokens = {m.name: m.tokens for m in manifest.matrices}
     dense, pruned = tiny.weights(source), tiny.weights(tmp_path / "out")
@@ -89,7 +116,10 @@ def test_an_expert_that_no_token_reached_is_judged_by_its_weights_alone(method, 
     assert {name for name, count in tokens.items() if count is None} == {
         f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkvo"
     }
-    assert sum(count for name, count in tokens.items() if name.endswith("up_proj.weight")) == 2 * length
+    assert (
+        sum(count for name, count in tokens.items() if name.endswith("up_proj.weight"))
+        == 2 * length
+    )
     assert 0 < len(unreached) < 3 * 24
     for name in unreached:
         size = dense[name].abs()
@@ -110,24 +140,33 @@ def test_magnitude_takes_exact_counts(group, checkpoints, tmp_path):
         if name in {matrix.name for matrix in manifest.matrices}:
             size = weight.float().abs()
             flat = size.view(1, -1) if group == "matrix" else size
-            expected[name] = weight.masked_fill(brute_force.sorted_mask(flat, 0.6, None).view(weight.shape), 0)
+            expected[name] = weight.masked_fill(
+                brute_force.sorted_mask(flat, 0.6, None).view(weight.shape), 0
+            )
     assert len(expected) == 21
     assert_pruned(source, tmp_path / "out", expected)
     assert manifest.calibration is None
 
 
-def test_owl_gives_layers_ratios_whose_mean_is_what_was_asked(checkpoints, passages, tmp_path):
+def test_owl_gives_layers_ratios_whose_mean_is_what_was_asked(
+    checkpoints, passages, tmp_path
+):
     source = checkpoints("llama")
-    manifest = prune(config(source, passages, sparsity=0.6, allocation="owl"), tmp_path / "out")
+    manifest = prune(
+        config(source, passages, sparsity=0.6, allocation="owl"), tmp_path / "out"
+    )
     assert len(set(manifest.layer_sparsity)) > 1
     assert sum(manifest.layer_sparsity) / 3 == pytest.approx(0.6)
     assert manifest.measured_sparsity == pytest.approx(0.6, abs=0.01)
     assert examine(tmp_path / "out").problems == []
 
 
-def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, passages, tmp_path, monkeypatch):
+def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(
+    checkpoints, passages, tmp_path, monkeypatch
+):
     """Masks of the second layer come from what the repaired first layer gives."""
-    monkeypatch.setattr(repair, "TOLERANCE", 1e-5)  # close enough to the exact solution for it to be compared
+    # close enough to the exact solution for it to be compared
+    monkeypatch.setattr(repair, "TOLERANCE", 1e-5)
     source = checkpoints("qwen3", torch.float32, num_hidden_layers=2)
     manifest = prune(config(source, passages, repair="least_squares"), tmp_path / "out")
 
@@ -138,13 +177,17 @@ def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, 
         damped = moments + 0.01 * moments.diagonal().mean() * torch.eye(len(moments))
         found = torch.zeros_like(dense)
         for row, kept in enumerate(~mask):
-            found[row, kept] = torch.linalg.solve(damped[kept][:, kept], damped[kept] @ dense[row])
+            found[row, kept] = torch.linalg.solve(
+                damped[kept][:, kept], damped[kept] @ dense[row]
+            )
         return found.float()
 
     expected = brute_force.prune(
         source,
         sequences(source),
-        lambda inputs: torch.cat([brute_force.square_sums(inputs)[None], brute_force.second_moments(inputs)]),
+        lambda inputs: torch.cat(
+            [brute_force.square_sums(inputs)[None], brute_force.second_moments(inputs)]
+        ),
         apply,
     )
     repaired = tiny.weights(tmp_path / "out")
@@ -152,22 +195,33 @@ def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, 
         assert torch.equal(repaired[name] == 0, weight == 0), name
         torch.testing.assert_close(repaired[name], weight, rtol=1e-2, atol=2e-3)
     assert manifest.repair == manifest.config["repair"] == "least_squares"
-    assert all(matrix.repaired_error < matrix.pruned_error for matrix in manifest.matrices)
+    assert all(
+        matrix.repaired_error < matrix.pruned_error for matrix in manifest.matrices
+    )
     assert examine(tmp_path / "out").problems == []
 
 
 @pytest.mark.parametrize("method", ["wanda", "magnitude", "sparsegpt"])
-def test_ratio_zero_leaves_every_file_as_it_was(method, checkpoints, passages, tmp_path):
+def test_ratio_zero_leaves_every_file_as_it_was(
+    method, checkpoints, passages, tmp_path
+):
     source = checkpoints("qwen3", max_shard_size="100KB")
     manifest = prune(config(source, passages, method, sparsity=0.0), tmp_path / "out")
     assert manifest.measured_sparsity == 0
     shards = sorted(source.glob("*.safetensors"))
     assert len(shards) > 1
-    for file in [*shards, source / "config.json", source / "tokenizer.json", source / "model.safetensors.index.json"]:
+    for file in [
+        *shards,
+        source / "config.json",
+        source / "tokenizer.json",
+        source / "model.safetensors.index.json",
+    ]:
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_activations_on_disk_give_the_same_bytes(checkpoints, passages, tmp_path, monkeypatch):
+def test_activations_on_disk_give_the_same_bytes(
+    checkpoints, passages, tmp_path, monkeypatch
+):
     source = checkpoints("mistral")
     prune(config(source, passages), tmp_path / "memory")
     monkeypatch.setattr(run, "_ACTIVATION_BYTES", 0)
@@ -176,14 +230,25 @@ def test_activations_on_disk_give_the_same_bytes(checkpoints, passages, tmp_path
         assert (tmp_path / "disk" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_the_manifest_says_how_a_job_was_done_and_a_finished_one_is_not_done_again(checkpoints, passages, tmp_path):
+def test_the_manifest_says_how_a_job_was_done_and_a_finished_one_is_not_done_again(
+    checkpoints, passages, tmp_path
+):
     source, out, steps = checkpoints("qwen3"), tmp_path / "out", []
     said = {"commit": "abc", "dirty": False}
-    first = prune(config(source, passages), out, provenance=said, progress=lambda *step: steps.append(step))
+    first = prune(
+        config(source, passages),
+        out,
+        provenance=said,
+        progress=lambda *step: steps.append(step),
+    )
     assert read_manifest(out) == first
     assert steps == [(1, 3), (2, 3), (3, 3)]
     assert first.provenance == said
-    assert (len(first.matrices), first.dtype, first.compute_dtype) == (21, "BF16", "float32")
+    assert (len(first.matrices), first.dtype, first.compute_dtype) == (
+        21,
+        "BF16",
+        "float32",
+    )
     assert [record.row for record in first.calibration.passages] == list(range(12))
     assert first.peak_memory_bytes > 0
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= first.files.keys()
@@ -191,8 +256,12 @@ def test_the_manifest_says_how_a_job_was_done_and_a_finished_one_is_not_done_aga
     before = (out / MANIFEST_NAME).stat().st_mtime_ns
     assert prune(config(source, passages), out) == first
     assert (out / MANIFEST_NAME).stat().st_mtime_ns == before
-    assert "field sparsity is 0.5 there, 0.7 here" in refused(check, config(source, passages, sparsity=0.7), out)
-    assert "field source differs" in refused(check, config(checkpoints("llama"), passages), out)
+    assert "field sparsity is 0.5 there, 0.7 here" in refused(
+        check, config(source, passages, sparsity=0.7), out
+    )
+    assert "field source differs" in refused(
+        check, config(checkpoints("llama"), passages), out
+    )
     passages.write_text("another text\n" * 40)
     assert "field calibration differs" in refused(prune, config(source, passages), out)
 
@@ -210,19 +279,29 @@ def test_the_text_tower_of_a_gemma_3_is_pruned_and_nothing_else(passages, tmp_pa
 
 def test_resident_memory_does_not_grow_with_the_layers(checkpoints, tmp_path):
     """Ten layers of 15 MiB in float32: what one needs is given back before the next."""
-    source = checkpoints("llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=10)
+    source = checkpoints(
+        "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=10
+    )
     resident = []
 
     def progress(_done: int, _total: int) -> None:
         status = Path("/proc/self/status").read_text().splitlines()
-        resident.append(next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon")))
+        resident.append(
+            next(
+                int(line.split()[1]) / 1024
+                for line in status
+                if line.startswith("RssAnon")
+            )
+        )
 
     prune(magnitude(source), tmp_path / "out", progress=progress)
     assert len(resident) == 10
     assert resident[-1] - resident[0] < 15
 
 
-def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(checkpoints, tmp_path, monkeypatch):
+def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(
+    checkpoints, tmp_path, monkeypatch
+):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
@@ -236,13 +315,18 @@ def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(checkpoi
     monkeypatch.chdir(here)
     check(job, Path("out"))  # another job's checkpoint would be refused
     manifest = read_manifest(Path("out"))
-    assert manifest.config["calibration"]["source"] == manifest.calibration.source == "text:text.txt"
+    assert (
+        manifest.config["calibration"]["source"]
+        == manifest.calibration.source
+        == "text:text.txt"
+    )
     assert manifest.calibration.files.keys() == {"text.txt"}
     assert {passage.origin for passage in manifest.calibration.passages} == {"text.txt"}
 
 
 def test_head_only_prunes_like_its_twin(checkpoints, passages, tmp_path):
-    """A tied matrix that is stored under the head's name is the embedding too, as it is for `eval`."""
+    """A tied matrix that is stored under the head's name is the embedding too, as it
+    is for `eval`."""
     source = checkpoints("qwen3")
     twin = Path(shutil.copytree(source, tmp_path / "twin"))
     tensors = load_file(twin / "model.safetensors")
@@ -251,10 +335,16 @@ def test_head_only_prunes_like_its_twin(checkpoints, passages, tmp_path):
     prune(config(source, passages), tmp_path / "one")
     prune(config(twin, passages), tmp_path / "other")
     one, other = tiny.weights(tmp_path / "one"), tiny.weights(tmp_path / "other")
-    assert torch.equal(one.pop("model.embed_tokens.weight"), other.pop("lm_head.weight"))
+    assert torch.equal(
+        one.pop("model.embed_tokens.weight"), other.pop("lm_head.weight")
+    )
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
-    settings = json.loads((twin / "config.json").read_text()) | {"tie_word_embeddings": False}
+    settings = json.loads((twin / "config.json").read_text()) | {
+        "tie_word_embeddings": False
+    }
     (twin / "config.json").write_text(json.dumps(settings))
-    assert "the files lack tensor 'model.embed_tokens.weight'" in refused(check, config(twin, passages), tmp_path / "x")
+    assert "the files lack tensor 'model.embed_tokens.weight'" in refused(
+        check, config(twin, passages), tmp_path / "x"
+    )

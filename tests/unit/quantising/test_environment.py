@@ -15,18 +15,26 @@ from tests.support.sweeps import refused
 def commands(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked = []
-    monkeypatch.setattr(environment.subprocess, "run", lambda command, **_: asked.append(command))
+    monkeypatch.setattr(
+        environment.subprocess, "run", lambda command, **_: asked.append(command)
+    )
     return asked
 
 
-def test_it_is_made_once_and_left_out_in_words_where_it_cannot_be(tmp_path, monkeypatch, commands):
+def test_it_is_made_once_and_left_out_in_words_where_it_cannot_be(
+    tmp_path, monkeypatch, commands
+):
     def refuse(command, **_):
-        raise subprocess.CalledProcessError(1, command, stderr="Collecting\nERROR: no matching distribution\n")
+        raise subprocess.CalledProcessError(
+            1, command, stderr="Collecting\nERROR: no matching distribution\n"
+        )
 
     with monkeypatch.context() as without:
         without.setattr(environment.subprocess, "run", refuse)
         told = refused(environment.python_of, "some", ["some==1"])
-    assert told == "some: its environment cannot be made: ERROR: no matching distribution"
+    assert (
+        told == "some: its environment cannot be made: ERROR: no matching distribution"
+    )
     python = environment.python_of("some", ["some==1"])
     assert python.is_relative_to(tmp_path)
     assert python.exists()
@@ -36,7 +44,8 @@ def test_it_is_made_once_and_left_out_in_words_where_it_cannot_be(tmp_path, monk
     assert commands[0][-1] == "some==1"
     assert "--no-deps" not in commands[0]
     assert environment.python_of("some", ["some==2"]) != python
-    python = environment.python_of("some", ["some==1"], beside_ours=True)  # ours come after its own
+    # ours come after its own
+    python = environment.python_of("some", ["some==1"], beside_ours=True)
     assert "--no-deps" in commands[-1]
     (link,) = python.parents[1].rglob("*.pth")
     assert link.read_text().strip() == sysconfig.get_path("purelib")
@@ -44,7 +53,10 @@ def test_it_is_made_once_and_left_out_in_words_where_it_cannot_be(tmp_path, monk
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_locks_are_whole_and_the_one_beside_ours_has_nothing_that_is_ours(python):
-    assert f"llmcompressor=={pins(process.LOCK.name, python)['llmcompressor']}" == process.REQUIREMENT
+    assert (
+        f"llmcompressor=={pins(process.LOCK.name, python)['llmcompressor']}"
+        == process.REQUIREMENT
+    )
     theirs = pins("lm-eval.lock", python)
     assert "lm-eval" in theirs
     assert not set(theirs) & set(pins("cpu.lock", python))

@@ -1,4 +1,5 @@
-"""llm-compressor with a stand-in for its environment: what its process is given, and what becomes of its ends."""
+"""llm-compressor with a stand-in for its environment: what its process is given, and
+what becomes of its ends."""
 
 import sys
 from types import SimpleNamespace
@@ -17,8 +18,13 @@ from quantising.methods.base import Wanted, recipe_of
 from quantising.run import quantise
 
 CALIBRATION = {"source": "mine", "samples": 4, "sequence_length": 16}
-TEXTS = {"mine": lambda samples, seed: iter([f"The town of Karo lies on the river {n}." for n in range(samples)])}
-# Checks what it is given and copies the source's weights, with a configuration that says W4A16.
+TEXTS = {
+    "mine": lambda samples, seed: iter(
+        [f"The town of Karo lies on the river {n}." for n in range(samples)]
+    )
+}
+# Checks what it is given and copies the source's weights, with a configuration that
+# says W4A16.
 JOB = """
 import json, os, shutil, sys
 from pathlib import Path
@@ -44,7 +50,8 @@ COPY = 'shutil.copy(source / "model.safetensors", out)'
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """Give llm-compressor's process another script, which ends as its last lines say."""
+    """Give llm-compressor's process another script, which ends as its last lines
+    say."""
     monkeypatch.setattr(process, "environment", lambda: sys.executable)
     monkeypatch.setenv("HF_TOKEN", "a secret")
 
@@ -57,24 +64,36 @@ def job(tmp_path, monkeypatch):
 
 
 def gptq(source):
-    return QuantiseConfig(source=source, method="gptq", scheme="W4A16", calibration=CALIBRATION)
+    return QuantiseConfig(
+        source=source, method="gptq", scheme="W4A16", calibration=CALIBRATION
+    )
 
 
 @pytest.mark.usefixtures("any_tensors")
-def test_it_is_given_token_ids_and_a_recipe_and_told_to_stay_offline(source, tmp_path, job):
+def test_it_is_given_token_ids_and_a_recipe_and_told_to_stay_offline(
+    source, tmp_path, job
+):
     job(COPY)
     out = tmp_path / "run" / "out"
     manifest = quantise(gptq(source), out, sources=TEXTS)
-    assert (manifest.versions, manifest.calibration.samples) == ({"llmcompressor": "1"}, 4)
+    assert (manifest.versions, manifest.calibration.samples) == (
+        {"llmcompressor": "1"},
+        4,
+    )
     info = inspect_checkpoint(out)
-    assert (info.method, info.pattern, info.calibration) == ("gptq", "W4A16 (gptq, group 128)", "mine")
+    assert (info.method, info.pattern, info.calibration) == (
+        "gptq",
+        "W4A16 (gptq, group 128)",
+        "mine",
+    )
     assert not (out / "oneshot.log").exists()
     assert (out / "tokenizer.json").exists()
 
 
 @pytest.mark.usefixtures("any_tensors")
 def test_lost_zeros_are_not_called_a_pattern(source, tmp_path, job):
-    """Whatever a recipe does to pruned weights: the manifest and the records state what was written."""
+    """Whatever a recipe does to pruned weights: the manifest and the records state
+    what was written."""
     job(
         "from safetensors.torch import load_file, save_file\n"
         "weights = load_file(source / 'model.safetensors')\n"
@@ -82,22 +101,36 @@ def test_lost_zeros_are_not_called_a_pattern(source, tmp_path, job):
         "save_file(weights, out / 'model.safetensors')"
     )
     pruned, out = tmp_path / "pruned", tmp_path / "out"
-    before = prune(PruneConfig(source=source, method="magnitude", pattern="2:4"), pruned)
+    before = prune(
+        PruneConfig(source=source, method="magnitude", pattern="2:4"), pruned
+    )
     manifest = quantise(gptq(pruned), out, sources=TEXTS)
     revived = sum(each.columns // 2 for each in before.matrices)
     weights = sum(each.rows * each.columns for each in before.matrices)
-    assert (manifest.pattern, manifest.measured_sparsity) == ("unstructured", 0.5 - revived / weights)
+    assert (manifest.pattern, manifest.measured_sparsity) == (
+        "unstructured",
+        0.5 - revived / weights,
+    )
     info = inspect_checkpoint(out)
-    assert (info.method, info.pattern) == ("magnitude + gptq", "unstructured + W4A16 (gptq, group 128)")
+    assert (info.method, info.pattern) == (
+        "magnitude + gptq",
+        "unstructured + W4A16 (gptq, group 128)",
+    )
     assert (info.sparsity, info.notes) == (manifest.measured_sparsity, ())
 
 
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ("sys.exit('ValueError: no such layer')", "^llm-compressor: ValueError: no such layer$"),
+        (
+            "sys.exit('ValueError: no such layer')",
+            "^llm-compressor: ValueError: no such layer$",
+        ),
         ("os.kill(os.getpid(), 9)", "died of SIGKILL"),
-        ("(out / 'pytorch_model.bin').write_text('pickle')", "written as pytorch_model.bin, not as safetensors"),
+        (
+            "(out / 'pytorch_model.bin').write_text('pickle')",
+            "written as pytorch_model.bin, not as safetensors",
+        ),
         ("pass", "written as nothing"),
     ],
 )
@@ -114,7 +147,9 @@ def test_it_gets_on_while_its_log_or_what_it_writes_grows(tmp_path, monkeypatch)
     log, target, beats = tmp_path / "log", tmp_path / "out", []
     target.mkdir()
     log.touch()
-    monkeypatch.setattr(process, "HEARTBEAT", SimpleNamespace(beat=lambda: beats.append(1)))
+    monkeypatch.setattr(
+        process, "HEARTBEAT", SimpleNamespace(beat=lambda: beats.append(1))
+    )
     look = process._beat_while_growing(log, target)
     look()
     for file in (log, target / "1.safetensors"):
@@ -141,7 +176,12 @@ def test_a_recipe_is_llm_compressors(method, modifiers):
         return stage["quant_modifiers"][modifiers[-1]]
 
     last = last_of(Wanted(scheme=scheme, group_size=None, ignore=("lm_head",)))
-    assert (last["scheme"], last["targets"], last["ignore"]) == (scheme, ["Linear"], ["lm_head"])
-    last = last_of(Wanted(scheme="W4A16", group_size=64, ignore=()))  # a group size of one's own is spelled out
+    assert (last["scheme"], last["targets"], last["ignore"]) == (
+        scheme,
+        ["Linear"],
+        ["lm_head"],
+    )
+    # a group size of one's own is spelled out
+    last = last_of(Wanted(scheme="W4A16", group_size=64, ignore=()))
     assert last["config_groups"]["group_0"]["weights"]["group_size"] == 64
     assert "scheme" not in last

@@ -1,4 +1,5 @@
-"""A quantisation as a job: complete or absent, the same job again is a look, and provenance is kept."""
+"""A quantisation as a job: complete or absent, the same job again is a look, and
+provenance is kept."""
 
 import json
 import re
@@ -20,10 +21,14 @@ from tests.support.quantised import Slice
 
 
 def config(source: Path, **changes) -> QuantiseConfig:
-    return QuantiseConfig(**{"source": source, "method": "rtn", "scheme": "FP8_DYNAMIC", **changes})
+    return QuantiseConfig(
+        **{"source": source, "method": "rtn", "scheme": "FP8_DYNAMIC", **changes}
+    )
 
 
-def test_the_same_job_again_is_only_looked_at_and_another_or_a_broken_manifest_refused(source, tmp_path, monkeypatch):
+def test_the_same_job_again_is_only_looked_at_and_another_or_a_broken_manifest_refused(
+    source, tmp_path, monkeypatch
+):
     out = tmp_path / "out"
     first = quantise(config(source), out, provenance={"commit": "abc"})
     assert read_manifest(out) == first
@@ -33,8 +38,13 @@ def test_the_same_job_again_is_only_looked_at_and_another_or_a_broken_manifest_r
     assert quantise(config(source), out) == first
     check(config(source), out)
     check(config(source), out, source_to_come=True)
-    for changes, field in (({"scheme": "W8A8"}, "scheme"), ({"ignore": ("re:.*up_proj",)}, "ignore")):
-        with pytest.raises(InputError, match=f"another job's checkpoint \\(field {field} is"):
+    for changes, field in (
+        ({"scheme": "W8A8"}, "scheme"),
+        ({"ignore": ("re:.*up_proj",)}, "ignore"),
+    ):
+        with pytest.raises(
+            InputError, match=f"another job's checkpoint \\(field {field} is"
+        ):
             check(config(source, **changes), out)
     (out / "model.safetensors").unlink()
     with pytest.raises(InputError, match="lists this file, but it is missing"):
@@ -52,39 +62,66 @@ def test_the_same_job_again_is_only_looked_at_and_another_or_a_broken_manifest_r
 
 def test_pruned_then_quantised_keeps_both(source, tmp_path):
     wanda = {"source": "mine", "samples": 8, "sequence_length": 32}
-    texts = {"mine": lambda samples, seed: iter(["The town of Karo lies on the river Belu."] * samples)}
+    texts = {
+        "mine": lambda samples, seed: iter(
+            ["The town of Karo lies on the river Belu."] * samples
+        )
+    }
     pruned, out = tmp_path / "pruned", tmp_path / "out"
-    prune(PruneConfig(source=source, method="wanda", sparsity=0.5, calibration=wanda), pruned, sources=texts)
+    prune(
+        PruneConfig(source=source, method="wanda", sparsity=0.5, calibration=wanda),
+        pruned,
+        sources=texts,
+    )
     quantise(config(pruned), out)
     info = inspect_checkpoint(out)
-    assert (info.method, info.pattern) == ("wanda + rtn", "unstructured + FP8 (rtn, per channel)")
+    assert (info.method, info.pattern) == (
+        "wanda + rtn",
+        "unstructured + FP8 (rtn, per channel)",
+    )
     assert (info.sparsity, info.calibration) == (0.5, "mine")
     online = tmp_path / "online"
     quantise(config(pruned, method="online", scheme="fp8_per_channel"), online)
     assert inspect_checkpoint(online).method == "wanda + online"
 
 
-@pytest.mark.parametrize("scheme", ["W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK"])
+@pytest.mark.parametrize(
+    "scheme", ["W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK"]
+)
 def test_manifest_states_what_was_written(source, tmp_path, scheme):
     """Rounding makes more zeros, and keeps those of the pattern."""
     pruned, out = tmp_path / "pruned", tmp_path / "out"
-    before = prune(PruneConfig(source=source, method="magnitude", pattern="2:4"), pruned)
-    manifest = quantise(config(pruned, scheme=scheme, group_size=16 if "16" in scheme else None), out)
-    made = {name: Slice(tensor) for name, tensor in load_file(out / "model.safetensors").items()}
+    before = prune(
+        PruneConfig(source=source, method="magnitude", pattern="2:4"), pruned
+    )
+    manifest = quantise(
+        config(pruned, scheme=scheme, group_size=16 if "16" in scheme else None), out
+    )
+    made = {
+        name: Slice(tensor)
+        for name, tensor in load_file(out / "model.safetensors").items()
+    }
     zeros = weights = 0
     for each in before.matrices:
         values = Matrix(made, each.name.removesuffix(".weight")).rows(0, each.rows)
         zeros, weights = zeros + int((values == 0).sum()), weights + values.numel()
     assert (manifest.pattern, manifest.measured_sparsity) == ("2:4", zeros / weights)
     info = inspect_checkpoint(out)
-    assert (info.sparsity, info.requested_sparsity, info.notes) == (zeros / weights, 0.5, ())
+    assert (info.sparsity, info.requested_sparsity, info.notes) == (
+        zeros / weights,
+        0.5,
+        (),
+    )
 
 
 def test_removed_layers_stay_removed(source, tmp_path):
     pruned, out = tmp_path / "pruned", tmp_path / "out"
     before = prune(PruneConfig(source=source, method="drop", pattern="1"), pruned)
     manifest = quantise(config(pruned), out)
-    assert (manifest.pattern, manifest.measured_sparsity) == (before.pattern, before.measured_sparsity)
+    assert (manifest.pattern, manifest.measured_sparsity) == (
+        before.pattern,
+        before.measured_sparsity,
+    )
     info = inspect_checkpoint(out)
     assert (info.sparsity, info.notes) == (before.measured_sparsity, ())
     dense = quantise(config(source), tmp_path / "dense")
@@ -99,23 +136,39 @@ def test_online_is_a_directory_of_links_with_a_digest_of_its_own(source, tmp_pat
         quantise(config(source, method="online", scheme=scheme), out)
         assert (out / "model.safetensors").is_symlink()
         info = inspect_checkpoint(out)
-        assert (info.method, info.bytes, info.dtype) == ("online", dense.bytes, dense.dtype)
+        assert (info.method, info.bytes, info.dtype) == (
+            "online",
+            dense.bytes,
+            dense.dtype,
+        )
         assert info.architecture != dense.architecture
         digests.add(info.weights_digest)
     assert info.pattern == "FP8 (online, per tensor)"
     assert len(digests) == 3
     with pytest.raises(InputError, match="already quantised"):
-        quantise(config(tmp_path / "fp8_per_tensor", method="online", scheme="mxfp8"), tmp_path / "again")
+        quantise(
+            config(tmp_path / "fp8_per_tensor", method="online", scheme="mxfp8"),
+            tmp_path / "again",
+        )
 
 
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"scheme": "W4A17"}, "unknown scheme of method rtn 'W4A17'; did you mean 'W4A16'?"),
+        (
+            {"scheme": "W4A17"},
+            "unknown scheme of method rtn 'W4A17'; did you mean 'W4A16'?",
+        ),
         ({"method": "rtm"}, "unknown method 'rtm'; did you mean 'rtn'?"),
         ({"group_size": 64}, "group_size: 64 means nothing with rtn"),
-        ({"method": "online", "scheme": "FP8_DYNAMIC"}, "unknown scheme of method online"),
-        ({"method": "gptq", "scheme": "W4A16"}, "calibration: method 'gptq' needs a source"),
+        (
+            {"method": "online", "scheme": "FP8_DYNAMIC"},
+            "unknown scheme of method online",
+        ),
+        (
+            {"method": "gptq", "scheme": "W4A16"},
+            "calibration: method 'gptq' needs a source",
+        ),
         ({"method": "recipe", "scheme": "W4A16"}, "recipe: method recipe needs one"),
         ({"recipe": "quant_stage: {}"}, "recipe: method rtn takes none"),
     ],

@@ -1,4 +1,5 @@
-"""Pruned weights that GPTQ would correct stay at zero in its loop; the loop here has llm-compressor's shape."""
+"""Pruned weights that GPTQ would correct stay at zero in its loop; the loop here has
+llm-compressor's shape."""
 
 import os
 import sys
@@ -36,7 +37,8 @@ def rounded(weight):
 
 
 def entry(function):
-    """As `ImplBackend.entrypoint` wraps the functions that have several implementations."""
+    """As `ImplBackend.entrypoint` wraps the functions that have several
+    implementations."""
 
     def dispatch(*arguments, **named):
         return function(*arguments, **named)
@@ -47,30 +49,41 @@ def entry(function):
 
 @pytest.fixture
 def gptq(monkeypatch):
-    """Stand-ins for llm-compressor's modules: its loop, one correction after another, in few lines."""
+    """Stand-ins for llm-compressor's modules: its loop, one correction after
+    another, in few lines."""
     module = ModuleType("gptq_quantize")
 
     def order(weight_BOI, hessian_BII, actorder):
         if not actorder:
             return weight_BOI, hessian_BII, None
         by_size = hessian_BII[0].diagonal().argsort(descending=True)
-        return weight_BOI[:, :, by_size], hessian_BII[:, by_size][:, :, by_size], by_size
+        return (
+            weight_BOI[:, :, by_size],
+            hessian_BII[:, by_size][:, :, by_size],
+            by_size,
+        )
 
     def update(work, inverse, made, errors, losses, *, i1, scale):
         for column in range(work.shape[-1]):
             made[:, :, column] = module.fake_quantize(work[:, :, column].T, scale).T
-            error = (work[:, :, column] - made[:, :, column]) / inverse[:, column, column, None]
+            error = (work[:, :, column] - made[:, :, column]) / inverse[
+                :, column, column, None
+            ]
             errors[:, :, column], losses[:, :, column] = error, error.square()
             work[:, :, column:] -= error[..., None] * inverse[:, None, column, column:]
 
     def quantize(weight_BOI, hessian_BII, actorder=False):
-        work, hessian_BII, moved = module.apply_activation_ordering(weight_BOI.clone(), hessian_BII, actorder)
+        work, hessian_BII, moved = module.apply_activation_ordering(
+            weight_BOI.clone(), hessian_BII, actorder
+        )
         upper = torch.linalg.cholesky(torch.linalg.inv(hessian_BII), upper=True)
         for i1 in range(0, work.shape[-1], BLOCK):
             i2 = i1 + BLOCK
             block = work[:, :, i1:i2].clone()
             made, errors, losses = (torch.zeros_like(block) for _ in range(3))
-            module.gptq_block_update(block, upper[:, i1:i2, i1:i2], made, errors, losses, scale=STEP, i1=i1)
+            module.gptq_block_update(
+                block, upper[:, i1:i2, i1:i2], made, errors, losses, scale=STEP, i1=i1
+            )
             work[:, :, i1:i2] = made
             work[:, :, i2:] -= torch.bmm(errors, upper[:, i1:i2, i2:])
         return work if moved is None else work[:, :, moved.argsort()]
@@ -125,7 +138,10 @@ def test_dense_weights_are_untouched(gptq, matrices):
 
 @pytest.mark.more
 @pytest.mark.slow
-@pytest.mark.skipif(not list(CACHE.glob("llm-compressor-*/installed")), reason="llm-compressor has no environment here")
+@pytest.mark.skipif(
+    not list(CACHE.glob("llm-compressor-*/installed")),
+    reason="llm-compressor has no environment here",
+)
 @pytest.mark.parametrize(
     ("settings", "pattern"),
     [
@@ -133,17 +149,29 @@ def test_dense_weights_are_untouched(gptq, matrices):
         ({"method": "gptq", "scheme": "W4A16_ASYM", "group_size": 64}, "2:4"),
         ({"method": "smoothquant", "scheme": "W8A8"}, "2:4"),
         ({"method": "awq", "scheme": "W4A16_ASYM", "group_size": 64}, "2:4"),
-        ({"method": "recipe", "scheme": "W8A8", "recipe": ROTATION}, "unstructured"),  # it mixes columns
+        # it mixes columns
+        ({"method": "recipe", "scheme": "W8A8", "recipe": ROTATION}, "unstructured"),
     ],
 )
 def test_real_methods_state_what_they_wrote(tmp_path, settings, pattern):
     pruned, out = tmp_path / "pruned", tmp_path / "out"
-    prune(PruneConfig(source=BUNDLED_MODEL, method="magnitude", pattern="2:4"), pruned, sources=SOURCES)
-    manifest = quantise(QuantiseConfig(source=pruned, calibration=TEXT, **settings), out, sources=SOURCES)
+    prune(
+        PruneConfig(source=BUNDLED_MODEL, method="magnitude", pattern="2:4"),
+        pruned,
+        sources=SOURCES,
+    )
+    manifest = quantise(
+        QuantiseConfig(source=pruned, calibration=TEXT, **settings),
+        out,
+        sources=SOURCES,
+    )
     assert manifest.pattern == pattern
     assert (manifest.measured_sparsity >= 0.5) == (pattern == "2:4")
     names = [each.name for each in read_manifest(pruned).matrices]
-    assert measure(read_tensors(out), names, "2:4") == (manifest.measured_sparsity, pattern)
+    assert measure(read_tensors(out), names, "2:4") == (
+        manifest.measured_sparsity,
+        pattern,
+    )
     info = inspect_checkpoint(out)
     assert (info.sparsity, info.notes) == (manifest.measured_sparsity, ())
     assert info.pattern.startswith(f"{pattern} + ")

@@ -1,24 +1,33 @@
-"""Sharing partly filled cache blocks on the V1 model runner: a connector for vLLM's scheduler and worker.
+"""Sharing partly filled cache blocks on the V1 model runner: a connector for vLLM's
+scheduler and worker.
 
-The scheduler lets a connector report how many tokens of a request it can load from another place. For this connector,
-the other place is another block of the same cache (../partial_blocks.py). If the step that is being scheduled computes
-many of a request's tokens, the request waits for the next step. A CPU's smallest block has 32 tokens, so sharing saves
-16 on average. Measured on the bundled model: 50 thousand prompt tokens, only 11 thousand distinct ones.
+The scheduler lets a connector report how many tokens of a request it can load from
+another place. For this connector, the other place is another block of the same cache
+(../partial_blocks.py). If the step that is being scheduled computes many of a
+request's tokens, the request waits for the next step. A CPU's smallest block has 32
+tokens, so sharing saves 16 on average. Measured on the bundled model: 50 thousand
+prompt tokens, only 11 thousand distinct ones.
 
-Replaces nothing: vLLM loads it as a KV connector. Subclasses `KVConnectorBase_V1` and `KVConnectorMetadata`. Reads of a
-`Request` its tokens and `skip_reading_prefix_cache`."""
+Replaces nothing: vLLM loads it as a KV connector. Subclasses `KVConnectorBase_V1`
+and `KVConnectorMetadata`. Reads of a `Request` its tokens and
+`skip_reading_prefix_cache`."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
 
 from evaluator.engine.vllm.partial_blocks import KnownBlocks
 from evaluator.engine.vllm.prompt_scores import cacheable_tokens
 
 _WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step
-_NOTHING, _PUT_OFF = (0, False), (None, False)  # vLLM computes all of a request, or waits a step
+# vLLM computes all of a request, or waits a step
+_NOTHING, _PUT_OFF = (0, False), (None, False)
 
 
 @dataclass
@@ -30,33 +39,44 @@ class Copies(KVConnectorMetadata):  # type: ignore[misc]  # vllm is not followed
 
 
 class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
-    """Both ends: the scheduler's instance decides about copies, the worker's instance makes them."""
+    """Both ends: the scheduler's instance decides about copies, the worker's
+    instance makes them."""
 
-    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+    def __init__(
+        self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any
+    ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._caches: list[torch.Tensor] = []  # one per layer, [blocks, ...]
         groups = kv_cache_config.kv_cache_groups
         self._block_size: int = groups[0].kv_cache_spec.block_size
-        self._usable = len(groups) == 1  # layers with block tables of their own: nothing is shared
+        # layers with block tables of their own: nothing is shared
+        self._usable = len(groups) == 1
         self.reset_cache()
 
     def reset_cache(self) -> bool:
         self._known = KnownBlocks(self._block_size)
-        self._running: dict[str, tuple[Any, int]] = {}  # request id -> (request, its blocks)
-        self._found: dict[str, tuple[int, int | None]] = {}  # request id -> (whole cached blocks, block to copy)
+        # request id -> (request, its blocks)
+        self._running: dict[str, tuple[Any, int]] = {}
+        # request id -> (whole cached blocks, block to copy)
+        self._found: dict[str, tuple[int, int | None]] = {}
         self._copies = Copies()
         return True
 
-    # ---- the scheduler's end ----------------------------------------------------------------------------------
+    # ---- the scheduler's end
+    # ----------------------------------------------------------------------------------
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """How many tokens after the first `num_computed_tokens`, which end with a block, another block has.
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """How many tokens after the first `num_computed_tokens`, which end with a
+        block, another block has.
 
-        _PUT_OFF: the step that is being scheduled now computes tokens that the request can use. The second value is
-        vLLM's "loaded asynchronously": never."""
+        _PUT_OFF: the step that is being scheduled now computes tokens that the
+        request can use. The second value is vLLM's "loaded asynchronously": never."""
         number = num_computed_tokens // self._block_size
         self._found[request.request_id] = (number, None)
-        # A request that computes its whole prompt takes nothing: rows that are not computed would have no scores.
+        # A request that computes its whole prompt takes nothing: rows that are not
+        # computed would have no scores.
         if not self._usable or request.skip_reading_prefix_cache:
             return _NOTHING
         most = min(request.num_tokens - 1, cacheable_tokens(request))
@@ -66,7 +86,9 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         self._found[request.request_id] = (number, block)
         return ready, False
 
-    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+    def update_state_after_alloc(
+        self, request: Any, blocks: Any, num_external_tokens: int
+    ) -> None:
         ids = blocks.get_block_ids()[0]
         number, source = self._found.pop(request.request_id)
         self._running[request.request_id] = (request, len(ids))
@@ -86,12 +108,15 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         copies, self._copies = self._copies, Copies()
         return copies
 
-    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+    def request_finished(
+        self, request: Any, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
         self._running.pop(request.request_id, None)
         self._found.pop(request.request_id, None)
         return False, None
 
-    # ---- the worker's end -------------------------------------------------------------------------------------
+    # ---- the worker's end
+    # -------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._caches = list(kv_caches.values())

@@ -1,17 +1,24 @@
-"""The sampler for vLLM's V1 model runner, the one that serves CPUs: every row gets what its request needs, no more.
+"""The sampler for vLLM's V1 model runner, the one that serves CPUs: every row gets
+what its request needs, no more.
 
-If one row of a step needs something, vLLM's own sampler computes it for every row. This can be log-probabilities of the
-whole vocabulary, the top list of the widest row, ranks, and noise for each token of the vocabulary. Here a sampled row
-takes one uniform variate and looks at its likeliest tokens; only scored rows are ranked, and only beams have top lists.
+If one row of a step needs something, vLLM's own sampler computes it for every row.
+This can be log-probabilities of the whole vocabulary, the top list of the widest
+row, ranks, and noise for each token of the vocabulary. Here a sampled row takes one
+uniform variate and looks at its likeliest tokens; only scored rows are ranked, and
+only beams have top lists.
 
-- A scored row generates a given token (*forced*); its log-probability, rank and the top token are the raw model's.
-- A greedy row generates the likeliest token. Among equals it is the one with the lowest id.
-- A sampled row draws from its nucleus (Holtzman et al., 2020) with its request's generator. So the same seed gives the
-  same draw in any batch.
+- A scored row generates a given token (*forced*); its log-probability, rank and the
+  top token are the raw model's.
+- A greedy row generates the likeliest token. Among equals it is the one with the
+  lowest id.
+- A sampled row draws from its nucleus (Holtzman et al., 2020) with its request's
+  generator. So the same seed gives the same draw in any batch.
 
-Replaces `GPUModelRunner.sampler`, a `Sampler`, and `vllm.v1.sample.sampler.batched_count_greater_than`. With it vLLM
-ranks prompts. Subclasses `Sampler` (`forward`) and `LogitsProcessor` (`update_state`, from a `BatchUpdate` and its
-`MoveDirectionality`); makes `SamplerOutput` and `LogprobsTensors`."""
+Replaces `GPUModelRunner.sampler`, a `Sampler`, and
+`vllm.v1.sample.sampler.batched_count_greater_than`. With it vLLM ranks prompts.
+Subclasses `Sampler` (`forward`) and `LogitsProcessor` (`update_state`, from a
+`BatchUpdate` and its `MoveDirectionality`); makes `SamplerOutput` and
+`LogprobsTensors`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,16 +31,23 @@ from vllm.v1.sample.logits_processor.interface import MoveDirectionality
 from vllm.v1.sample.sampler import Sampler
 
 from evaluator.engine.base import Reference
-from evaluator.engine.vllm.prompt_scores import FORCED, NUCLEUS, reference_of, with_divergences
+from evaluator.engine.vllm.prompt_scores import (
+    FORCED,
+    NUCLEUS,
+    reference_of,
+    with_divergences,
+)
 
-_BLOCK = 64  # tokens: the best of a row are looked for in the blocks with the highest peaks
+# tokens: the best of a row are looked for in the blocks with the highest peaks
+_BLOCK = 64
 _FIRST_LOOK = 64  # how many of the likeliest tokens are tried first as the nucleus
 _GROWTH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The tokens that one row of the batch generates, and the contents of its report."""
+    """The tokens that one row of the batch generates, and the contents of its
+    report."""
 
     forced: list[int] | None = None  # the tokens to generate; None: the model chooses
     output_ids: Sequence[int] = ()  # vLLM's own, growing list of generated tokens
@@ -41,18 +55,27 @@ class Order:
     top_p: float = 1.0
     top: int = 0  # likeliest tokens to report
     reported: bool = True  # whether log-probabilities are reported at all
-    reference: Reference | None = None  # what the rows of forced tokens are compared with
+    # what the rows of forced tokens are compared with
+    reference: Reference | None = None
 
     @property
     def token(self) -> int | None:
-        """The forced token, if there is one; the last one again for a request that is about to end."""
-        return None if self.forced is None else self.forced[min(len(self.output_ids), len(self.forced) - 1)]
+        """The forced token, if there is one; the last one again for a request that
+        is about to end."""
+        return (
+            None
+            if self.forced is None
+            else self.forced[min(len(self.output_ids), len(self.forced) - 1)]
+        )
 
 
 class Orders(LogitsProcessor):  # type: ignore[misc]  # vllm is not followed by mypy
-    """Knows the order of every batch row while vLLM adds, removes and moves rows. It leaves the logits alone."""
+    """Knows the order of every batch row while vLLM adds, removes and moves rows. It
+    leaves the logits alone."""
 
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+    def __init__(
+        self, vllm_config: Any, device: torch.device, is_pin_memory: bool
+    ) -> None:
         self.rows: dict[int, Order] = {}
 
     def is_argmax_invariant(self) -> bool:
@@ -97,49 +120,84 @@ class RowSampler(Sampler):  # type: ignore[misc]
         predict_bonus_token: bool = False,
         logprobs_mode_override: Any = None,
     ) -> SamplerOutput:
-        """`logits` [rows, vocabulary] of one step; returns vLLM's output for the same rows."""
-        rows = next(each for each in sampling_metadata.logitsprocs.all if isinstance(each, Orders)).rows
+        """`logits` [rows, vocabulary] of one step; returns vLLM's output for the
+        same rows."""
+        rows = next(
+            each
+            for each in sampling_metadata.logitsprocs.all
+            if isinstance(each, Orders)
+        ).rows
         orders = [rows[row] for row in range(len(logits))]
         tokens_R, tables = sample(logits.float(), orders, sampling_metadata.generators)
         compared = []
         for row, order in enumerate(orders):
             place = len(order.output_ids)
-            if order.reference is not None and order.forced is not None and place < len(order.forced):
+            if (
+                order.reference is not None
+                and order.forced is not None
+                and place < len(order.forced)
+            ):
                 compared.append((row, order.reference, order.forced[place], place))
         if compared:
             tables = with_divergences(tables, logits, compared)
-        return SamplerOutput(sampled_token_ids=tokens_R[:, None].int(), logprobs_tensors=tables)
+        return SamplerOutput(
+            sampled_token_ids=tokens_R[:, None].int(), logprobs_tensors=tables
+        )
 
 
 def sample(
-    logits_RV: torch.Tensor, orders: Sequence[Order], generators: Mapping[int, torch.Generator]
+    logits_RV: torch.Tensor,
+    orders: Sequence[Order],
+    generators: Mapping[int, torch.Generator],
 ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-    """Carry out the orders of all rows: the tokens [rows], and their report, if one is wanted.
+    """Carry out the orders of all rows: the tokens [rows], and their report, if one
+    is wanted.
 
-    Column 0 of the tables is the generated token, the others are the likeliest ones. A row has only the values that its
-    order requests. `logits_RV` are float32 and stay unchanged. `generators`: for the sampled rows with a seed; other
-    rows draw from torch's own."""
+    Column 0 of the tables is the generated token, the others are the likeliest ones.
+    A row has only the values that its order requests. `logits_RV` are float32 and
+    stay unchanged. `generators`: for the sampled rows with a seed; other rows draw
+    from torch's own."""
     best_R, argmax_R = _argmax(logits_RV)
     tokens_R = argmax_R.clone()
     drawn = [row for row, order in enumerate(orders) if order.temperature > 0]
     if drawn:
         device = logits_RV.device
-        temperature_S1 = torch.tensor([[orders[row].temperature] for row in drawn], device=device)
+        temperature_S1 = torch.tensor(
+            [[orders[row].temperature] for row in drawn], device=device
+        )
         top_p_S = torch.tensor([orders[row].top_p for row in drawn], device=device)
-        uniform_S = torch.cat([torch.rand(1, generator=generators.get(row), device=device) for row in drawn])
-        tokens_R[drawn] = draw(logits_RV[drawn].div_(temperature_S1), top_p_S, uniform_S)
+        uniform_S = torch.cat(
+            [
+                torch.rand(1, generator=generators.get(row), device=device)
+                for row in drawn
+            ]
+        )
+        tokens_R[drawn] = draw(
+            logits_RV[drawn].div_(temperature_S1), top_p_S, uniform_S
+        )
     ranks_R = torch.zeros_like(tokens_R, dtype=torch.int32)
     forced = [row for row, order in enumerate(orders) if order.forced is not None]
     if forced:
-        tokens_R[forced] = torch.tensor([orders[row].token for row in forced], device=tokens_R.device)
+        tokens_R[forced] = torch.tensor(
+            [orders[row].token for row in forced], device=tokens_R.device
+        )
         logits_FV = logits_RV[forced]
-        ranks_R[forced] = (logits_FV > logits_FV.gather(1, tokens_R[forced, None])).sum(1, dtype=torch.int32) + 1
+        ranks_R[forced] = (logits_FV > logits_FV.gather(1, tokens_R[forced, None])).sum(
+            1, dtype=torch.int32
+        ) + 1
     if not any(order.reported for order in orders):
         return tokens_R, None
     ids_RK, logits_RK = _listed(logits_RV, orders, tokens_R, best_R, argmax_R)
     reported = [row for row, order in enumerate(orders) if order.reported]
-    # log p = (logit - best) - log(sum(exp(logit - best))): no digit is lost to large logits.
-    mass_L1 = logits_RV[reported].sub_(best_R[reported, None]).exp_().sum(1, keepdim=True).log_()
+    # log p = (logit - best) - log(sum(exp(logit - best))): no digit is lost to large
+    # logits.
+    mass_L1 = (
+        logits_RV[reported]
+        .sub_(best_R[reported, None])
+        .exp_()
+        .sum(1, keepdim=True)
+        .log_()
+    )
     logprobs_RK = logits_RK - best_R[:, None]
     logprobs_RK[reported] -= mass_L1
     return tokens_R, LogprobsTensors(ids_RK.int(), logprobs_RK, ranks_R)
@@ -152,10 +210,12 @@ def _listed(
     best_R: torch.Tensor,
     argmax_R: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids and logits of each row's generated token and likeliest tokens. Places that no order requests come last in
-    every order: StepTable orders whole rows."""
+    """The ids and logits of each row's generated token and likeliest tokens. Places
+    that no order requests come last in every order: StepTable orders whole rows."""
     rows, width = len(orders), 1 + max(order.top for order in orders)
-    ids_RK = torch.full((rows, width), torch.iinfo(torch.int32).max, device=logits_RV.device)
+    ids_RK = torch.full(
+        (rows, width), torch.iinfo(torch.int32).max, device=logits_RV.device
+    )
     logits_RK = torch.full((rows, width), -torch.inf, device=logits_RV.device)
     ids_RK[:, 0] = tokens_R
     logits_RK[:, 0] = logits_RV.gather(1, tokens_R[:, None])[:, 0]
@@ -163,29 +223,44 @@ def _listed(
         ids_RK[:, 1], logits_RK[:, 1] = argmax_R, best_R
     for top in {order.top for order in orders if order.top > 1}:
         listed = [row for row, order in enumerate(orders) if order.top == top]
-        logits_RK[listed, 1 : top + 1], ids_RK[listed, 1 : top + 1] = likeliest(logits_RV[listed], top)
+        logits_RK[listed, 1 : top + 1], ids_RK[listed, 1 : top + 1] = likeliest(
+            logits_RV[listed], top
+        )
     return ids_RK, logits_RK
 
 
-def draw(logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor) -> torch.Tensor:
-    """One token of each row's nucleus, shape [S]: the inverse of its distribution function at `uniform_S`, in [0, 1).
+def draw(
+    logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor
+) -> torch.Tensor:
+    """One token of each row's nucleus, shape [S]: the inverse of its distribution
+    function at `uniform_S`, in [0, 1).
 
-    `logits_SV` are the sampled rows after the temperature; `top_p_S` is in (0, 1]. The nucleus is the least number of
-    likeliest tokens whose probabilities reach top_p. Tokens that tie with the last one belong to it too, and tokens
-    count in the order of their ids. So a draw does not depend on the number of tokens that the code looked at."""
+    `logits_SV` are the sampled rows after the temperature; `top_p_S` is in (0, 1]. The
+    nucleus is the least number of likeliest tokens whose probabilities reach top_p.
+    Tokens that tie with the last one belong to it too, and tokens count in the order of
+    their ids. So a draw does not depend on the number of tokens that the code looked
+    at.
+    """
     vocabulary = logits_SV.shape[1]
     tokens_S = torch.empty_like(top_p_S, dtype=torch.int64)
     whole_S = top_p_S >= 1
     if whole_S.any():  # no nucleus to look for
         tokens_S[whole_S] = _inverse(logits_SV[whole_S].softmax(1), uniform_S[whole_S])
     mass_S1 = logits_SV.logsumexp(1, keepdim=True)
-    open_O = (~whole_S).nonzero()[:, 0]  # rows whose nucleus has not been seen as a whole
+    # rows whose nucleus has not been seen as a whole
+    open_O = (~whole_S).nonzero()[:, 0]
     look = min(_FIRST_LOOK, vocabulary)
     while len(open_O):
-        values_OK, ids_OK = likeliest(logits_SV if len(open_O) == len(tokens_S) else logits_SV[open_O], look)
-        probability_OK, goes_on_O = _nucleus(values_OK, mass_S1[open_O], top_p_S[open_O])
+        values_OK, ids_OK = likeliest(
+            logits_SV if len(open_O) == len(tokens_S) else logits_SV[open_O], look
+        )
+        probability_OK, goes_on_O = _nucleus(
+            values_OK, mass_S1[open_O], top_p_S[open_O]
+        )
         ordered_OK, place_OK = ids_OK.sort(1)
-        chosen_O1 = _inverse(probability_OK.gather(1, place_OK), uniform_S[open_O])[:, None]
+        chosen_O1 = _inverse(probability_OK.gather(1, place_OK), uniform_S[open_O])[
+            :, None
+        ]
         chosen_O = ordered_OK.gather(1, chosen_O1)[:, 0]
         seen_O = ~goes_on_O | (look == vocabulary)
         tokens_S[open_O[seen_O]] = chosen_O[seen_O]
@@ -197,12 +272,14 @@ def draw(logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor
 def _nucleus(
     values_OK: torch.Tensor, mass_O1: torch.Tensor, top_p_O: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The probabilities of the likeliest tokens, 0 outside the nucleus, and whether it may go on behind them, [O].
+    """The probabilities of the likeliest tokens, 0 outside the nucleus, and whether
+    it may go on behind them, [O].
 
     `values_OK` are falling logits, `mass_O1` the log-sum of the whole row."""
     probability_OK = (values_OK - mass_O1).exp_()
     before_OK = probability_OK.cumsum(1) - probability_OK
-    # The last of the nucleus. A row that is not finite has none, and must not end the step of the others.
+    # The last of the nucleus. A row that is not finite has none, and must not end the
+    # step of the others.
     last_O1 = (before_OK < top_p_O[:, None]).sum(1, keepdim=True).sub_(1).clamp_(min=0)
     floor_O1 = values_OK.gather(1, last_O1)
     probability_OK.masked_fill_(values_OK < floor_O1, 0)
@@ -210,45 +287,61 @@ def _nucleus(
 
 
 def _inverse(weight_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
-    """The place at which each row's cumulated weights pass the share `uniform_O` of their sum, shape [O]."""
+    """The place at which each row's cumulated weights pass the share `uniform_O` of
+    their sum, shape [O]."""
     cumulated_OK = weight_OK.cumsum(1, dtype=torch.float64)
     total_O1 = cumulated_OK[:, -1:]
     passed_O = (cumulated_OK <= uniform_O[:, None] * total_O1).sum(1)
-    return torch.minimum(passed_O, (cumulated_OK < total_O1).sum(1))  # rounding may make the product the whole sum
+    # rounding may make the product the whole sum
+    return torch.minimum(passed_O, (cumulated_OK < total_O1).sum(1))
 
 
 def likeliest(logits_RV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` highest logits of each row, falling, and their ids, both [R, count].
 
-    They are in the `count` blocks with the highest peaks. The choice among tied tokens is arbitrary."""
-    if 4 * count * _BLOCK >= logits_RV.shape[1]:  # the blocks would hold too much of the row to be worth it
+    They are in the `count` blocks with the highest peaks. The choice among tied tokens
+    is arbitrary.
+    """
+    # the blocks would hold too much of the row to be worth it
+    if 4 * count * _BLOCK >= logits_RV.shape[1]:
         values_RK, ids_RK = logits_RV.topk(count, 1)
         return values_RK, ids_RK
     blocks_RNB = _blocks(logits_RV)
     highest_RK = blocks_RNB.amax(2).topk(count, 1, sorted=False).indices
-    among_RC = blocks_RNB.gather(1, highest_RK[:, :, None].expand(-1, -1, _BLOCK)).flatten(1)
+    among_RC = blocks_RNB.gather(
+        1, highest_RK[:, :, None].expand(-1, -1, _BLOCK)
+    ).flatten(1)
     values_RK, place_RK = among_RC.topk(count, 1)
-    return values_RK, highest_RK.gather(1, place_RK // _BLOCK) * _BLOCK + place_RK % _BLOCK
+    return (
+        values_RK,
+        highest_RK.gather(1, place_RK // _BLOCK) * _BLOCK + place_RK % _BLOCK,
+    )
 
 
 def _argmax(logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The highest logit of each row and its id, of equals the lowest one; both [R]."""
     blocks_RNB = _blocks(logits_RV)
     block_R = blocks_RNB.amax(2).argmax(1)
-    best_R, place_R = blocks_RNB[torch.arange(len(block_R), device=block_R.device), block_R].max(1)
+    best_R, place_R = blocks_RNB[
+        torch.arange(len(block_R), device=block_R.device), block_R
+    ].max(1)
     return best_R, block_R * _BLOCK + place_R
 
 
 def _blocks(logits_RV: torch.Tensor) -> torch.Tensor:
-    """The rows cut into blocks, [R, N, _BLOCK]; the last one is filled up with tokens that are never the best."""
+    """The rows cut into blocks, [R, N, _BLOCK]; the last one is filled up with
+    tokens that are never the best."""
     missing = -logits_RV.shape[1] % _BLOCK
     if missing:
-        logits_RV = torch.nn.functional.pad(logits_RV, (0, missing), value=float("-inf"))
+        logits_RV = torch.nn.functional.pad(
+            logits_RV, (0, missing), value=float("-inf")
+        )
     return logits_RV.reshape(len(logits_RV), -1, _BLOCK)
 
 
 def rank_strictly() -> None:
-    """From now on the V1 runner of this process ranks prompts strictly: 1 + the number of tokens that are likelier."""
+    """From now on the V1 runner of this process ranks prompts strictly: 1 + the
+    number of tokens that are likelier."""
     from vllm.v1.sample import sampler
 
     sampler.batched_count_greater_than = _strict_ranks
@@ -258,7 +351,9 @@ def ranks_in_place(logits_RV: torch.Tensor, tokens_R: torch.Tensor) -> torch.Ten
     """The ranks that the V1 runner finds, with the count that is in place now."""
     from vllm.v1.sample import sampler
 
-    found_R: torch.Tensor = sampler.batched_count_greater_than(logits_RV, logits_RV.gather(1, tokens_R[:, None]))
+    found_R: torch.Tensor = sampler.batched_count_greater_than(
+        logits_RV, logits_RV.gather(1, tokens_R[:, None])
+    )
     return found_R
 
 

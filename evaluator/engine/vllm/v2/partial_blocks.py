@@ -1,13 +1,16 @@
 """Sharing partly filled cache blocks on the V2 model runner.
 
-Each request of a shared context would compute the tokens after the last whole block again: 7 on average with blocks of
-16. vLLM itself can take over a part of a block, and looks for such parts only in Mamba models. Here it gets those of
+Each request of a shared context would compute the tokens after the last whole block
+again: 7 on average with blocks of
+16. vLLM itself can take over a part of a block, and looks for such parts only in
+    Mamba models. Here it gets those of
 ../partial_blocks.py in all models. vLLM keeps both blocks until the copy is made.
 
-Replaces methods of a scheduler's `KVCacheManager` (`get_computed_blocks`, `allocate_slots`, `reset_prefix_cache`,
-`take_kv_cache_block_copies`) and of its `BlockPool` (`get_new_blocks`). Reads `Scheduler.block_size`,
-`KVCacheManager.enable_caching`, `.block_pool`, `.create_kv_cache_blocks` and `.get_block_ids`, `BlockPool.blocks`, and
-`skip_reading_prefix_cache` of a `Request`."""
+Replaces methods of a scheduler's `KVCacheManager` (`get_computed_blocks`,
+`allocate_slots`, `reset_prefix_cache`, `take_kv_cache_block_copies`) and of its
+`BlockPool` (`get_new_blocks`). Reads `Scheduler.block_size`,
+`KVCacheManager.enable_caching`, `.block_pool`, `.create_kv_cache_blocks` and
+`.get_block_ids`, `BlockPool.blocks`, and `skip_reading_prefix_cache` of a `Request`."""
 
 from typing import Any
 
@@ -16,27 +19,42 @@ from evaluator.engine.vllm.prompt_scores import cacheable_tokens
 
 
 def share_partial_blocks(scheduler: Any) -> None:
-    """Make a vLLM scheduler take over parts of blocks. Its model must have a single kind of full attention."""
+    """Make a vLLM scheduler take over parts of blocks. Its model must have a single
+    kind of full attention."""
     manager, pool = scheduler.kv_cache_manager, scheduler.kv_cache_manager.block_pool
     size: int = scheduler.block_size
     known = KnownBlocks(size)
     lookup, allocate = manager.get_computed_blocks, manager.allocate_slots
-    take, reset, copies = pool.get_new_blocks, manager.reset_prefix_cache, manager.take_kv_cache_block_copies
+    take, reset, copies = (
+        pool.get_new_blocks,
+        manager.reset_prefix_cache,
+        manager.take_kv_cache_block_copies,
+    )
 
     def get_computed_blocks(request: Any, *limit: Any) -> Any:
         blocks, tokens, *rest = lookup(request, *limit)
-        if manager.enable_caching and not request.skip_reading_prefix_cache and tokens % size == 0:
-            most = min([cacheable_tokens(request), tokens + size - 1, *filter(None, limit)])
+        if (
+            manager.enable_caching
+            and not request.skip_reading_prefix_cache
+            and tokens % size == 0
+        ):
+            most = min(
+                [cacheable_tokens(request), tokens + size - 1, *filter(None, limit)]
+            )
             more, block, _ = known.best(request, tokens, most)
             if block is not None:
-                blocks = manager.create_kv_cache_blocks(([*blocks.blocks[0], pool.blocks[block]],))
+                blocks = manager.create_kv_cache_blocks(
+                    ([*blocks.blocks[0], pool.blocks[block]],)
+                )
                 tokens += more
         return (blocks, tokens, *rest)
 
     def allocate_slots(request: Any, *arguments: Any, **named: Any) -> Any:
         new = allocate(request, *arguments, **named)
         if new is not None and new.blocks[0]:
-            first = len(manager.get_block_ids(request.request_id)[0]) - len(new.blocks[0])
+            first = len(manager.get_block_ids(request.request_id)[0]) - len(
+                new.blocks[0]
+            )
             known.remember(request, first, [block.block_id for block in new.blocks[0]])
         return new
 
@@ -55,5 +73,8 @@ def share_partial_blocks(scheduler: Any) -> None:
         return copies()
 
     manager.take_kv_cache_block_copies = take_kv_cache_block_copies
-    manager.get_computed_blocks, manager.allocate_slots = get_computed_blocks, allocate_slots
+    manager.get_computed_blocks, manager.allocate_slots = (
+        get_computed_blocks,
+        allocate_slots,
+    )
     pool.get_new_blocks, manager.reset_prefix_cache = get_new_blocks, reset_prefix_cache

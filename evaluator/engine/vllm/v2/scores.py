@@ -1,14 +1,20 @@
-"""Scores on vLLM's V2 model runner: read off the rows of a prompt that holds context and continuation.
+"""Scores on vLLM's V2 model runner: read off the rows of a prompt that holds context
+and continuation.
 
-The prefix cache provides the context (prompt_scores.py), and the runner computes one row for each token of the
-continuation. Since vLLM computes a long prompt in chunks, these rows may be in several steps.
+The prefix cache provides the context (prompt_scores.py), and the runner computes one
+row for each token of the continuation. Since vLLM computes a long prompt in chunks,
+these rows may be in several steps.
 
-The runner calls its `prompt_logprobs_worker` after every step; `ScoringWorker` wraps it. If several GPUs share a model,
-every worker calls the output head in the same order, as the head's all-gather requires.
+The runner calls its `prompt_logprobs_worker` after every step; `ScoringWorker` wraps
+it. If several GPUs share a model, every worker calls the output head in the same order,
+as the head's all-gather requires.
 
-Replaces `GPUModelRunner.prompt_logprobs_worker`, a `PromptLogprobsWorker` (`add_request`, `remove_request`,
-`compute_prompt_logprobs`). Reads the batch's `req_ids`, `idx_mapping_np`, `num_computed_prefill_tokens_np`,
-`num_scheduled_tokens` and `query_start_loc_np`. Calls `prompt_logprob.compute_topk_scores`; makes `LogprobsTensors`."""
+Replaces `GPUModelRunner.prompt_logprobs_worker`, a `PromptLogprobsWorker`
+(`add_request`, `remove_request`, `compute_prompt_logprobs`). Reads the batch's
+`req_ids`, `idx_mapping_np`, `num_computed_prefill_tokens_np`, `num_scheduled_tokens`
+and `query_start_loc_np`. Calls `prompt_logprob.compute_topk_scores`; makes
+`LogprobsTensors`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +27,20 @@ from vllm.v1.worker.gpu.sample import prompt_logprob
 
 from evaluator.engine.base import Reference
 from evaluator.engine.vllm import prompt_scores
-from evaluator.engine.vllm.prompt_scores import FORCED, REFERENCE, SCORED_FROM, joined, report, rows_of_table
+from evaluator.engine.vllm.prompt_scores import (
+    FORCED,
+    REFERENCE,
+    SCORED_FROM,
+    joined,
+    report,
+    rows_of_table,
+)
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
 
-_ROWS = 256  # through the output head at a time: as many as vLLM's sampler has, whose logits its memory profile counts
+# through the output head at a time: as many as vLLM's sampler has, whose logits its
+# memory profile counts
+_ROWS = 256
 
 
 @dataclass(slots=True)
@@ -34,8 +49,10 @@ class _Pending:
 
     context: int  # tokens of the prompt before the continuation
     reference: Reference | None = None
-    last: int = 0  # with a reference: the continuation's last token, which is not in the prompt
-    parts: list[Any] = field(default_factory=list)  # tables of the rows so far; with a reference, their hidden states
+    # with a reference: the continuation's last token, which is not in the prompt
+    last: int = 0
+    # tables of the rows so far; with a reference, their hidden states
+    parts: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +67,8 @@ class _Rows:
 
 
 class ScoringWorker:
-    """Wraps a runner's `prompt_logprobs_worker`, which still answers every other request."""
+    """Wraps a runner's `prompt_logprobs_worker`, which still answers every other
+    request."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
@@ -65,10 +83,14 @@ class ScoringWorker:
         if SCORED_FROM in orders:
             pending = self._pending[req_id] = _Pending(orders[SCORED_FROM])
             if REFERENCE in orders:
-                pending.reference, pending.last = Reference(**orders[REFERENCE]), orders[FORCED][0]
+                pending.reference, pending.last = (
+                    Reference(**orders[REFERENCE]),
+                    orders[FORCED][0],
+                )
 
     def remove_request(self, req_id: str) -> None:
-        """A request that is preempted is removed too, and added again when it starts over."""
+        """A request that is preempted is removed too, and added again when it starts
+        over."""
         self._own.remove_request(req_id)
         self._pending.pop(req_id, None)
 
@@ -81,27 +103,50 @@ class ScoringWorker:
         num_computed_tokens: torch.Tensor,
         prompt_lens: np.ndarray[Any, Any],
     ) -> dict[str, LogprobsTensors]:
-        """vLLM's own report, and one for each score whose prompt this step has completed.
+        """vLLM's own report, and one for each score whose prompt this step has
+        completed.
 
-        Row i of a report is of the continuation's token i: its id and the likeliest token's, their log-probabilities,
-        and its rank. The sampler reports a score's last token; a score with a reference has a row for that one too."""
+        Row i of a report is of the continuation's token i: its id and the likeliest
+        token's, their log-probabilities, and its rank. The sampler reports a score's
+        last token; a score with a reference has a row for that one too.
+        """
         found: dict[str, LogprobsTensors] = self._own.compute_prompt_logprobs(
-            logits_fn, hidden_states, input_batch, all_token_ids, num_computed_tokens, prompt_lens
+            logits_fn,
+            hidden_states,
+            input_batch,
+            all_token_ids,
+            num_computed_tokens,
+            prompt_lens,
         )
         if not self._pending:
             return found
-        every = [(each, self._pending[each.name]) for each in self._rows(input_batch, prompt_lens)]
-        plain = [each for each, pending in every if pending.reference is None and each.places]
-        tables, start = _tables(logits_fn, hidden_states, plain, all_token_ids) if plain else None, 0
+        every = [
+            (each, self._pending[each.name])
+            for each in self._rows(input_batch, prompt_lens)
+        ]
+        plain = [
+            each for each, pending in every if pending.reference is None and each.places
+        ]
+        tables, start = (
+            _tables(logits_fn, hidden_states, plain, all_token_ids) if plain else None,
+            0,
+        )
         for each, pending in every:
             if each.complete:
                 del self._pending[each.name]
             if pending.reference is not None:
                 if each.places:  # the next step overwrites these rows
-                    pending.parts.append(hidden_states[each.places.start : each.places.stop].clone())
+                    pending.parts.append(
+                        hidden_states[each.places.start : each.places.stop].clone()
+                    )
                 if each.complete:
-                    ids = all_token_ids[each.slot, pending.context : each.positions.stop].tolist()
-                    tokens, raw_RV = [*ids, pending.last], logits_fn(torch.cat(pending.parts))
+                    ids = all_token_ids[
+                        each.slot, pending.context : each.positions.stop
+                    ].tolist()
+                    tokens, raw_RV = (
+                        [*ids, pending.last],
+                        logits_fn(torch.cat(pending.parts)),
+                    )
                     own = _ranked(raw_RV, torch.tensor(tokens, device=raw_RV.device))
                     found[each.name] = report(own, raw_RV, tokens, pending.reference)
                 continue
@@ -115,7 +160,9 @@ class ScoringWorker:
     def _rows(self, batch: Any, prompt_lens: Any) -> Iterator[_Rows]:
         """The rows of a step that belong to pending scores.
 
-        With a reference, the prompt's last row is one of them: it predicts the token that is not in the prompt."""
+        With a reference, the prompt's last row is one of them: it predicts the token
+        that is not in the prompt.
+        """
         for index, name in enumerate(batch.req_ids):
             pending = self._pending.get(name)
             if pending is None:
@@ -124,18 +171,29 @@ class ScoringWorker:
             prompt = int(prompt_lens[slot])
             start = int(batch.num_computed_prefill_tokens_np[index])
             end = start + int(batch.num_scheduled_tokens[index])
-            first = max(start, pending.context - 1)  # the context's last row predicts the continuation's first token
-            stop = max(first, end if pending.reference is not None else min(end, prompt - 1))
+            # the context's last row predicts the continuation's first token
+            first = max(start, pending.context - 1)
+            stop = max(
+                first, end if pending.reference is not None else min(end, prompt - 1)
+            )
             offset = int(batch.query_start_loc_np[index]) - start
-            yield _Rows(name, slot, range(first, stop), range(offset + first, offset + stop), end >= prompt)
+            yield _Rows(
+                name,
+                slot,
+                range(first, stop),
+                range(offset + first, offset + stop),
+                end >= prompt,
+            )
 
 
 class ComparingSampler:
-    """Wraps a runner's `sampler`: it also compares the tokens of scores that are read token by token."""
+    """Wraps a runner's `sampler`: it also compares the tokens of scores that are
+    read token by token."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
-        self._compared: dict[int, tuple[Reference | None, list[int]]] = {}  # by slot; with the forced tokens
+        # by slot; with the forced tokens
+        self._compared: dict[int, tuple[Reference | None, list[int]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -143,7 +201,10 @@ class ComparingSampler:
     def add_request(self, req_idx: int, sampling_params: Any) -> None:
         self._own.add_request(req_idx, sampling_params)
         arguments = sampling_params.extra_args or {}
-        self._compared[req_idx] = prompt_scores.reference_of(arguments), arguments.get(FORCED, [])
+        self._compared[req_idx] = (
+            prompt_scores.reference_of(arguments),
+            arguments.get(FORCED, []),
+        )
 
     def __call__(self, logits: torch.Tensor, input_batch: Any) -> Any:
         output = self._own(logits, input_batch)
@@ -151,25 +212,38 @@ class ComparingSampler:
         for row, slot in enumerate(input_batch.idx_mapping_np.tolist()):
             reference, forced = self._compared.get(slot, (None, []))
             if reference is not None:
-                place = int(input_batch.seq_lens_cpu_upper_bound[row] - self._own.req_states.prompt_len.np[slot])
+                place = int(
+                    input_batch.seq_lens_cpu_upper_bound[row]
+                    - self._own.req_states.prompt_len.np[slot]
+                )
                 if 0 <= place < len(forced):  # below 0 within a prompt
                     compared.append((row, reference, forced[place], place))
         if compared:
-            output.logprobs_tensors = prompt_scores.with_divergences(output.logprobs_tensors, logits, compared)
+            output.logprobs_tensors = prompt_scores.with_divergences(
+                output.logprobs_tensors, logits, compared
+            )
         return output
 
 
 def _tables(
-    logits_fn: Logits, hidden_TH: torch.Tensor, rows: Sequence[_Rows], tokens_SP: torch.Tensor
+    logits_fn: Logits,
+    hidden_TH: torch.Tensor,
+    rows: Sequence[_Rows],
+    tokens_SP: torch.Tensor,
 ) -> LogprobsTensors:
     """The tables of all these rows of a step, at least one."""
     places = [place for each in rows for place in each.places]
     slots = [each.slot for each in rows for _ in each.places]
     targets = [position + 1 for each in rows for position in each.positions]
-    places_R, slots_R, targets_R = torch.tensor([places, slots, targets]).to(hidden_TH.device, non_blocking=True)
+    places_R, slots_R, targets_R = torch.tensor([places, slots, targets]).to(
+        hidden_TH.device, non_blocking=True
+    )
     tokens_R = tokens_SP[slots_R, targets_R]
     parts = [
-        _ranked(logits_fn(hidden_TH[places_R[start : start + _ROWS]]), tokens_R[start : start + _ROWS])
+        _ranked(
+            logits_fn(hidden_TH[places_R[start : start + _ROWS]]),
+            tokens_R[start : start + _ROWS],
+        )
         for start in range(0, len(places), _ROWS)
     ]
     return joined(parts)
@@ -177,5 +251,7 @@ def _tables(
 
 def _ranked(raw_RV: torch.Tensor, tokens_R: torch.Tensor) -> LogprobsTensors:
     """By vLLM's own kernels, with the rank of kernels.py."""
-    table: LogprobsTensors = prompt_logprob.compute_topk_scores(raw_RV, 1, tokens_R.to(torch.int64))
+    table: LogprobsTensors = prompt_logprob.compute_topk_scores(
+        raw_RV, 1, tokens_R.to(torch.int64)
+    )
     return table

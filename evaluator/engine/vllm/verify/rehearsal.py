@@ -1,13 +1,17 @@
-"""Which quantised checkpoints this machine's vLLM can serve, checked before anything starts.
+"""Which quantised checkpoints this machine's vLLM can serve, checked before anything
+starts.
 
 A separate process tries it::
 
     python -m evaluator.engine.vllm.verify.rehearsal CHECKPOINT ENGINE ANSWER
 
-The available kernels depend on vLLM's build, the processor's instructions, layout, dtype and shapes. A missing kernel
-has many symptoms: the process may end, or a kernel may return wrong values. For example, int8 products overflow on a
-processor without VNNI instructions. So an engine loads the checkpoint's first layer, with all checks of a whole one.
-On a GPU vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes."""
+The available kernels depend on vLLM's build, the processor's instructions, layout,
+dtype and shapes. A missing kernel has many symptoms: the process may end, or a kernel
+may return wrong values. For example, int8 products overflow on a processor without VNNI
+instructions. So an engine loads the checkpoint's first layer, with all checks of a
+whole one. On a GPU vLLM only reads the configuration: the memory may be in use, and
+engines may be on other nodes.
+"""
 
 import contextlib
 import json
@@ -37,25 +41,36 @@ from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version, serves_
 
 # Layouts that left vLLM's core, and the packages that bring them back.
 _PLUGINS = {"gguf": "vllm-gguf-plugin", "bitsandbytes": "vllm-bnb-plugin"}
-# By scheme: the hardware that serves it, and the instructions that a processor needs for it. If this processor has the
-# instructions, another processor is not suggested. For other schemes, only a GPU is known to serve them.
+# By scheme: the hardware that serves it, and the instructions that a processor needs
+# for it. If this processor has the instructions, another processor is not suggested.
+# For other schemes, only a GPU is known to serve them.
 _SERVED_BY = {
     "W4A16": ("a processor with AVX-512, or a GPU", {"avx512f"}),
     "W8A8": (
-        "a processor with VNNI instructions (int8 products overflow without them), or a GPU",
+        (
+            "a processor with VNNI instructions (int8 products overflow without them),"
+            " or a GPU"
+        ),
         {"avx512_vnni", "avx_vnni"},
     ),
-    "FP8": ("scales per row and dynamic activations, a processor with AMX, or a GPU", {"amx_tile", "amx_int8"}),
+    "FP8": (
+        "scales per row and dynamic activations, a processor with AMX, or a GPU",
+        {"amx_tile", "amx_int8"},
+    ),
 }
 # How a missing kernel shows in vLLM's and torch's words.
 _NO_KERNEL = re.compile(
-    r"\b_\w*C::|no attribute '|\b(?:no|find a|compatible) \w*\s?kernel|NotImplementedError|not implemented",
+    r"\b_\w*C::|no attribute '|\b(?:no|find a|compatible)"
+    r" \w*\s?kernel|NotImplementedError|not implemented",
     re.IGNORECASE,
 )
 _MOST = 300  # characters of another reason
 _GPTQ = ("gptq", "gptq_marlin", "auto_gptq")
-_TRIED: tuple[DType, ...] = ("bfloat16", "float32")  # on a CPU, in place of a dtype that does not work
-_SET_DTYPE = "set --dtype {} (engine.dtype in a sweep file), which is then that of its base too"
+# on a CPU, in place of a dtype that does not work
+_TRIED: tuple[DType, ...] = ("bfloat16", "float32")
+_SET_DTYPE = (
+    "set --dtype {} (engine.dtype in a sweep file), which is then that of its base too"
+)
 _POSITIONS = 64
 _REASON = 500  # characters
 _LAYERS = "num_hidden_layers"
@@ -66,43 +81,69 @@ _LATER_LAYER = re.compile(r"(?:^|\.)layers\.[1-9][0-9]*\.")
 class Rehearsal(Frozen):
     """The result of a rehearsal."""
 
-    reason: str | None = None  # why the checkpoint cannot be served, in one line; None: it can
-    dtype: str | None = None  # that it was computed in; None where only the configuration was read
-    kernels: tuple[str, ...] = ()  # vLLM's names of those that multiplied the quantised matrices
+    # why the checkpoint cannot be served, in one line; None: it can
+    reason: str | None = None
+    # that it was computed in; None where only the configuration was read
+    dtype: str | None = None
+    # vLLM's names of those that multiplied the quantised matrices
+    kernels: tuple[str, ...] = ()
 
 
-def check_quantisation(config: EngineConfig, place: str, quantisation: Quantisation, here: bool) -> None:
-    """Raises InputError for what vLLM, or its kernels on this CPU if `here`, cannot serve; `place` names it."""
+def check_quantisation(
+    config: EngineConfig, place: str, quantisation: Quantisation, here: bool
+) -> None:
+    """Raises InputError for what vLLM, or its kernels on this CPU if `here`, cannot
+    serve; `place` names it."""
     label = f"{place}: {quantisation.label}"
     if (plugin := _PLUGINS.get(quantisation.library)) is not None:
         try:
             distribution(plugin)
         except PackageNotFoundError:
             raise InputError(
-                f"{label}: vLLM reads {quantisation.library} with the package {plugin}, which is not installed"
+                f"{label}: vLLM reads {quantisation.library} with the package {plugin},"
+                " which is not installed"
             ) from None
     # With one group to a row, GPTQ's order changes nothing, and vLLM takes it.
     harmless = quantisation.per == "channel" and quantisation.library in _GPTQ
     if quantisation.activation_order == "group" and not harmless:
         raise InputError(
-            f"{label}: vLLM has removed groups in activation order (desc_act, actorder), on every processor and "
-            "GPU; quantise again with desc_act: false or a static order"
+            f"{label}: vLLM has removed groups in activation order (desc_act,"
+            " actorder), on every processor and GPU; quantise again with desc_act:"
+            " false or a static order"
         )
-    served = cpu_dtypes(quantisation, processor.instruction_sets()) if here and serves_cpus() else None
+    served = (
+        cpu_dtypes(quantisation, processor.instruction_sets())
+        if here and serves_cpus()
+        else None
+    )
     if served == ():
-        raise InputError(f"{label}: vLLM has no kernel for this scheme here; {_needs(quantisation)}")
+        raise InputError(
+            f"{label}: vLLM has no kernel for this scheme here; {_needs(quantisation)}"
+        )
     if served is not None and config.dtype not in ("auto", *served):
         could = _SET_DTYPE.format(served[0])
-        raise InputError(f"{label} in {config.dtype}: vLLM has no kernel for this scheme and dtype here; {could}")
+        raise InputError(
+            f"{label} in {config.dtype}: vLLM has no kernel for this scheme and dtype"
+            f" here; {could}"
+        )
 
 
-def rehearse_all(config: EngineConfig, checkpoints: Sequence[CheckpointInfo]) -> tuple[str, ...]:
-    """A line on each quantised checkpoint. Raises InputError for the first that cannot be served on this machine; it
-    names scheme and dtype, and what could serve it."""
-    return tuple(_rehearsed(config, info, info.quantisation) for info in checkpoints if info.quantisation is not None)
+def rehearse_all(
+    config: EngineConfig, checkpoints: Sequence[CheckpointInfo]
+) -> tuple[str, ...]:
+    """A line on each quantised checkpoint. Raises InputError for the first that
+    cannot be served on this machine; it names scheme and dtype, and what could serve
+    it."""
+    return tuple(
+        _rehearsed(config, info, info.quantisation)
+        for info in checkpoints
+        if info.quantisation is not None
+    )
 
 
-def _rehearsed(config: EngineConfig, info: CheckpointInfo, quantisation: Quantisation) -> str:
+def _rehearsed(
+    config: EngineConfig, info: CheckpointInfo, quantisation: Quantisation
+) -> str:
     """A note on a checkpoint that can be served. Raises InputError for another one."""
     found = rehearse(info.path, config)
     if found.reason is None:
@@ -110,21 +151,32 @@ def _rehearsed(config: EngineConfig, info: CheckpointInfo, quantisation: Quantis
         how = f", computed in {found.dtype}{by}" if found.dtype else ""
         return f"{info.name}: {quantisation.label}{how}"
     on_cpu = serves_cpus()
-    dtype = cpu_auto(quantisation) if on_cpu and config.dtype == "auto" else config.dtype
+    dtype = (
+        cpu_auto(quantisation) if on_cpu and config.dtype == "auto" else config.dtype
+    )
     could = _needs(quantisation)
     for other in _TRIED if on_cpu else ():
-        if other != dtype and rehearse(info.path, config.model_copy(update={"dtype": other})).reason is None:
+        if (
+            other != dtype
+            and rehearse(info.path, config.model_copy(update={"dtype": other})).reason
+            is None
+        ):
             could = _SET_DTYPE.format(other)
     why = textwrap.shorten(found.reason, _MOST, placeholder=" ...")
     if _NO_KERNEL.search(found.reason):  # no names of kernels
         why = "vLLM has no kernel for this scheme and dtype here"
     place = f"checkpoint {info.path}: {quantisation.label} in {dtype}"
-    raise InputError(f"{place}: {why}; {could}") from EngineError(found.reason)  # whole with --debug
+    # whole with --debug
+    raise InputError(f"{place}: {why}; {could}") from EngineError(found.reason)
 
 
 def _needs(quantisation: Quantisation) -> str:
     served_by, lacking = _SERVED_BY.get(quantisation.scheme, ("a GPU", set()))
-    return "it needs a GPU" if lacking & {*processor.instruction_sets()} else f"it needs {served_by}"
+    return (
+        "it needs a GPU"
+        if lacking & {*processor.instruction_sets()}
+        else f"it needs {served_by}"
+    )
 
 
 def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
@@ -159,14 +211,24 @@ def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:
 
 
 def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with one decoder layer; the same one if it does not state their number."""
+    """A configuration with one decoder layer; the same one if it does not state
+    their number."""
     if _LAYERS not in config:
         return dict(config)
-    return {**config, _LAYERS: 1, **{name: config[name][:1] for name in _LISTED if isinstance(config.get(name), list)}}
+    return {
+        **config,
+        _LAYERS: 1,
+        **{
+            name: config[name][:1]
+            for name in _LISTED
+            if isinstance(config.get(name), list)
+        },
+    }
 
 
 def first_layer(checkpoint: Path, directory: Path) -> Path:
-    """Fill the empty `directory` with the checkpoint of one layer: everything but the layers after the first."""
+    """Fill the empty `directory` with the checkpoint of one layer: everything but
+    the layers after the first."""
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -178,7 +240,11 @@ def first_layer(checkpoint: Path, directory: Path) -> Path:
     weights: dict[str, Any] = {}
     for file in sorted({each.file for each in kept}):
         with safe_open(file, framework="pt") as opened:
-            weights |= {each.name: opened.get_tensor(each.name) for each in kept if each.file == file}
+            weights |= {
+                each.name: opened.get_tensor(each.name)
+                for each in kept
+                if each.file == file
+            }
     overlay(checkpoint, directory, shortened(config))
     for file in (*directory.glob("*.safetensors"), directory / INDEX):
         file.unlink(missing_ok=True)
@@ -187,7 +253,8 @@ def first_layer(checkpoint: Path, directory: Path) -> Path:
 
 
 def _read_by_vllm(checkpoint: Path) -> Rehearsal:
-    """Whether vLLM knows the layout and takes the configuration, and this GPU is not too old for it."""
+    """Whether vLLM knows the layout and takes the configuration, and this GPU is not
+    too old for it."""
     from vllm.model_executor.layers.quantization import get_quantization_config
     from vllm.platforms import current_platform
 
@@ -196,27 +263,52 @@ def _read_by_vllm(checkpoint: Path) -> Rehearsal:
         from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 
         if scheme not in ONLINE_QUANT_SHORTHAND_NAMES:
-            return Rehearsal(reason=f"this vLLM does not quantise to {scheme} while it loads")
+            return Rehearsal(
+                reason=f"this vLLM does not quantise to {scheme} while it loads"
+            )
         kind = get_quantization_config(ONLINE)
     else:
         config = dict(served_config(config))
         said = dict(config.get("quantization_config") or config["compression_config"])
-        kind = get_quantization_config(str(said.get("quant_method", "compressed-tensors")).lower())
+        kind = get_quantization_config(
+            str(said.get("quant_method", "compressed-tensors")).lower()
+        )
         kind.from_config(said)
     if not current_platform.has_device_capability(kind.get_min_capability()):
         capability = kind.get_min_capability() / 10
-        return Rehearsal(reason=f"vLLM serves it on GPUs of compute capability {capability:.1f} or more")
+        return Rehearsal(
+            reason=(
+                f"vLLM serves it on GPUs of compute capability {capability:.1f} or more"
+            )
+        )
     return Rehearsal()
 
 
 def _answer(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     if not serves_cpus():
         return _read_by_vllm(checkpoint)
-    settings = {"max_model_len": _POSITIONS, "max_num_seqs": 1, "compile": False, "scoring": "prompt_logprobs"}
+    settings = {
+        "max_model_len": _POSITIONS,
+        "max_num_seqs": 1,
+        "compile": False,
+        "scoring": "prompt_logprobs",
+    }
     with tempfile.TemporaryDirectory(prefix="resurface-rehearsal-") as folder:
         engine: Any = build_engine(config.model_copy(update=settings))
         engine.load(first_layer(checkpoint, Path(folder)))
-        list(engine.run(FixedSource([Generate(request_id="rehearsal", prompt_ids=(0, 1, 2, 3), max_tokens=2)])))
+        list(
+            engine.run(
+                FixedSource(
+                    [
+                        Generate(
+                            request_id="rehearsal",
+                            prompt_ids=(0, 1, 2, 3),
+                            max_tokens=2,
+                        )
+                    ]
+                )
+            )
+        )
         return Rehearsal(dtype=engine.dtype, kernels=engine.quantised_kernels())
 
 
@@ -225,7 +317,8 @@ def main() -> None:
     try:
         found = _answer(Path(checkpoint), EngineConfig.model_validate_json(config))
     except (EngineError, InputError) as error:
-        # The reason needs no path: the directory of the one layer is deleted, and the caller names the checkpoint.
+        # The reason needs no path: the directory of the one layer is deleted, and the
+        # caller names the checkpoint.
         found = Rehearsal(reason=re.sub(r"^/\S+: ", "", one_line(error, _REASON)))
     except BaseException as error:  # vLLM can raise anything, even DeprecationWarning
         found = Rehearsal(reason=f"{type(error).__name__}: {one_line(error, _REASON)}")

@@ -1,4 +1,5 @@
-"""Error rates of the gate: a bound is broken where a simulation's 99 % interval is beyond."""
+"""Error rates of the gate: a bound is broken where a simulation's 99 % interval is
+beyond."""
 
 from dataclasses import replace
 
@@ -6,7 +7,17 @@ import numpy as np
 import pytest
 
 from benchmarks.gate import errors, sequential
-from benchmarks.gate.errors import JUDGED, KINDS, Cell, World, draw, harmless, planted, rate, worst
+from benchmarks.gate.errors import (
+    JUDGED,
+    KINDS,
+    Cell,
+    World,
+    draw,
+    harmless,
+    planted,
+    rate,
+    worst,
+)
 from evaluator.deciding.criteria import CRITERIA
 from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
 
@@ -14,13 +25,18 @@ _CORNERS = (
     World(items=200, accuracy=0.95),  # a pass needs every item
     World(items=1000, accuracy=0.99),
     World(items=1000, cluster=5, correlation=1.0),  # contexts are lost as a whole
-    World(items=1000, cluster=5, correlation=1.0, sizes="skewed"),  # what is lost may lie in contexts not yet seen
+    # what is lost may lie in contexts not yet seen
+    World(items=1000, cluster=5, correlation=1.0, sizes="skewed"),
 )
 
 
 def above(found, bound, what):
     """What breaks the bound, in words; empty where nothing does."""
-    return [f"{found} of runs, at most {100 * bound:g} % may: {what}"] if found.ends[0] > bound else []
+    return (
+        [f"{found} of runs, at most {100 * bound:g} % may: {what}"]
+        if found.ends[0] > bound
+        else []
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +45,9 @@ def test_a_loss_at_the_tolerance_seldom_passes(kind):
     for number, world in enumerate(_CORNERS):
         here = replace(world, languages=3 if kind == "language" else 1)
         plan = planted(kind, here, JUDGED[kind].tolerance)
-        found = rate(Cell(world=here, plan=plan, what=kind, kind=kind), 300, (1, number))
+        found = rate(
+            Cell(world=here, plan=plan, what=kind, kind=kind), 300, (1, number)
+        )
         assert not above(found, PASS_LEVEL, here)
         passed += found.count
     assert passed > 0  # the planted loss is at the tolerance, and not far beyond it
@@ -38,7 +56,11 @@ def test_a_loss_at_the_tolerance_seldom_passes(kind):
 def test_without_a_loss_a_block_is_rare():
     for number, world in enumerate(_CORNERS):
         here = replace(world, languages=3)
-        cell = Cell(world=here, plan=harmless(here, 0.05, 0.02), what="as many flips as tolerated")
+        cell = Cell(
+            world=here,
+            plan=harmless(here, 0.05, 0.02),
+            what="as many flips as tolerated",
+        )
         assert not above(rate(cell, 150, (2, number)), BLOCK_LEVEL, here)
 
 
@@ -53,19 +75,29 @@ def test_a_large_run_decides():
 def test_looks_at_growing_data_err_no_more_often():
     for number, case in enumerate([*sequential.wrong()][::4]):
         bound = PASS_LEVEL if case.verdict == "PASS" else BLOCK_LEVEL
-        assert not above(sequential.rate(replace(case, world=replace(case.world, items=1000)), 40, number), bound, case)
+        assert not above(
+            sequential.rate(
+                replace(case, world=replace(case.world, items=1000)), 40, number
+            ),
+            bound,
+            case,
+        )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_cell_of_the_grid_passes_a_loss_too_often(kind):
-    for cell, found in worst(errors.at_tolerance((kind,)), rate, runs=200, again=4000, seed=7, kept=5):
+    for cell, found in worst(
+        errors.at_tolerance((kind,)), rate, runs=200, again=4000, seed=7, kept=5
+    ):
         assert not above(found, PASS_LEVEL, cell)
 
 
 @pytest.mark.long
 def test_no_cell_of_the_grid_is_blocked_without_a_loss():
-    for cell, found in worst(errors.without_loss(), rate, runs=200, again=4000, seed=8, kept=5):
+    for cell, found in worst(
+        errors.without_loss(), rate, runs=200, again=4000, seed=8, kept=5
+    ):
         assert not above(found, BLOCK_LEVEL, cell)
 
 
@@ -91,17 +123,23 @@ def measured(name, paired):
 
 
 @pytest.mark.parametrize("flips", [0.0, 0.01])
-@pytest.mark.parametrize(("accuracy", "loss"), [(0.05, 0.02), (0.8, 0.02), (0.99, 0.05)])
+@pytest.mark.parametrize(
+    ("accuracy", "loss"), [(0.05, 0.02), (0.8, 0.02), (0.99, 0.05)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_true_loss_is_the_one_that_was_planted(kind, accuracy, loss, flips):
     world = World(items=200_000, languages=4, accuracy=accuracy)
     plan = planted(kind, world, loss, flips)
     assert plan is not None
     paired = draw(world, plan, np.random.default_rng(1))
-    name = {"open": "open_drop", "choice": "choice_drop", "language": "open_drop"}.get(kind, kind)
+    name = {"open": "open_drop", "choice": "choice_drop", "language": "open_drop"}.get(
+        kind, kind
+    )
     known = accuracy if kind in ("mc_only", "lost") else 1.0
     where = paired.of("l00") if kind == "language" else paired
-    error = (loss / known / len(where.contexts)) ** 0.5 + (2 * flips / len(where.contexts)) ** 0.5
+    error = (loss / known / len(where.contexts)) ** 0.5 + (
+        2 * flips / len(where.contexts)
+    ) ** 0.5
     assert measured(name, where) == pytest.approx(loss, abs=4 * error)
     if kind == "language":
         assert measured(name, paired.of("l01")) == pytest.approx(0.0, abs=4 * error)

@@ -1,4 +1,5 @@
-"""The pruning benchmark: its recipe does the same work as ours, on random checkpoints of real shapes."""
+"""The pruning benchmark: its recipe does the same work as ours, on random
+checkpoints of real shapes."""
 
 import dataclasses
 import json
@@ -11,7 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.pruning import recipe, synthetic
-from benchmarks.pruning.synthetic import SHAPES, Shape, tensors_of, write_checkpoint, write_passages
+from benchmarks.pruning.synthetic import (
+    SHAPES,
+    Shape,
+    tensors_of,
+    write_checkpoint,
+    write_passages,
+)
 from evaluator.checkpoints.info import inspect_checkpoint
 from pruning.run import prune
 from tests.support import pruning as tiny
@@ -51,6 +58,8 @@ def test_a_random_checkpoint_is_a_whole_one(tmp_path, monkeypatch, tied):
     parameters = sum(math.prod(dimensions) for dimensions in tensors_of(shape).values())
     assert sum(tensor.numel() for tensor in tensors.values()) == parameters
     assert ("lm_head.weight" in tensors) != tied
-    assert json.loads((model / "config.json").read_text())["tie_word_embeddings"] is tied
+    assert (
+        json.loads((model / "config.json").read_text())["tie_word_embeddings"] is tied
+    )
     assert torch.isfinite(tensors["model.embed_tokens.weight"].float()).all()
     assert inspect_checkpoint(model).path == model

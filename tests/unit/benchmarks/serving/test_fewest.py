@@ -7,7 +7,13 @@ from msgspec import structs
 from benchmarks.serving.workload import PROBES, Fewest, answers_of, fewest
 from evaluator.probes.config import EvalConfig
 from tests.support.fake import FakeEngine
-from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plan, letter_questions
+from tests.support.letters import (
+    letter_evaluation,
+    letter_items,
+    letter_model,
+    letter_plan,
+    letter_questions,
+)
 
 
 def test_a_generated_token_reads_the_cache_of_all_before_it_and_a_scored_answer_once():
@@ -45,20 +51,32 @@ def test_the_count_is_that_of_all_prefixes_in_a_set(pairs):
 
 def a_pass(items):
     config = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=PROBES)
-    plans = [letter_plan(question, config) for question in letter_questions(letter_items(items), config)]
+    plans = [
+        letter_plan(question, config)
+        for question in letter_questions(letter_items(items), config)
+    ]
     stream = letter_evaluation(plans, config).run(FakeEngine(letter_model().answer))
     records = [record for _, found in stream for record in found]
-    return {(plan.question.item.language, plan.question.item.item_id): plan for plan in plans}, records
+    return {
+        (plan.question.item.language, plan.question.item.item_id): plan
+        for plan in plans
+    }, records
 
 
 def test_every_record_of_a_pass_is_counted_and_one_without_an_answer_needs_nothing():
     plans, records = a_pass(6)
     pairs = list(answers_of(records, plans))
     assert len(pairs) == len(records) == 6 * (1 + 5 + 10 + 4 + 1)
-    assert {tuple(prompt) for prompt, _, _ in pairs} == {plan.prompts["open"].token_ids for plan in plans.values()}
+    assert {tuple(prompt) for prompt, _, _ in pairs} == {
+        plan.prompts["open"].token_ids for plan in plans.values()
+    }
     assert fewest(pairs) == by_brute_force(pairs)
     # Beams and samples that differ from the greedy answer take forwards of their own.
-    alone = [pair for record, pair in zip(records, pairs, strict=True) if record.probe == "greedy"]
+    alone = [
+        pair
+        for record, pair in zip(records, pairs, strict=True)
+        if record.probe == "greedy"
+    ]
     assert fewest(alone).forwards < fewest(pairs).forwards
     plans, records = a_pass(2)
     option = next(record for record in records if record.probe == "choice")

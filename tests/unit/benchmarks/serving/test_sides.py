@@ -1,4 +1,5 @@
-"""What the sides of a pass are made with, which of them run, and what is written of their rounds."""
+"""What the sides of a pass are made with, which of them run, and what is written of
+their rounds."""
 
 import argparse
 import json
@@ -36,18 +37,28 @@ def test_caches_have_one_size(monkeypatch, cpu):
         assert arguments["kv_cache_memory_bytes"] == 4 * 2**30
         assert (arguments["max_num_seqs"], arguments["seed"]) == (16, 3)
         graphs = arguments.get("compilation_config", {}).get("cudagraph_mode")
-        assert graphs == ("FULL_AND_PIECEWISE" if side == "theirs" and not cpu else None)
+        assert graphs == (
+            "FULL_AND_PIECEWISE" if side == "theirs" and not cpu else None
+        )
         assert arguments.get("enforce_eager", False) is cpu
 
 
 def test_sides_begin_with_ours():
-    assert chosen(options("theirs,eager,theirs,full", max_num_seqs=9)) == ["full", "eager", "theirs"]
+    assert chosen(options("theirs,eager,theirs,full", max_num_seqs=9)) == [
+        "full",
+        "eager",
+        "theirs",
+    ]
     assert chosen(options("theirs-compiled")) == ["theirs-compiled"]
 
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [("fill", "did you mean 'full'"), ("ours,", "''"), ("ours,full", "cuda_graphs: side full of --sides sets")],
+    [
+        ("fill", "did you mean 'full'"),
+        ("ours,", "''"),
+        ("ours,full", "cuda_graphs: side full of --sides sets"),
+    ],
 )
 def test_wrong_sides_are_refused(names, said):
     with pytest.raises(InputError, match=said):
@@ -55,7 +66,9 @@ def test_wrong_sides_are_refused(names, said):
 
 
 def test_rounds_are_written_without_answers(tmp_path):
-    rounds = [{"seconds": 2.0, "greedy": {"a": [1]}, "scores": {}, "stats": {"steps": 7}}]
+    rounds = [
+        {"seconds": 2.0, "greedy": {"a": [1]}, "scores": {}, "stats": {"steps": 7}}
+    ]
     write_rounds(tmp_path, {"items": 9}, "full", rounds, "why")
     written = json.loads((tmp_path / "pass-full.json").read_text())
     kept = [{"seconds": 2.0, "stats": {"steps": 7}}]

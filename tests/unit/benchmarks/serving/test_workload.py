@@ -1,4 +1,5 @@
-"""What both sides work on: items named once, only those that can be asked; and the ids that lm-eval makes of them."""
+"""What both sides work on: items named once, only those that can be asked; and the
+ids that lm-eval makes of them."""
 
 import json
 from pathlib import Path
@@ -20,7 +21,9 @@ def model(tmp_path_factory):
 
 
 def document(model, task, items):
-    options = workload.parser(None, task=task, items=items, rounds=1).parse_args(["--model", str(model)])
+    options = workload.parser(None, task=task, items=items, rounds=1).parse_args(
+        ["--model", str(model)]
+    )
     with workload.written(options) as path:
         return json.loads(path.read_text())
 
@@ -29,26 +32,51 @@ def squad(folder, language, answers):
     """A SQuAD file whose item ids are the same in every language, as XQuAD's are."""
     context = " ".join(answers)
     places = [{"text": text, "answer_start": context.index(text)} for text in answers]
-    questions = [{"id": f"q{n}", "question": f"Which is {n}?", "answers": [each]} for n, each in enumerate(places)]
+    questions = [
+        {"id": f"q{n}", "question": f"Which is {n}?", "answers": [each]}
+        for n, each in enumerate(places)
+    ]
     article = {"title": "t", "paragraphs": [{"context": context, "qas": questions}]}
-    (folder / f"xquad.{language}.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+    (folder / f"xquad.{language}.json").write_text(
+        json.dumps({"version": "1.1", "data": [article]})
+    )
 
 
-def test_items_of_several_languages_stay_apart_and_one_that_cannot_be_asked_is_left_out(model, tmp_path):
+def test_items_of_several_languages_stay_apart_and_one_that_cannot_be_asked_is_left_out(
+    model, tmp_path
+):
     for language in ("de", "en"):
-        squad(tmp_path, language, [f"{language} one", f"{language} two", f"{language} three", f"{language} four"])
+        squad(
+            tmp_path,
+            language,
+            [
+                f"{language} one",
+                f"{language} two",
+                f"{language} three",
+                f"{language} four",
+            ],
+        )
     items = document(model, f"xquad:{tmp_path}", 8)["items"]
     assert len({item["id"] for item in items}) == len(items) == 8
     assert all(len(item["options"]) == 4 for item in items)
     rows = [
-        {"id": str(number), "language": "english", "context": "c", "question": "q?", "answers": [answer]}
-        for number, answer in enumerate(["one", "two", "three", "?"])  # no answer that grading could find
+        {
+            "id": str(number),
+            "language": "english",
+            "context": "c",
+            "question": "q?",
+            "answers": [answer],
+        }
+        # no answer that grading could find
+        for number, answer in enumerate(["one", "two", "three", "?"])
     ]
     file = tmp_path / "task.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     ids = [item["id"] for item in document(model, f"jsonl:{file}", 4)["items"]]
     assert sorted(ids) == ["english/0", "english/1", "english/2"]
-    options = workload.parser(None, task=f"jsonl:{file}", items=4, rounds=1).parse_args(["--model", str(model)])
+    options = workload.parser(None, task=f"jsonl:{file}", items=4, rounds=1).parse_args(
+        ["--model", str(model)]
+    )
     with workload.written(options) as path:
         assert workload.facts(options, path)["left_out"] == 1
 
@@ -56,7 +84,10 @@ def test_items_of_several_languages_stay_apart_and_one_that_cannot_be_asked_is_l
 def test_an_option_stands_after_as_much_of_the_prompt_as_its_tokens_leave():
     item = {"prompt": [1, 2, 3], "options": [[4], [5, 6]]}
     assert scored_pairs(item) == [([1, 2, 3], [4]), ([1, 2, 3], [5, 6])]
-    assert scored_pairs({**item, "starts": [3, 2]}) == [([1, 2, 3], [4]), ([1, 2], [5, 6])]
+    assert scored_pairs({**item, "starts": [3, 2]}) == [
+        ([1, 2, 3], [4]),
+        ([1, 2], [5, 6]),
+    ]
 
 
 def test_a_model_has_a_relative_path_or_a_known_shape(model, monkeypatch):
@@ -70,34 +101,52 @@ def test_a_model_has_a_relative_path_or_a_known_shape(model, monkeypatch):
     ("arguments", "said"),
     [
         (["--bogus"], "unrecognized arguments: --bogus"),
-        (["--rounds", "many"], "argument --rounds: 'many' is not a count of at least 1"),
+        (
+            ["--rounds", "many"],
+            "argument --rounds: 'many' is not a count of at least 1",
+        ),
         (["--llm-args", "{"], "argument --llm-args: '{' is not JSON"),
-        (["--engine-args", "[]"], "argument --engine-args: '\\[\\]' is not a JSON object"),
+        (
+            ["--engine-args", "[]"],
+            "argument --engine-args: '\\[\\]' is not a JSON object",
+        ),
         (["--task", "random:"], "--task random:: must be lengths in tokens"),
         (["--task", "random:0"], "--task random:0: must be lengths in tokens"),
     ],
 )
 def test_a_bad_option_is_one_line(arguments, said, capsys):
     parser = workload.parser("About.", task="gazetteer", items=3, rounds=2)
-    with pytest.raises(InputError, match=said) as caught, workload.written(parser.parse_args(arguments)):
+    with (
+        pytest.raises(InputError, match=said) as caught,
+        workload.written(parser.parse_args(arguments)),
+    ):
         pass
     assert "\n" not in str(caught.value)
     assert capsys.readouterr() == ("", "")  # no usage
 
 
-@pytest.mark.parametrize(("task", "distinct"), [("gazetteer", 20), ("random:300,600", 250)])
+@pytest.mark.parametrize(
+    ("task", "distinct"), [("gazetteer", 20), ("random:300,600", 250)]
+)
 def test_prompts_of_random_models_vary(task, distinct):
-    """Those of every serving benchmark and of `host`; the task's prompts have about 40 tokens."""
+    """Those of every serving benchmark and of `host`; the task's prompts have about
+    40 tokens."""
     items = document("random:tiny", task, 9)["items"]
     assert min(len(set(item["prompt"])) for item in items) > distinct
     assert len({tuple(item["prompt"]) for item in items}) == 9
-    assert all(len({tuple(option) for option in item["options"]}) == 4 for item in items)
+    assert all(
+        len({tuple(option) for option in item["options"]}) == 4 for item in items
+    )
 
 
 def test_passages_of_random_models_vary(tmp_path):
     model = workload.model_directory("random:tiny")
     tokenizer = load_tokenizer(model)
-    passages = write_passages(tmp_path / "passages.txt", model, 9, 256).read_text(encoding="utf-8").splitlines()
+    passages = (
+        write_passages(tmp_path / "passages.txt", model, 9, 256)
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     ids = [tokenizer(passage)["input_ids"] for passage in passages]
     assert min(map(len, ids)) >= 256
     assert min(len(set(each[:256])) for each in ids) > 200
@@ -109,14 +158,24 @@ def tokenizer(tmp_path_factory):
 
 
 def encode_as_lm_eval(tokenizer, context, option):
-    """`TemplateLM._encode_pair` of lm-eval 0.4.13, for a context without white space at its end."""
+    """`TemplateLM._encode_pair` of lm-eval 0.4.13, for a context without white space
+    at its end."""
     own = tokenizer(context)["input_ids"]
     return own, tokenizer(context + option)["input_ids"][len(own) :]
 
 
 def test_a_task_s_items_are_what_lm_eval_makes_of_their_texts(tokenizer):
-    text, options = "Lake Onti: 48 km. Answer in a few words:", [" Онти", " 48 kilometres", " بحيرة"]
-    item = {"text": text, "prompt": [5], "option_texts": options, "options": [[5]], "deep": True}
+    text, options = (
+        "Lake Onti: 48 km. Answer in a few words:",
+        [" Онти", " 48 kilometres", " بحيرة"],
+    )
+    item = {
+        "text": text,
+        "prompt": [5],
+        "option_texts": options,
+        "options": [[5]],
+        "deep": True,
+    }
     lm_eval.respell({"task": "gazetteer", "items": [item]}, tokenizer)
     assert (item["text"], item["option_texts"]) == (text, options)
     for option, ids in zip(options, item["options"], strict=True):
@@ -126,31 +185,68 @@ def test_a_task_s_items_are_what_lm_eval_makes_of_their_texts(tokenizer):
 
 def test_random_items_become_words_of_about_their_length(tokenizer):
     lengths = [(300, [2, 6]), (40, [1, 3])]
-    items = [{"prompt": [5] * prompt, "options": [[5] * n for n in options]} for prompt, options in lengths]
+    items = [
+        {"prompt": [5] * prompt, "options": [[5] * n for n in options]}
+        for prompt, options in lengths
+    ]
     document = {"task": "random:300,40", "items": items}
     lm_eval.respell(document, tokenizer)
-    again = {"task": "random:300,40", "items": [{"prompt": [5] * 300, "options": [[5] * 2, [5] * 6]}]}
+    again = {
+        "task": "random:300,40",
+        "items": [{"prompt": [5] * 300, "options": [[5] * 2, [5] * 6]}],
+    }
     lm_eval.respell(again, tokenizer)
     assert again["items"] == document["items"][:1]
     for item, (prompt, options) in zip(document["items"], lengths, strict=True):
         assert 0.9 * prompt <= len(item["prompt"]) <= 1.1 * prompt
         assert len(item["options"]) == len(options)
         for text, ids in zip(item["option_texts"], item["options"], strict=True):
-            assert encode_as_lm_eval(tokenizer, item["text"], text) == (item["prompt"], ids)
+            assert encode_as_lm_eval(tokenizer, item["text"], text) == (
+                item["prompt"],
+                ids,
+            )
 
 
 def test_tasks_are_files_that_lm_eval_reads(tmp_path):
-    items = [{"text": text, "option_texts": [" b", " c"], "deep": deep} for text, deep in (("a:", True), ("d:", False))]
+    items = [
+        {"text": text, "option_texts": [" b", " c"], "deep": deep}
+        for text, deep in (("a:", True), ("d:", False))
+    ]
     lm_eval.write_tasks({"items": items}, tmp_path, generate=True)
-    tasks = {path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.glob("*.yaml")}
-    files = {name: task["dataset_kwargs"]["data_files"]["test"] for name, task in tasks.items()}
-    assert files == {name: str(tmp_path / f"{name}.jsonl") for name in ("candidates", "greedy", "samples")}
-    rows = {name: [json.loads(line) for line in Path(file).read_text().splitlines()] for name, file in files.items()}
-    whole = [{"text": text, "options": [" b", " c"], "gold": 0} for text in ("a:", "d:")]
+    tasks = {
+        path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.glob("*.yaml")
+    }
+    files = {
+        name: task["dataset_kwargs"]["data_files"]["test"]
+        for name, task in tasks.items()
+    }
+    assert files == {
+        name: str(tmp_path / f"{name}.jsonl")
+        for name in ("candidates", "greedy", "samples")
+    }
+    rows = {
+        name: [json.loads(line) for line in Path(file).read_text().splitlines()]
+        for name, file in files.items()
+    }
+    whole = [
+        {"text": text, "options": [" b", " c"], "gold": 0} for text in ("a:", "d:")
+    ]
     assert rows == {"candidates": whole, "greedy": whole, "samples": whole[:1]}
-    assert (tasks["candidates"]["output_type"], tasks["candidates"]["target_delimiter"]) == ("multiple_choice", "")
-    assert tasks["greedy"]["generation_kwargs"] == {"until": [], "max_gen_toks": 32, "do_sample": False}
-    assert (tasks["samples"]["repeats"], tasks["samples"]["generation_kwargs"]["top_p"]) == (10, 0.9)
+    assert (
+        tasks["candidates"]["output_type"],
+        tasks["candidates"]["target_delimiter"],
+    ) == ("multiple_choice", "")
+    assert tasks["greedy"]["generation_kwargs"] == {
+        "until": [],
+        "max_gen_toks": 32,
+        "do_sample": False,
+    }
+    assert (
+        tasks["samples"]["repeats"],
+        tasks["samples"]["generation_kwargs"]["top_p"],
+    ) == (10, 0.9)
     (tmp_path / "scored").mkdir()
     lm_eval.write_tasks({"items": items}, tmp_path / "scored", generate=False)
-    assert [path.name for path in (tmp_path / "scored").glob("*.yaml")] == ["candidates.yaml"]
+    assert [path.name for path in (tmp_path / "scored").glob("*.yaml")] == [
+        "candidates.yaml"
+    ]

@@ -21,36 +21,58 @@ from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
 CHATML = (
-    "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+    "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content"
+    " }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{%"
+    " if enable_thinking is defined and enable_thinking is false"
+    " %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
-CORPUS = ["Context: the Nile is long.\n\nQuestion: how long?\n\nAnswer in a few words: 6650 km", "Answer: Nile", "a: b"]
+CORPUS = [
+    (
+        "Context: the Nile is long.\n\nQuestion: how long?\n\nAnswer in a few words:"
+        " 6650 km"
+    ),
+    "Answer: Nile",
+    "a: b",
+]
 
 
-def byte_tokenizer(*, special=("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"), template=None, merges=()):
+def byte_tokenizer(
+    *,
+    special=("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"),
+    template=None,
+    merges=(),
+):
     """Byte-level BPE, one id a byte but for `merges`, which know no word boundaries."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {char: number for number, char in enumerate(alphabet)}
     for one, other in merges:
         vocabulary[one + other] = len(vocabulary)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    )
     tokenizer.decoder = token_decoders.ByteLevel()
     tokenizer.add_special_tokens(list(special))
     if template is not None:
         ids = [(token, tokenizer.token_to_id(token)) for token in ("<bos>", "<eos>")]
-        tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=ids)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>")
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=ids
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>"
+    )
 
 
 @pytest.fixture(scope="module")
 def merging():
-    """A tokenizer trained without any pre-tokenisation: it merges across words, lines and the answer boundary."""
+    """A tokenizer trained without any pre-tokenisation: it merges across words,
+    lines and the answer boundary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.decoder = token_decoders.Fuse()
     alphabet = [*map(chr, range(32, 127)), "\n", *"äกน\u0301\u0627\u0654"]
-    trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, show_progress=False, initial_alphabet=alphabet
+    )
     tokenizer.train_from_iterator(CORPUS * 3, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
@@ -70,14 +92,23 @@ DAYS = (date(2026, 1, 31), date(2026, 2, 1))
 
 
 def prompter(tokenizer, *, chat=False, cap=512, one_shot_cap=1024, date=None):
-    return Prompter(tokenizer, chat=chat, prompt_tokens=cap, one_shot_prompt_tokens=one_shot_cap, date=date)
+    return Prompter(
+        tokenizer,
+        chat=chat,
+        prompt_tokens=cap,
+        one_shot_prompt_tokens=one_shot_cap,
+        date=date,
+    )
 
 
 ITEM = make_item(0, answers=["Nile"], context="C" * 600, question="Which?")
 EXEMPLAR = make_item(1, answers=["...", "Po"], context="E" * 400, question="Where?")
 ASKED = "Question: Which?\n\nAnswer in a few words:"
 LISTED = "Question: Which?\n\nCandidates: a; b; c\n\nAnswer in a few words:"
-EXAMPLE, THEN = "Question: Where?\nAnswer in a few words: Po\n\n", "Question: Which?\nAnswer in a few words:"
+EXAMPLE, THEN = (
+    "Question: Where?\nAnswer in a few words: Po\n\n",
+    "Question: Which?\nAnswer in a few words:",
+)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +120,16 @@ EXAMPLE, THEN = "Question: Where?\nAnswer in a few words: Po\n\n", "Question: Wh
             (form, {"candidates": [*"abc"]}, f"Context: {'C' * 600}\n\n{LISTED}")
             for form in ("shown", "distractors_only", "unrelated")
         ),
-        ("one_shot", {"exemplar": EXEMPLAR}, f"Context: {'E' * 300}\n{EXAMPLE}Context: {'C' * 500}\n{THEN}"),
-        ("one_shot", {"exemplar": EXEMPLAR, "context_chars": 2}, f"Context: {'E' * 300}\n{EXAMPLE}Context: CC\n{THEN}"),
+        (
+            "one_shot",
+            {"exemplar": EXEMPLAR},
+            f"Context: {'E' * 300}\n{EXAMPLE}Context: {'C' * 500}\n{THEN}",
+        ),
+        (
+            "one_shot",
+            {"exemplar": EXEMPLAR, "context_chars": 2},
+            f"Context: {'E' * 300}\n{EXAMPLE}Context: CC\n{THEN}",
+        ),
     ],
 )
 def test_formats_to_the_letter(form, arguments, expected):
@@ -110,10 +149,16 @@ def test_formats_to_the_letter(form, arguments, expected):
         ("shown", {"candidates": [*"abc"]}, LISTED),
         ("one_shot", {"exemplar": replace(EXEMPLAR, context="")}, EXAMPLE + THEN),
         # a data set in which some questions have a context
-        ("one_shot", {"exemplar": replace(EXEMPLAR, context="E")}, f"Context: E\n{EXAMPLE}{THEN}"),
+        (
+            "one_shot",
+            {"exemplar": replace(EXEMPLAR, context="E")},
+            f"Context: E\n{EXAMPLE}{THEN}",
+        ),
     ],
 )
-def test_an_item_without_a_context_is_asked_without_one(context, form, arguments, expected):
+def test_an_item_without_a_context_is_asked_without_one(
+    context, form, arguments, expected
+):
     item = replace(ITEM, context=context)
     prompt = prompter(byte_tokenizer(), cap=1000).build(item, form, **arguments)
     assert (prompt.text, prompt.truncated) == (expected, False)
@@ -133,8 +178,13 @@ def test_one_shot_has_a_cap_of_its_own_and_needs_an_exemplar():
 def test_a_prompt_that_does_not_fit_without_its_context_names_the_item():
     for number, context, tokens in ((3, "c", 345), (4, "", 334)):
         long = make_item(number, question="Q" * 300, context=context)
-        message = f"item 'i{number}': the 'open' prompt takes {tokens} tokens without its context, and the cap is 64"
-        assert message in refused(prompter(byte_tokenizer(), cap=64).build, long, "open")
+        message = (
+            f"item 'i{number}': the 'open' prompt takes {tokens} tokens without its"
+            " context, and the cap is 64"
+        )
+        assert message in refused(
+            prompter(byte_tokenizer(), cap=64).build, long, "open"
+        )
 
 
 def test_exemplars_are_neither_evaluated_nor_excluded():
@@ -148,7 +198,12 @@ def test_the_tokenizer_adds_its_bos_but_never_closes_the_prompt():
     text = "Context: x\n\nQuestion: q\n\nAnswer in a few words:"
     item = make_item(0, context="x", question="q")
     bare = tuple(byte_tokenizer()(text).input_ids)
-    for template, start in (("<bos> $A", True), ("<bos> $A <eos>", True), ("$A <eos>", False), (None, False)):
+    for template, start in (
+        ("<bos> $A", True),
+        ("<bos> $A <eos>", True),
+        ("$A <eos>", False),
+        (None, False),
+    ):
         tokenizer = byte_tokenizer(template=template)
         built = prompter(tokenizer, cap=100)
         prompt = built.build(item, "open")
@@ -157,7 +212,9 @@ def test_the_tokenizer_adds_its_bos_but_never_closes_the_prompt():
         scored = built.continuations(prompt, ["Nile"])[0]
         assert scored.prompt_ids == prompt.token_ids
         assert scored.continuation_ids == tuple(byte_tokenizer()(" Nile").input_ids)
-        cut = prompter(tokenizer, cap=len(bare) + 1 - (not start)).build(make_item(0, question="q"), "open")
+        cut = prompter(tokenizer, cap=len(bare) + 1 - (not start)).build(
+            make_item(0, question="q"), "open"
+        )
         assert cut.text == text.replace(": x", ": T")
 
 
@@ -167,43 +224,55 @@ def test_chat_prompts_are_user_turns_without_thinking_and_without_a_second_bos()
     built = prompter(tokenizer, chat=True, cap=140)
     item = make_item(0, context="x", question="q")
     prompt = built.build(item, "open")
-    assert prompt.text == (
-        "<bos><|im_start|>user\nContext: x\n\nQuestion: q\n\nAnswer in a few words:<|im_end|>\n"
-        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    assert (
+        prompt.text
+        == "<bos><|im_start|>user\nContext: x\n\nQuestion: q\n\nAnswer in a few"
+        " words:<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )
     assert prompt.token_ids.count(tokenizer.bos_token_id) == 1
     scored = built.continuations(prompt, ["Nile"])[0]
     assert scored.prompt_ids == prompt.token_ids
-    assert scored.continuation_ids == tuple(byte_tokenizer()("Nile").input_ids)  # no space before it
+    # no space before it
+    assert scored.continuation_ids == tuple(byte_tokenizer()("Nile").input_ids)
     cut = built.build(ITEM, "open")
     assert cut.truncated
     assert len(cut.token_ids) == 140
-    assert cut.text.endswith("words:<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert cut.text.endswith(
+        "words:<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
     assert cut.text.startswith("<bos><|im_start|>user\nContext: CC")
 
 
 def test_chat_templates_with_system_turns_and_dates_are_the_same_every_day():
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = (
-        "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
-        "Today: {{ date_string }}\n[INST] {{ messages[0].content | trim }} [/INST]"
+        "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b"
+        " %Y') %}{% endif %}Today: {{ date_string }}\n[INST] {{ messages[0].content |"
+        " trim }} [/INST]"
     )
     prompt = prompter(tokenizer, chat=True).build(make_item(0, context="x"), "open")
     assert prompt.text.startswith("Today: 26 Jul 2024\n[INST] Context: x\n")
     assert prompt.text.endswith("few words: [/INST]")
 
 
-@pytest.mark.parametrize("template", ["{{ strftime_now('%d %b %Y') }}", "{{ date_string }}"])
+@pytest.mark.parametrize(
+    "template", ["{{ strftime_now('%d %b %Y') }}", "{{ date_string }}"]
+)
 def test_chat_templates_read_the_runs_date(template):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = template + " {{ messages[0].content }}"
-    made = [prompter(tokenizer, chat=True, date=day).build(make_item(0), "open") for day in DAYS]
+    made = [
+        prompter(tokenizer, chat=True, date=day).build(make_item(0), "open")
+        for day in DAYS
+    ]
     assert [prompt.text[:11] for prompt in made] == ["31 Jan 2026", "01 Feb 2026"]
     assert len(made[0].token_ids) == len(made[1].token_ids)
     assert (
         made[0].digest
         != made[1].digest
-        == prompter(tokenizer, chat=True, date=DAYS[1]).build(make_item(0), "open").digest
+        == prompter(tokenizer, chat=True, date=DAYS[1])
+        .build(make_item(0), "open")
+        .digest
     )
 
 
@@ -212,16 +281,23 @@ def test_bad_chat_templates_are_refused():
     assert "no chat template" in refused(prompter, tokenizer, chat=True)
     for template, message in (
         ("{{ messages[0].content | upper }}", "rewrites the user's turn"),
-        ("{% if %}", "chat: the chat template cannot be applied (Expected an expression"),
+        (
+            "{% if %}",
+            "chat: the chat template cannot be applied (Expected an expression",
+        ),
     ):
         tokenizer.chat_template = template
-        assert message in refused(lambda: prompter(tokenizer, chat=True).build(ITEM, "open"))
+        assert message in refused(
+            lambda: prompter(tokenizer, chat=True).build(ITEM, "open")
+        )
 
 
 @given(ids=st.lists(st.integers(0, 259), max_size=12))
 def test_decode_is_that_of_transformers(ids):
     tokenizer = byte_tokenizer()
-    expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    expected = tokenizer.decode(
+        ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
     assert prompter(tokenizer).decode(ids) == expected
 
 
@@ -257,7 +333,9 @@ def test_eos_ids(checkpoint, generation, config, expected):
     assert prompter(load_tokenizer(checkpoint)).eos_ids == expected
 
 
-@pytest.mark.parametrize("content", ["{", '{"eos_token_id": "x"}', '{"eos_token_id": [1, null]}', "[]"])
+@pytest.mark.parametrize(
+    "content", ["{", '{"eos_token_id": "x"}', '{"eos_token_id": [1, null]}', "[]"]
+)
 def test_a_bad_generation_config_is_named(checkpoint, content):
     (checkpoint / "generation_config.json").write_text(content)
     assert "generation_config.json" in refused(prompter, load_tokenizer(checkpoint))
@@ -275,7 +353,9 @@ def test_a_missing_or_broken_tokenizer_is_one_line(checkpoint, content):
     assert "tokenizer cannot be loaded" in told or "tokenizer has no vocabulary" in told
 
 
-TEXT = st.text(alphabet=st.sampled_from("ab Nile:\nä\u0301กน้ำ\u0627\u0654东𐍈"), max_size=120)
+TEXT = st.text(
+    alphabet=st.sampled_from("ab Nile:\nä\u0301กน้ำ\u0627\u0654东𐍈"), max_size=120
+)
 CONTEXT = TEXT.filter(str.strip)
 
 
@@ -293,15 +373,25 @@ def check_cut(built, tokenizer, item, cap):
     kept = prompt.text.removeprefix("Context: ").removesuffix(after)
     assert item.context.startswith(kept)
     for longer in range(len(kept) + 1, min(len(kept) + 9, len(item.context) + 1)):
-        assert len(tokenizer(f"Context: {item.context[:longer]}{after}").input_ids) > cap
+        assert (
+            len(tokenizer(f"Context: {item.context[:longer]}{after}").input_ids) > cap
+        )
     return prompt
 
 
 @settings(max_examples=60, deadline=None)
-@given(context=CONTEXT, question=st.text(alphabet="ab Nil:", max_size=8), room=st.integers(0, 60))
+@given(
+    context=CONTEXT,
+    question=st.text(alphabet="ab Nil:", max_size=8),
+    room=st.integers(0, 60),
+)
 def test_the_cap_cuts_the_context_and_nothing_else(merging, context, question, room):
     item = make_item(0, context=context, question=question)
-    shortest = len(merging(f"Context: \n\nQuestion: {question}\n\nAnswer in a few words:").input_ids)
+    shortest = len(
+        merging(
+            f"Context: \n\nQuestion: {question}\n\nAnswer in a few words:"
+        ).input_ids
+    )
     check_cut(prompter(merging, cap=shortest + room), merging, item, shortest + room)
 
 
@@ -310,7 +400,10 @@ def test_the_cap_cuts_the_context_and_nothing_else(merging, context, question, r
 def test_the_cap_with_several_tokens_a_character(context, room):
     tokenizer = byte_tokenizer(template="<bos> $A")
     item = make_item(0, context=context, question="q")
-    cap = len(tokenizer("Context: \n\nQuestion: q\n\nAnswer in a few words:").input_ids) + room
+    cap = (
+        len(tokenizer("Context: \n\nQuestion: q\n\nAnswer in a few words:").input_ids)
+        + room
+    )
     check_cut(prompter(tokenizer, cap=cap), tokenizer, item, cap)
 
 
@@ -338,14 +431,20 @@ def test_boundary_laws_where_merges_cross_it(merging, start, answer):
     ids = tuple(merging(start).input_ids)
     joint = tuple(merging(f"{start} {answer}").input_ids)
     assume(ids[0] == joint[0])
-    check_boundary(prompter(merging), merging, Prompt(text=start, token_ids=ids, truncated=False), answer)
+    check_boundary(
+        prompter(merging),
+        merging,
+        Prompt(text=start, token_ids=ids, truncated=False),
+        answer,
+    )
 
 
 def test_a_merge_across_the_boundary_moves_the_split_back_and_an_answer_needs_tokens():
     tokenizer = byte_tokenizer(merges=[(":", "Ġ"), (":Ġ", "N")])
     built = prompter(tokenizer)
     prompt = built.build(make_item(0, context="x"), "open")
-    # " Nile" eats the colon, " Po" takes only the space into it: both are split before the colon
+    # " Nile" eats the colon, " Po" takes only the space into it: both are split before
+    # the colon
     for answer, first in (("Nile", ":ĠN"), ("Po", ":Ġ")):
         scored = check_boundary(built, tokenizer, prompt, answer)
         assert scored.prompt_ids == prompt.token_ids[:-1]
@@ -353,8 +452,13 @@ def test_a_merge_across_the_boundary_moves_the_split_back_and_an_answer_needs_to
     tokenizer.chat_template = "{{ messages[0].content }}"
     chat = prompter(tokenizer, chat=True)
     prompt = chat.build(make_item(0, context="x"), "open")
-    assert check_boundary(chat, tokenizer, prompt, "Nile", separator="").prompt_ids == prompt.token_ids
-    assert "answer '' has no tokens of its own" in refused(chat.continuations, prompt, [""])
+    assert (
+        check_boundary(chat, tokenizer, prompt, "Nile", separator="").prompt_ids
+        == prompt.token_ids
+    )
+    assert "answer '' has no tokens of its own" in refused(
+        chat.continuations, prompt, [""]
+    )
 
 
 def test_an_empty_prompt_is_the_bos_and_where_there_is_none_nothing_can_follow_it():

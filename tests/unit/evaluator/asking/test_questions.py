@@ -1,4 +1,5 @@
-"""Which questions a task asks, with which candidates and distractors, drawn by the seed and the item alone."""
+"""Which questions a task asks, with which candidates and distractors, drawn by the
+seed and the item alone."""
 
 import random
 from collections import Counter
@@ -7,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, NO_UNRELATED, TOO_LONG
+from evaluator.asking.questions import (
+    NO_DISTRACTOR,
+    NO_EXEMPLAR,
+    NO_UNRELATED,
+    TOO_LONG,
+)
 from evaluator.core.grading import alike, grade
 from evaluator.core.text import code_of, normalise
 from evaluator.probes import PROBES
@@ -40,28 +46,42 @@ def config(**changes):
 
 
 def pool(count, language="english", answer="answer {}"):
-    return [make_item(number, language=language, answers=[answer.format(number)]) for number in range(count)]
+    return [
+        make_item(number, language=language, answers=[answer.format(number)])
+        for number in range(count)
+    ]
 
 
 def test_the_subset_its_first_hundred_and_the_exemplar():
     english = pool(230)
-    questions = questions_of(data(english=english), config(items=200, formats=("one_shot",)))
+    questions = questions_of(
+        data(english=english), config(items=200, formats=("one_shot",))
+    )
     subset = select(english, 200)
     assert [question.item for question in questions] == subset
     assert [question.deep for question in questions] == [True] * 100 + [False] * 100
     left = next(item for item in english if item not in subset)
     assert {question.exemplar for question in questions} == {left}
     other = questions_of(data(english=english), config(items=200, seed=1))
-    assert [question.item for question in other] == subset  # the run's seed moves the distractors alone
-    assert [question.options for question in other] != [question.options for question in questions]
+    # the run's seed moves the distractors alone
+    assert [question.item for question in other] == subset
+    assert [question.options for question in other] != [
+        question.options for question in questions
+    ]
 
 
 @pytest.mark.parametrize(
     ("question", "context", "shared"),
-    [("own", "own", False), ("Who  is item's?", "", True), ("own", "THE context.", True), ("own", "", False)],
+    [
+        ("own", "own", False),
+        ("Who  is item's?", "", True),
+        ("own", "THE context.", True),
+        ("own", "", False),
+    ],
 )
 def test_example_shares_nothing_with_item(question, context, shared):
-    """Neither question nor context, whatever their case, spaces and punctuation; the next item takes its place."""
+    """Neither question nor context, whatever their case, spaces and punctuation; the
+    next item takes its place."""
     item = make_item(0, question="who is items", context="the context")
     like = make_item(1, question=question, context=context)
     assert exemplar_for(item, [like]) == (None if shared else like)
@@ -73,18 +93,31 @@ def test_example_shares_nothing_with_item(question, context, shared):
 
 def test_no_example_excludes_item_with_reason():
     twins = [make_item(number, question="Who?", context="") for number in range(3)]
-    asked = questions_of(data(english=twins), config(items=2, formats=("one_shot",), probes=("greedy",)), refuse=False)
+    asked = questions_of(
+        data(english=twins),
+        config(items=2, formats=("one_shot",), probes=("greedy",)),
+        refuse=False,
+    )
     assert [each.why_not("one_shot") for each in asked] == [NO_EXEMPLAR] * 2
     assert not any(each.can_pose("one_shot") for each in asked)
 
 
 def test_candidates_of_each_format():
     pools = data(english=pool(9), finnish=pool(9, "finnish", "vastaus {}"))
-    question = questions_of(pools, config(formats=("shown", "distractors_only", "unrelated"), probes=("greedy",)))[0]
+    question = questions_of(
+        pools,
+        config(formats=("shown", "distractors_only", "unrelated"), probes=("greedy",)),
+    )[0]
     english = pools.pools["english"]
-    assert question.options == choose_options(question.item, english, 0, by_kind(english))
+    assert question.options == choose_options(
+        question.item, english, 0, by_kind(english)
+    )
     assert question.candidates["shown"] == question.options.texts
-    wrong = [text for number, text in enumerate(question.options.texts) if number != question.options.gold]
+    wrong = [
+        text
+        for number, text in enumerate(question.options.texts)
+        if number != question.options.gold
+    ]
     assert list(question.candidates["distractors_only"]) == wrong
     assert len(wrong) == 3
     assert len(question.candidates["unrelated"]) == 4
@@ -93,12 +126,22 @@ def test_candidates_of_each_format():
 
 def test_options_are_the_whole_pools_any_as_the_papers_and_alike_by_default():
     """Whatever part of the pool is asked: here four items."""
-    english = [*pool(12), *(make_item(number, answers=[str(1900 + number)]) for number in range(12, 24))]
+    english = [
+        *pool(12),
+        *(make_item(number, answers=[str(1900 + number)]) for number in range(12, 24)),
+    ]
     rules = ("any", "alike", None)
-    drawn = {rule: questions_of(data(english=english), config(options=rule, items=4)) for rule in rules}
-    assert [q.options for q in drawn["any"]] == [choose_options(q.item, english, 0) for q in drawn["any"]]
+    drawn = {
+        rule: questions_of(data(english=english), config(options=rule, items=4))
+        for rule in rules
+    }
+    assert [q.options for q in drawn["any"]] == [
+        choose_options(q.item, english, 0) for q in drawn["any"]
+    ]
     kinds = by_kind(english)
-    assert [q.options for q in drawn["alike"]] == [choose_options(q.item, english, 0, kinds) for q in drawn["alike"]]
+    assert [q.options for q in drawn["alike"]] == [
+        choose_options(q.item, english, 0, kinds) for q in drawn["alike"]
+    ]
     assert drawn["alike"] == drawn[None] != drawn["any"]
 
 
@@ -110,23 +153,32 @@ def test_hard_options_are_the_gold_and_what_looks_most_like_it_in_the_items_own_
         assert question.options is None
         options = question.hard_options
         assert options.texts[options.gold] == question.item.answers[0]
-        wrong = [text for number, text in enumerate(options.texts) if number != options.gold]
+        wrong = [
+            text for number, text in enumerate(options.texts) if number != options.gold
+        ]
         assert sorted(wrong) == sorted(hard_distractors(question.item, english))
 
 
 def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
-    lone = data(english=[make_item(0, answers=["Nile"]), make_item(1, answers=["nile."])])
+    lone = data(
+        english=[make_item(0, answers=["Nile"]), make_item(1, answers=["nile."])]
+    )
     formats = ("open", "shown", "unrelated")
-    for question in questions_of(lone, config(formats=formats, probes=("greedy", "choice", "hard_choice"))):
+    for question in questions_of(
+        lone, config(formats=formats, probes=("greedy", "choice", "hard_choice"))
+    ):
         assert question.options is None
         assert question.hard_options is None
         assert [format for format in formats if question.can_pose(format)] == ["open"]
         assert question.why_not("shown") == NO_DISTRACTOR
         plan = Plan(question=question, prompts={"open": None}, scored={})
         run = ItemRun(plan, 0, config=config(), prompter=LetterPrompter(), columns={})
-        assert {PROBES[probe].why_not(run) for probe in ("choice", "hard_choice")} == {NO_DISTRACTOR}
+        assert {PROBES[probe].why_not(run) for probe in ("choice", "hard_choice")} == {
+            NO_DISTRACTOR
+        }
         assert question.why_not("unrelated") == NO_UNRELATED
-        assert question.why_not("open") == TOO_LONG  # it can be posed: only its length can have kept it out
+        # it can be posed: only its length can have kept it out
+        assert question.why_not("open") == TOO_LONG
 
 
 @pytest.mark.parametrize(
@@ -134,8 +186,14 @@ def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
     [
         ({"probes": ("choice",)}, "no distractor differs"),
         ({"probes": ("hard_choice",)}, "no distractor differs"),
-        ({"probes": ("greedy",), "formats": ("shown", "distractors_only")}, "no distractor differs"),
-        ({"probes": ("greedy",), "formats": ("unrelated",)}, "'unrelated' lists answers of other languages"),
+        (
+            {"probes": ("greedy",), "formats": ("shown", "distractors_only")},
+            "no distractor differs",
+        ),
+        (
+            {"probes": ("greedy",), "formats": ("unrelated",)},
+            "'unrelated' lists answers of other languages",
+        ),
     ],
 )
 def test_a_task_of_which_nothing_can_be_asked_is_refused(settings, message):
@@ -144,9 +202,19 @@ def test_a_task_of_which_nothing_can_be_asked_is_refused(settings, message):
 
 
 def test_one_item_that_can_be_asked_is_enough():
-    english = [make_item(number, answers=names) for number, names in enumerate((["Nile", "Ob"],) * 2 + (["Ob"],))]
-    questions = {q.item.item_id: q for q in questions_of(data(english=english), config(probes=("choice",)))}
-    assert [questions[name].options is None for name in ("i0", "i1", "i2")] == [True, True, False]
+    english = [
+        make_item(number, answers=names)
+        for number, names in enumerate((["Nile", "Ob"],) * 2 + (["Ob"],))
+    ]
+    questions = {
+        q.item.item_id: q
+        for q in questions_of(data(english=english), config(probes=("choice",)))
+    }
+    assert [questions[name].options is None for name in ("i0", "i1", "i2")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_the_subset_is_the_start_of_the_seeded_shuffle_of_the_file_order():
@@ -154,7 +222,9 @@ def test_the_subset_is_the_start_of_the_seeded_shuffle_of_the_file_order():
     order = list(range(50))
     random.Random(42).shuffle(order)
     for items in (0, 7, 50, 51):  # 0: all
-        assert [item.item_id for item in select(pool, items)] == [f"i{number}" for number in order[: items or 50]]
+        assert [item.item_id for item in select(pool, items)] == [
+            f"i{number}" for number in order[: items or 50]
+        ]
     assert pool == [make_item(number) for number in range(50)]
 
 
@@ -162,14 +232,21 @@ def test_the_gold_option_is_the_first_reference_that_can_be_graded_and_without_o
     for answers in ((), ("",), ("...",), ("?!", " \n", "—")):
         assert is_excluded(make_item(0, answers=answers))
     assert not is_excluded(make_item(0, answers=("...", "Nile")))
-    assert gold_option(make_item(0, answers=("...", "the Nile.", "Nile"))) == "the Nile."
+    assert (
+        gold_option(make_item(0, answers=("...", "the Nile.", "Nile"))) == "the Nile."
+    )
 
 
 def pool_of(answers):
     return [make_item(number, answers=texts) for number, texts in enumerate(answers)]
 
 
-answers = st.lists(st.sampled_from(["Nile", "nile.", "The Nile", "Po", "Ob", "...", "", "1", "1.", "Ob!"]), max_size=2)
+answers = st.lists(
+    st.sampled_from(
+        ["Nile", "nile.", "The Nile", "Po", "Ob", "...", "", "1", "1.", "Ob!"]
+    ),
+    max_size=2,
+)
 pools = st.lists(answers, min_size=1, max_size=12).map(pool_of)
 
 
@@ -179,7 +256,9 @@ def test_options_are_the_gold_and_distinct_wrong_answers(pool, seed):
     pool = [item, *pool]
     gold = {"", "nile", "the nile"}
     wrong = {normalise(a) for other in pool[1:] for a in other.answers[:]} - gold
-    firsts = {normalise(next(filter(normalise, other.answers), "")) for other in pool[1:]} - gold
+    firsts = {
+        normalise(next(filter(normalise, other.answers), "")) for other in pool[1:]
+    } - gold
     if not firsts:
         assert "no distractor" in refused(choose_options, item, pool, seed)
         return
@@ -196,13 +275,27 @@ def wrong_options(item, pool, seed, kinds):
     return [text for number, text in enumerate(options.texts) if number != options.gold]
 
 
-MIXED = ["1990", "1812", "12 people", "7 kilometres", "Nile", "Po", "Mississippi", "water", "of clay", "nile!"]
-mixed = st.lists(st.sampled_from(MIXED).map(lambda text: [text]), min_size=1, max_size=14).map(pool_of)
+MIXED = [
+    "1990",
+    "1812",
+    "12 people",
+    "7 kilometres",
+    "Nile",
+    "Po",
+    "Mississippi",
+    "water",
+    "of clay",
+    "nile!",
+]
+mixed = st.lists(
+    st.sampled_from(MIXED).map(lambda text: [text]), min_size=1, max_size=14
+).map(pool_of)
 
 
 @given(mixed, st.sampled_from(["Nile", "1990", "3 men", "sand"]), st.integers(0, 3))
 def test_alike_distractors_come_from_the_best_group_that_the_pool_has(pool, gold, seed):
-    """By counting: of each group in the documented order as many as it has, until there are three."""
+    """By counting: of each group in the documented order as many as it has, until
+    there are three."""
     item = make_item(99, answers=[gold])
     pool = [*pool, item]
 
@@ -211,13 +304,16 @@ def test_alike_distractors_come_from_the_best_group_that_the_pool_has(pool, gold
         length = similar_length(text, gold)
         return 0 if kind and length else 1 if kind else 2 if length else 3
 
-    # Two spellings of one answer are one distractor, in the group of whichever comes first.
+    # Two spellings of one answer are one distractor, in the group of whichever comes
+    # first.
     firsts = {}
     for text in sorted((other.answers[0] for other in pool), key=group):
         if normalise(text) != normalise(gold):
             firsts.setdefault(normalise(text), group(text))
     if not firsts:
-        assert "no distractor" in refused(choose_options, item, pool, seed, by_kind(pool))
+        assert "no distractor" in refused(
+            choose_options, item, pool, seed, by_kind(pool)
+        )
         return
     wrong = wrong_options(item, pool, seed, by_kind(pool))
     assert sorted(map(group, wrong)) == sorted(firsts.values())[:3]
@@ -226,7 +322,8 @@ def test_alike_distractors_come_from_the_best_group_that_the_pool_has(pool, gold
 
 
 def test_in_the_gazetteer_no_alike_distractor_is_of_another_kind():
-    """The defect that `alike` mends: of the demo's 360 items, most had a distractor whose kind gave it away."""
+    """The defect that `alike` mends: of the demo's 360 items, most had a distractor
+    whose kind gave it away."""
     count = {"any": 0, "alike": 0}
     items = 0
     for pool in load_task("gazetteer", None).pools.values():
@@ -235,7 +332,9 @@ def test_in_the_gazetteer_no_alike_distractor_is_of_another_kind():
             items += 1
             for rule, kinds in (("any", None), ("alike", by_kind(pool))):
                 wrong = wrong_options(item, pool, 0, kinds)
-                count[rule] += any(answer_type(text, item.language) != kind for text in wrong)
+                count[rule] += any(
+                    answer_type(text, item.language) != kind for text in wrong
+                )
     assert items == 360
     assert count == {"any": 338, "alike": 0}
 
@@ -253,9 +352,11 @@ def test_lengths_are_similar_within_half_or_two_characters(one, other, similar):
 
 @pytest.mark.parametrize("rule", ["any", "alike"])
 def test_draws_and_orders_are_even_and_by_the_item(rule):
-    """3 of 9 wrong answers, gold at any of 4 places: counts over 4000 seeds stay within 5 standard deviations."""
+    """3 of 9 wrong answers, gold at any of 4 places: counts over 4000 seeds stay
+    within 5 standard deviations."""
     pool = [make_item(number, answers=[str(1900 + number)]) for number in range(10)]
-    others = [make_item(number, answers=[f"Town{number}"]) for number in range(10, 20)]  # which `alike` leaves out
+    # which `alike` leaves out
+    others = [make_item(number, answers=[f"Town{number}"]) for number in range(10, 20)]
     kinds = None if rule == "any" else by_kind([*pool, *others])
     drawn, gold = Counter(), Counter()
     for seed in range(4000):
@@ -264,32 +365,54 @@ def test_draws_and_orders_are_even_and_by_the_item(rule):
         gold[options.gold] += 1
     assert drawn.pop("1900") == 4000
     assert set(drawn) == {str(1900 + number) for number in range(1, 10)}
-    assert all(abs(count - 4000 / 3) < 5 * (4000 * 2 / 9) ** 0.5 for count in drawn.values())
-    assert all(abs(gold[place] - 1000) < 5 * (4000 * 3 / 16) ** 0.5 for place in range(4))
+    assert all(
+        abs(count - 4000 / 3) < 5 * (4000 * 2 / 9) ** 0.5 for count in drawn.values()
+    )
+    assert all(
+        abs(gold[place] - 1000) < 5 * (4000 * 3 / 16) ** 0.5 for place in range(4)
+    )
     many = [make_item(number) for number in range(100)]
     assert len({choose_options(many[0], many, seed).texts for seed in range(8)}) == 8
-    assert len({frozenset(choose_options(item, many, 0).texts) for item in many[:20]}) == 20
+    assert (
+        len({frozenset(choose_options(item, many, 0).texts) for item in many[:20]})
+        == 20
+    )
 
 
 def test_every_reference_of_the_item_is_kept_out_and_only_first_references_of_others_come_in():
     item = make_item(0, answers=["Nile", "Abay"])
-    pool = [item, make_item(1, answers=["abay!"]), make_item(2, answers=["Po", "Eridanus"]), make_item(3, answers=[])]
+    pool = [
+        item,
+        make_item(1, answers=["abay!"]),
+        make_item(2, answers=["Po", "Eridanus"]),
+        make_item(3, answers=[]),
+    ]
     assert sorted(choose_options(item, pool, 0).texts) == ["Nile", "Po"]
 
 
 def test_brought_options_are_used_as_they_are():
-    item = make_item(0, answers=["5"], options=["-5", "5.", "10", "10", " 5 ", "15", "20"])
+    item = make_item(
+        0, answers=["5"], options=["-5", "5.", "10", "10", " 5 ", "15", "20"]
+    )
     options = choose_options(item, [item], 0)
-    assert choose_options(item, [item], 0, by_kind([item, make_item(1, answers=["7"])])) == options
+    assert (
+        choose_options(item, [item], 0, by_kind([item, make_item(1, answers=["7"])]))
+        == options
+    )
     assert sorted(options.texts) == sorted(["5", "-5", "5.", "10", "15", "20"])
     assert options.texts[options.gold] == "5"
     item = make_item(0, answers=["5", "five"], options=["5", "five"])
-    assert "task 't', language 'english', item 'i0': no distractor" in refused(choose_options, item, [item], 0)
+    assert "task 't', language 'english', item 'i0': no distractor" in refused(
+        choose_options, item, [item], 0
+    )
 
 
 def test_unrelated_candidates_are_wrong_distinct_and_come_from_other_languages():
     pools = {
-        language: [make_item(number, language=language, answers=[f"{language} {number}"]) for number in range(30)]
+        language: [
+            make_item(number, language=language, answers=[f"{language} {number}"])
+            for number in range(30)
+        ]
         for language in ("english", "finnish", "korean")
     }
     item = pools["english"][0]
@@ -303,28 +426,51 @@ def test_unrelated_candidates_are_wrong_distinct_and_come_from_other_languages()
     item = make_item(0, answers=["1999"])
     pools = {
         "english": [item, make_item(1)],
-        "finnish": [make_item(n, language="finnish", answers=[a]) for n, a in enumerate(["1999", "Oulu", "oulu!", ""])],
+        "finnish": [
+            make_item(n, language="finnish", answers=[a])
+            for n, a in enumerate(["1999", "Oulu", "oulu!", ""])
+        ],
     }
-    assert [text.lower().strip("!") for text in unrelated_candidates(item, pools, 0)] == ["oulu"]
+    assert [
+        text.lower().strip("!") for text in unrelated_candidates(item, pools, 0)
+    ] == ["oulu"]
     told = refused(unrelated_candidates, item, {"english": pools["english"]}, 0)
-    assert told.index("'unrelated' lists answers of other languages") < told.index("'english'")
+    assert told.index("'unrelated' lists answers of other languages") < told.index(
+        "'english'"
+    )
 
 
-@given(st.lists(st.text(alphabet="abc ", max_size=6), max_size=12), st.text(alphabet="abc", min_size=1, max_size=6))
+@given(
+    st.lists(st.text(alphabet="abc ", max_size=6), max_size=12),
+    st.text(alphabet="abc", min_size=1, max_size=6),
+)
 def test_hard_distractors_against_a_plain_computation(texts, gold):
     item = make_item(0, answers=[gold])
-    pool = [item, *(make_item(number, answers=[text]) for number, text in enumerate(texts, start=1))]
+    pool = [
+        item,
+        *(
+            make_item(number, answers=[text])
+            for number, text in enumerate(texts, start=1)
+        ),
+    ]
     random.Random(0).shuffle(pool)
 
     def likeness(text):
-        one, other = ({t[i : i + 3] for i in range(len(t) - 2)} for t in (normalise(gold), normalise(text)))
+        one, other = (
+            {t[i : i + 3] for i in range(len(t) - 2)}
+            for t in (normalise(gold), normalise(text))
+        )
         return len(one & other) / len(one | other) if one | other else 0.0
 
-    ranked = sorted((o for o in pool if o is not item), key=lambda o: -likeness(o.answers[0]))
+    ranked = sorted(
+        (o for o in pool if o is not item), key=lambda o: -likeness(o.answers[0])
+    )
     expected = []
     for other in ranked:
         (text,) = other.answers
-        if normalise(text) and not any(alike(text, known, "english") for known in (gold, *expected)):
+        if normalise(text) and not any(
+            alike(text, known, "english") for known in (gold, *expected)
+        ):
             expected.append(text)
     assert hard_distractors(item, pool) == tuple(expected[:3])
 
@@ -369,11 +515,25 @@ def test_every_listed_month_makes_a_date_and_every_number_word_a_number(code):
     months, _, numbers = (words.split() for words in WORDS[code].values())
     if code != "vi":
         assert len(months) >= 12 or not months
-        assert {answer_type(f"5 {month.rstrip('*')}", code) for month in months} <= {"date"}
+        assert {answer_type(f"5 {month.rstrip('*')}", code) for month in months} <= {
+            "date"
+        }
     assert {answer_type(word.rstrip("*"), code) for word in numbers} <= {"number"}
 
 
-WRONG = ["in 1701 AD", "1701.", "paris", "Paris.", "The Paris", "1702", "17", "Lyon", "lyon", "LYON!", "१७०१"]
+WRONG = [
+    "in 1701 AD",
+    "1701.",
+    "paris",
+    "Paris.",
+    "The Paris",
+    "1702",
+    "17",
+    "Lyon",
+    "lyon",
+    "LYON!",
+    "१७०१",
+]
 
 
 @pytest.mark.parametrize("gold", ["1701", "Paris"])
@@ -386,14 +546,21 @@ def test_drawn_options_grade_as_themselves(gold):
         (gold, *hard_distractors(item, pool)),
     ):
         for one in texts:
-            right = [other for other in texts if grade(one, [other], "english")["contains"]]
+            right = [
+                other for other in texts if grade(one, [other], "english")["contains"]
+            ]
             assert right == [one]
 
 
 def test_own_wrong_option_equals_gold():
-    """The item's choice is excluded, with the option's name; what is only longer than the answer stays."""
+    """The item's choice is excluded, with the option's name; what is only longer
+    than the answer stays."""
     item = make_item(1, answers=["Paris"], options=["Paris", "paris.", "Lyon"])
-    assert ambiguous(item) == "its wrong option 'paris.' is the gold answer to the grader"
-    assert ambiguous(make_item(1, answers=["water"], options=["salt water", "sand"])) == ""
+    assert (
+        ambiguous(item) == "its wrong option 'paris.' is the gold answer to the grader"
+    )
+    assert (
+        ambiguous(make_item(1, answers=["water"], options=["salt water", "sand"])) == ""
+    )
     told = refused(questions_of, data(english=[item]), config(probes=("choice",)))
     assert "item 'i1': its wrong option 'paris.'" in told

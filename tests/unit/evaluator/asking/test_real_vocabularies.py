@@ -1,4 +1,5 @@
-"""On real vocabularies: the answer boundary for the gold answers of all of XQuAD, and chat templates."""
+"""On real vocabularies: the answer boundary for the gold answers of all of XQuAD,
+and chat templates."""
 
 import copy
 
@@ -10,30 +11,46 @@ from tests.support.tokenizers import NAMES, SHARED, TEMPLATES, absent, real_toke
 
 LANGUAGES = ("ar", "de", "el", "en", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh")
 
-# How many of the 1,190 items of each language are flagged, where any are. A completion prompt ends in a colon, and no
-# vocabulary joins a colon and a space; Mistral's template ends in "]", which it joins with "(", "," and "$".
+# How many of the 1,190 items of each language are flagged, where any are. A completion
+# prompt ends in a colon, and no vocabulary joins a colon and a space; Mistral's
+# template ends in "]", which it joins with "(", "," and "$".
 FLAGGED = {("mistral", True): {"el": 1, "en": 3, "hi": 3, "ro": 2, "ru": 1, "vi": 1}}
 
 
-_SHORT = [("qwen", False), ("mistral", True)]  # a vocabulary that joins nothing, and one that does
+# a vocabulary that joins nothing, and one that does
+_SHORT = [("qwen", False), ("mistral", True)]
 
 
 def _case(name, chat):
     marks = () if (name, chat) in _SHORT else pytest.mark.long
-    return pytest.param(name, chat, id=f"{name}-{'chat' if chat else 'completion'}", marks=marks)
+    return pytest.param(
+        name, chat, id=f"{name}-{'chat' if chat else 'completion'}", marks=marks
+    )
 
 
-@pytest.mark.parametrize(("name", "chat"), [_case(name, chat) for name in NAMES for chat in (False, True)])
+@pytest.mark.parametrize(
+    ("name", "chat"), [_case(name, chat) for name in NAMES for chat in (False, True)]
+)
 def test_boundaries_of_all_gold_answers_of_xquad(name, chat):
     if absent(name) or not (SHARED / "xquad").is_dir():
-        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
+        pytest.skip(
+            f"the shared vocabulary of {name} or the shared XQuAD files are not here"
+        )
     tokenizer = real_tokenizer(name)
-    before, tokenizer.chat_template = tokenizer.chat_template, TEMPLATES[name] if chat else None
+    before, tokenizer.chat_template = (
+        tokenizer.chat_template,
+        TEMPLATES[name] if chat else None,
+    )
     try:
-        built = Prompter(tokenizer, chat=chat, prompt_tokens=512, one_shot_prompt_tokens=1024)
+        built = Prompter(
+            tokenizer, chat=chat, prompt_tokens=512, one_shot_prompt_tokens=1024
+        )
         flagged = {}
-        for language, pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.items():
-            # A boundary depends on the prompt's end only, which is the same for every item.
+        for language, pool in load_task(
+            f"xquad:{SHARED / 'xquad'}", None
+        ).pools.items():
+            # A boundary depends on the prompt's end only, which is the same for every
+            # item.
             prompt = built.build(pool[0], "open", context_chars=0)
             answers = [gold_option(item) for item in pool]
             assert len(answers) == 1190
@@ -45,9 +62,12 @@ def test_boundaries_of_all_gold_answers_of_xquad(name, chat):
                 assert list(one.prompt_ids + one.continuation_ids) == ids
                 common = len(one.prompt_ids)
                 assert one.prompt_ids == prompt.token_ids[:common]
-                if common < len(prompt.token_ids):  # the last token in common: the next one is another
+                # the last token in common: the next one is another
+                if common < len(prompt.token_ids):
                     assert one.continuation_ids[0] != prompt.token_ids[common]
-            flagged[language] = sum(one.prompt_ids != prompt.token_ids for one in scored)
+            flagged[language] = sum(
+                one.prompt_ids != prompt.token_ids for one in scored
+            )
     finally:
         tokenizer.chat_template = before
     assert flagged == dict.fromkeys(LANGUAGES, 0) | FLAGGED.get((name, chat), {})
@@ -56,26 +76,38 @@ def test_boundaries_of_all_gold_answers_of_xquad(name, chat):
 BEFORE = {"qwen": "<|im_start|>user\n", "mistral": "<s>[INST] ", "phi3": "<|user|>\n"}
 AFTER = {"mistral": " [/INST]", "phi3": "<|end|>\n<|assistant|>\n"}
 AFTER["qwen"] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-MARKS = {"qwen": ("<|im_start|>", "<|im_end|>"), "mistral": ("<s>",), "phi3": ("<|user|>", "<|end|>", "<|assistant|>")}
+MARKS = {
+    "qwen": ("<|im_start|>", "<|im_end|>"),
+    "mistral": ("<s>",),
+    "phi3": ("<|user|>", "<|end|>", "<|assistant|>"),
+}
 
 
 @pytest.fixture(params=TEMPLATES)
 def model(request):
-    """A model's name and its vocabulary, with the special tokens of its turns and a template."""
+    """A model's name and its vocabulary, with the special tokens of its turns and a
+    template."""
     name: str = request.param
     if absent(name) or not (SHARED / "xquad").is_dir():
-        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
-    tokenizer = copy.deepcopy(real_tokenizer(name))  # that one is shared with other tests
+        pytest.skip(
+            f"the shared vocabulary of {name} or the shared XQuAD files are not here"
+        )
+    # that one is shared with other tests
+    tokenizer = copy.deepcopy(real_tokenizer(name))
     if name != "mistral":
         end = {"qwen": "<|im_end|>", "phi3": "<|end|>"}[name]
-        tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS[name]), "eos_token": end})
+        tokenizer.add_special_tokens(
+            {"additional_special_tokens": list(MARKS[name]), "eos_token": end}
+        )
     tokenizer.chat_template = TEMPLATES[name]
     return name, tokenizer
 
 
 def items():
     """The first item of each language of XQuAD, and one with a long context."""
-    return [pool[0] for pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.values()]
+    return [
+        pool[0] for pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.values()
+    ]
 
 
 def prompter(tokenizer, cap=512):
@@ -86,8 +118,16 @@ def test_the_turn_stands_between_the_templates_own_marks(model):
     name, tokenizer = model
     for item in items():
         prompt = prompter(tokenizer, 4096).build(item, "open")
-        turn = f"Context: {item.context}\n\nQuestion: {item.question}\n\nAnswer in a few words:"
+        turn = (
+            f"Context: {item.context}\n\nQuestion: {item.question}\n\nAnswer in a few"
+            " words:"
+        )
         assert prompt.text == BEFORE[name] + turn + AFTER[name]
-        for mark in MARKS[name]:  # one id each, as often as it is written: no second BOS, no closing EOS
-            assert prompt.token_ids.count(tokenizer.convert_tokens_to_ids(mark)) == prompt.text.count(mark) > 0
+        # one id each, as often as it is written: no second BOS, no closing EOS
+        for mark in MARKS[name]:
+            assert (
+                prompt.token_ids.count(tokenizer.convert_tokens_to_ids(mark))
+                == prompt.text.count(mark)
+                > 0
+            )
         assert not prompt.truncated

@@ -1,15 +1,24 @@
-"""Prompts of a user's own: what a template may say, what it writes, and where its context is cut."""
+"""Prompts of a user's own: what a template may say, what it writes, and where its
+context is cut."""
 
 import pytest
 
 from evaluator.asking.prompts import Prompter
-from evaluator.asking.templates import PromptTemplate, Wording, checked, checked_name, lists_options
+from evaluator.asking.templates import (
+    PromptTemplate,
+    Wording,
+    checked,
+    checked_name,
+    lists_options,
+)
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from launch.sweep.models import resolve_model
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
-ITEM = make_item(context="The Nile is long. It ends in the sea.", question="How long is it?")
+ITEM = make_item(
+    context="The Nile is long. It ends in the sea.", question="How long is it?"
+)
 OPTIONS = ("6650 km", "3 km")
 TERSE = "{{ context }}\n\nQ: {{ question }}\nA:"
 
@@ -25,13 +34,22 @@ def tokenizer():
 
 def prompter(tokenizer, text, cap=512, chat=False):
     template = None if text is None else PromptTemplate(name="mine", text=checked(text))
-    return Prompter(tokenizer, chat=chat, prompt_tokens=cap, one_shot_prompt_tokens=cap, template=template)
+    return Prompter(
+        tokenizer,
+        chat=chat,
+        prompt_tokens=cap,
+        one_shot_prompt_tokens=cap,
+        template=template,
+    )
 
 
 def test_every_field():
     listed = "{% for each in options %} {{ loop.index }} {{ each }}{% endfor %}"
     text = "{{ id }} {{ language }}: {{ context }} {{ question }}" + listed
-    expected = f"{ITEM.item_id} {ITEM.language}: {ITEM.context} {ITEM.question} 1 6650 km 2 3 km"
+    expected = (
+        f"{ITEM.item_id} {ITEM.language}: {ITEM.context} {ITEM.question} 1 6650 km 2"
+        " 3 km"
+    )
     assert wording(text).whole(ITEM, ITEM.context, OPTIONS) == expected
     assert wording(text).problem(ITEM, ITEM.context, OPTIONS) is None
     assert lists_options(text)
@@ -40,17 +58,29 @@ def test_every_field():
 
 def test_nothing_is_escaped_and_one_line_break_at_the_end_is_dropped():
     item = make_item(question='Is "a < b" & true?')
-    assert wording("<b>{{ question }}</b>\n\n").whole(item, "", ()) == '<b>Is "a < b" & true?</b>\n'
+    assert (
+        wording("<b>{{ question }}</b>\n\n").whole(item, "", ())
+        == '<b>Is "a < b" & true?</b>\n'
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "around"),
     [
         (TERSE, ("", ITEM.context, "\n\nQ: How long is it?\nA:")),
-        ("{{ question }}{% set text = context %} ({{ text }})", ("How long is it? (", ITEM.context, ")")),
-        ("{% if context %}Read: {{ context }} {% endif %}{{ question }}", ("Read: ", ITEM.context, " How long is it?")),
+        (
+            "{{ question }}{% set text = context %} ({{ text }})",
+            ("How long is it? (", ITEM.context, ")"),
+        ),
+        (
+            "{% if context %}Read: {{ context }} {% endif %}{{ question }}",
+            ("Read: ", ITEM.context, " How long is it?"),
+        ),
         ("{{ question }}", ("How long is it?", "", "")),
-        ("{% if context|length > 9 %}It is long. {% endif %}{{ question }}", ("It is long. How long is it?", "", "")),
+        (
+            "{% if context|length > 9 %}It is long. {% endif %}{{ question }}",
+            ("It is long. How long is it?", "", ""),
+        ),
     ],
 )
 def test_what_stands_around_the_context(text, around):
@@ -64,9 +94,18 @@ def test_what_stands_around_the_context(text, around):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{{ contxt }} {{ question }}", "unknown field 'contxt'; did you mean 'context'?"),
-        ("{% if false %}{{ contxt }}{% endif %}{{ question }}", "unknown field 'contxt'"),
-        ("{{ question }} {{ answers[0] }}", "field 'answers': a prompt that holds the right answer measures nothing"),
+        (
+            "{{ contxt }} {{ question }}",
+            "unknown field 'contxt'; did you mean 'context'?",
+        ),
+        (
+            "{% if false %}{{ contxt }}{% endif %}{{ question }}",
+            "unknown field 'contxt'",
+        ),
+        (
+            "{{ question }} {{ answers[0] }}",
+            "field 'answers': a prompt that holds the right answer measures nothing",
+        ),
         ("{{ question }} {{ answer }}", "field 'answer': "),
         ("{{ context }}", "field 'question': a prompt needs the question"),
         ("{% set question = 'x' %}{{ question }}", "field 'question': "),
@@ -74,7 +113,10 @@ def test_what_stands_around_the_context(text, around):
         ("a\n{% if %}{{ question }}", "not a Jinja template: line 2: "),
         ("{{ question }}{{ lipsum() }}", "unknown field 'lipsum'"),
         ("{{ question }}{{ self }}", "unknown field 'self'"),
-        ("{{ question }}{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}", "nested too deep"),
+        (
+            "{{ question }}{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}",
+            "nested too deep",
+        ),
     ],
 )
 def test_templates_that_are_none(text, problem):
@@ -93,13 +135,34 @@ def test_checking_computes_nothing():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{{ question }} {{ context | upper }}", "field 'context': must be in the prompt unchanged"),
-        ("{{ question }} {{ context[:20] }}", "field 'context': must be in the prompt unchanged"),
-        ("{{ question ~ context }}", "field 'context': must be in the prompt unchanged"),
-        ("{{ question }}{% filter upper %}{{ context }}{% endfilter %}", "field 'context': must be"),
-        ("{{ context }}{{ question }}{{ context }}", "field 'context': is in the prompt more than once"),
-        ("{% if question %}Well?{% endif %}", "field 'question': the prompt does not hold the question"),
-        ("{% if language == 'klingon' %}{{ question }}{% endif %}", "field 'question': the prompt does not hold"),
+        (
+            "{{ question }} {{ context | upper }}",
+            "field 'context': must be in the prompt unchanged",
+        ),
+        (
+            "{{ question }} {{ context[:20] }}",
+            "field 'context': must be in the prompt unchanged",
+        ),
+        (
+            "{{ question ~ context }}",
+            "field 'context': must be in the prompt unchanged",
+        ),
+        (
+            "{{ question }}{% filter upper %}{{ context }}{% endfilter %}",
+            "field 'context': must be",
+        ),
+        (
+            "{{ context }}{{ question }}{{ context }}",
+            "field 'context': is in the prompt more than once",
+        ),
+        (
+            "{% if question %}Well?{% endif %}",
+            "field 'question': the prompt does not hold the question",
+        ),
+        (
+            "{% if language == 'klingon' %}{{ question }}{% endif %}",
+            "field 'question': the prompt does not hold",
+        ),
         ("{{ question }}{{ options }}", "a list is no text; write a list with a loop"),
         ("{{ question }}{{ range }}", "a function is no text"),
         ("{{ question }}{{ none }}", "a NoneType is no text"),
@@ -128,17 +191,30 @@ def test_templates_that_cannot_pose_an_item(text, problem):
     ],
 )
 def test_the_sandbox_holds(attack):
-    found = wording("{{ question }}{{ " + attack + " }}").problem(ITEM, ITEM.context, OPTIONS)
+    found = wording("{{ question }}{{ " + attack + " }}").problem(
+        ITEM, ITEM.context, OPTIONS
+    )
     assert found is not None
-    assert "unsafe" in found or "Range too big" in found or "no attribute" in found or "undefined" in found
+    assert (
+        "unsafe" in found
+        or "Range too big" in found
+        or "no attribute" in found
+        or "undefined" in found
+    )
 
 
 def test_nothing_of_files_or_chance():
-    assert "no loader" in (wording("{{ question }}{% include '/etc/passwd' %}").problem(ITEM, "", ()) or "")
-    assert "No filter named 'random'" in refused(wording, "{{ question }}{{ options | random }}")
+    assert "no loader" in (
+        wording("{{ question }}{% include '/etc/passwd' %}").problem(ITEM, "", ()) or ""
+    )
+    assert "No filter named 'random'" in refused(
+        wording, "{{ question }}{{ options | random }}"
+    )
 
 
-@pytest.mark.parametrize("name", ["paper", "all", "", "a+b", "a/b", "a b", ".hidden", "é", "a\n"])
+@pytest.mark.parametrize(
+    "name", ["paper", "all", "", "a+b", "a/b", "a b", ".hidden", "é", "a\n"]
+)
 def test_names_that_are_none(name):
     with pytest.raises(ValueError, match="name"):
         checked_name(name)
@@ -147,25 +223,42 @@ def test_names_that_are_none(name):
 
 def test_the_papers_wording_as_a_template_gives_the_papers_prompts(tokenizer):
     paper = (
-        "{% if context %}Context: {{ context }}\n\n{% endif %}Question: {{ question }}\n\n"
-        "{% if options %}Candidates: {{ options | join('; ') }}\n\n{% endif %}Answer in a few words:"
+        "{% if context %}Context: {{ context }}\n\n{% endif %}Question: {{ question"
+        " }}\n\n{% if options %}Candidates: {{ options | join('; ') }}\n\n{% endif"
+        " %}Answer in a few words:"
     )
-    item = make_item(context="The Nile is long. " * 60, question="How long is it?", answers=("6650 km",))
+    item = make_item(
+        context="The Nile is long. " * 60,
+        question="How long is it?",
+        answers=("6650 km",),
+    )
     bare = make_item(context=" ")
-    for posed, form, candidates in ((item, "open", ()), (item, "shown", OPTIONS), (bare, "open", ())):
+    for posed, form, candidates in (
+        (item, "open", ()),
+        (item, "shown", OPTIONS),
+        (bare, "open", ()),
+    ):
         one, other = (prompter(tokenizer, text, cap=120) for text in (None, paper))
         prompt = one.build(posed, form, candidates=candidates)
         assert other.build(posed, form, candidates=candidates) == prompt
         assert prompt.truncated is (posed is item)
-        assert other.continuations(prompt, OPTIONS) == one.continuations(prompt, OPTIONS)
+        assert other.continuations(prompt, OPTIONS) == one.continuations(
+            prompt, OPTIONS
+        )
 
 
 def test_a_solved_example(tokenizer):
     exemplar = make_item(2, context="x" * 400, question="Who?", answers=("Ann",))
     item = make_item(1, context="y" * 600, question="Where?")
-    built = prompter(tokenizer, TERSE, cap=2000).build(item, "one_shot", exemplar=exemplar)
-    assert built.text == f"{'x' * 300}\n\nQ: Who?\nA: Ann\n\n{'y' * 500}\n\nQ: Where?\nA:"
-    lines = prompter(tokenizer, TERSE + "\n\n", cap=2000).build(item, "one_shot", exemplar=exemplar)
+    built = prompter(tokenizer, TERSE, cap=2000).build(
+        item, "one_shot", exemplar=exemplar
+    )
+    assert (
+        built.text == f"{'x' * 300}\n\nQ: Who?\nA: Ann\n\n{'y' * 500}\n\nQ: Where?\nA:"
+    )
+    lines = prompter(tokenizer, TERSE + "\n\n", cap=2000).build(
+        item, "one_shot", exemplar=exemplar
+    )
     assert "\nA:\nAnn\n\n" in lines.text
 
 
@@ -174,4 +267,7 @@ def test_after_white_space_an_answer_has_none_of_its_own(tokenizer):
     prompt = mine.build(ITEM, "open")
     assert prompt.text.endswith("\nA:\n")
     [scored] = mine.continuations(prompt, ["Nile"])
-    assert mine.decode([*scored.prompt_ids, *scored.continuation_ids]) == prompt.text + "Nile"
+    assert (
+        mine.decode([*scored.prompt_ids, *scored.continuation_ids])
+        == prompt.text + "Nile"
+    )

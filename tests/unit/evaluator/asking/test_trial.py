@@ -1,4 +1,5 @@
-"""Chat templates and prompt templates that would keep a run from ever starting, or fail on some items."""
+"""Chat templates and prompt templates that would keep a run from ever starting, or
+fail on some items."""
 
 import pytest
 
@@ -8,19 +9,28 @@ from evaluator.asking.trial import LONGEST, problem_of, try_prompts, try_templat
 from tests.support.stamps import make_item
 from tests.support.sweeps import refused
 
-ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+ENDLESS = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+)
 
 pytestmark = pytest.mark.slow  # each is tried in a process of its own
 
 
-@pytest.mark.parametrize("template", ["{{ '%99999999999d' | format(1) }}", f"{{{{ 'a' * {LONGEST + 1} }}}}"])
+@pytest.mark.parametrize(
+    "template", ["{{ '%99999999999d' | format(1) }}", f"{{{{ 'a' * {LONGEST + 1} }}}}"]
+)
 def test_a_template_that_writes_without_end_is_refused(template):
     assert "writes more than 1,000,000 characters" in problem_of(template)
-    assert "models/mine: chat: the chat template writes more than" in refused(try_template, Tokenizer(template))
+    assert "models/mine: chat: the chat template writes more than" in refused(
+        try_template, Tokenizer(template)
+    )
 
 
 def test_a_template_that_never_ends_is_refused(monkeypatch):
-    assert problem_of(ENDLESS, seconds=1) == "takes more than 1 s of processor time or 1 GiB"
+    assert (
+        problem_of(ENDLESS, seconds=1)
+        == "takes more than 1 s of processor time or 1 GiB"
+    )
     monkeypatch.setattr(trial, "_SECONDS", 1)
     told = refused(tried, "{{ question }}" + ENDLESS)
     assert "prompts.mine: the template takes more than 1 s of processor time" in told
@@ -41,7 +51,13 @@ class Tokenizer:
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ bos_token }}{{ messages[0].content }}", "{{ raise_exception('no') }}", "{{ 1 / 0 }}", "{% if %}", None],
+    [
+        "{{ bos_token }}{{ messages[0].content }}",
+        "{{ raise_exception('no') }}",
+        "{{ 1 / 0 }}",
+        "{% if %}",
+        None,
+    ],
 )
 def test_everything_else_is_left_to_the_one_who_uses_it(template):
     assert try_template(Tokenizer(template)) is None
@@ -57,8 +73,14 @@ def tried(text):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{{ question }}{{ 'a' * 10**11 }}", "the template writes more than 1,000,000 characters, or takes more than"),
-        ("{{ question }}{% if id == 'i2' %}{{ 1 / 0 }}{% endif %}", "division by zero (task 't', item 'i2')"),
+        (
+            "{{ question }}{{ 'a' * 10**11 }}",
+            "the template writes more than 1,000,000 characters, or takes more than",
+        ),
+        (
+            "{{ question }}{% if id == 'i2' %}{{ 1 / 0 }}{% endif %}",
+            "division by zero (task 't', item 'i2')",
+        ),
         ("{{ question }}{{ id | nonsense }}", "No filter named 'nonsense'."),
     ],
 )

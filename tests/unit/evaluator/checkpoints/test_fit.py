@@ -1,4 +1,5 @@
-"""A checkpoint's tensors are those of its model: neither more nor fewer, under its names, as its files describe."""
+"""A checkpoint's tensors are those of its model: neither more nor fewer, under its
+names, as its files describe."""
 
 import json
 import shutil
@@ -21,21 +22,38 @@ SIZES = {
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "eos_token_id": 1, "head_dim": 8,
     "num_experts": 4, "num_local_experts": 4, "moe_intermediate_size": 16, "num_experts_per_tok": 2,
 }  # fmt: skip
-KINDS = ("gemma2", "granite", "llama", "mamba", "mixtral", "olmo2", "opt", "phi3", "qwen2", "qwen3_moe", "gpt_neox")
+KINDS = (
+    "gemma2",
+    "granite",
+    "llama",
+    "mamba",
+    "mixtral",
+    "olmo2",
+    "opt",
+    "phi3",
+    "qwen2",
+    "qwen3_moe",
+    "gpt_neox",
+)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """The same model, with an output head of its own and without: tied."""
     root = tmp_path_factory.mktemp("tiny")
-    return {kind: save_tiny_model(root / kind, kind) for kind in ("qwen3", "qwen3_untied")}
+    return {
+        kind: save_tiny_model(root / kind, kind) for kind in ("qwen3", "qwen3_untied")
+    }
 
 
 def change(directory, out, weights=None, **fields):
     """A copy with other tensors (None: without it) and fields of config.json."""
     copy = shutil.copytree(directory, out)
     held = load_file(copy / SINGLE) | (weights or {})
-    save_file({name: tensor for name, tensor in held.items() if tensor is not None}, copy / SINGLE)
+    save_file(
+        {name: tensor for name, tensor in held.items() if tensor is not None},
+        copy / SINGLE,
+    )
     config = json.loads((copy / "config.json").read_text()) | fields
     (copy / "config.json").write_text(json.dumps(config))
     return copy
@@ -43,29 +61,54 @@ def change(directory, out, weights=None, **fields):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_architecture_passes_and_misfits_are_named(tmp_path, kind):
-    """What transformers writes fits. One tensor more or less is refused by its name in the files."""
+    """What transformers writes fits. One tensor more or less is refused by its name
+    in the files."""
     with torch.device("cpu"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES))
     model.save_pretrained(tmp_path / "good")
     assert inspect_checkpoint(tmp_path / "good").notes == ()
-    name = next(each.name for each in read_tensors(tmp_path / "good") if ".1." in each.name)
-    assert f"'{name}'" in only_error(change(tmp_path / "good", tmp_path / "less", {name: None}))
+    name = next(
+        each.name for each in read_tensors(tmp_path / "good") if ".1." in each.name
+    )
+    assert f"'{name}'" in only_error(
+        change(tmp_path / "good", tmp_path / "less", {name: None})
+    )
     layer = {name.replace(".1.", ".7."): torch.ones(1)}
     message = only_error(change(tmp_path / "good", tmp_path / "layer", layer))
-    assert f"'{next(iter(layer))}'" in message or "field 'num_hidden_layers' is 2" in message
+    assert (
+        f"'{next(iter(layer))}'" in message
+        or "field 'num_hidden_layers' is 2" in message
+    )
     lora = {name.replace("weight", "lora_A.weight"): torch.ones(2, 2)}
-    assert f"'{next(iter(lora))}'" in only_error(change(tmp_path / "good", tmp_path / "more", lora))
+    assert f"'{next(iter(lora))}'" in only_error(
+        change(tmp_path / "good", tmp_path / "more", lora)
+    )
 
 
 @pytest.mark.parametrize(
     ("weights", "part"),
     [
-        ({"model.layers.0.self_attn.q_proj.bias": torch.ones(64)}, "no tensor 'model.layers.0.self_attn.q_proj.bias'"),
+        (
+            {"model.layers.0.self_attn.q_proj.bias": torch.ones(64)},
+            "no tensor 'model.layers.0.self_attn.q_proj.bias'",
+        ),
         ({"model.layers.0.q.lora_B.weight": torch.ones(2, 2)}, "merge the adapter"),
-        ({"model.norm.weight_scale": torch.ones(1)}, "no file describes a quantisation"),
-        ({"model.norm.weight": torch.ones(64).to(torch.float8_e4m3fn)}, "is F8_E4M3, and no file describes"),
-        ({"model.norm.weight": torch.ones(65)}, "'model.norm.weight' of shape [64], but the files have [65]"),
-        ({"lm_head.weight": torch.ones(384, 64)}, "but they differ: set tie_word_embeddings to false"),
+        (
+            {"model.norm.weight_scale": torch.ones(1)},
+            "no file describes a quantisation",
+        ),
+        (
+            {"model.norm.weight": torch.ones(64).to(torch.float8_e4m3fn)},
+            "is F8_E4M3, and no file describes",
+        ),
+        (
+            {"model.norm.weight": torch.ones(65)},
+            "'model.norm.weight' of shape [64], but the files have [65]",
+        ),
+        (
+            {"lm_head.weight": torch.ones(384, 64)},
+            "but they differ: set tie_word_embeddings to false",
+        ),
     ],
 )
 def test_misfits_of_one_tensor(tmp_path, tiny, weights, part):
@@ -89,7 +132,8 @@ def test_models_without_prefix_are_refused(tmp_path, tiny):
 
 
 def test_spare_parts_are_notes(tmp_path, tiny):
-    """Heads for more tokens, a vision tower, old buffers and biases of zeros cannot matter to text."""
+    """Heads for more tokens, a vision tower, old buffers and biases of zeros cannot
+    matter to text."""
     parts = {
         "mtp.fc.weight": torch.ones(2, 2),
         "visual.patch_embed.weight": torch.ones(2, 2),
@@ -97,17 +141,29 @@ def test_spare_parts_are_notes(tmp_path, tiny):
         "model.layers.0.self_attn.q_proj.bias": torch.zeros(64),
     }
     info = inspect_checkpoint(change(tiny["qwen3_untied"], tmp_path / "spare", parts))
-    assert info.notes == ("not used for text: tensor 'model.layers.0.self_attn.q_proj.bias' and 3 more",)
+    assert info.notes == (
+        "not used for text: tensor 'model.layers.0.self_attn.q_proj.bias' and 3 more",
+    )
 
 
 def test_layer_for_one_token_more_is_spare(tmp_path):
-    """DeepSeek's kind: the layer after the last one; a layer without such a part is refused."""
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("granite", **SIZES)).save_pretrained(tmp_path / "good")
-    layer = {"model.layers.2.eh_proj.weight": torch.ones(2, 2), "model.layers.2.mlp.weight": torch.ones(2, 2)}
+    """DeepSeek's kind: the layer after the last one; a layer without such a part is
+    refused."""
+    AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("granite", **SIZES)
+    ).save_pretrained(tmp_path / "good")
+    layer = {
+        "model.layers.2.eh_proj.weight": torch.ones(2, 2),
+        "model.layers.2.mlp.weight": torch.ones(2, 2),
+    }
     info = inspect_checkpoint(change(tmp_path / "good", tmp_path / "next", layer))
-    assert info.notes == ("not used for text: tensor 'model.layers.2.eh_proj.weight' and 1 more",)
+    assert info.notes == (
+        "not used for text: tensor 'model.layers.2.eh_proj.weight' and 1 more",
+    )
     del layer["model.layers.2.eh_proj.weight"]
-    assert "no tensor 'model.layers.2.mlp.weight'" in only_error(change(tmp_path / "good", tmp_path / "bad", layer))
+    assert "no tensor 'model.layers.2.mlp.weight'" in only_error(
+        change(tmp_path / "good", tmp_path / "bad", layer)
+    )
 
 
 def test_head_only_is_served_under_both_names(tmp_path, tiny):
@@ -125,7 +181,10 @@ def test_head_only_is_served_under_both_names(tmp_path, tiny):
 
 
 SIDES = {
-    "hf_quant_config.json": ({"quantization": {"quant_algo": "FP8"}}, "FP8 (by hf_quant_config.json)"),
+    "hf_quant_config.json": (
+        {"quantization": {"quant_algo": "FP8"}},
+        "FP8 (by hf_quant_config.json)",
+    ),
     "quantize_config.json": (
         {"bits": 4, "group_size": 128, "desc_act": False},
         "W4A16 (gptq, group 128, by quantize_config.json)",
@@ -147,7 +206,12 @@ def test_quantisations_beside_config_json_count(tmp_path, tiny, name):
     assert found.label == label
     assert f"{label} is described, but no tensor is quantised" in only_error(copy)
     with served_directory(copy) as served:  # where engines look for it
-        assert json.loads((served / "config.json").read_text())["quantization_config"].items() >= said.items()
+        assert (
+            json.loads((served / "config.json").read_text())[
+                "quantization_config"
+            ].items()
+            >= said.items()
+        )
     (copy / "config.json").write_text(
         json.dumps(
             json.loads((copy / "config.json").read_text())
@@ -157,15 +221,21 @@ def test_quantisations_beside_config_json_count(tmp_path, tiny, name):
     assert f"{copy / name}: describes" in only_error(copy)
 
 
-@pytest.mark.parametrize("said", [{}, {"quantization": {"quant_algo": None}}, {"quantization": {}}])
+@pytest.mark.parametrize(
+    "said", [{}, {"quantization": {"quant_algo": None}}, {"quantization": {}}]
+)
 def test_unclear_quantisation_names_its_file(tmp_path, tiny, said):
     copy = shutil.copytree(tiny["qwen3"], tmp_path / "copy")
     (copy / "hf_quant_config.json").write_text(json.dumps(said))
-    assert only_error(copy).startswith(f"{copy / 'hf_quant_config.json'}: field 'quant_algo' ")
+    assert only_error(copy).startswith(
+        f"{copy / 'hf_quant_config.json'}: field 'quant_algo' "
+    )
 
 
 def test_infinity_in_config_json_loads(tmp_path):
-    config = AutoConfig.for_model("mamba2", **SIZES, num_heads=8, expand=2, state_size=8, n_groups=1)
+    config = AutoConfig.for_model(
+        "mamba2", **SIZES, num_heads=8, expand=2, state_size=8, n_groups=1
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     assert "__float__" in (tmp_path / "config.json").read_text()
     assert read_blueprint(tmp_path).config["time_step_limit"][1] == float("inf")

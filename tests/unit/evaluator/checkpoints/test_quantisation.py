@@ -1,4 +1,5 @@
-"""What a quantization_config says, in the layouts that tools write, and what is left out of it to be served."""
+"""What a quantization_config says, in the layouts that tools write, and what is left
+out of it to be served."""
 
 import copy
 import json
@@ -40,21 +41,51 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
     (W4A16, "W4A16 (group 128)"),
     (packed(4, "group", group=64, symmetric=False), "W4A16 (group 64, asymmetric)"),
     (ORDERED, "W4A16 (per channel, static act order)"),
-    (packed(4, "group", group=128, actorder="weight"), "W4A16 (group 128, static act order)"),
-    (compressed_tensors("int-quantized", integers(8, "channel"), TOKEN), "W8A8 (per channel)"),
-    (compressed_tensors("int-quantized", integers(4, "group", group=128), TOKEN), "W4A8 (group 128)"),
+    (
+        packed(4, "group", group=128, actorder="weight"),
+        "W4A16 (group 128, static act order)",
+    ),
+    (
+        compressed_tensors("int-quantized", integers(8, "channel"), TOKEN),
+        "W8A8 (per channel)",
+    ),
+    (
+        compressed_tensors("int-quantized", integers(4, "group", group=128), TOKEN),
+        "W4A8 (group 128)",
+    ),
     (FP8, "FP8 (per channel)"),
-    (compressed_tensors("float-quantized", FLOAT_BLOCKS, FLOAT_GROUP), "FP8 (block 128x128)"),
+    (
+        compressed_tensors("float-quantized", FLOAT_BLOCKS, FLOAT_GROUP),
+        "FP8 (block 128x128)",
+    ),
     (compressed_tensors("float-quantized", floats("tensor")), "FP8 W8A16 (per tensor)"),
-    (compressed_tensors("nvfp4-pack-quantized", NVFP4, NVFP4 | {"dynamic": "local"}), "NVFP4 (group 16)"),
+    (
+        compressed_tensors("nvfp4-pack-quantized", NVFP4, NVFP4 | {"dynamic": "local"}),
+        "NVFP4 (group 16)",
+    ),
     (compressed_tensors("mxfp4-pack-quantized", MXFP4), "MXFP4 W4A16 (group 32)"),
     (GPTQ, "W4A16 (gptq, group 128)"),
-    (other("gptq", bits=8, group_size=-1, desc_act=True, sym=True), "W8A16 (gptq, per channel, act order)"),
-    (other("awq", bits=4, group_size=64, zero_point=True, version="gemm"), "W4A16 (awq, group 64, asymmetric)"),
+    (
+        other("gptq", bits=8, group_size=-1, desc_act=True, sym=True),
+        "W8A16 (gptq, per channel, act order)",
+    ),
+    (
+        other("awq", bits=4, group_size=64, zero_point=True, version="gemm"),
+        "W4A16 (awq, group 64, asymmetric)",
+    ),
     # as AWQ's first files said it
-    (other("awq", w_bit=4, q_group_size=128, zero_point=False), "W4A16 (awq, group 128)"),
-    (other("auto-round", bits=4, group_size=128, sym=True, data_type="int"), "W4A16 (autoround, group 128)"),
-    (other("fp8", activation_scheme="dynamic", weight_block_size=BLOCKS), "FP8 (block 128x128)"),
+    (
+        other("awq", w_bit=4, q_group_size=128, zero_point=False),
+        "W4A16 (awq, group 128)",
+    ),
+    (
+        other("auto-round", bits=4, group_size=128, sym=True, data_type="int"),
+        "W4A16 (autoround, group 128)",
+    ),
+    (
+        other("fp8", activation_scheme="dynamic", weight_block_size=BLOCKS),
+        "FP8 (block 128x128)",
+    ),
     (other("fp8", activation_scheme="static"), "FP8"),
     (other("modelopt", quant_algo="NVFP4", group_size=16), "NVFP4 (group 16)"),
     (other("bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type="nf4"), "NF4 (rtn)"),
@@ -62,7 +93,9 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def read(said: object, directory: Path = Path("model"), key: str = "quantization_config") -> Quantisation:
+def read(
+    said: object, directory: Path = Path("model"), key: str = "quantization_config"
+) -> Quantisation:
     found = read_quantisation(directory, {"model_type": "qwen3", key: said})
     assert found is not None
     return found
@@ -72,7 +105,8 @@ def read(said: object, directory: Path = Path("model"), key: str = "quantization
 def test_every_layout_is_named_in_the_words_of_the_field(said, label):
     found = read(said)
     assert (found.label, found.library) == (label, said["quant_method"])
-    if found.library == "compressed-tensors":  # the field's old name, which says no method
+    # the field's old name, which says no method
+    if found.library == "compressed-tensors":
         old = {name: value for name, value in said.items() if name != "quant_method"}
         assert read(old, key="compression_config") == found
 
@@ -80,16 +114,42 @@ def test_every_layout_is_named_in_the_words_of_the_field(said, label):
 def test_a_named_data_set_is_the_calibration_and_two_schemes_are_both_named():
     named, listed = read(GPTQ), read({**GPTQ, "dataset": ["a text", "another one"]})
     assert (named.calibration, listed.calibration) == ("c4", None)
-    both = read({**W4A16, "config_groups": {**W4A16["config_groups"], "group_1": FP8["config_groups"]["group_0"]}})
+    both = read(
+        {
+            **W4A16,
+            "config_groups": {
+                **W4A16["config_groups"],
+                "group_1": FP8["config_groups"]["group_0"],
+            },
+        }
+    )
     assert (both.scheme, both.per) == ("W4A16 and FP8", None)
 
 
 @pytest.mark.parametrize(
     ("recipe", "algorithm"),
     [
-        ("default_stage:\n  default_modifiers:\n    GPTQModifier:\n      scheme: W4A16\n", "gptq"),
-        ("quant_stage:\n  quant_modifiers:\n    SmoothQuantModifier: {}\n    GPTQModifier: {}\n", "smoothquant + gptq"),
-        ("quant_stage:\n  quant_modifiers:\n    AWQModifier: {}\n    QuantizationModifier: {}\n", "awq"),
+        (
+            (
+                "default_stage:\n  default_modifiers:\n    GPTQModifier:\n      scheme:"
+                " W4A16\n"
+            ),
+            "gptq",
+        ),
+        (
+            (
+                "quant_stage:\n  quant_modifiers:\n    SmoothQuantModifier: {}\n   "
+                " GPTQModifier: {}\n"
+            ),
+            "smoothquant + gptq",
+        ),
+        (
+            (
+                "quant_stage:\n  quant_modifiers:\n    AWQModifier: {}\n   "
+                " QuantizationModifier: {}\n"
+            ),
+            "awq",
+        ),
         ("    QuantizationModifier:\n      targets: [Linear]\n", "rtn"),
         ("    MyOwnModifier:\n      targets: [Linear]\n", None),
         ("", None),
@@ -99,12 +159,19 @@ def test_llm_compressors_recipe_names_the_algorithm(tmp_path, recipe, algorithm)
     (tmp_path / "recipe.yaml").write_text(recipe)
     found = read(W4A16, tmp_path)
     assert found.algorithm == algorithm
-    assert found.label == (f"W4A16 ({algorithm}, group 128)" if algorithm else "W4A16 (group 128)")
+    assert found.label == (
+        f"W4A16 ({algorithm}, group 128)" if algorithm else "W4A16 (group 128)"
+    )
 
 
 @pytest.mark.parametrize(
     ("sparsity", "format"),
-    [(DENSE, "dense"), (SPARSE, "sparse-24-bitmask"), ({"format": "dense", "targets": []}, None), (None, None)],
+    [
+        (DENSE, "dense"),
+        (SPARSE, "sparse-24-bitmask"),
+        ({"format": "dense", "targets": []}, None),
+        (None, None),
+    ],
 )
 def test_a_sparsity_config_counts_where_it_names_layers(sparsity, format):
     assert read({**W4A16, "sparsity_config": sparsity}).sparse_format == format
@@ -116,10 +183,19 @@ def test_a_sparsity_config_counts_where_it_names_layers(sparsity, format):
         ("int8", "config.json: quantization_config must be an object"),
         ({}, "field 'quant_method' is missing"),
         ({"quant_method": 4}, "field 'quant_method' must be a string, not 4"),
-        ({"quant_method": "gptq", "bits": "four"}, "field 'bits' is 'four', not a number of bits"),
+        (
+            {"quant_method": "gptq", "bits": "four"},
+            "field 'bits' is 'four', not a number of bits",
+        ),
         ({"quant_method": "awq"}, "field 'w_bit' is None"),
-        ({"quant_method": "compressed-tensors", "config_groups": {}}, "'config_groups' quantises no weights"),
-        ({"config_groups": {"group_0": {"weights": {"num_bits": 99}}}}, "field 'num_bits' is 99"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {}},
+            "'config_groups' quantises no weights",
+        ),
+        (
+            {"config_groups": {"group_0": {"weights": {"num_bits": 99}}}},
+            "field 'num_bits' is 99",
+        ),
         ({"config_groups": {"group_0": []}}, "config_groups.group_0 must be an object"),
         ({"quant_method": "modelopt"}, "field 'quant_algo' is missing"),
     ],
@@ -131,7 +207,9 @@ def test_a_configuration_that_cannot_be_understood_is_one_line(said, part):
 
 
 # a row has one scale
-@pytest.mark.parametrize(("said", "served"), [({**W4A16, "sparsity_config": DENSE}, W4A16), (ORDERED, ROWS)])
+@pytest.mark.parametrize(
+    ("said", "served"), [({**W4A16, "sparsity_config": DENSE}, W4A16), (ORDERED, ROWS)]
+)
 def test_what_says_nothing_of_the_tensors_is_left_out(said, served):
     config = {**CONFIG, "quantization_config": said}
     before = copy.deepcopy(config)
@@ -140,7 +218,14 @@ def test_what_says_nothing_of_the_tensors_is_left_out(said, served):
 
 
 @pytest.mark.parametrize(
-    "said", [None, W4A16, {**W4A16, "sparsity_config": SPARSE}, packed(4, "group", group=128, actorder="static"), GPTQ]
+    "said",
+    [
+        None,
+        W4A16,
+        {**W4A16, "sparsity_config": SPARSE},
+        packed(4, "group", group=128, actorder="static"),
+        GPTQ,
+    ],
 )
 def test_everything_else_is_served_as_it_is(said):
     config = {**CONFIG, "quantization_config": said}
@@ -156,4 +241,6 @@ def test_an_overlay_links_the_files_and_leaves_them_alone(tmp_path):
     assert json.loads((made / "config.json").read_text()) == {"model_type": "other"}
     assert {file.name: file.read_bytes() for file in checkpoint.iterdir()} == before
     assert {file.name for file in made.iterdir()} == set(before)
-    assert all(file.is_symlink() for file in made.iterdir() if file.name != "config.json")
+    assert all(
+        file.is_symlink() for file in made.iterdir() if file.name != "config.json"
+    )

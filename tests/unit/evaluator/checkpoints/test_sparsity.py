@@ -1,4 +1,5 @@
-"""Zeros are counted in the files, in every layout: exact codes, whatever scales and zero points are beside them."""
+"""Zeros are counted in the files, in every layout: exact codes, whatever scales and
+zero points are beside them."""
 
 import json
 import shutil
@@ -21,12 +22,17 @@ def pruned(tmp_path_factory):
     """A tiny model, 2:4 by magnitude, with its manifest."""
     folder = tmp_path_factory.mktemp("sparsity")
     source = save_tiny_model(folder / "dense", "qwen3_untied", dtype="bfloat16")
-    prune(PruneConfig(source=source, method="magnitude", pattern="2:4"), folder / "pruned")
+    prune(
+        PruneConfig(source=source, method="magnitude", pattern="2:4"), folder / "pruned"
+    )
     return folder / "pruned"
 
 
 def names(checkpoint):
-    return [each["name"] for each in json.loads((checkpoint / MANIFEST).read_text())["matrices"]]
+    return [
+        each["name"]
+        for each in json.loads((checkpoint / MANIFEST).read_text())["matrices"]
+    ]
 
 
 def changed(checkpoint, folder, change):
@@ -92,7 +98,11 @@ def test_what_cannot_be_measured_is_said(pruned, tmp_path, change):
         if change == "renamed":
             weights[f"other.{name}"] = weights.pop(name)
         else:
-            weights[name] = weights[name].reshape(-1) if change == "a vector" else weights[name].view(torch.uint8)
+            weights[name] = (
+                weights[name].reshape(-1)
+                if change == "a vector"
+                else weights[name].view(torch.uint8)
+            )
 
     made = changed(pruned, tmp_path / "made", spoil)
     assert measure(read_tensors(made), names(pruned), "2:4") is None

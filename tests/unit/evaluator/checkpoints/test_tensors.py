@@ -1,4 +1,5 @@
-"""Weights: damaged files, NaN and other sizes than config.json's are refused by name; how checkpoints differ."""
+"""Weights: damaged files, NaN and other sizes than config.json's are refused by
+name; how checkpoints differ."""
 
 import json
 import shutil
@@ -13,7 +14,13 @@ from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.checkpoints.info import inspect_checkpoint, read_positions, stored_dtype
 from evaluator.checkpoints.quantisation import read_quantisation
 from evaluator.checkpoints.shapes import expert_field, text_model
-from evaluator.checkpoints.tensors import _CHUNK, INDEX, SINGLE, count_weights, read_tensors
+from evaluator.checkpoints.tensors import (
+    _CHUNK,
+    INDEX,
+    SINGLE,
+    count_weights,
+    read_tensors,
+)
 from launch.sweep.estimate import vocabulary_of
 from tests.support.checkpoint_files import only_error, tensors, write, write_sharded
 from tests.support.models import VOCABULARY, save_tiny_model
@@ -28,22 +35,34 @@ def checkpoint(tmp_path):
     return write(tmp_path / "dense")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2],
+)
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, dtype, value):
     bad = torch.zeros(5, 7)
     bad[4, 6] = float(value)
-    message = only_error(write(tmp_path / "bad", tensors() | {"model.a.weight": bad.to(dtype)}))
+    message = only_error(
+        write(tmp_path / "bad", tensors() | {"model.a.weight": bad.to(dtype)})
+    )
     assert "tensor 'model.a.weight' holds NaN or infinity" in message
 
 
 def test_limits_are_taken_and_whoever_reads_a_size_reads_the_text_model_s(tmp_path):
-    weights = {"i": torch.tensor([2**31 - 1], dtype=torch.int32), "b": torch.tensor([True]), "e": torch.zeros(0, 3)}
+    weights = {
+        "i": torch.tensor([2**31 - 1], dtype=torch.int32),
+        "b": torch.tensor([True]),
+        "e": torch.zeros(0, 3),
+    }
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn):
         limits = torch.finfo(dtype)
-        weights[str(dtype)] = torch.tensor([limits.max, limits.min, limits.tiny, 0.0, -0.0]).to(dtype)
+        weights[str(dtype)] = torch.tensor(
+            [limits.max, limits.min, limits.tiny, 0.0, -0.0]
+        ).to(dtype)
     assert inspect_checkpoint(write(tmp_path / "m", weights)).tensors == 7
-    float8 = {"w": torch.tensor([448.0, float("nan")]).to(torch.float8_e4m3fn)}  # which has no infinity
+    # which has no infinity
+    float8 = {"w": torch.tensor([448.0, float("nan")]).to(torch.float8_e4m3fn)}
     assert "tensor 'w'" in only_error(write(tmp_path / "bad", float8))
     (tmp_path / "config.json").write_text(json.dumps(WHOLE))
     assert read_positions(tmp_path, unknown=1) == TOWERS["max_position_embeddings"]
@@ -52,7 +71,10 @@ def test_limits_are_taken_and_whoever_reads_a_size_reads_the_text_model_s(tmp_pa
     assert stored_dtype({"torch_dtype": "float32", **WHOLE}, []) == "float32"
     assert expert_field(WHOLE) == "num_experts"
     assert text_model(WHOLE)["head_dim"] == TOWERS["head_dim"]
-    assert text_model({"head_dim": 64, "text_config": None}) == {"head_dim": 64, "text_config": None}
+    assert text_model({"head_dim": 64, "text_config": None}) == {
+        "head_dim": 64,
+        "text_config": None,
+    }
 
 
 @pytest.mark.parametrize("position", [0, _CHUNK // 2 - 1, _CHUNK // 2, _CHUNK // 2 + 4])
@@ -66,7 +88,9 @@ def test_a_tensor_of_more_than_one_chunk(tmp_path, position):
     assert "tensor 'w'" in only_error(write(directory, {"w": weight}))
 
 
-def test_only_whole_safetensors_are_read_where_they_lie_and_several_need_an_index(checkpoint):
+def test_only_whole_safetensors_are_read_where_they_lie_and_several_need_an_index(
+    checkpoint,
+):
     file = checkpoint / SINGLE
     expected = load_file(file)
     found = read_tensors(checkpoint)
@@ -92,13 +116,21 @@ def test_only_whole_safetensors_are_read_where_they_lie_and_several_need_an_inde
 @pytest.fixture
 def sharded(tmp_path):
     names = sorted(tensors())
-    return write_sharded(tmp_path / "s", tensors(), {"a.safetensors": names[:2], "b.safetensors": names[2:]})
+    return write_sharded(
+        tmp_path / "s",
+        tensors(),
+        {"a.safetensors": names[:2], "b.safetensors": names[2:]},
+    )
 
 
 @pytest.mark.parametrize(
     ("shard", "kept", "part"),
     [
-        ("b.safetensors", slice(0), f"{INDEX}: field 'weight_map' names 'b.safetensors', which is missing"),
+        (
+            "b.safetensors",
+            slice(0),
+            f"{INDEX}: field 'weight_map' names 'b.safetensors', which is missing",
+        ),
         ("a.safetensors", slice(1), "a.safetensors: lacks tensor"),
         ("b.safetensors", slice(None), "is also in a.safetensors"),
         (SINGLE, slice(None), "remove one of them"),
@@ -115,11 +147,17 @@ def test_shards_that_are_not_what_the_index_says(sharded, shard, kept, part):
     ("index", "part"),
     [
         ("{", "not JSON"),
-        ('{"weight_map": {"w": "a.safetensors", "w": "b.safetensors"}}', "key 'w' occurs twice"),
+        (
+            '{"weight_map": {"w": "a.safetensors", "w": "b.safetensors"}}',
+            "key 'w' occurs twice",
+        ),
         ({"weight_map": []}, "must be an object"),
         ({"weight_map": {}}, "is empty"),
         ({"weight_map": {"w": 3}}, "weight_map['w'] must be a string"),
-        ({"weight_map": {"w": "../dense/model.safetensors"}}, "names '../dense/model.safetensors', which is missing"),
+        (
+            {"weight_map": {"w": "../dense/model.safetensors"}},
+            "names '../dense/model.safetensors', which is missing",
+        ),
     ],
 )
 def test_bad_indices(checkpoint, sharded, index, part):
@@ -135,12 +173,22 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
     ("header", "part"),
     [
         (b'{"a": 1, "a": 2}', "key 'a' occurs twice"),
-        *((text, "not JSON") for text in (b"[" * 100_000, b'{"a":' * 100_000, b'{"a": ' + b"9" * 5000 + b"}")),
+        *(
+            (text, "not JSON")
+            for text in (
+                b"[" * 100_000,
+                b'{"a":' * 100_000,
+                b'{"a": ' + b"9" * 5000 + b"}",
+            )
+        ),
         (b"\xff\xfe{}", "not UTF-8"),
         ([], "header must be an object"),
         ({"__metadata__": {"format": "pt"}}, "holds no tensor"),
         ({"w": 3}, "tensor 'w' must be an object"),
-        ({"w": {"dtype": "F32", "shape": [2]}}, "tensor 'w': field 'data_offsets' is missing"),
+        (
+            {"w": {"dtype": "F32", "shape": [2]}},
+            "tensor 'w': field 'data_offsets' is missing",
+        ),
         ({"w": entry(dtype="F31")}, "field 'dtype' is 'F31'"),
         ({"w": entry(dtype=3)}, "field 'dtype' must be a string"),
         *(({"w": entry(shape=(size,))}, "not counts") for size in (-2, True, "2", 2.0)),
@@ -152,7 +200,8 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
         ({"w": entry(offsets=(10**15, 10**15 + 8))}, "starts at byte"),
         ({"w": entry(shape=(2**20, 2**20), offsets=(0, 2**42))}, "truncated"),
         ({"w": entry(shape=(2**40, 2**40), offsets=(0, 2**82))}, "not counts"),
-        ({"w": entry(shape=(10**4000,) * 2_000)}, "not counts"),  # whose product would take minutes
+        # whose product would take minutes
+        ({"w": entry(shape=(10**4000,) * 2_000)}, "not counts"),
         ({"w": entry(shape=(1,) * 65)}, "not counts"),
     ],
 )
@@ -170,51 +219,118 @@ def test_a_header_s_length_is_not_trusted(checkpoint, length):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_quantised_weights_are_counted_as_if_unpacked(tmp_path, layout):
-    columns = 60 if layout == "w4a16-channel" else 128  # the last int32 of a row is padded
+    # the last int32 of a row is padded
+    columns = 60 if layout == "w4a16-channel" else 128
     parts = LAYOUTS[layout].store(torch.randn(64, columns)).tensors
     weights = {f"model.q.{name}": tensor.contiguous() for name, tensor in parts.items()}
     save_file(weights | {"model.embed.weight": torch.zeros(7, 3)}, tmp_path / SINGLE)
-    quantisation = read_quantisation(tmp_path, {"quantization_config": LAYOUTS[layout].config})
-    assert count_weights(read_tensors(tmp_path), quantisation.scheme) == 64 * columns + 21
+    quantisation = read_quantisation(
+        tmp_path, {"quantization_config": LAYOUTS[layout].config}
+    )
+    assert (
+        count_weights(read_tensors(tmp_path), quantisation.scheme) == 64 * columns + 21
+    )
 
 
 @pytest.mark.parametrize(
     ("scheme", "names", "weights"),
     [
-        (None, {"q.weight": (4, 6), "q.weight_scale": (4,)}, 28),  # dense: a name means nothing
-        ("NVFP4", {"q.weight_packed": (4, 3), "q.weight_scale": (4, 1), "q.weight_global_scale": (1,)}, 24),
-        ("NF4", {"q.weight": (12, 1), "q.weight.absmax": (1,), "q.weight.quant_state.bitsandbytes__nf4": (9,)}, 24),
-        ("MXFP4", {"experts.down_proj_blocks": (2, 6), "experts.down_proj_scales": (2,)}, 24),
+        # dense: a name means nothing
+        (None, {"q.weight": (4, 6), "q.weight_scale": (4,)}, 28),
+        (
+            "NVFP4",
+            {
+                "q.weight_packed": (4, 3),
+                "q.weight_scale": (4, 1),
+                "q.weight_global_scale": (1,),
+            },
+            24,
+        ),
+        (
+            "NF4",
+            {
+                "q.weight": (12, 1),
+                "q.weight.absmax": (1,),
+                "q.weight.quant_state.bitsandbytes__nf4": (9,),
+            },
+            24,
+        ),
+        (
+            "MXFP4",
+            {"experts.down_proj_blocks": (2, 6), "experts.down_proj_scales": (2,)},
+            24,
+        ),
     ],
 )
 def test_two_weights_lie_in_a_byte(tmp_path, scheme, names, weights):
     dtype = torch.float32 if scheme is None else torch.uint8
-    save_file({name: torch.zeros(shape, dtype=dtype) for name, shape in names.items()}, tmp_path / SINGLE)
+    save_file(
+        {name: torch.zeros(shape, dtype=dtype) for name, shape in names.items()},
+        tmp_path / SINGLE,
+    )
     assert count_weights(read_tensors(tmp_path), scheme) == weights
 
 
-SIZES = {"vocab_size": 6, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 3}
+SIZES = {
+    "vocab_size": 6,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "head_dim": 3,
+}
 CONFIG = {"model_type": "qwen3", "dtype": "float32", **SIZES}
 
 
 def made(directory, **changes):
     """A checkpoint of two layers; a field that is changed to None is left out."""
-    config = {name: value for name, value in (CONFIG | changes).items() if value is not None}
-    weights = {"model.embed_tokens.weight": torch.ones(6, 8), "model.norm.weight": torch.ones(8)}
-    weights |= {f"model.layers.{layer}.self_attn.q_proj.weight": torch.ones(6, 8) for layer in range(2)}
+    config = {
+        name: value for name, value in (CONFIG | changes).items() if value is not None
+    }
+    weights = {
+        "model.embed_tokens.weight": torch.ones(6, 8),
+        "model.norm.weight": torch.ones(8),
+    }
+    weights |= {
+        f"model.layers.{layer}.self_attn.q_proj.weight": torch.ones(6, 8)
+        for layer in range(2)
+    }
     return write(directory, weights, config)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"vocab_size": 7}, "field 'vocab_size' is 7, but tensor 'model.embed_tokens.weight' of model.safetensors has"),
-        ({"hidden_size": 9}, "field 'hidden_size' is 9, but tensor 'model.embed_tokens.weight'"),
+        (
+            {"vocab_size": 7},
+            (
+                "field 'vocab_size' is 7, but tensor 'model.embed_tokens.weight' of"
+                " model.safetensors has"
+            ),
+        ),
+        (
+            {"hidden_size": 9},
+            "field 'hidden_size' is 9, but tensor 'model.embed_tokens.weight'",
+        ),
         ({"hidden_size": "8"}, "field 'hidden_size' is '8', not a count"),
-        ({"num_hidden_layers": 3}, "field 'num_hidden_layers' is 3, but the weights have 2 layers"),
-        ({"num_hidden_layers": 1}, "but the weights have 2 layers, the last of them model.layers.1"),
-        ({"head_dim": 4}, "field 'num_attention_heads * head_dim' is 8, but tensor 'model.layers.0.self_attn.q_proj"),
-        ({"model_type": "llama", "head_dim": None}, "(hidden_size // num_attention_heads)' is 8, but tensor"),
+        (
+            {"num_hidden_layers": 3},
+            "field 'num_hidden_layers' is 3, but the weights have 2 layers",
+        ),
+        (
+            {"num_hidden_layers": 1},
+            "but the weights have 2 layers, the last of them model.layers.1",
+        ),
+        (
+            {"head_dim": 4},
+            (
+                "field 'num_attention_heads * head_dim' is 8, but tensor"
+                " 'model.layers.0.self_attn.q_proj"
+            ),
+        ),
+        (
+            {"model_type": "llama", "head_dim": None},
+            "(hidden_size // num_attention_heads)' is 8, but tensor",
+        ),
     ],
 )
 def test_a_size_that_is_not_the_tensors_is_named(tmp_path, changes, said):
@@ -230,13 +346,17 @@ def test_a_size_that_is_not_the_tensors_is_named(tmp_path, changes, said):
         dict.fromkeys(SIZES),  # all left to the architecture
         {"head_dim": None},  # Qwen3's is 128 where it does not say
         {"head_dim": 4, "quantization_config": {"quant_method": "awq", "bits": 4}},
-        {"head_dim": 4, "model_type": "qwen3_next"},  # not an architecture whose tensors are known here
+        # not an architecture whose tensors are known here
+        {"head_dim": 4, "model_type": "qwen3_next"},
     ],
 )
 def test_what_does_not_apply_is_skipped(tmp_path, changes):
     directory = made(tmp_path / "m", **changes)
     assert inspect_checkpoint(directory).tensors == 4
-    packed = {"model.embed_tokens.weight": torch.ones(6, 1, dtype=torch.int32), "model.norm.weight": torch.ones(8)}
+    packed = {
+        "model.embed_tokens.weight": torch.ones(6, 1, dtype=torch.int32),
+        "model.norm.weight": torch.ones(8),
+    }
     config = json.loads((directory / "config.json").read_text())
     assert inspect_checkpoint(write(directory, packed, config)).tensors == 2
 
@@ -249,14 +369,21 @@ def test_good_checkpoints_pass(tmp_path, architecture):
     assert "'hidden_size'" in only_error(directory)
 
 
-TOWERS = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "head_dim": 256, "dtype": "bfloat16"}
+TOWERS = {
+    "vocab_size": 262_208,
+    "max_position_embeddings": 131_072,
+    "head_dim": 256,
+    "dtype": "bfloat16",
+}
 TEXT = {**TOWERS, "model_type": "gemma3_text", "num_experts": 8}
 WHOLE = {"model_type": "gemma3", "head_dim": 1, "text_config": TEXT}
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(5, 9))
+    return save_tiny_model(
+        tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(5, 9)
+    )
 
 
 @pytest.fixture
@@ -268,12 +395,24 @@ def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_other_weights_and_defaults_that_are_spelled_out_are_no_difference(saved, tmp_path, edited):
+def test_other_weights_and_defaults_that_are_spelled_out_are_no_difference(
+    saved, tmp_path, edited
+):
     blueprint = read_blueprint(saved)
-    assert blueprint.difference(read_blueprint(save_tiny_model(tmp_path / "two", "qwen3", 1))) is None
+    assert (
+        blueprint.difference(
+            read_blueprint(save_tiny_model(tmp_path / "two", "qwen3", 1))
+        )
+        is None
+    )
     assert (blueprint.vocabulary, blueprint.longest) == (VOCABULARY, 2048)
     assert blueprint.files == (saved / "model.safetensors",)
-    edit(edited / "config.json", attention_dropout=0.0, transformers_version="0", use_cache=False)
+    edit(
+        edited / "config.json",
+        attention_dropout=0.0,
+        transformers_version="0",
+        use_cache=False,
+    )
     config = json.loads((edited / "config.json").read_text())
     config.pop("attention_bias", None)
     (edited / "config.json").write_text(json.dumps(config))
@@ -281,30 +420,53 @@ def test_other_weights_and_defaults_that_are_spelled_out_are_no_difference(saved
     edit(edited / "config.json", rms_norm_eps=0.5, num_local_experts=4)
     assert [read_blueprint(each).mixture for each in (saved, edited)] == [False, True]
     edit(edited / "config.json", num_local_experts=None)
-    assert read_blueprint(saved).difference(read_blueprint(edited)) == "config.json: rms_norm_eps is 0.5, not 1e-06"
+    assert (
+        read_blueprint(saved).difference(read_blueprint(edited))
+        == "config.json: rms_norm_eps is 0.5, not 1e-06"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         ("model.norm.weight", lambda _: None, "tensor model.norm.weight is missing"),
-        ("extra", lambda norm: norm, "tensor extra is not part of the served architecture"),
-        ("model.norm.weight", lambda norm: norm[:32].clone(), "tensor model.norm.weight has shape [32], not [64]"),
-        ("model.norm.weight", lambda norm: norm.bfloat16(), "tensor model.norm.weight is BF16, not F32"),
+        (
+            "extra",
+            lambda norm: norm,
+            "tensor extra is not part of the served architecture",
+        ),
+        (
+            "model.norm.weight",
+            lambda norm: norm[:32].clone(),
+            "tensor model.norm.weight has shape [32], not [64]",
+        ),
+        (
+            "model.norm.weight",
+            lambda norm: norm.bfloat16(),
+            "tensor model.norm.weight is BF16, not F32",
+        ),
     ],
 )
 def test_tensors_that_differ_are_named(saved, edited, name, change, message):
     tensors = load_file(edited / "model.safetensors")
     tensors[name] = change(tensors["model.norm.weight"].clone())
-    save_file({key: each for key, each in tensors.items() if each is not None}, edited / "model.safetensors")
+    save_file(
+        {key: each for key, each in tensors.items() if each is not None},
+        edited / "model.safetensors",
+    )
     assert read_blueprint(saved).difference(read_blueprint(edited)) == message
 
 
-def test_sizes_of_a_model_of_several_towers_are_those_of_its_text_and_a_config_that_is_none_is_refused(saved, edited):
+def test_sizes_of_a_model_of_several_towers_are_those_of_its_text_and_a_config_that_is_none_is_refused(
+    saved, edited
+):
     config = json.loads((edited / "config.json").read_text())
     edit(edited / "config.json", vocab_size="many")
     assert "vocab_size" in refused(read_blueprint, edited).partition("config.json: ")[2]
-    whole = {"model_type": "gemma3", "text_config": config | {"model_type": "gemma3_text", "sliding_window": 8}}
+    whole = {
+        "model_type": "gemma3",
+        "text_config": config | {"model_type": "gemma3_text", "sliding_window": 8},
+    }
     (edited / "config.json").write_text(json.dumps(whole))
     blueprint = read_blueprint(edited)
     assert (blueprint.vocabulary, blueprint.longest) == (VOCABULARY, 2048)

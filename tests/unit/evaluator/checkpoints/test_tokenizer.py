@@ -1,4 +1,5 @@
-"""A checkpoint's tokenizer is the one in tokenizer.json, whatever class tokenizer_config.json names."""
+"""A checkpoint's tokenizer is the one in tokenizer.json, whatever class
+tokenizer_config.json names."""
 
 import json
 
@@ -16,29 +17,51 @@ def checkpoint(tmp_path):
 
 
 def say(checkpoint, **settings):
-    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"eos_token": EOS} | settings))
+    (checkpoint / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": EOS} | settings)
+    )
 
 
 @pytest.mark.parametrize(
-    "kind", ["LlamaTokenizerFast", "LlamaTokenizer", "GemmaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer"]
+    "kind",
+    [
+        "LlamaTokenizerFast",
+        "LlamaTokenizer",
+        "GemmaTokenizer",
+        "CodeLlamaTokenizer",
+        "GPT2Tokenizer",
+    ],
 )
 def test_named_class_does_not_replace_the_file(checkpoint, kind):
     say(checkpoint, tokenizer_class=kind)
-    tokenizer, stated = load_tokenizer(checkpoint), Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer, stated = (
+        load_tokenizer(checkpoint),
+        Tokenizer.from_file(str(checkpoint / "tokenizer.json")),
+    )
     for text in (_PROBE, "a  b\n\tc ", "Karo was founded in 1714."):
         ids = stated.encode(text).ids
         assert tokenizer(text)["input_ids"] == ids
         assert tokenizer.backend_tokenizer.decode(ids) == stated.decode(ids) == text
     assert tokenizer.eos_token == EOS
-    assert len(tokenizer) == stated.get_vocab_size()  # none of the class's own special tokens
+    # none of the class's own special tokens
+    assert len(tokenizer) == stated.get_vocab_size()
 
 
 def test_the_spelling_of_the_path_is_indifferent(tmp_path, monkeypatch):
-    name = "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"  # which transformers treats in its own way
+    # which transformers treats in its own way
+    name = "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"
     checkpoint = save_tiny_model(tmp_path / name)
-    say(checkpoint, tokenizer_class="LlamaTokenizerFast", chat_template="{{ messages }}", bos_token=EOS)
+    say(
+        checkpoint,
+        tokenizer_class="LlamaTokenizerFast",
+        chat_template="{{ messages }}",
+        bos_token=EOS,
+    )
     monkeypatch.chdir(tmp_path)
-    one, other = load_tokenizer(checkpoint), load_tokenizer(checkpoint.relative_to(tmp_path))
+    one, other = (
+        load_tokenizer(checkpoint),
+        load_tokenizer(checkpoint.relative_to(tmp_path)),
+    )
     assert one.backend_tokenizer.to_str() == other.backend_tokenizer.to_str()
     assert one.special_tokens_map == other.special_tokens_map
     assert one.chat_template == "{{ messages }}"
@@ -46,5 +69,9 @@ def test_the_spelling_of_the_path_is_indifferent(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", ["</s>", [0, "1"], True])
 def test_an_eos_that_is_no_id_is_refused(checkpoint, value):
-    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
-    assert "field 'eos_token_id' must be a token id" in refused(eos_ids_of, load_tokenizer(checkpoint))
+    (checkpoint / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": value})
+    )
+    assert "field 'eos_token_id' must be a token id" in refused(
+        eos_ids_of, load_tokenizer(checkpoint)
+    )

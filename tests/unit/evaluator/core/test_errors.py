@@ -1,9 +1,17 @@
-"""Errors as the one line that a user reads; checked access to JSON fields: what passes, and how a complaint reads."""
+"""Errors as the one line that a user reads; checked access to JSON fields: what
+passes, and how a complaint reads."""
 
 import pytest
 
 from evaluator.core import errors
-from evaluator.core.errors import InputError, field, mapping_at, one_line, redacted, rows_at
+from evaluator.core.errors import (
+    InputError,
+    field,
+    mapping_at,
+    one_line,
+    redacted,
+    rows_at,
+)
 from tests.support.sweeps import refused
 
 
@@ -25,35 +33,67 @@ def test_an_error_is_one_line_of_bounded_length(error, line):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: errors.parse(b"\xff", "f: line 2"), "f: line 2: not UTF-8 text (byte 0: invalid start byte)"),
+        (
+            lambda: errors.parse(b"\xff", "f: line 2"),
+            "f: line 2: not UTF-8 text (byte 0: invalid start byte)",
+        ),
         (lambda: field({}, "id", str, "f"), "f: field 'id' is missing"),
         (lambda: field(3, "id", str, "f"), "f must be an object, not 3"),
-        (lambda: field({"id": None}, "id", str, "f"), "f: field 'id' must be a string, not null"),
+        (
+            lambda: field({"id": None}, "id", str, "f"),
+            "f: field 'id' must be a string, not null",
+        ),
         (lambda: errors.text_field({"id": "\t"}, "id", "f"), "f: field 'id' is empty"),
         (lambda: errors.strings(["x", 1], "f"), "f[1] must be a string, not 1"),
-        (lambda: errors.of_kind("a\udc00", str, "f"), "f holds a lone surrogate at character 1"),
-        (lambda: errors.of_kind(["x" * 99], dict, "f"), f'f must be an object, not ["{"x" * 55}...'),
+        (
+            lambda: errors.of_kind("a\udc00", str, "f"),
+            "f holds a lone surrogate at character 1",
+        ),
+        (
+            lambda: errors.of_kind(["x" * 99], dict, "f"),
+            f'f must be an object, not ["{"x" * 55}...',
+        ),
     ],
 )
 def test_complaints(call, message):
     assert refused(call) == message
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "X_PASSWORD"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "X_PASSWORD"]
+)
 def test_a_quoted_error_does_not_tell_a_secret(monkeypatch, name):
     monkeypatch.setenv(name, "s3cr3t-value")
-    assert one_line(ValueError("401: Bearer s3cr3t-value was\nrefused")) == "401: Bearer *** was refused"
+    assert (
+        one_line(ValueError("401: Bearer s3cr3t-value was\nrefused"))
+        == "401: Bearer *** was refused"
+    )
 
 
 def test_secrets_are_not_told_and_a_long_value_by_its_beginning_and_end(monkeypatch):
-    text = "hf_abcdefghijklmnopqrstuv at http://user:pass@proxy:3128/x, hub id org/name@main"
+    text = (
+        "hf_abcdefghijklmnopqrstuv at http://user:pass@proxy:3128/x, hub id"
+        " org/name@main"
+    )
     assert redacted(text) == "*** at http://***@proxy:3128/x, hub id org/name@main"
-    assert redacted("hf_jwt_eyJhbGciOi.eyJzdWIiOi.x-y_z0 said 'Bearer s3cret-w0rd'") == "*** said 'Bearer ***'"
+    assert (
+        redacted("hf_jwt_eyJhbGciOi.eyJzdWIiOi.x-y_z0 said 'Bearer s3cret-w0rd'")
+        == "*** said 'Bearer ***'"
+    )
     monkeypatch.setenv("CI_TOKEN", "token")  # short: "token" stands in many a sentence
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "disabled!")
-    for text in ("a token is disabled!", "hf_hub_download and hf_transfer", "the bearer of it"):
+    for text in (
+        "a token is disabled!",
+        "hf_hub_download and hf_transfer",
+        "the bearer of it",
+    ):
         assert redacted(text) == text
-    told = str(InputError(f"config.json: field 'model_type' is {'x' * 10**6!r}, an unknown architecture"))
+    told = str(
+        InputError(
+            f"config.json: field 'model_type' is {'x' * 10**6!r}, an unknown"
+            " architecture"
+        )
+    )
     assert len(told) < 5000
     assert told.startswith("config.json: field 'model_type' is 'xxx")
     assert told.endswith("xxx', an unknown architecture")

@@ -1,4 +1,5 @@
-"""Grades worked out by hand, and the laws that every grade obeys; languages under their names and codes."""
+"""Grades worked out by hand, and the laws that every grade obeys; languages under
+their names and codes."""
 
 import unicodedata
 
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 from evaluator.core.errors import InputError
 from evaluator.core.grading import gradable, grade, grades, strip_thinking
 from evaluator.core.plain import plain
-from evaluator.core.text import code_of, is_known, main_code, name_of, normalise, split_tokens, without_spaces
+from evaluator.core.text import (
+    code_of,
+    is_known,
+    main_code,
+    name_of,
+    normalise,
+    split_tokens,
+    without_spaces,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +36,8 @@ from evaluator.core.text import code_of, is_known, main_code, name_of, normalise
         ("\u0627\u0654", "\u0623"),  # alef + hamza above composes to one letter
         ("東京。「都」", "東京都"),
         ("हाँ।", "हाँ"),  # the danda is punctuation
-        ("$5 + 3 = 8%", "$5 + 3 = 8"),  # symbols (S) stay, the per cent sign is category Po
+        # symbols (S) stay, the per cent sign is category Po
+        ("$5 + 3 = 8%", "$5 + 3 = 8"),
         ("snake_case", "snakecase"),
         ("...", ""),
         ("", ""),
@@ -57,13 +67,15 @@ def test_strip_thinking(text, expected):
 @pytest.mark.parametrize(
     ("text", "answers", "language", "expected"),
     [
-        ("The Nile.", ["nile"], "english", (True, True, 1.0)),  # a leading article does not count
+        # a leading article does not count
+        ("The Nile.", ["nile"], "english", (True, True, 1.0)),
         ("NILE!", ["the Nile", "Nile"], "english", (True, True, 1.0)),
         ("Amazon", ["Nile"], "english", (False, False, 0.0)),
         ("", ["Nile"], "english", (False, False, 0.0)),
         # 4 produced tokens, 3 wanted, shared as multisets: a, a -> 2; F1 = 4 / 7
         ("a a a b", ["a a c"], "finnish", (False, False, 4 / 7)),
-        # containment is of characters, not of words, but a digit beside a digit makes another number
+        # containment is of characters, not of words, but a digit beside a digit makes
+        # another number
         ("Niles", ["Nile"], "english", (True, False, 0.0)),
         ("1945", ["194"], "english", (False, False, 0.0)),
         # decomposed output, composed reference
@@ -89,16 +101,42 @@ def test_strip_thinking(text, expected):
 )
 def test_grades_worked_out_by_hand(text, answers, language, expected):
     result = grade(text, tuple(answers), language)
-    assert tuple(result.values()) == (*expected[:2], pytest.approx(expected[2], abs=1e-12))
+    assert tuple(result.values()) == (
+        *expected[:2],
+        pytest.approx(expected[2], abs=1e-12),
+    )
 
 
 def test_scripts_without_spaces_are_split_into_characters():
-    for language in ("th", "Thai", "tha_Thai", "zh", "zh_TW", "chinese", "ja", "khmer", "lo", "my"):
+    for language in (
+        "th",
+        "Thai",
+        "tha_Thai",
+        "zh",
+        "zh_TW",
+        "chinese",
+        "ja",
+        "khmer",
+        "lo",
+        "my",
+    ):
         assert without_spaces(language)
         assert split_tokens("ab c", language) == ["a", "b", "c"]
-    for language in ("jp", "cn", "Mandarin", "lzh", "wuu", "Tibetan", "Chinese (Simplified)", "zho_Hans", "zh-Hans"):
+    for language in (
+        "jp",
+        "cn",
+        "Mandarin",
+        "lzh",
+        "wuu",
+        "Tibetan",
+        "Chinese (Simplified)",
+        "zho_Hans",
+        "zh-Hans",
+    ):
         assert without_spaces(language)
-        assert grade("京都の東京", ["東京"], language)["token_f1"] == pytest.approx(4 / 7)
+        assert grade("京都の東京", ["東京"], language)["token_f1"] == pytest.approx(
+            4 / 7
+        )
     for language in ("english", "en", "korean", "ko", "telugu", "thuringian", ""):
         assert not without_spaces(language)
         assert split_tokens("ab c", language) == ["ab", "c"]
@@ -118,12 +156,26 @@ def test_laws(text, answers, language):
 
 def test_names_and_codes_mean_the_same_language():
     assert (code_of("Tamil"), name_of("or")) == ("ta", "odia")
-    assert code_of("swahili") == code_of(" Swahili") == code_of("sw") == code_of("SW") == "sw"
+    assert (
+        code_of("swahili")
+        == code_of(" Swahili")
+        == code_of("sw")
+        == code_of("SW")
+        == "sw"
+    )
     assert name_of("sw") == name_of("Swahili") == "swahili"
     assert code_of("be-tarask") == name_of("be-tarask") == "be-tarask"
-    assert {main_code(name) for name in ("pt_BR", "por", "Portuguese", "por_Latn", "pt-PT")} == {"pt"}
-    assert {main_code(name) for name in ("swh_Latn", "swa", "Kiswahili", "Swahili (Kenya)")} == {"sw"}
-    assert (main_code("be-tarask"), main_code("yue"), main_code("Cantonese")) == ("be", "yue", "yue")
+    assert {
+        main_code(name) for name in ("pt_BR", "por", "Portuguese", "por_Latn", "pt-PT")
+    } == {"pt"}
+    assert {
+        main_code(name) for name in ("swh_Latn", "swa", "Kiswahili", "Swahili (Kenya)")
+    } == {"sw"}
+    assert (main_code("be-tarask"), main_code("yue"), main_code("Cantonese")) == (
+        "be",
+        "yue",
+        "yue",
+    )
     assert is_known("Chinese (Traditional)")
     assert not is_known("klingon")
 
@@ -131,7 +183,9 @@ def test_names_and_codes_mean_the_same_language():
 @given(st.text())
 def test_punctuation_is_what_unicode_says(text):
     lowered = unicodedata.normalize("NFC", text).lower()
-    kept = "".join(char for char in lowered if not unicodedata.category(char).startswith("P"))
+    kept = "".join(
+        char for char in lowered if not unicodedata.category(char).startswith("P")
+    )
     assert normalise(text) == " ".join(kept.split())
 
 
@@ -376,15 +430,37 @@ def test_paper_rule_is_plain_containment():
 
 
 SIGNS = list("0123456789.,:/-'’+#^ aAbeİıIsßςσ٣٫٬²—–−。・東京กา한국\u0301\u064e\u200d")
-written = st.text(alphabet=st.one_of(st.sampled_from(SIGNS), st.characters(exclude_categories=["Cs"])), max_size=12)
-languages = st.sampled_from(["english", "german", "turkish", "french", "arabic", "thai", "japanese", "korean", "xx"])
+written = st.text(
+    alphabet=st.one_of(
+        st.sampled_from(SIGNS), st.characters(exclude_categories=["Cs"])
+    ),
+    max_size=12,
+)
+languages = st.sampled_from(
+    [
+        "english",
+        "german",
+        "turkish",
+        "french",
+        "arabic",
+        "thai",
+        "japanese",
+        "korean",
+        "xx",
+    ]
+)
 
 
 @given(written, written, languages)
 def test_laws_of_strict_rule(text, other, language):
-    """The normal form is its own, and the same for canonically equal texts. A gradable answer is right by itself."""
+    """The normal form is its own, and the same for canonically equal texts. A
+    gradable answer is right by itself."""
     normal = plain(text, language)
-    assert plain(normal, language) == normal == plain(unicodedata.normalize("NFD", text), language)
+    assert (
+        plain(normal, language)
+        == normal
+        == plain(unicodedata.normalize("NFD", text), language)
+    )
     if gradable([text], language) and "<think>" not in text:
         assert list(grade(text, [text], language).values()) == [True, True, 1.0]
     result = grade(text, [other], language)

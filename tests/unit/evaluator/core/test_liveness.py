@@ -1,10 +1,18 @@
-"""Who may write a run directory, what is a hang and what is only slow: decided without files, clocks or processes."""
+"""Who may write a run directory, what is a hang and what is only slow: decided
+without files, clocks or processes."""
 
 from dataclasses import replace
 
 import pytest
 
-from evaluator.core.liveness import HangWatch, LeaseClaim, Pace, SilenceWatch, decide, this_process
+from evaluator.core.liveness import (
+    HangWatch,
+    LeaseClaim,
+    Pace,
+    SilenceWatch,
+    decide,
+    this_process,
+)
 
 CLAIM = LeaseClaim(number=7, token="t", owner=this_process(), locked=True)
 PACE = Pace(beat_seconds=5.0, missed=3, look_seconds=1.0)
@@ -22,13 +30,16 @@ SEEN = {"running": "refuse", "gone": "take", "stopped": "watch", "elsewhere": "w
         (None, "elsewhere", False, "take"),
         # a lock that no claim explains is a process that is just claiming
         *((last, "gone", True, "refuse") for last in (None, RELEASED, CLAIM)),
-        # a stopped process keeps that of a driver before the last one, which could not get it
+        # a stopped process keeps that of a driver before the last one, which could not
+        # get it
         (UNLOCKED, "gone", True, "take"),
         (replace(UNLOCKED, released=True), "running", True, "take"),
         (CLAIM, "stopped", True, "watch"),
     ],
 )
-def test_what_is_seen_of_the_owner_and_its_lock_decides(last, sight, locked_by_another, decision):
+def test_what_is_seen_of_the_owner_and_its_lock_decides(
+    last, sight, locked_by_another, decision
+):
     assert decide(last, sight, locked_by_another) == decision
 
 
@@ -48,7 +59,9 @@ def test_what_is_seen_of_the_owner_and_its_lock_decides(last, sight, locked_by_a
 )
 def test_life_and_silence(first, looks):
     watch = SilenceWatch(PACE, now=0.0, beats=first)
-    assert [watch.look(now=second, beats=beats) for second, beats, _ in looks] == [decision for *_, decision in looks]
+    assert [watch.look(now=second, beats=beats) for second, beats, _ in looks] == [
+        decision for *_, decision in looks
+    ]
 
 
 def test_a_long_pause_that_ended_well_may_come_again_and_a_hang_may_not():

@@ -16,10 +16,16 @@ OUTSIDE = "a token id is outside the vocabulary of 8"
         (Generate(request_id="r", prompt_ids=(1,) * 6, max_tokens=4), None),
         (Score(request_id="r", prompt_ids=(1,) * 6, continuation_ids=(2,) * 4), None),
         (Generate(request_id="r", prompt_ids=(1,) * 7, max_tokens=4), TOO_LONG),
-        (Score(request_id="r", prompt_ids=(1,) * 7, continuation_ids=(2,) * 4), TOO_LONG),
+        (
+            Score(request_id="r", prompt_ids=(1,) * 7, continuation_ids=(2,) * 4),
+            TOO_LONG,
+        ),
         (Generate(request_id="r", prompt_ids=(), max_tokens=4), "the prompt is empty"),
         (Generate(request_id="r", prompt_ids=(1,), max_tokens=0), "max_tokens is 0"),
-        (Score(request_id="r", prompt_ids=(1,), continuation_ids=()), "nothing to score"),
+        (
+            Score(request_id="r", prompt_ids=(1,), continuation_ids=()),
+            "nothing to score",
+        ),
         (Generate(request_id="r", prompt_ids=(8,), max_tokens=1), OUTSIDE),
         (Generate(request_id="r", prompt_ids=(-1,), max_tokens=1), OUTSIDE),
         (Score(request_id="r", prompt_ids=(1,), continuation_ids=(9,)), OUTSIDE),
@@ -29,29 +35,43 @@ def test_refusals(request_, reason):
     assert refusal(request_, max_model_len=10, vocabulary=8) == reason
     if reason is not None:
         response = refuse(request_, reason)
-        assert (response.request_id, response.status, response.error) == ("r", "engine_error", reason)
+        assert (response.request_id, response.status, response.error) == (
+            "r",
+            "engine_error",
+            reason,
+        )
 
 
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple)
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.sampled_from([(5,), (5, 6)]), tokens), max_size=12), st.booleans())
+@given(
+    st.lists(st.tuples(st.sampled_from([(5,), (5, 6)]), tokens), max_size=12),
+    st.booleans(),
+)
 def test_riders_get_what_they_would_have_got_alone(pairs, with_greedy):
     lm = FakeLM(vocabulary=8)
     asked: list[Request] = [
-        Score(request_id=str(n), prompt_ids=prompt, continuation_ids=ids) for n, (prompt, ids) in enumerate(pairs)
+        Score(request_id=str(n), prompt_ids=prompt, continuation_ids=ids)
+        for n, (prompt, ids) in enumerate(pairs)
     ]
     if with_greedy:
         asked.insert(0, Generate(request_id="g", prompt_ids=(5,), max_tokens=3))
     shared = SharedScores()
     computed = shared.admit(asked)
-    answers = [answer for request in computed for answer in shared.answer(lm.answer(request))]
-    assert {a.request_id: a for a in answers} == {r.request_id: lm.answer(r) for r in asked}
+    answers = [
+        answer for request in computed for answer in shared.answer(lm.answer(request))
+    ]
+    assert {a.request_id: a for a in answers} == {
+        r.request_id: lm.answer(r) for r in asked
+    }
     assert len(answers) == len(asked)
     if with_greedy:
         assert computed[0].request_id == "g"
-    kept = [(r.prompt_ids, r.continuation_ids) for r in computed if isinstance(r, Score)]
+    kept = [
+        (r.prompt_ids, r.continuation_ids) for r in computed if isinstance(r, Score)
+    ]
     for prompt, ids in kept:
         longer = [other for p, other in kept if p == prompt and other != ids]
         assert not any(other[: len(ids)] == ids for other in longer)
@@ -61,13 +81,30 @@ def test_riders_get_what_they_would_have_got_alone(pairs, with_greedy):
 def test_an_error_reaches_the_riders_and_the_rows_are_kept_full():
     shared = SharedScores()
     leader = Score(request_id="a", prompt_ids=(1,), continuation_ids=(2, 3))
-    (computed,) = shared.admit([Score(request_id="b", prompt_ids=(1,), continuation_ids=(2,)), leader])
+    (computed,) = shared.admit(
+        [Score(request_id="b", prompt_ids=(1,), continuation_ids=(2,)), leader]
+    )
     assert computed == leader
     answers = shared.answer(refuse(leader, "why"))
-    assert [(a.request_id, a.status, a.error) for a in answers] == [(name, "engine_error", "why") for name in "ab"]
+    assert [(a.request_id, a.status, a.error) for a in answers] == [
+        (name, "engine_error", "why") for name in "ab"
+    ]
     assert shared.answer(refuse(leader, "why"))[1:] == []
-    assert [room(256, held, bursts=False) for held in (0, 200, 256, 264, 300)] == [264, 64, 8, 0, 0]
-    assert [room(256, held, bursts=True) for held in (0, 100, 224, 225, 256, 264)] == [256, 156, 32, 0, 0, 0]
+    assert [room(256, held, bursts=False) for held in (0, 200, 256, 264, 300)] == [
+        264,
+        64,
+        8,
+        0,
+        0,
+    ]
+    assert [room(256, held, bursts=True) for held in (0, 100, 224, 225, 256, 264)] == [
+        256,
+        156,
+        32,
+        0,
+        0,
+        0,
+    ]
     assert [room(4, held, bursts=True) for held in (0, 3, 4)] == [4, 1, 0]
 
 

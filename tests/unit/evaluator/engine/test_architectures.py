@@ -1,4 +1,5 @@
-"""The torch engine with each causal architecture of transformers, against full forward passes."""
+"""The torch engine with each causal architecture of transformers, against full
+forward passes."""
 
 import shutil
 
@@ -13,10 +14,15 @@ from tests.support.architectures import VOCABULARY, causal_kinds, tiny_model
 from tests.support.models import byte_level_tokenizer
 from tests.support.sweeps import refused
 
-PROMPT = tuple(torch.randint(3, VOCABULARY, (21,), generator=torch.Generator().manual_seed(5)).tolist())
+PROMPT = tuple(
+    torch.randint(
+        3, VOCABULARY, (21,), generator=torch.Generator().manual_seed(5)
+    ).tolist()
+)
 CONTINUATION = (33, 200, 7, 380, 41)
 TOLERANCE = 1e-4  # nats
-# Chunked sums of float32, or one layer again and again: a pass and its parts differ by rounding, multiplied.
+# Chunked sums of float32, or one layer again and again: a pass and its parts differ by
+# rounding, multiplied.
 ROUGH = {"hrm_text": 5e-3}
 
 
@@ -31,7 +37,9 @@ def one_thread():
 @pytest.fixture(scope="module")
 def tokenizer_files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    byte_level_tokenizer(["a text"], vocabulary=300, eos="<e>", pad="<p>").save_pretrained(folder)
+    byte_level_tokenizer(
+        ["a text"], vocabulary=300, eos="<e>", pad="<p>"
+    ).save_pretrained(folder)
     return folder
 
 
@@ -57,20 +65,29 @@ def full(model, ids):
 def is_causal(model):
     """Whether a pass gives the same numbers again, and also without its last tokens."""
     rows = full(model, PROMPT)
-    shorter = max(float((full(model, PROMPT[:count]) - rows[:count]).abs().max()) for count in (4, 20))
+    shorter = max(
+        float((full(model, PROMPT[:count]) - rows[:count]).abs().max())
+        for count in (4, 20)
+    )
     return shorter < 1e-2 and torch.equal(rows, full(model, PROMPT))
 
 
 def check(engine, model, tolerance=TOLERANCE):
-    score = engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION))
+    score = engine.answer(
+        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION)
+    )
     assert score.status == "ok", score.error
     rows = full(model, PROMPT + CONTINUATION)[len(PROMPT) - 1 : -1]
     chosen = rows.gather(1, torch.tensor([CONTINUATION]).T)
     assert score.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=tolerance)
     assert list(score.ranks) == (1 + (rows > chosen).sum(-1)).tolist()
-    answer = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=8, top_logprobs=3))
+    answer = engine.answer(
+        Generate(request_id="g", prompt_ids=PROMPT, max_tokens=8, top_logprobs=3)
+    )
     ids = list(PROMPT)
-    for token, logprob, top in zip(answer.token_ids, answer.logprobs, answer.top_ids, strict=True):
+    for token, logprob, top in zip(
+        answer.token_ids, answer.logprobs, answer.top_ids, strict=True
+    ):
         row = full(model, ids)[-1]
         assert (token, list(top)) == (int(row.argmax()), row.topk(3).indices.tolist())
         assert logprob == pytest.approx(float(row[token]), abs=tolerance)
@@ -79,7 +96,11 @@ def check(engine, model, tolerance=TOLERANCE):
     for known in (1, len(answer.token_ids) // 2):
         if answer.token_ids[known - 1] == 0:  # the end
             continue
-        step = Generate(request_id="b", prompt_ids=(*PROMPT, *answer.token_ids[:known]), max_tokens=8 - known)
+        step = Generate(
+            request_id="b",
+            prompt_ids=(*PROMPT, *answer.token_ids[:known]),
+            max_tokens=8 - known,
+        )
         assert engine.answer(step).token_ids == answer.token_ids[known:]
 
 
@@ -89,7 +110,10 @@ def test_each_architecture_is_right_or_refused(kind, tmp_path, tokenizer_files):
     model = tiny_model(kind)
     folder = saved(model, tmp_path / kind, tokenizer_files)
     if kind in ("emu3", "mllama"):  # the text model alone cannot be loaded again
-        assert f"architecture '{kind}_text_model': transformers has no causal language" in refused(loaded, folder)
+        assert (
+            f"architecture '{kind}_text_model': transformers has no causal language"
+            in refused(loaded, folder)
+        )
         return
     if not is_causal(model):
         message = refused(loaded, folder)
@@ -105,32 +129,48 @@ def served(folder, kv_cache="auto"):
 
 
 def test_preflight_loads_each_architecture(tmp_path, tokenizer_files):
-    """A note where the cache of keys and values cannot hold all; a refusal before the first engine starts."""
+    """A note where the cache of keys and values cannot hold all; a refusal before
+    the first engine starts."""
     folder = saved(tiny_model("lfm2"), tmp_path / "lfm2", tokenizer_files)
-    assert served(folder) == ("m: engine torch computes each token from the whole text, without a cache",)
+    assert served(folder) == (
+        "m: engine torch computes each token from the whole text, without a cache",
+    )
     assert "kv_cache 'fp8' cannot round it; use auto" in refused(served, folder, "fp8")
     folder = saved(tiny_model("bert"), tmp_path / "bert", tokenizer_files)
-    assert "BertLMHeadModel draws at random, or lets a token see" in refused(served, folder)
-    folder = saved(tiny_model("bert", is_decoder=True), tmp_path / "decoder", tokenizer_files)
+    assert "BertLMHeadModel draws at random, or lets a token see" in refused(
+        served, folder
+    )
+    folder = saved(
+        tiny_model("bert", is_decoder=True), tmp_path / "decoder", tokenizer_files
+    )
     check(loaded(folder), tiny_model("bert", is_decoder=True))
     folder = saved(tiny_model("llama"), tmp_path / "llama", tokenizer_files)
     assert served(folder) == served(folder, "fp8") == ()
 
 
 def test_longrope_turns_within_an_answer(tmp_path, tokenizer_files):
-    """Beyond the original length every token is rotated in another way, also those that a cache holds."""
+    """Beyond the original length every token is rotated in another way, also those
+    that a cache holds."""
     rope = {
         "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 23,
         "short_factor": [1.0] * 8, "long_factor": [4.0] * 8,
     }  # fmt: skip
-    model = tiny_model("phi3", rope_parameters=rope, original_max_position_embeddings=23)
+    model = tiny_model(
+        "phi3", rope_parameters=rope, original_max_position_embeddings=23
+    )
     engine = loaded(saved(model, tmp_path / "phi3", tokenizer_files))
     assert engine.cached
     answer = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=8))
-    score = engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=answer.token_ids))
+    score = engine.answer(
+        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=answer.token_ids)
+    )
     ids = list(PROMPT)
-    for token, written, scored in zip(answer.token_ids, answer.logprobs, score.logprobs, strict=True):
+    for token, written, scored in zip(
+        answer.token_ids, answer.logprobs, score.logprobs, strict=True
+    ):
         row = full(model, ids)[-1]
         assert token == int(row.argmax())
-        assert (written, scored) == pytest.approx((float(row[token]),) * 2, abs=TOLERANCE)
+        assert (written, scored) == pytest.approx(
+            (float(row[token]),) * 2, abs=TOLERANCE
+        )
         ids.append(token)

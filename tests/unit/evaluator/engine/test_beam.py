@@ -1,4 +1,5 @@
-"""Beams against brute force, where ties are frequent; against transformers: tests/support/engines.py."""
+"""Beams against brute force, where ties are frequent; against transformers:
+tests/support/engines.py."""
 
 import random
 
@@ -17,7 +18,8 @@ PROMPT = (5, 6)
 
 
 def plain_beams(lm, prompt, *, width, max_tokens, eos_ids):
-    """Every step looks at every continuation of every live prefix. Ids and summed log-probabilities, best first."""
+    """Every step looks at every continuation of every live prefix. Ids and summed
+    log-probabilities, best first."""
     live: list[tuple[float, Tokens]] = [(0.0, ())]
     finished: list[tuple[float, float, Tokens]] = []  # score, sum, ids
     for length in range(1, max_tokens + 1):
@@ -27,34 +29,50 @@ def plain_beams(lm, prompt, *, width, max_tokens, eos_ids):
             for row in [lm.logprobs(prompt + ids)]
             for token in np.argsort(-row, kind="stable")
         ]
-        everything.sort(key=lambda candidate: -candidate[0])  # stable: to the better prefix, then the lower id
+        # stable: to the better prefix, then the lower id
+        everything.sort(key=lambda candidate: -candidate[0])
         ends = [length == max_tokens or ids[-1] in eos_ids for _, ids in everything]
-        best = [(total, ids) for (total, ids), end in list(zip(everything, ends, strict=True))[:width] if end]
+        best = [
+            (total, ids)
+            for (total, ids), end in list(zip(everything, ends, strict=True))[:width]
+            if end
+        ]
         finished += [(total / length, total, ids) for total, ids in best]
         finished.sort(key=lambda beam: -beam[0])
         del finished[width:]
-        live = [candidate for candidate, end in zip(everything, ends, strict=True) if not end][:width]
-        done = len(finished) == width and live and (width == 1 or live[0][0] / length <= finished[-1][0])
+        live = [
+            candidate
+            for candidate, end in zip(everything, ends, strict=True)
+            if not end
+        ][:width]
+        done = (
+            len(finished) == width
+            and live
+            and (width == 1 or live[0][0] / length <= finished[-1][0])
+        )
         if done or not live:
             break
     return [(ids, total) for _, total, ids in finished]
 
 
 class CoarseLM(FakeLM):
-    """Log-probabilities are multiples of a half, so that sums are exact and sequences tie all the time."""
+    """Log-probabilities are multiples of a half, so that sums are exact and
+    sequences tie all the time."""
 
     def logprobs(self, prefix):
         return np.minimum(np.round(super().logprobs(prefix)) / 2, 0.0)
 
 
 class Queue:
-    """Gives requests out a little at a time. It may lose cancels, as a busy engine does, and need not stream."""
+    """Gives requests out a little at a time. It may lose cancels, as a busy engine
+    does, and need not stream."""
 
     def __init__(self, search, seed):
         self._draw = random.Random(seed)
         self._streams, self._cancels = self._draw.random(), self._draw.random()
         self._search = search
-        self._eager = self._draw.random() < 0.5  # the search advances also before each response
+        # the search advances also before each response
+        self._eager = self._draw.random() < 0.5
         self._waiting: list[Request | Cancel] = []
         self.asked: list[Generate] = []
         self._responses: list[Response] = []
@@ -109,29 +127,50 @@ def test_beams_equal_a_plain_search_where_everything_ties(
     seed, vocabulary, width, max_tokens, eos, also, sharpness, room
 ):
     eos_ids = frozenset(token for token in eos if token < vocabulary)
-    # The engine may stop at an EOS that the search does not know, and need not know those that it does.
+    # The engine may stop at an EOS that the search does not know, and need not know
+    # those that it does.
     theirs = (eos_ids if seed % 3 else frozenset()) | also
     lm = CoarseLM(vocabulary=vocabulary, eos_ids=theirs, seed=seed, sharpness=sharpness)
-    search = BeamSearch("b", PROMPT, width=width, max_tokens=max_tokens, eos_ids=eos_ids)
+    search = BeamSearch(
+        "b", PROMPT, width=width, max_tokens=max_tokens, eos_ids=eos_ids
+    )
     asked = search_through(search, lm.answer, seed, room)
     found = plain_beams(lm, PROMPT, width=width, max_tokens=max_tokens, eos_ids=eos_ids)
     assert [(h.token_ids, h.logprob) for h in search.hypotheses()] == found
     assert all(h.score == h.logprob / len(h.token_ids) for h in search.hypotheses())
-    assert all(len(r.prompt_ids) + r.max_tokens == len(PROMPT) + max_tokens for r in asked)  # never past the context
+    # never past the context
+    assert all(
+        len(r.prompt_ids) + r.max_tokens == len(PROMPT) + max_tokens for r in asked
+    )
     assert len({r.prompt_ids for r in asked}) == len(asked) or theirs != eos_ids
 
 
 def make(lm, width, max_tokens):
-    return BeamSearch("b", PROMPT, width=width, max_tokens=max_tokens, eos_ids=lm.eos_ids)
+    return BeamSearch(
+        "b", PROMPT, width=width, max_tokens=max_tokens, eos_ids=lm.eos_ids
+    )
 
 
 def test_a_search_takes_fewer_requests_than_prefixes_and_an_error_ends_it():
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=7, sharpness=6.0)
-    assert len(search_through(make(lm, 5, 32), lm.answer, seed=0, room=3)) < 5 * 32 * 0.6
+    assert (
+        len(search_through(make(lm, 5, 32), lm.answer, seed=0, room=3)) < 5 * 32 * 0.6
+    )
     lm = FakeLM(vocabulary=32)
     search = make(lm, 4, 6)
     request = search.start()[0]
-    assert search.advance([Response(request_id=request.request_id, status="engine_error", error="too long")]) == []
+    assert (
+        search.advance(
+            [
+                Response(
+                    request_id=request.request_id,
+                    status="engine_error",
+                    error="too long",
+                )
+            ]
+        )
+        == []
+    )
     assert search.done
     assert search.error == "too long"
     assert search.hypotheses() == ()

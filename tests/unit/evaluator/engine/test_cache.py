@@ -1,4 +1,5 @@
-"""A rounded cache against a list of all float8 numbers, and the oracle with one against a loop over transformers."""
+"""A rounded cache against a list of all float8 numbers, and the oracle with one
+against a loop over transformers."""
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ CONTINUATION = (33, 200, 7, 380, 90, 91, 92)
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(0,))
+    return save_tiny_model(
+        tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(0,)
+    )
 
 
 def engine_with(checkpoint, kv_cache, kind=TorchEngine):
@@ -29,31 +32,50 @@ def engine_with(checkpoint, kv_cache, kind=TorchEngine):
 
 def towards_zero(values, dtype):
     """By looking at every finite number that the dtype has."""
-    numbers = torch.arange(256, dtype=torch.uint8).view(getattr(torch, FLOAT8[dtype])).float()
+    numbers = (
+        torch.arange(256, dtype=torch.uint8).view(getattr(torch, FLOAT8[dtype])).float()
+    )
     numbers = numbers[numbers.isfinite() & (numbers >= 0)].unique()
-    return numbers[torch.searchsorted(numbers, values.abs(), right=True) - 1] * values.sign()
+    return (
+        numbers[torch.searchsorted(numbers, values.abs(), right=True) - 1]
+        * values.sign()
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_rounding_on_a_cpu_is_towards_zero_and_clips(dtype):
-    values = torch.randn(4000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 6, 4000)
+    values = torch.randn(
+        4000, generator=torch.Generator().manual_seed(0)
+    ) * torch.logspace(-6, 6, 4000)
     assert torch.equal(rounded(values, dtype), towards_zero(values, dtype))
-    assert torch.equal(rounded(values, dtype, 0.25), towards_zero(values * 4, dtype) / 4)
+    assert torch.equal(
+        rounded(values, dtype, 0.25), towards_zero(values * 4, dtype) / 4
+    )
 
 
 def looped(model, dtype, prompt, continuation):
-    """Log-probabilities of a continuation, token by token, or of the likeliest tokens if it is a number of them."""
+    """Log-probabilities of a continuation, token by token, or of the likeliest
+    tokens if it is a number of them."""
     cache, ids, found, tokens = DynamicCache(), prompt, [], []
     steps = continuation if isinstance(continuation, int) else len(continuation)
     own = [each.self_attn for each in model.model.layers]
     for step in range(steps):
         before = cache.get_seq_length()
         with torch.no_grad():
-            # Each layer's new keys and values are replaced in the cache before its attention reads them.
+            # Each layer's new keys and values are replaced in the cache before its
+            # attention reads them.
             for layer, attention in enumerate(own):
                 attention._rounded = (cache, layer, before, dtype)
-            logprobs = model(torch.tensor([ids]), past_key_values=cache).logits[0, -1].log_softmax(-1)
-        token = int(logprobs.argmax()) if isinstance(continuation, int) else continuation[step]
+            logprobs = (
+                model(torch.tensor([ids]), past_key_values=cache)
+                .logits[0, -1]
+                .log_softmax(-1)
+            )
+        token = (
+            int(logprobs.argmax())
+            if isinstance(continuation, int)
+            else continuation[step]
+        )
         found.append(float(logprobs[token]))
         tokens.append(token)
         ids = [token]
@@ -62,7 +84,8 @@ def looped(model, dtype, prompt, continuation):
 
 @pytest.fixture(scope="module")
 def model(checkpoint):
-    """transformers, with an attention that rounds what it has written before it reads."""
+    """transformers, with an attention that rounds what it has written before it
+    reads."""
     from transformers.models.qwen3 import modeling_qwen3
 
     model = load_model(checkpoint)
@@ -84,20 +107,30 @@ def model(checkpoint):
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_the_oracle_equals_a_plain_loop_over_transformers(checkpoint, model, dtype):
     engine = engine_with(checkpoint, dtype)
-    scored = engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION))
-    assert scored.logprobs == pytest.approx(looped(model, dtype, list(PROMPT), CONTINUATION)[1], abs=1e-4)
+    scored = engine.answer(
+        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION)
+    )
+    assert scored.logprobs == pytest.approx(
+        looped(model, dtype, list(PROMPT), CONTINUATION)[1], abs=1e-4
+    )
     written = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=12))
     tokens, logprobs = looped(model, dtype, list(PROMPT), 12)
     assert list(written.token_ids) == tokens[: len(written.token_ids)]
-    assert written.logprobs == pytest.approx(logprobs[: len(written.token_ids)], abs=1e-4)
+    assert written.logprobs == pytest.approx(
+        logprobs[: len(written.token_ids)], abs=1e-4
+    )
     exact = engine_with(checkpoint, "auto").answer(
         Score(request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION)
     )
-    assert max(abs(a - b) for a, b in zip(scored.logprobs, exact.logprobs, strict=True)) > 1e-2
+    assert (
+        max(abs(a - b) for a, b in zip(scored.logprobs, exact.logprobs, strict=True))
+        > 1e-2
+    )
 
 
 def forgetful(dtype):
-    """A cache that has lost the newest two tokens of earlier steps when a later step reads it."""
+    """A cache that has lost the newest two tokens of earlier steps when a later step
+    reads it."""
     cache = new_cache(dtype)
     update = cache.update
 
@@ -120,24 +153,39 @@ class Forgetful(TorchEngine):
             return super().answer(request)
 
 
-def test_a_loss_of_the_newest_tokens_shows_in_forced_decoding_alone(checkpoint, tmp_path):
-    """A prefill reads what it has just written itself: there the loss stays hidden. Scores, fidelity and answers with a
-    rounded cache read it in each step."""
-    sound, faulty = engine_with(checkpoint, "fp8"), engine_with(checkpoint, "fp8", Forgetful)
-    prefilled = Score(request_id="p", prompt_ids=PROMPT, continuation_ids=CONTINUATION[:1])
+def test_a_loss_of_the_newest_tokens_shows_in_forced_decoding_alone(
+    checkpoint, tmp_path
+):
+    """A prefill reads what it has just written itself: there the loss stays hidden.
+    Scores, fidelity and answers with a rounded cache read it in each step."""
+    sound, faulty = (
+        engine_with(checkpoint, "fp8"),
+        engine_with(checkpoint, "fp8", Forgetful),
+    )
+    prefilled = Score(
+        request_id="p", prompt_ids=PROMPT, continuation_ids=CONTINUATION[:1]
+    )
     assert faulty.answer(prefilled).logprobs == sound.answer(prefilled).logprobs
 
     def score(keep):
         path = str(tmp_path / "kept.safetensors")
         return Score(
-            request_id="s", prompt_ids=PROMPT, continuation_ids=CONTINUATION, reference=Reference(path=path, keep=keep)
+            request_id="s",
+            prompt_ids=PROMPT,
+            continuation_ids=CONTINUATION,
+            reference=Reference(path=path, keep=keep),
         )
 
     kept = sound.answer(score(True))
     floor, shown = sound.answer(score(False)), faulty.answer(score(False))
     assert max(each.kld for each in floor.divergences) < 1e-9
-    assert [each.kld > 1e-3 for each in shown.divergences] == [False] + [True] * (len(CONTINUATION) - 1)
+    assert [each.kld > 1e-3 for each in shown.divergences] == [False] + [True] * (
+        len(CONTINUATION) - 1
+    )
     assert shown.logprobs[0] == kept.logprobs[0]
-    assert all(abs(a - b) > 1e-3 for a, b in zip(shown.logprobs[1:], kept.logprobs[1:], strict=True))
+    assert all(
+        abs(a - b) > 1e-3
+        for a, b in zip(shown.logprobs[1:], kept.logprobs[1:], strict=True)
+    )
     greedy = Generate(request_id="g", prompt_ids=PROMPT, max_tokens=12)
     assert faulty.answer(greedy).logprobs != sound.answer(greedy).logprobs

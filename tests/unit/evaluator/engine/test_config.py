@@ -1,4 +1,5 @@
-"""The registry of engines, configurations that name one, and an engine that is scripted."""
+"""The registry of engines, configurations that name one, and an engine that is
+scripted."""
 
 import pytest
 from msgspec.structs import replace
@@ -13,11 +14,17 @@ from tests.support.fake import FakeEngine, FakeLM, streamed_tokens
 
 def test_an_engine_is_added_by_registering_one_object(tmp_path):
     lm = FakeLM()
-    toy = EngineKind(name="toy", help="a toy", build=lambda config: FakeEngine(lm.answer, room=config.max_num_seqs))
+    toy = EngineKind(
+        name="toy",
+        help="a toy",
+        build=lambda config: FakeEngine(lm.answer, room=config.max_num_seqs),
+    )
     with ENGINES.temporarily(toy):
         engine = build_engine(EngineConfig(kind="toy", max_num_seqs=3))
         engine.load(tmp_path)
-        source = FixedSource([Score(request_id="a", prompt_ids=(1, 2), continuation_ids=(3, 4))])
+        source = FixedSource(
+            [Score(request_id="a", prompt_ids=(1, 2), continuation_ids=(3, 4))]
+        )
         assert [response.token_ids for response in engine.run(source)] == [(3, 4)]
     assert "toy" not in ENGINES
 
@@ -26,20 +33,31 @@ def test_an_engine_is_added_by_registering_one_object(tmp_path):
     ("settings", "message"),
     [
         ({"kind": "vlm"}, "unknown engine 'vlm'; did you mean 'vllm'"),
-        ({"kind": "torch", "scoring": "prompt_logprobs"}, "'prompt_logprobs' is a way of engine vllm, not of torch"),
-        ({"compile": True, "cuda_graphs": "full"}, "cuda_graphs: 'full': compile: true has graphs of its own"),
+        (
+            {"kind": "torch", "scoring": "prompt_logprobs"},
+            "'prompt_logprobs' is a way of engine vllm, not of torch",
+        ),
+        (
+            {"compile": True, "cuda_graphs": "full"},
+            "cuda_graphs: 'full': compile: true has graphs of its own",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         EngineConfig(**settings)
     assert EngineConfig(scoring="prompt_logprobs").kind == "vllm"
-    assert all(EngineConfig(compile=True, cuda_graphs=graphs).compile for graphs in (True, False, None))
+    assert all(
+        EngineConfig(compile=True, cuda_graphs=graphs).compile
+        for graphs in (True, False, None)
+    )
 
 
 def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
     lm = FakeLM(vocabulary=10, eos_ids=frozenset(), seed=4)
-    request = Generate(request_id="g", prompt_ids=(3,), max_tokens=5, top_logprobs=2, stream=[])
+    request = Generate(
+        request_id="g", prompt_ids=(3,), max_tokens=5, top_logprobs=2, stream=[]
+    )
     streamed = []
 
     class Source(Waiting):
@@ -58,6 +76,11 @@ def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
     streamed.clear()
     request.stream.clear()
     source = Source([request])
-    source.then = [Cancel(request_id="g"), Generate(request_id="h", prompt_ids=(4,), max_tokens=1)]
-    assert [response.request_id for response in FakeEngine(lm.answer).run(source)] == ["h"]
+    source.then = [
+        Cancel(request_id="g"),
+        Generate(request_id="h", prompt_ids=(4,), max_tokens=1),
+    ]
+    assert [response.request_id for response in FakeEngine(lm.answer).run(source)] == [
+        "h"
+    ]
     assert len(streamed) == 2

@@ -1,4 +1,5 @@
-"""What an engine asks itself when it starts, what counts as a disagreement, and what is remembered."""
+"""What an engine asks itself when it starts, what counts as a disagreement, and what
+is remembered."""
 
 import json
 import os
@@ -9,7 +10,15 @@ from msgspec.structs import replace
 
 from evaluator.engine import self_check
 from evaluator.engine.base import NOT_NUMBERS, Response
-from evaluator.engine.self_check import TOLERANCES, Memory, disagreement, impossible, misranked, nonsense, questions
+from evaluator.engine.self_check import (
+    TOLERANCES,
+    Memory,
+    disagreement,
+    impossible,
+    misranked,
+    nonsense,
+    questions,
+)
 from tests.support.fake import FakeLM
 
 ALLOWED = TOLERANCES["float32"]
@@ -30,57 +39,112 @@ def answers(asked):
 def whole(asked, answers):
     found = []
     for request, answer in zip(asked, answers, strict=True):
-        prefixes = [request.prompt_ids + request.continuation_ids[:n] for n in range(len(request.continuation_ids))]
+        prefixes = [
+            request.prompt_ids + request.continuation_ids[:n]
+            for n in range(len(request.continuation_ids))
+        ]
         rows = tuple(tuple(FakeLM().logprobs(prefix).tolist()) for prefix in prefixes)
         found.append(replace(answer, top_logprobs=rows))
     return found
 
 
 def changed(answers, **fields):
-    return [replace(each, **fields) if place == 2 else each for place, each in enumerate(answers)]
+    return [
+        replace(each, **fields) if place == 2 else each
+        for place, each in enumerate(answers)
+    ]
 
 
-def test_the_questions_are_short_and_neighbours_change_places_only_where_computations_differ(asked):
+def test_the_questions_are_short_and_neighbours_change_places_only_where_computations_differ(
+    asked,
+):
     assert asked == questions(16, 400)
     assert len(asked) == 6
-    assert sum(len(each.prompt_ids) + len(each.continuation_ids) for each in asked) < 150
+    assert (
+        sum(len(each.prompt_ids) + len(each.continuation_ids) for each in asked) < 150
+    )
     assert {len(each.continuation_ids) for each in asked} == {1, 5}
-    assert all(0 <= token < 16 for each in asked for token in (*each.prompt_ids, *each.continuation_ids))
-    assert [len(each.prompt_ids) for each in questions(16, 16)] == [1, 1]  # with room for the token after a prompt
+    assert all(
+        0 <= token < 16
+        for each in asked
+        for token in (*each.prompt_ids, *each.continuation_ids)
+    )
+    # with room for the token after a prompt
+    assert [len(each.prompt_ids) for each in questions(16, 16)] == [1, 1]
     row = (-1.0, -1.0005, -2.0, -2.0)
-    whole = [Response(request_id="r", token_ids=(0,), logprobs=(-1.0,), ranks=(1,), top_logprobs=(row,))]
+    whole = [
+        Response(
+            request_id="r",
+            token_ids=(0,),
+            logprobs=(-1.0,),
+            ranks=(1,),
+            top_logprobs=(row,),
+        )
+    ]
     second = [replace(whole[0], ranks=(2,))]
     assert misranked(second, whole, 1e-3) is None
-    assert misranked(second, whole, 0.0) == "a rank of 2 where whole distributions have 1 to 1"
-    tied = [replace(whole[0], token_ids=(2,), logprobs=(-2.0,), ranks=(rank,)) for rank in (3, 4)]
-    assert misranked(tied, tied, 0.0) is None  # their logits may differ by less than a log-probability shows
+    assert (
+        misranked(second, whole, 0.0)
+        == "a rank of 2 where whole distributions have 1 to 1"
+    )
+    tied = [
+        replace(whole[0], token_ids=(2,), logprobs=(-2.0,), ranks=(rank,))
+        for rank in (3, 4)
+    ]
+    # their logits may differ by less than a log-probability shows
+    assert misranked(tied, tied, 0.0) is None
 
 
-def test_equal_answers_agree_in_any_order_and_other_or_incomparable_ones_do_not(asked, answers, whole):
+def test_equal_answers_agree_in_any_order_and_other_or_incomparable_ones_do_not(
+    asked, answers, whole
+):
     assert disagreement(answers, answers[::-1], whole, ALLOWED, asked) is None
     off = changed(answers, logprobs=tuple(value - 0.1 for value in answers[2].logprobs))
-    assert disagreement(off, answers, whole, ALLOWED, asked) == (
-        "forced scores differ from prompt log-probabilities by up to 0.1 nats per token (mean 0.0056; "
-        "allowed are 0.001 and 0.0002)"
+    assert (
+        disagreement(off, answers, whole, ALLOWED, asked)
+        == "forced scores differ from prompt log-probabilities by up to 0.1 nats per"
+        " token (mean 0.0056; allowed are 0.001 and 0.0002)"
     )
-    off = [replace(each, logprobs=tuple(v - 5e-4 for v in each.logprobs)) for each in answers]
+    off = [
+        replace(each, logprobs=tuple(v - 5e-4 for v in each.logprobs))
+        for each in answers
+    ]
     assert "allowed are" in disagreement(off, answers, whole, ALLOWED, asked)
     assert disagreement(off, answers, whole, TOLERANCES["half"], asked) is None
-    assert disagreement(answers[1:], answers, whole, ALLOWED, asked) == "a score was not answered"
+    assert (
+        disagreement(answers[1:], answers, whole, ALLOWED, asked)
+        == "a score was not answered"
+    )
     other = "forced scores are of other tokens than those asked for"
-    assert disagreement(changed(answers, token_ids=(99,)), answers, whole, ALLOWED, asked) == other
-    assert disagreement(changed(answers, logprobs=(-1.0, -1.0)), answers, whole, ALLOWED, asked) == other
+    assert (
+        disagreement(changed(answers, token_ids=(99,)), answers, whole, ALLOWED, asked)
+        == other
+    )
+    assert (
+        disagreement(
+            changed(answers, logprobs=(-1.0, -1.0)), answers, whole, ALLOWED, asked
+        )
+        == other
+    )
     failed = Response(request_id=asked[2].request_id, status="engine_error", error="no")
     one_way = [failed if place == 2 else each for place, each in enumerate(answers)]
-    assert disagreement(answers, one_way, whole, ALLOWED, asked) == "a score is answered by one way only (no)"
-    assert disagreement(one_way, one_way, whole, ALLOWED, asked) is None  # it says nothing of either
+    assert (
+        disagreement(answers, one_way, whole, ALLOWED, asked)
+        == "a score is answered by one way only (no)"
+    )
+    # it says nothing of either
+    assert disagreement(one_way, one_way, whole, ALLOWED, asked) is None
     nan = changed(answers, logprobs=(float("nan"),) * len(answers[2].logprobs))
     assert disagreement(nan, answers, whole, ALLOWED, asked) is not None
 
 
-def test_what_no_engine_can_mean_or_the_distribution_rules_out_is_named(answers, asked, whole):
+def test_what_no_engine_can_mean_or_the_distribution_rules_out_is_named(
+    answers, asked, whole
+):
     assert impossible(answers) is None
-    assert impossible(changed(answers, logprobs=(0.4,))) == "a log-probability of 0.4 nats"
+    assert (
+        impossible(changed(answers, logprobs=(0.4,))) == "a log-probability of 0.4 nats"
+    )
     assert impossible(changed(answers, logprobs=(1e-6,))) is None
     nan = replace(answers[2], logprobs=(float("nan"),), ranks=(1,)).or_error(16)
     assert nan.error == NOT_NUMBERS
@@ -90,18 +154,32 @@ def test_what_no_engine_can_mean_or_the_distribution_rules_out_is_named(answers,
     (rank,) = answers[2].ranks
     off = changed(answers, ranks=(rank + 1,))
     named = f"a rank of {rank + 1} where whole distributions have {rank} to {rank}"
-    assert nonsense(off, whole, ALLOWED, []) == f"its prompt log-probabilities hold {named}"
-    assert nonsense(answers, changed(whole, ranks=(rank + 1,)), ALLOWED, []).endswith(named)
-    assert disagreement(off, answers, whole, ALLOWED, asked) == f"forced scores have {named}"
+    assert (
+        nonsense(off, whole, ALLOWED, [])
+        == f"its prompt log-probabilities hold {named}"
+    )
+    assert nonsense(answers, changed(whole, ranks=(rank + 1,)), ALLOWED, []).endswith(
+        named
+    )
+    assert (
+        disagreement(off, answers, whole, ALLOWED, asked)
+        == f"forced scores have {named}"
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 17, 8140])
-def test_a_rank_outside_the_vocabulary_is_an_error_and_impossible(asked, answers, whole, rank):
+def test_a_rank_outside_the_vocabulary_is_an_error_and_impossible(
+    asked, answers, whole, rank
+):
     refused = [each.or_error(16) for each in changed(answers, ranks=(rank,))]
     assert [each.status for each in refused].count("engine_error") == 1
     assert impossible(refused) == f"a rank of {rank} in a vocabulary of 16"
-    assert nonsense(refused, whole, ALLOWED, []).startswith(f"its prompt log-probabilities hold a rank of {rank} in")
-    assert "answered by one way only (a rank of" in disagreement(refused, answers, whole, ALLOWED, asked)
+    assert nonsense(refused, whole, ALLOWED, []).startswith(
+        f"its prompt log-probabilities hold a rank of {rank} in"
+    )
+    assert "answered by one way only (a rank of" in disagreement(
+        refused, answers, whole, ALLOWED, asked
+    )
     assert [each.or_error(16) for each in answers] == answers
 
 
@@ -109,11 +187,17 @@ def test_precisions():
     named = self_check.precision
     assert named("float32", "float32", on_gpu=False) == "float32"
     assert named("float32", "float32", on_gpu=True) == "float32 on a GPU"
-    assert named("bfloat16", "bfloat16", on_gpu=False) == named("float16", "float16", on_gpu=True) == "half"
+    assert (
+        named("bfloat16", "bfloat16", on_gpu=False)
+        == named("float16", "float16", on_gpu=True)
+        == "half"
+    )
     assert named("bfloat16", "float32", on_gpu=True) == "half, float32 logits"
 
 
-def test_what_has_passed_is_remembered_of_its_combination_in_the_user_s_cache(tmp_path, monkeypatch):
+def test_what_has_passed_is_remembered_of_its_combination_in_the_user_s_cache(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     memory = Memory()
     assert memory.text(COMBINATION) is None
@@ -143,7 +227,10 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, home)
         raise RuntimeError("Could not determine home directory.")
 
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", "" if home == "none" else str(tmp_path / ("file" if home == "a file" else "")))
+    monkeypatch.setenv(
+        "XDG_CACHE_HOME",
+        "" if home == "none" else str(tmp_path / ("file" if home == "a file" else "")),
+    )
     monkeypatch.setattr(Path, "home", nameless)
     tmp_path.chmod(0o500 if home == "read-only" else 0o700)
     Memory().add(COMBINATION)

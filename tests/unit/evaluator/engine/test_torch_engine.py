@@ -1,4 +1,5 @@
-"""The oracle against transformers; what is kept of distributions and compared with them, against formulas."""
+"""The oracle against transformers; what is kept of distributions and compared with
+them, against formulas."""
 
 import math
 
@@ -22,7 +23,9 @@ PROMPT = (20, 30, 40, 50, 60)
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(0, 7))
+    return save_tiny_model(
+        tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(0, 7)
+    )
 
 
 def loaded(checkpoint):
@@ -47,22 +50,37 @@ def model(checkpoint):
 
 def test_greedy_is_that_of_generate_and_scores_those_of_one_forward_pass(engine, model):
     answer = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=20))
-    expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=20, do_sample=False)[0, len(PROMPT) :]
+    expected = model.generate(
+        torch.tensor([PROMPT]), max_new_tokens=20, do_sample=False
+    )[0, len(PROMPT) :]
     assert list(answer.token_ids) == expected.tolist()
     assert len(answer.logprobs) == len(answer.token_ids)
     continuation = (33, 200, 7, 380)
-    answer = engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=continuation))
+    answer = engine.answer(
+        Score(request_id="s", prompt_ids=PROMPT, continuation_ids=continuation)
+    )
     with torch.no_grad():
-        rows = model(torch.tensor([PROMPT + continuation])).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
+        rows = (
+            model(torch.tensor([PROMPT + continuation]))
+            .logits[0, len(PROMPT) - 1 : -1]
+            .log_softmax(-1)
+        )
     for step, token in enumerate(continuation):
-        assert answer.logprobs[step] == pytest.approx(float(rows[step, token]), abs=1e-6)
+        assert answer.logprobs[step] == pytest.approx(
+            float(rows[step, token]), abs=1e-6
+        )
         assert answer.ranks[step] == 1 + int((rows[step] > rows[step, token]).sum())
         assert answer.top_ids[step] == (int(rows[step].argmax()),)
-        assert answer.top_logprobs[step][0] == pytest.approx(float(rows[step].max()), abs=1e-6)
+        assert answer.top_logprobs[step][0] == pytest.approx(
+            float(rows[step].max()), abs=1e-6
+        )
 
 
 def test_generation_stops_at_any_eos_and_returns_it(engine, tmp_path):
-    asked = [Generate(request_id=str(n), prompt_ids=(n, *PROMPT), max_tokens=12) for n in (100, 200)]
+    asked = [
+        Generate(request_id=str(n), prompt_ids=(n, *PROMPT), max_tokens=12)
+        for n in (100, 200)
+    ]
     free = [engine.answer(request).token_ids for request in asked]
     ends = (free[0][4], free[1][6])
     stopping = TorchEngine(EngineConfig(kind="torch"))
@@ -74,7 +92,9 @@ def test_generation_stops_at_any_eos_and_returns_it(engine, tmp_path):
 
 
 def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
-    top = engine.answer(Generate(request_id="t", prompt_ids=PROMPT, max_tokens=1, top_logprobs=384))
+    top = engine.answer(
+        Generate(request_id="t", prompt_ids=PROMPT, max_tokens=1, top_logprobs=384)
+    )
     mass, nucleus = 0.0, set()
     for token, logprob in zip(top.top_ids[0], top.top_logprobs[0], strict=True):
         if mass < 0.6:
@@ -82,7 +102,14 @@ def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
         mass += math.exp(logprob)
 
     def draw(seed):
-        asked = Generate(request_id="x", prompt_ids=PROMPT, max_tokens=1, temperature=1.0, top_p=0.6, seed=seed)
+        asked = Generate(
+            request_id="x",
+            prompt_ids=PROMPT,
+            max_tokens=1,
+            temperature=1.0,
+            top_p=0.6,
+            seed=seed,
+        )
         return engine.answer(asked).token_ids[0]
 
     drawn = [draw(seed) for seed in range(20)]
@@ -93,19 +120,39 @@ def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
 
 def test_a_request_that_does_not_fit_fails_alone(engine):
     prompts = {"long": PROMPT * 12, "fits": PROMPT}
-    asked = [Generate(request_id=name, prompt_ids=prompt, max_tokens=5) for name, prompt in prompts.items()]
+    asked = [
+        Generate(request_id=name, prompt_ids=prompt, max_tokens=5)
+        for name, prompt in prompts.items()
+    ]
     before = engine.stats()
-    assert {r.request_id: r.status for r in engine.run(FixedSource(asked))} == {"long": "engine_error", "fits": "ok"}
+    assert {r.request_id: r.status for r in engine.run(FixedSource(asked))} == {
+        "long": "engine_error",
+        "fits": "ok",
+    }
     after = engine.stats()
-    assert (after.requests - before.requests, after.prompt_tokens - before.prompt_tokens) == (1, 5)
+    assert (
+        after.requests - before.requests,
+        after.prompt_tokens - before.prompt_tokens,
+    ) == (1, 5)
 
 
-def test_numbers_that_are_none_are_an_error_and_code_of_a_known_architecture_is_not_run(tmp_path):
-    engine = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,))))
+def test_numbers_that_are_none_are_an_error_and_code_of_a_known_architecture_is_not_run(
+    tmp_path,
+):
+    engine = loaded(
+        collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,)))
+    )
     greedy = Generate(request_id="greedy", prompt_ids=PROMPT, max_tokens=3)
-    for asked in (Score(request_id="score", prompt_ids=PROMPT, continuation_ids=(5, 6)), greedy):
+    for asked in (
+        Score(request_id="score", prompt_ids=PROMPT, continuation_ids=(5, 6)),
+        greedy,
+    ):
         (answer,) = engine.run(FixedSource([asked]))
-        assert (answer.request_id, answer.status, answer.ranks) == (asked.request_id, "engine_error", ())
+        assert (answer.request_id, answer.status, answer.ranks) == (
+            asked.request_id,
+            "engine_error",
+            (),
+        )
         assert "NaN" in answer.error
     checkpoint, marker = save_tiny_model(tmp_path / "code", "qwen3"), tmp_path / "run"
     lay_traps(checkpoint, marker)
@@ -122,12 +169,16 @@ def lacks_a_tensor(checkpoint):
 
 
 def has_pickled_weights(checkpoint):
-    (checkpoint / "model.safetensors").rename(checkpoint / "weights.safetensors")  # what was inspected
-    torch.save({}, checkpoint / "pytorch_model.bin")  # what transformers would take in its place
+    # what was inspected
+    (checkpoint / "model.safetensors").rename(checkpoint / "weights.safetensors")
+    # what transformers would take in its place
+    torch.save({}, checkpoint / "pytorch_model.bin")
 
 
 def has_an_adapter(checkpoint):
-    (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else"}')
+    (checkpoint / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": "somebody/else"}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +189,9 @@ def has_an_adapter(checkpoint):
         (has_an_adapter, "adapter_config.json: an adapter is not applied"),
     ],
 )
-def test_a_model_that_is_not_wholly_in_its_safetensors_is_refused(tmp_path, spoil, reason):
+def test_a_model_that_is_not_wholly_in_its_safetensors_is_refused(
+    tmp_path, spoil, reason
+):
     checkpoint = save_tiny_model(tmp_path / "spoilt", "qwen3")
     spoil(checkpoint)
     assert reason in refused(TorchEngine(EngineConfig(kind="torch")).load, checkpoint)
@@ -149,13 +202,17 @@ CONTINUATION = (33, 200, 7, 380, 12)
 
 
 def rows(seed, count=40, columns=500):
-    return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed)) * 3
+    return (
+        torch.randn(count, columns, generator=torch.Generator().manual_seed(seed)) * 3
+    )
 
 
 def expected(base_TV, own_TV, ids):
     """Every measure by its definition, in float64."""
     p, q = (each.double().log_softmax(1) for each in (base_TV, own_TV))
-    first_p, first_q = (each.argsort(dim=1, descending=True, stable=True)[:, :RANKS] for each in (p, q))
+    first_p, first_q = (
+        each.argsort(dim=1, descending=True, stable=True)[:, :RANKS] for each in (p, q)
+    )
     return [
         (
             float((p[t].exp() * (p[t] - q[t])).sum()),
@@ -230,11 +287,17 @@ def test_the_likeliest_alone_give_bounds_and_with_all_of_them_the_whole(tmp_path
     merged = [torch.cat((each[kept], (1 - each[kept].sum())[None])) for each in (p, q)]
     path = str(tmp_path / f"{RANKS}.safetensors")
     (first, *_) = referred(Reference(path=path, keep=False, top=RANKS), own, ids)
-    assert first.kld == pytest.approx(float((merged[0] * (merged[0] / merged[1]).log()).sum()), abs=TOLERANCE)
-    assert first.acceptance == pytest.approx(float(torch.minimum(*merged).sum()), abs=TOLERANCE)
+    assert first.kld == pytest.approx(
+        float((merged[0] * (merged[0] / merged[1]).log()).sum()), abs=TOLERANCE
+    )
+    assert first.acceptance == pytest.approx(
+        float(torch.minimum(*merged).sum()), abs=TOLERANCE
+    )
 
 
-def test_what_a_base_kept_of_other_tokens_or_without_numbers_is_no_divergence(tmp_path, checkpoints):
+def test_what_a_base_kept_of_other_tokens_or_without_numbers_is_no_divergence(
+    tmp_path, checkpoints
+):
     path = str(tmp_path / "one.safetensors")
     compare = Reference(path=path, keep=False)
     assert "are not there" in unusable(compare, (1, 2), 500)
@@ -245,7 +308,9 @@ def test_what_a_base_kept_of_other_tokens_or_without_numbers_is_no_divergence(tm
     assert "500 columns, the vocabulary here has 512" in unusable(compare, (1, 2), 512)
     (tmp_path / "one.safetensors").write_bytes(b"half")
     assert "are not there" in unusable(compare, (1, 2), 500)
-    broken = loaded(collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,))))
+    broken = loaded(
+        collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,)))
+    )
     assert broken.answer(score(tmp_path / "one", keep=True)).status == "engine_error"
     answer = loaded(checkpoints[0]).answer(score(tmp_path / "one", keep=False))
     assert answer.status == "engine_error"
@@ -255,24 +320,42 @@ def test_what_a_base_kept_of_other_tokens_or_without_numbers_is_no_divergence(tm
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return [save_tiny_model(folder / str(seed), "qwen3", seed, eos_ids=(0,)) for seed in (0, 1)]
+    return [
+        save_tiny_model(folder / str(seed), "qwen3", seed, eos_ids=(0,))
+        for seed in (0, 1)
+    ]
 
 
 def score(path, keep, name="s", continuation=CONTINUATION, top=0):
     reference = Reference(path=str(path), keep=keep, top=top)
-    return Score(request_id=name, prompt_ids=PROMPT, continuation_ids=continuation, reference=reference)
+    return Score(
+        request_id=name,
+        prompt_ids=PROMPT,
+        continuation_ids=continuation,
+        reference=reference,
+    )
 
 
 def test_the_torch_engine_is_transformers(checkpoints, tmp_path):
     base, other = map(loaded, checkpoints)
     kept = base.answer(score(tmp_path / "one", keep=True))
-    assert (kept.status, kept.divergences, len(kept.logprobs)) == ("ok", (), len(CONTINUATION))
+    assert (kept.status, kept.divergences, len(kept.logprobs)) == (
+        "ok",
+        (),
+        len(CONTINUATION),
+    )
     answer = other.answer(score(tmp_path / "one", keep=False))
     logits = []
     for checkpoint in checkpoints:
-        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint, dtype=torch.float32
+        ).eval()
         with torch.no_grad():
-            logits.append(model(torch.tensor([PROMPT + CONTINUATION])).logits[0, len(PROMPT) - 1 : -1])
+            logits.append(
+                model(torch.tensor([PROMPT + CONTINUATION])).logits[
+                    0, len(PROMPT) - 1 : -1
+                ]
+            )
     check(answer.divergences, expected(*logits, CONTINUATION))
     assert answer.logprobs == other.answer(score(tmp_path / "none", keep=True)).logprobs
     for each in base.answer(score(tmp_path / "one", keep=False)).divergences:

@@ -27,9 +27,15 @@ def test_halves_go_away_from_zero(value, digits, text):
 
 
 def test_a_share_reads_the_same_wherever_it_stands():
-    assert (_part(0.025, 40), theme.as_percent(0.025)) == ("3\N{NO-BREAK SPACE}%", "3 %")
+    assert (_part(0.025, 40), theme.as_percent(0.025)) == (
+        "3\N{NO-BREAK SPACE}%",
+        "3 %",
+    )
     assert theme.as_points(-0.025) == "\N{MINUS SIGN}3 pp"
-    assert (PERCENTAGE.shown(0.0625), POINTS.shown(-0.0625)) == ("6.3 %", "\N{MINUS SIGN}6.3 pp")
+    assert (PERCENTAGE.shown(0.0625), POINTS.shown(-0.0625)) == (
+        "6.3 %",
+        "\N{MINUS SIGN}6.3 pp",
+    )
     assert FACTOR.shown(1234.0005) == "1,234.001"
 
 
@@ -43,6 +49,8 @@ def test_a_share_reads_the_same_wherever_it_stands():
         (None, None, "\N{EN DASH}"),
     ],
 )
-def test_a_sparsity_that_was_not_achieved_stands_beside_the_requested_one(achieved, requested, text):
+def test_a_sparsity_that_was_not_achieved_stands_beside_the_requested_one(
+    achieved, requested, text
+):
     column = next(each for each in SUBJECT if each.name == "sparsity")
     assert column.shown({"sparsity": achieved, "requested_sparsity": requested}) == text

@@ -1,4 +1,5 @@
-"""The 95 % intervals of the tables hold the truth: a bound is broken where a simulation's 99 % interval is below."""
+"""The 95 % intervals of the tables hold the truth: a bound is broken where a
+simulation's 99 % interval is below."""
 
 import pytest
 

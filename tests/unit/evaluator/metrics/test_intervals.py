@@ -1,4 +1,5 @@
-"""Intervals over contexts and tests of paired outcomes, against scipy, statsmodels, loops and special cases."""
+"""Intervals over contexts and tests of paired outcomes, against scipy, statsmodels,
+loops and special cases."""
 
 import numpy as np
 import pandas as pd
@@ -12,48 +13,75 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from evaluator.metrics.draws import NO_END, intervals, over_languages
-from evaluator.metrics.intervals import FEWEST, Mean, Ratio, _positive, holm, mcnemar_p, too_few
+from evaluator.metrics.intervals import (
+    FEWEST,
+    Mean,
+    Ratio,
+    _positive,
+    holm,
+    mcnemar_p,
+    too_few,
+)
 
 
 def flags(count: int, n: int) -> np.ndarray:
     return (np.arange(n) < count).astype(np.float64)
 
 
-@given(st.integers(FEWEST, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+@given(
+    st.integers(FEWEST, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+)
 @settings(max_examples=60)
 def test_a_rate_is_clopper_and_pearsons(count_n):
     count, n = count_n
     expected = binomtest(count, n).proportion_ci(method="exact")
-    assert Mean(flags(count, n), np.arange(n)).interval() == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert Mean(flags(count, n), np.arange(n)).interval() == pytest.approx(
+        (expected.low, expected.high), abs=1e-9
+    )
 
 
 def test_the_p_value_is_that_of_random_weights():
-    """A drop of 4 of 12 items: 200,000 draws of Dirichlet weights, one more context at the worst.
+    """A drop of 4 of 12 items: 200,000 draws of Dirichlet weights, one more context at
+    the worst.
 
-    Its size is that of an item's own context in the mean: (3 * 1 + 9 * 3) / 12 = 2.5."""
+    Its size is that of an item's own context in the mean: (3 * 1 + 9 * 3) / 12 = 2.5.
+    """
     contexts = np.repeat(np.arange(6), [1, 1, 1, 3, 3, 3])
     values = np.array([1, 0, -1, 1, 1, 1, 1, 0, 0, 0, 0, 0], dtype=np.float64)
-    sums = np.append(np.bincount(contexts, values), 2.5)  # one context lost all of its items: so may the added one
+    # one context lost all of its items: so may the added one
+    sums = np.append(np.bincount(contexts, values), 2.5)
     weights = np.random.default_rng(0).standard_exponential((200_000, 7))
     drawn = (weights @ sums) / (weights @ [1, 1, 1, 3, 3, 3, 2.5])
     mean = Mean(values, contexts, low=-1)
     for margin in (0.1, 0.3, 0.5):
-        assert mean.p_at_least(margin) == pytest.approx((drawn > margin).mean(), abs=0.004)
+        assert mean.p_at_least(margin) == pytest.approx(
+            (drawn > margin).mean(), abs=0.004
+        )
     assert mean.p_at_least(mean.upper(0.05)) == pytest.approx(0.05, abs=1e-7)
     assert mean.p_at_most(mean.lower(0.025)) == pytest.approx(0.025, abs=1e-7)
     # Of a ratio, only the upper sum counts in the added context, or only the lower one.
     over, under = np.tile([1.0, 0, 0], 4), np.tile([1.0, 0, 1], 4)
-    tops, bottoms = (weights[:, :6] @ np.bincount(contexts, flags) for flags in (over, under))
+    tops, bottoms = (
+        weights[:, :6] @ np.bincount(contexts, flags) for flags in (over, under)
+    )
     added, ratio = 2.5 * weights[:, 6], Ratio(over, under, contexts)
     for margin in (0.4, 0.6, 0.9):
-        assert ratio.p_at_least(margin) == pytest.approx(((tops + added) / bottoms > margin).mean(), abs=0.004)
-        assert ratio.p_at_most(margin) == pytest.approx((tops / (bottoms + added) < margin).mean(), abs=0.004)
+        assert ratio.p_at_least(margin) == pytest.approx(
+            ((tops + added) / bottoms > margin).mean(), abs=0.004
+        )
+        assert ratio.p_at_most(margin) == pytest.approx(
+            (tops / (bottoms + added) < margin).mean(), abs=0.004
+        )
 
 
 @pytest.mark.parametrize(("low", "start"), [(-1, 0), (0, 2), (0, -5)])
 def test_intervals_scale_with_their_values(low, start):
-    """Values that are three times as large from another start have bounds three times as large from there."""
-    values, contexts = np.array([1, low, 0, 1, 1, 0, 1, low, 0, 0, 1, 0], dtype=np.float64), np.arange(12) // 2
+    """Values that are three times as large from another start have bounds three
+    times as large from there."""
+    values, contexts = (
+        np.array([1, low, 0, 1, 1, 0, 1, low, 0, 0, 1, 0], dtype=np.float64),
+        np.arange(12) // 2,
+    )
     bounds = np.array(Mean(values, contexts, low=low).interval())
     scaled = Mean(3 * values + start, contexts, low=3 * low + start, high=3 + start)
     assert scaled.interval() == pytest.approx(3 * bounds + start)
@@ -61,7 +89,8 @@ def test_intervals_scale_with_their_values(low, start):
 
 @pytest.mark.parametrize("n", [5, 50, 500])
 def test_without_a_discordant_pair_the_bound_is_exact(n):
-    """A loss as large as 1 - level^(1/n) shows no discordant pair in `level` of the samples."""
+    """A loss as large as 1 - level^(1/n) shows no discordant pair in `level` of the
+    samples."""
     mean = Mean(np.zeros(n), np.arange(n), low=-1)
     assert mean.upper(0.05) == pytest.approx(1 - 0.05 ** (1 / n))
     assert mean.lower(0.05) == pytest.approx(-(1 - 0.05 ** (1 / n)))
@@ -92,25 +121,34 @@ def test_many_contexts_give_the_normal_interval_items_of_one_are_one_and_two_hav
 
 
 @pytest.mark.parametrize(
-    ("n", "lost", "gained", "margin"), [(3000, 15, 10, 0.02), (2000, 14, 1, 0.03), (5000, 1, 0, 0.1)]
+    ("n", "lost", "gained", "margin"),
+    [(3000, 15, 10, 0.02), (2000, 14, 1, 0.03), (5000, 1, 0, 0.1)],
 )
 def test_a_p_value_far_out_is_one(n, lost, gained, margin):
-    """The saddle point lies close to a pole. It was missed there, and one p-value was 3e20."""
+    """The saddle point lies close to a pole. It was missed there, and one p-value
+    was 3e20."""
     values = np.repeat([1.0, -1.0, 0.0], [lost, gained, n - lost - gained])
     assert 0 <= Mean(values, np.arange(n), low=-1).p_at_least(margin) < 1e-9
 
 
 @given(st.integers(10, 5000), st.integers(1, 30), st.floats(0.001, 0.3))
 def test_the_integral_is_the_exact_probability(others, own, margin):
-    terms, counts = np.array([-margin, 1 - margin]), np.array([others, own], dtype=np.float64)
+    terms, counts = (
+        np.array([-margin, 1 - margin]),
+        np.array([others, own], dtype=np.float64),
+    )
     exact = betaincc(own, others, margin)
-    assert _positive(terms, np.zeros(2), counts)[0] == pytest.approx(exact, rel=2e-3, abs=1e-14)
+    assert _positive(terms, np.zeros(2), counts)[0] == pytest.approx(
+        exact, rel=2e-3, abs=1e-14
+    )
 
 
 def test_more_of_the_same_contexts_narrow_an_interval_and_holm_leaves_what_is_missing():
     values = np.repeat([1.0, 0.0], [4, 36])
     thrice = Mean(np.tile(values, 3), np.arange(120))
-    assert Mean(values, np.arange(40)).times(3).interval() == pytest.approx(thrice.interval(), abs=1e-9)
+    assert Mean(values, np.arange(40)).times(3).interval() == pytest.approx(
+        thrice.interval(), abs=1e-9
+    )
     assert holm([0.01, None, 0.04]) == [0.02, None, 0.04]
     assert holm([]) == []
     assert mcnemar_p(np.array([]), np.array([])) is None
@@ -121,12 +159,18 @@ def test_mcnemar_equals_statsmodels(only_first, only_second):
     expected = mcnemar([[5, only_first], [only_second, 7]], exact=True).pvalue
     first = np.repeat([1.0, 0.0, 1.0, 0.0], [only_first, only_second, 5, 7])
     second = np.repeat([0.0, 1.0, 1.0, 0.0], [only_first, only_second, 5, 7])
-    assert mcnemar_p(first, second) == mcnemar_p(second, first) == pytest.approx(min(1.0, expected))
+    assert (
+        mcnemar_p(first, second)
+        == mcnemar_p(second, first)
+        == pytest.approx(min(1.0, expected))
+    )
 
 
 @pytest.mark.parametrize("p_values", [[0.3], [0.04, 0.001, 0.03, 0.03, 0.9, 0.0]])
 def test_holm_equals_statsmodels(p_values):
-    assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1].tolist())
+    assert holm(p_values) == pytest.approx(
+        multipletests(p_values, method="holm")[1].tolist()
+    )
 
 
 RATE = [(0.0,), (1.0,)]
@@ -145,15 +189,20 @@ def test_of_a_mean_they_are_gaffkes_bound_within_the_noise_of_the_draws():
 
 
 def test_they_are_those_of_a_loop_over_weights():
-    """Kappa-like: a product of means. Weights are drawn anew, the added context is looked for by hand."""
+    """Kappa-like: a product of means. Weights are drawn anew, the added context is
+    looked for by hand."""
     rng = np.random.default_rng(1)
     first, second = (rng.random((2, 60)) < 0.6).astype(np.float64)
-    (found,) = intervals(np.multiply, [first, second], np.arange(60), [(0, 0), (0, 1), (1, 0), (1, 1)])
+    (found,) = intervals(
+        np.multiply, [first, second], np.arange(60), [(0, 0), (0, 1), (1, 0), (1, 1)]
+    )
     weights = np.random.default_rng(2).standard_exponential((20_000, 61))
     weights /= weights.sum(axis=1, keepdims=True)
     ends = []
     for added, share in ((0.0, 2.5), (1.0, 97.5)):
-        drawn = (weights @ np.append(first, added)) * (weights @ np.append(second, added))
+        drawn = (weights @ np.append(first, added)) * (
+            weights @ np.append(second, added)
+        )
         ends.append(np.percentile(drawn, share))
     assert found == pytest.approx(ends, abs=0.012)
 
@@ -162,10 +211,15 @@ def test_rows_at_once_are_those_of_each_whatever_their_contexts_are_called():
     rng = np.random.default_rng(3)
     rows, contexts = rng.random((4, 30)), np.arange(30) // 2
     together = intervals(np.multiply, [rows, rows[0]], contexts, [(0, 0), (1, 1)])
-    alone = [intervals(np.multiply, [row, rows[0]], contexts, [(0, 0), (1, 1)])[0] for row in rows]
+    alone = [
+        intervals(np.multiply, [row, rows[0]], contexts, [(0, 0), (1, 1)])[0]
+        for row in rows
+    ]
     assert np.array(together) == pytest.approx(np.array(alone), rel=1e-5)
     values = (np.random.default_rng(4).random(50) < 0.4).astype(np.float64)
-    assert intervals(rate, [values], np.arange(50), RATE) == intervals(rate, [values], 900 - np.arange(50), RATE)
+    assert intervals(rate, [values], np.arange(50), RATE) == intervals(
+        rate, [values], 900 - np.arange(50), RATE
+    )
 
 
 def test_too_few_contexts_say_so_and_a_mean_over_languages_weighs_them_alike():
@@ -178,6 +232,8 @@ def test_too_few_contexts_say_so_and_a_mean_over_languages_weighs_them_alike():
     languages = pd.Series(["a"] * 90 + ["b"] * 10)
     values = np.repeat([1.0, 0.0, 1.0], [90, 5, 5])
     mean, parts, kinds = over_languages(rate, [values], languages, RATE)
-    assert float(mean(*(np.asarray(part.mean()) for part in parts))) == pytest.approx((1 + 0.5) / 2)
+    assert float(mean(*(np.asarray(part.mean()) for part in parts))) == pytest.approx(
+        (1 + 0.5) / 2
+    )
     ((low, high),) = intervals(mean, parts, np.arange(100), kinds)
     assert 0.5 < low < 0.75 < high < 1

@@ -1,4 +1,5 @@
-"""Fit or unfit, and accuracies without the judge's error: by hand, by simulation, and against the delta method."""
+"""Fit or unfit, and accuracies without the judge's error: by hand, by simulation,
+and against the delta method."""
 
 import math
 
@@ -6,16 +7,33 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fitness, words
+from evaluator.metrics.tables.judges import (
+    Fitness,
+    corrected,
+    judges,
+    panel_fitness,
+    words,
+)
 
 
-def controls(matcher: str, language: str, same: str, other: str, task: str = "t") -> pd.DataFrame:
+def controls(
+    matcher: str, language: str, same: str, other: str, task: str = "t"
+) -> pd.DataFrame:
     """y and n are verdicts, - is none; every second matching pair is a paraphrase."""
     rows = []
     for kinds, said in ((("same", "paraphrase"), same), (("other",), other)):
         for number, letter in enumerate(said):
-            row = {"task": task, "matcher": matcher, "language": language, "item_id": f"{language}{number}"}
-            row |= {"control": kinds[number % len(kinds)], "response": "x", "status": "ok"}
+            row = {
+                "task": task,
+                "matcher": matcher,
+                "language": language,
+                "item_id": f"{language}{number}",
+            }
+            row |= {
+                "control": kinds[number % len(kinds)],
+                "response": "x",
+                "status": "ok",
+            }
             rows.append(row | {"verdict": {"y": True, "n": False, "-": None}[letter]})
     return pd.DataFrame(rows)
 
@@ -29,7 +47,10 @@ UNFIT = "unfit as a judge: it accepts"
         (Fitness(60, 60, 30, 30), None),
         (Fitness(0, 60, 30, 30), f"{UNFIT} 0 of 60 right answers"),
         (Fitness(60, 60, 0, 30), f"{UNFIT} 30 of 30 wrong answers"),
-        (Fitness(30, 60, 15, 30), f"{UNFIT} 30 of 60 right answers and accepts 15 of 30 wrong answers"),
+        (
+            Fitness(30, 60, 15, 30),
+            f"{UNFIT} 30 of 60 right answers and accepts 15 of 30 wrong answers",
+        ),
         (Fitness(45, 60, 30, 30), None),  # 75 %, and 84 % is not excluded
         (Fitness(1, 2, 0, 0), None),  # too few to say
         (Fitness(0, 0, 0, 0), None),
@@ -45,19 +66,30 @@ def test_correction_by_hand():
         (0.48, 0.9, 0.8, 0.4), (0.1, 0.9, 0.8, 0.0), (0.95, 0.9, 0.8, 1.0),
         (0.5, 0.6, 0.4, math.nan), (0.0, 0.0, 1.0, math.nan),
     ):  # fmt: skip
-        found = corrected(*(np.asarray(each) for each in (accepted, sensitivity, specificity)))
+        found = corrected(
+            *(np.asarray(each) for each in (accepted, sensitivity, specificity))
+        )
         assert float(found) == pytest.approx(right, nan_ok=True)
 
 
 def test_the_draws_of_a_correction_has_the_width_of_the_delta_method():
-    """Var = (p (1 - p) / n + (1 - c)^2 sp (1 - sp) / n_sp + c^2 se (1 - se) / n_se) / J^2 (Rogan and Gladen)."""
-    accepted, answers, judge = 0.5, 2000, Fitness(accepted=900, matching=1000, denied=800, different=1000)
+    """Var = (p (1 - p) / n + (1 - c)^2 sp (1 - sp) / n_sp + c^2 se (1 - se) / n_se)
+    / J^2 (Rogan and Gladen)."""
+    accepted, answers, judge = (
+        0.5,
+        2000,
+        Fitness(accepted=900, matching=1000, denied=800, different=1000),
+    )
     sensitivity, specificity = judge.drawn(20_000)
     drawn = np.random.default_rng(0).binomial(answers, accepted, 20_000) / answers
     found = corrected(drawn, sensitivity, specificity)
     informed = 0.9 + 0.8 - 1
     share = (accepted + 0.8 - 1) / informed
-    variance = accepted * (1 - accepted) / answers + (1 - share) ** 2 * 0.16 / 1000 + share**2 * 0.09 / 1000
+    variance = (
+        accepted * (1 - accepted) / answers
+        + (1 - share) ** 2 * 0.16 / 1000
+        + share**2 * 0.09 / 1000
+    )
     assert found.mean() == pytest.approx(share, abs=0.003)
     assert found.std() == pytest.approx(math.sqrt(variance) / informed, rel=0.03)
     assert (judge.drawn(5)[0] == sensitivity[:5]).all()
@@ -79,16 +111,36 @@ def test_judges_are_of_a_task_and_a_language_and_an_unfit_one_is_named():
     assert english == Fitness(accepted=40, matching=40, denied=20, different=20)
     two = panel_fitness(CONTROLS, ["good", "third"], "t", "english")
     assert two.accepted == 20  # a tie is a no
-    assert panel_fitness(CONTROLS, ["good", "third", "yes"], "t", "korean").matching == 19  # all three judged
+    # all three judged
+    assert (
+        panel_fitness(CONTROLS, ["good", "third", "yes"], "t", "korean").matching == 19
+    )
     found = list(words(CONTROLS, ["yes"], fit_only=False))
     assert found == [
-        "yes: control pairs of t: accepts 60 of 60 right answers, denies 0 of 30 wrong ones",
-        "warning: yes is unfit as a judge: it accepts 30 of 30 wrong answers; --fit-only keeps it out of the panel (t)",
+        (
+            "yes: control pairs of t: accepts 60 of 60 right answers, denies 0 of 30"
+            " wrong ones"
+        ),
+        (
+            "warning: yes is unfit as a judge: it accepts 30 of 30 wrong answers;"
+            " --fit-only keeps it out of the panel (t)"
+        ),
     ]
-    mostly = pd.concat([controls("m", "english", "y" * 90, "n" * 45), controls("m", "korean", "n" * 10, "n" * 5)])
+    mostly = pd.concat(
+        [
+            controls("m", "english", "y" * 90, "n" * 45),
+            controls("m", "korean", "n" * 10, "n" * 5),
+        ]
+    )
     assert list(words(mostly, ["m"], fit_only=True)) == [
-        "m: control pairs of t: accepts 90 of 100 right answers, denies 50 of 50 wrong ones",
-        "warning: m is, in korean, unfit as a judge: it accepts 0 of 10 right answers (t)",
+        (
+            "m: control pairs of t: accepts 90 of 100 right answers, denies 50 of 50"
+            " wrong ones"
+        ),
+        (
+            "warning: m is, in korean, unfit as a judge: it accepts 0 of 10 right"
+            " answers (t)"
+        ),
     ]
     assert "has no vote" in list(words(CONTROLS, ["yes"], fit_only=True))[1]
     assert list(words(None, ["m"], fit_only=True)) == []

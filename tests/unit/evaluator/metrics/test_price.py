@@ -1,11 +1,18 @@
-"""Table `price`: what each checkpoint costs on each machine, beside how many answers it keeps."""
+"""Table `price`: what each checkpoint costs on each machine, beside how many answers
+it keeps."""
 
 from dataclasses import asdict
 
 import pandas as pd
 import pytest
 
-from evaluator.metrics import TABLES, Inputs, compute_tables, headline_of, reduce_records
+from evaluator.metrics import (
+    TABLES,
+    Inputs,
+    compute_tables,
+    headline_of,
+    reduce_records,
+)
 from evaluator.report.figures import draw_each
 from evaluator.report.page import grid
 from evaluator.store.run_json import Served
@@ -36,11 +43,18 @@ def filled(*calls: object, tasks: tuple[str, ...] = ("t",), sizes: object = SIZE
         for task in tasks
         for part in (
             records("dense", DENSE, task=task),
-            records("gptq", DENSE | {"english/2": Seen(greedy=False, choice=True)}, base="dense", task=task),
+            records(
+                "gptq",
+                DENSE | {"english/2": Seen(greedy=False, choice=True)},
+                base="dense",
+                task=task,
+            ),
         )
     ]
     outcomes = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
-    return compute_tables(Inputs(outcomes, run={"checkpoints": sizes, "engine_stats": list(calls)}))["price"]
+    return compute_tables(
+        Inputs(outcomes, run={"checkpoints": sizes, "engine_stats": list(calls)})
+    )["price"]
 
 
 def told(*calls: object, **given: object) -> pd.DataFrame:
@@ -50,7 +64,8 @@ def told(*calls: object, **given: object) -> pd.DataFrame:
 
 
 def test_sizes_speed_and_memory_of_all_calls_together():
-    """Two calls: (100 + 300) tokens in (4 + 4) s, and 2 + 6 items; the higher peak. Two tasks are still one row."""
+    """Two calls: (100 + 300) tokens in (4 + 4) s, and 2 + 6 items; the higher peak.
+    Two tasks are still one row."""
     again = CALL | {"generated_tokens": 240, "items": 6, "peak_memory": 650}
     rows = told(CALL, again, tasks=("t", "u"))
     row = only(rows, checkpoint="gptq")
@@ -62,7 +77,11 @@ def test_sizes_speed_and_memory_of_all_calls_together():
 
 
 def test_machines_are_never_mixed_and_a_size_of_before_is_known():
-    table = filled(CALL, CALL | {"device": "A100", "busy_seconds": 9.0}, CALL | {"checkpoint": "dense"})
+    table = filled(
+        CALL,
+        CALL | {"device": "A100", "busy_seconds": 9.0},
+        CALL | {"checkpoint": "dense"},
+    )
     rows = table.told(table.frame)
     assert rows[["checkpoint", "machine"]].to_numpy().tolist() == [
         ["dense", "H100"], ["gptq", "H100"], ["gptq", "A100"],
@@ -70,23 +89,48 @@ def test_machines_are_never_mixed_and_a_size_of_before_is_known():
     assert only(rows, machine="A100")["tokens_per_second"] == 10
     assert only(rows, machine="H100", checkpoint="gptq")["tokens_per_second"] == 25
     here, there = draw_each(table.table, table.shown)
-    assert ("H100: kept" in here, "A100" in here, here.count(">dense<")) == (True, False, 2)
-    assert ("A100: kept" in there, "H100" in there, there.count(">dense<")) == (True, False, 0)
+    assert ("H100: kept" in here, "A100" in here, here.count(">dense<")) == (
+        True,
+        False,
+        2,
+    )
+    assert ("A100: kept" in there, "H100" in there, there.count(">dense<")) == (
+        True,
+        False,
+        0,
+    )
     assert "figure-price-1-" in there
-    # A figure holds a checkpoint against a base; without sizes, or without a base, there is none.
+    # A figure holds a checkpoint against a base; without sizes, or without a base,
+    # there is none.
     assert not draw_each(table.table, table.frame[table.frame["checkpoint"] == "dense"])
     assert not draw_each(table.table, filled(CALL, sizes=[]).shown)
-    row = only(told(CALL, sizes=[{"name": "gptq", "bytes": 530}, {"name": "gptq"}, 3]), checkpoint="gptq")
+    row = only(
+        told(CALL, sizes=[{"name": "gptq", "bytes": 530}, {"name": "gptq"}, 3]),
+        checkpoint="gptq",
+    )
     assert row["bytes"] == 530
     assert row[["bits_a_weight", "parameters"]].isna().all()
     nothing = filled(sizes=None)
-    assert (nothing.frame.empty, nothing.note, TABLES["price"].silent) == (True, "", True)
+    assert (nothing.frame.empty, nothing.note, TABLES["price"].silent) == (
+        True,
+        "",
+        True,
+    )
 
 
 def test_the_figure_has_the_headlines_share_and_the_page_its_own_columns():
     table = filled(CALL)
-    tables = Inputs(reduce_records(pd.concat([records("dense", DENSE), records("gptq", DENSE, base="dense")])))
-    assert headline_of({name: each.frame for name, each in compute_tables(tables).items()})["kept"].tolist()[1] == 1
+    tables = Inputs(
+        reduce_records(
+            pd.concat([records("dense", DENSE), records("gptq", DENSE, base="dense")])
+        )
+    )
+    assert (
+        headline_of(
+            {name: each.frame for name, each in compute_tables(tables).items()}
+        )["kept"].tolist()[1]
+        == 1
+    )
     assert table.frame["kept"].tolist() == [1, pytest.approx(2 / 3)]
     assert list(grid(table.told(table.frame), table.table.columns).headings) == [
         "checkpoint", "on disk", "bits a weight", "parameters", "peak memory", "tokens per second", "seconds per item",
@@ -97,8 +141,13 @@ def test_the_figure_has_the_headlines_share_and_the_page_its_own_columns():
 @pytest.mark.parametrize(
     ("changes", "empty"),
     [
-        ({"items": None, "peak_memory": None}, ["peak_memory", "seconds_per_item"]),  # a run of before
-        ({"busy_seconds": None, "waiting_seconds": None}, ["tokens_per_second", "seconds_per_item"]),  # engine torch
+        # a run of before
+        ({"items": None, "peak_memory": None}, ["peak_memory", "seconds_per_item"]),
+        # engine torch
+        (
+            {"busy_seconds": None, "waiting_seconds": None},
+            ["tokens_per_second", "seconds_per_item"],
+        ),
         ({"busy_seconds": float("nan")}, NAMES[4:]),  # no counters that can be read
         ({"device": 3, "items": -1}, NAMES[4:]),
     ],

@@ -1,4 +1,5 @@
-"""A table is one object: registered from here alone, it is computed, written, and shown on the page in its order."""
+"""A table is one object: registered from here alone, it is computed, written, and
+shown on the page in its order."""
 
 import dataclasses
 import io
@@ -10,8 +11,23 @@ from markupsafe import escape
 from rich.console import Console
 
 from evaluator.core.errors import ResurfaceError
-from evaluator.metrics import TABLES, Inputs, Lack, Table, compute_tables, reduce_records
-from evaluator.metrics.columns import COUNT, PERCENTAGE, POINTS, REASON, TEXT, Column, typed_frame
+from evaluator.metrics import (
+    TABLES,
+    Inputs,
+    Lack,
+    Table,
+    compute_tables,
+    reduce_records,
+)
+from evaluator.metrics.columns import (
+    COUNT,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    TEXT,
+    Column,
+    typed_frame,
+)
 from evaluator.report import write_report
 from launch.commands.report import finish
 from tests.support.records import Seen, records
@@ -22,7 +38,11 @@ NAMES = TEXT("task", "checkpoint")
 
 def _lengths(inputs: Inputs) -> list[dict]:
     return [
-        {"task": each.task, "checkpoint": each.checkpoint, "n": len(inputs.outcomes_of(each.checkpoint, each.task))}
+        {
+            "task": each.task,
+            "checkpoint": each.checkpoint,
+            "n": len(inputs.outcomes_of(each.checkpoint, each.task)),
+        }
         | {"half": 0.5, "half_low": 0.25, "half_high": 0.75, "more": -0.125}
         for each in inputs.checkpoints
     ]
@@ -33,7 +53,13 @@ TOY = Table(
     title="How many rows has the toy?",
     reading="One row per checkpoint.",
     needs="any probe",
-    columns=(*NAMES, Column("n", COUNT), Column("half", PERCENTAGE, interval=True), Column("more", POINTS), REASON),
+    columns=(
+        *NAMES,
+        Column("n", COUNT),
+        Column("half", PERCENTAGE, interval=True),
+        Column("more", POINTS),
+        REASON,
+    ),
     compute=_lengths,
     lacks=(Lack("checkpoint", "the checkpoint elsewhere", "elsewhere"),),
 )
@@ -41,10 +67,21 @@ TOY = Table(
 
 def test_a_registered_table_reaches_csv_and_page_in_its_order(tmp_path):
     with TABLES.temporarily(TOY):
-        report = write_report(write_run(tmp_path, 4, ("dense",), languages=("english",)))
+        report = write_report(
+            write_run(tmp_path, 4, ("dense",), languages=("english",))
+        )
         assert list(report.results.tables)[-1] == "toy"
     table = pd.read_csv(report.tables["toy"])
-    assert list(table) == ["task", "checkpoint", "n", "half", "half_low", "half_high", "more", "reason"]
+    assert list(table) == [
+        "task",
+        "checkpoint",
+        "n",
+        "half",
+        "half_low",
+        "half_high",
+        "more",
+        "reason",
+    ]
     assert table["n"].tolist() == [4]
     page = report.page.read_text(encoding="utf-8")
     section = page.split('<section id="toy">')[1].split("</section>")[0]
@@ -64,20 +101,33 @@ def _raises(inputs: Inputs) -> list[dict]:
     ("broken", "error"),
     [
         (_raises, "ZeroDivisionError: no rows to divide"),
-        (lambda inputs: [{"task": "t", "lenght": 1}], "ValueError: no column and no kind is declared for lenght"),
-        (lambda inputs: [{"task": "t", "half": "much"}], "ValueError: could not convert string to float: 'much'"),
+        (
+            lambda inputs: [{"task": "t", "lenght": 1}],
+            "ValueError: no column and no kind is declared for lenght",
+        ),
+        (
+            lambda inputs: [{"task": "t", "half": "much"}],
+            "ValueError: could not convert string to float: 'much'",
+        ),
     ],
 )
-def test_a_plugins_table_that_fails_is_named_and_the_others_appear(broken, error, tmp_path):
+def test_a_plugins_table_that_fails_is_named_and_the_others_appear(
+    broken, error, tmp_path
+):
     run = write_run(tmp_path, 4, ("dense",), languages=("english",))
     with TABLES.temporarily(TOY):
         write_report(run)
     console = Console(file=io.StringIO(), width=300)
     why = f"table 'toy' of plugin {__name__} failed: {error}"
-    told = pytest.raises(ResurfaceError, match=f"^{re.escape(why)}; the report has the other tables$")
+    told = pytest.raises(
+        ResurfaceError, match=f"^{re.escape(why)}; the report has the other tables$"
+    )
     with TABLES.temporarily(dataclasses.replace(TOY, compute=broken)), told:
         finish(console, run)
-    assert {each.name for each in (run / "tables").iterdir()} >= {"accuracy.csv", "headline.csv"}
+    assert {each.name for each in (run / "tables").iterdir()} >= {
+        "accuracy.csv",
+        "headline.csv",
+    }
     assert not (run / "tables" / "toy.csv").exists()  # of the call in which it worked
     page = (run / "report" / "index.html").read_text(encoding="utf-8")
     assert '<section id="accuracy">' in page
@@ -94,17 +144,30 @@ def test_an_error_in_a_table_of_our_own_is_not_hidden(monkeypatch, tmp_path):
 
 
 def test_rows_one_by_one_are_the_frame_of_all_with_exactly_the_declared_columns():
-    text, share, count = Column("text", TEXT), Column("share", PERCENTAGE, interval=True), Column("n", COUNT)
-    rows = [{"text": "a", "n": 3, "share": 0.5}, {"text": None, "n": None, "share_low": 1}, {"share": None}, {}]
+    text, share, count = (
+        Column("text", TEXT),
+        Column("share", PERCENTAGE, interval=True),
+        Column("n", COUNT),
+    )
+    rows = [
+        {"text": "a", "n": 3, "share": 0.5},
+        {"text": None, "n": None, "share_low": 1},
+        {"share": None},
+        {},
+    ]
     for some in (rows, rows[1:], rows[2:], []):
         names = ["text", "share", "share_low", "share_high", "n"]
         at_once = pd.DataFrame(some, columns=names).astype({"n": "Int64"})
-        pd.testing.assert_frame_equal(typed_frame((text, share, count), iter(some)), at_once)
+        pd.testing.assert_frame_equal(
+            typed_frame((text, share, count), iter(some)), at_once
+        )
     outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
     for name, filled in compute_tables(Inputs(outcomes)).items():
         names = [each for column in TABLES[name].columns for each in column.names]
         assert list(filled.frame) == names
-        counts = [column.name for column in TABLES[name].columns if column.kind is COUNT]
+        counts = [
+            column.name for column in TABLES[name].columns if column.kind is COUNT
+        ]
         assert set(filled.frame[counts].dtypes.astype(str)) == {"Int64"}, name
 
 
@@ -112,9 +175,19 @@ def test_rows_one_by_one_are_the_frame_of_all_with_exactly_the_declared_columns(
     ("columns", "message"),
     [
         ((*NAMES, REASON), "table 'toy' has no column n"),
-        ((*NAMES, Column("n", COUNT), Column("n", COUNT), REASON), "table 'toy' names a column twice"),
+        (
+            (*NAMES, Column("n", COUNT), Column("n", COUNT), REASON),
+            "table 'toy' names a column twice",
+        ),
     ],
 )
 def test_columns_that_make_no_table_are_refused(columns, message):
     with pytest.raises(ValueError, match=message):
-        Table(name="toy", title="", reading="", needs="", columns=columns, compute=_lengths)
+        Table(
+            name="toy",
+            title="",
+            reading="",
+            needs="",
+            columns=columns,
+            compute=_lengths,
+        )

@@ -1,4 +1,5 @@
-"""The aligned rank in the stream: of the base's own answer, and of the base's answer on another checkpoint."""
+"""The aligned rank in the stream: of the base's own answer, and of the base's answer
+on another checkpoint."""
 
 from dataclasses import replace
 
@@ -13,9 +14,20 @@ from evaluator.probes.item import BaseAnswer
 from evaluator.probes.rank import NOT_OPEN, NOT_SAID, align
 from tests.support import letters
 from tests.support.fake import FakeEngine, FakeLM
-from tests.support.letters import EOS, LetterPrompter, letter_model, letter_plans, letter_questions
+from tests.support.letters import (
+    EOS,
+    LetterPrompter,
+    letter_model,
+    letter_plans,
+    letter_questions,
+)
 
-CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=8, probes=("greedy", "beam", "rank", "aligned_rank"))
+CONFIG = EvalConfig(
+    task="toy",
+    items=0,
+    max_new_tokens=8,
+    probes=("greedy", "beam", "rank", "aligned_rank"),
+)
 decode = LetterPrompter().decode
 
 
@@ -27,13 +39,16 @@ def prompt_of(question):
 
 def greedy_of(question):
     """What the model answers to the open prompt, as ids."""
-    asked = Generate(request_id="g", prompt_ids=prompt_of(question), max_tokens=CONFIG.max_new_tokens)
+    asked = Generate(
+        request_id="g", prompt_ids=prompt_of(question), max_tokens=CONFIG.max_new_tokens
+    )
     return letter_model().answer(asked).token_ids
 
 
 @pytest.fixture(scope="module")
 def questions():
-    """Items whose gold answer the model says in the middle of its greedy answer; one of which it does not."""
+    """Items whose gold answer the model says in the middle of its greedy answer; one
+    of which it does not."""
     questions = []
     for number, item in enumerate(letters.letter_items(10)):
         (question,) = letter_questions([item], CONFIG)
@@ -44,11 +59,19 @@ def questions():
 
 
 def run(script, questions, config=CONFIG, base=None, **engine):
-    """Records by item id, of the probe aligned_rank; `base` maps item ids to what the base answered."""
+    """Records by item id, of the probe aligned_rank; `base` maps item ids to what
+    the base answered."""
     find = None if base is None else lambda item: base[item.item_id]
-    stream = letters.letter_evaluation(letter_plans(questions, config), config, base=find)
+    stream = letters.letter_evaluation(
+        letter_plans(questions, config), config, base=find
+    )
     answered = stream.run(FakeEngine(script, **engine))
-    found = [record for _, records in answered for record in records if record.probe == "aligned_rank"]
+    found = [
+        record
+        for _, records in answered
+        for record in records
+        if record.probe == "aligned_rank"
+    ]
     assert len(found) == len(questions)
     return {record.item_id: record for record in found}
 
@@ -71,7 +94,9 @@ def test_on_the_base_itself_the_aligned_rank_is_one(questions):
     assert found["q3"].status == "excluded"
 
 
-def test_on_another_checkpoint_the_same_tokens_are_scored_after_the_bases_words(questions):
+def test_on_another_checkpoint_the_same_tokens_are_scored_after_the_bases_words(
+    questions,
+):
     base = {q.item.item_id: BaseAnswer(token_ids=greedy_of(q)) for q in questions}
     other = FakeLM(vocabulary=27, eos_ids=EOS, seed=6)
     own = run(letter_model().answer, questions)
@@ -104,7 +129,11 @@ def test_the_eos_of_the_bases_answer_is_not_scored(questions):
     record = run(script, [gold], base=base)[question.item.item_id]
     assert record.token_ids == (5, 1)
     assert record.text == ""
-    (scored,) = [request for request in sent if isinstance(request, Score) and "aligned" in request.request_id]
+    (scored,) = [
+        request
+        for request in sent
+        if isinstance(request, Score) and "aligned" in request.request_id
+    ]
     assert scored.continuation_ids == (5, 1)
 
 
@@ -125,7 +154,9 @@ def test_what_is_missing_is_excluded_with_the_reason_and_asks_nothing(questions)
 def test_a_failure_of_the_engine_is_one_of_the_probe(questions, failing):
     def script(request):
         if isinstance(request, failing):
-            return Response(request_id=request.request_id, status="engine_error", error="lost")
+            return Response(
+                request_id=request.request_id, status="engine_error", error="lost"
+            )
         return letter_model().answer(request)
 
     found = run(script, questions)
@@ -139,10 +170,13 @@ def right_of(answers):
 
 
 class Pieces:
-    """A tokenizer whose tokens are pieces of UTF-8 text, decoded as byte-level tokenizers do."""
+    """A tokenizer whose tokens are pieces of UTF-8 text, decoded as byte-level
+    tokenizers do."""
 
     def __init__(self, *pieces):
-        self._pieces = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+        self._pieces = [
+            piece.encode() if isinstance(piece, str) else piece for piece in pieces
+        ]
         self.ids = tuple(range(len(pieces)))
 
     def decode(self, ids):
@@ -157,17 +191,24 @@ class Pieces:
 @pytest.mark.parametrize(
     ("pieces", "answers", "expected"),
     [
-        (("The", " river", " is", " Ni", "le", "."), ["Nile"], ("The river is", " Nile")),
+        (
+            ("The", " river", " is", " Ni", "le", "."),
+            ["Nile"],
+            ("The river is", " Nile"),
+        ),
         (("Nile",), ["Nile"], ("", "Nile")),
-        # case and punctuation do not count; punctuation before the answer belongs to the lead-in
+        # case and punctuation do not count; punctuation before the answer belongs to
+        # the lead-in
         (("It", " is", ' "', "NI", "LE", '"'), ["Nile"], ('It is "', "NILE")),
         (("U", ".", "S", ".", " Army"), ["US"], ("", "U.S")),
         (("in", " New", "  ", "York", " City"), ["new york"], ("in", " New  York")),
-        # the first mention ends the answer; within it, the last place where it can begin begins it
+        # the first mention ends the answer; within it, the last place where it can
+        # begin begins it
         (("Nile", ", the", " Nile"), ["Nile"], ("", "Nile")),
         (("ni", " ni", "le"), ["Nile"], ("ni", " nile")),
         (("an", "an", "as"), ["anas"], ("an", "anas")),
-        # of several answers the one that is complete first, however they are listed; of two at once the shorter
+        # of several answers the one that is complete first, however they are listed; of
+        # two at once the shorter
         (("the", " White", " Nile"), ["White Nile", "White"], ("the", " White")),
         (("the", " White", " Nile"), ["White Nile", "Nile"], ("the White", " Nile")),
         # a token that holds more than the answer is taken whole
@@ -193,10 +234,17 @@ def test_characters_of_several_tokens_are_kept_whole():
     assert Pieces("это ", first, *rest, "нт").cut("Онти") is None
     # an answer that ends in the middle of a character is complete before it
     emoji = "🌊".encode()
-    assert Pieces("the ", emoji[:2], emoji[2:], "Nile", emoji[:3]).cut("Nile") == ("the 🌊", "Nile")
-    # a letter whose accent follows as a token of its own, and a gold answer with both as one code point
+    assert Pieces("the ", emoji[:2], emoji[2:], "Nile", emoji[:3]).cut("Nile") == (
+        "the 🌊",
+        "Nile",
+    )
+    # a letter whose accent follows as a token of its own, and a gold answer with both
+    # as one code point
     said = Pieces("un ", "cafe", "\N{COMBINING ACUTE ACCENT}", " noir")
-    assert said.cut("caf\N{LATIN SMALL LETTER E WITH ACUTE}") == ("un ", "cafe\N{COMBINING ACUTE ACCENT}")
+    assert said.cut("caf\N{LATIN SMALL LETTER E WITH ACUTE}") == (
+        "un ",
+        "cafe\N{COMBINING ACUTE ACCENT}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,46 +253,92 @@ def test_characters_of_several_tokens_are_kept_whole():
         # thoughts are not said
         (("<think>", "Nile", "</think>", "Po"), "Nile", None),
         (("<think>", "Nile"), "Nile", None),
-        (("<think>", "Nile", "</think>", "the ", "Nile"), "Nile", ("<think>Nile</think>the ", "Nile")),
+        (
+            ("<think>", "Nile", "</think>", "the ", "Nile"),
+            "Nile",
+            ("<think>Nile</think>the ", "Nile"),
+        ),
         (("Nile", "<think>", "Po", "</think>"), "Nile", ("", "Nile")),
         # a tag in pieces does not show what it says
-        (("<", "think", ">", "a", "</", "think", ">", "I ", "think"), "think", ("<think>a</think>I ", "think")),
+        (
+            ("<", "think", ">", "a", "</", "think", ">", "I ", "think"),
+            "think",
+            ("<think>a</think>I ", "think"),
+        ),
         (("<", "think", ">", "a", "</", "think", ">", "I know"), "think", None),
-        # an answer on both sides of a thought; the thought holds it too, and must not be taken for it
-        (("Ni", "<think>", "Nile", "</think>", "le", " it is"), "Nile", ("", "Ni<think>Nile</think>le")),
+        # an answer on both sides of a thought; the thought holds it too, and must not
+        # be taken for it
+        (
+            ("Ni", "<think>", "Nile", "</think>", "le", " it is"),
+            "Nile",
+            ("", "Ni<think>Nile</think>le"),
+        ),
         # tokens that a tag shares with what is said
-        (("<thi", "nk>Ni", "le</thi", "nk>the Ni", "le"), "Nile", ("<think>Nile</thi", "nk>the Nile")),
+        (
+            ("<thi", "nk>Ni", "le</thi", "nk>the Ni", "le"),
+            "Nile",
+            ("<think>Nile</thi", "nk>the Nile"),
+        ),
         # two thoughts
-        (("<think>x</think>", "<think>Nile</think>", "Nile"), "Nile", ("<think>x</think><think>Nile</think>", "Nile")),
+        (
+            ("<think>x</think>", "<think>Nile</think>", "Nile"),
+            "Nile",
+            ("<think>x</think><think>Nile</think>", "Nile"),
+        ),
     ],
 )
 def test_a_match_is_outside_of_every_thought(pieces, answer, expected):
     assert Pieces(*pieces).cut(answer) == expected
 
 
-PIECES = ["a", "b", "A.", " ", "-", "ab", "<think>", "</think>", "<thi", "nk>", "</", b"\xc3", b"\xa9"]
+PIECES = [
+    "a",
+    "b",
+    "A.",
+    " ",
+    "-",
+    "ab",
+    "<think>",
+    "</think>",
+    "<thi",
+    "nk>",
+    "</",
+    b"\xc3",
+    b"\xa9",
+]
 
 
 @settings(max_examples=400, deadline=None)
 @given(
     pieces=st.lists(st.sampled_from(PIECES), max_size=9),
-    answers=st.lists(st.sampled_from(["a", "ab", "ba", "a b", "aab", "é", "think", "."]), min_size=1, max_size=3),
+    answers=st.lists(
+        st.sampled_from(["a", "ab", "ba", "a b", "aab", "é", "think", "."]),
+        min_size=1,
+        max_size=3,
+    ),
 )
-def test_defined_exactly_where_grading_finds_an_answer_and_cut_as_tightly_as_can_be(pieces, answers):
+def test_defined_exactly_where_grading_finds_an_answer_and_cut_as_tightly_as_can_be(
+    pieces, answers
+):
     said = Pieces(*pieces)
     answers = tuple(answers)
     found = align(said.ids, right_of(answers), said.decode)
-    assert (found is not None) == grade(said.decode(said.ids), answers, "english")["contains"]
+    assert (found is not None) == grade(said.decode(said.ids), answers, "english")[
+        "contains"
+    ]
     if found is None:
         return
     lead_in, answer = found
     end = len(lead_in) + len(answer)
     assert said.ids[:end] == lead_in + answer
     assert answer
-    if "<" not in said.decode(said.ids):  # where no thought is, the rule is one line of Python for either end
+    # where no thought is, the rule is one line of Python for either end
+    if "<" not in said.decode(said.ids):
 
         def contains(start, end):
-            return grade(said.decode(said.ids[start:end]), answers, "english")["contains"]
+            return grade(said.decode(said.ids[start:end]), answers, "english")[
+                "contains"
+            ]
 
         assert end == 1 + max(k for k in range(len(said.ids)) if not contains(0, k))
         assert len(lead_in) == max(j for j in range(end) if contains(j, end))

@@ -1,4 +1,5 @@
-"""Fidelity in the stream: a base that keeps and meets itself, what is compared with it, and what both were asked."""
+"""Fidelity in the stream: a base that keeps and meets itself, what is compared with
+it, and what both were asked."""
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from tests.support import letters
 from tests.support.fake import FakeEngine, FakeLM
 from tests.support.letters import EOS, letter_model, letter_plan
 
-CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=("greedy", "rank", "fidelity"))
+CONFIG = EvalConfig(
+    task="toy", items=0, max_new_tokens=6, probes=("greedy", "rank", "fidelity")
+)
 TEXT = EvalConfig(task="text:book.txt", probes=("text_fidelity",))
 OTHER = FakeLM(vocabulary=27, eos_ids=EOS, seed=6)
 
@@ -27,14 +30,20 @@ def questions():
 
 
 def run(script, questions, references=None, base=None, config=CONFIG, **engine):
-    """Records by item id and index, and what was asked. `base` has the base's answers by item id."""
+    """Records by item id and index, and what was asked. `base` has the base's
+    answers by item id."""
     sent, noting = letters.noted(script)
     plans = [letter_plan(question, config) for question in questions]
     find = None if base is None else lambda item: base[item.item_id]
-    stream = letters.letter_evaluation(plans, config, base=find, references=references).run(
-        FakeEngine(noting, **engine)
-    )
-    found = {(r.item_id, r.index): r for _, records in stream for r in records if "fidelity" in r.probe}
+    stream = letters.letter_evaluation(
+        plans, config, base=find, references=references
+    ).run(FakeEngine(noting, **engine))
+    found = {
+        (r.item_id, r.index): r
+        for _, records in stream
+        for r in records
+        if "fidelity" in r.probe
+    }
     return found, sent
 
 
@@ -50,7 +59,9 @@ def said(questions, lm):
     """The greedy answers of a model as those of a base."""
     answers = {}
     for name, prompt, _ in posed(questions):
-        asked = Generate(request_id="g", prompt_ids=prompt, max_tokens=CONFIG.max_new_tokens)
+        asked = Generate(
+            request_id="g", prompt_ids=prompt, max_tokens=CONFIG.max_new_tokens
+        )
         answers[name] = BaseAnswer(token_ids=lm.answer(asked).token_ids)
     return answers
 
@@ -60,10 +71,21 @@ def both(folder):
 
 
 def beside_its_base(questions, folder, config=CONFIG, **engine):
-    """What `run` returns for another checkpoint after its base, and the base's answers."""
+    """What `run` returns for another checkpoint after its base, and the base's
+    answers."""
     run(letter_model().answer, questions, both(folder), config=config)
     base = said(questions, letter_model())
-    return *run(OTHER.answer, questions, References(compare=str(folder)), base, config, **engine), base
+    return (
+        *run(
+            OTHER.answer,
+            questions,
+            References(compare=str(folder)),
+            base,
+            config,
+            **engine,
+        ),
+        base,
+    )
 
 
 def divergences(p_lm, q_lm, prompt, continuation):
@@ -73,14 +95,32 @@ def divergences(p_lm, q_lm, prompt, continuation):
         prefix = tuple(prompt) + tuple(continuation[:place])
         p, q = p_lm.logprobs(prefix), q_lm.logprobs(prefix)
         overlap = np.minimum(np.exp(p), np.exp(q)).sum()
-        rows.append((np.exp(p) @ (p - q), np.exp(q) @ (q - p), overlap, p[token], q[token], np.exp(p.max())))
+        rows.append(
+            (
+                np.exp(p) @ (p - q),
+                np.exp(q) @ (q - p),
+                overlap,
+                p[token],
+                q[token],
+                np.exp(p.max()),
+            )
+        )
     return np.array(rows).T
 
 
 def check(record, p_lm, q_lm, prompt, continuation):
-    names = ("kld", "kld_reverse", "acceptance", "base_token_logprobs", "token_logprobs", "base_confidence")
+    names = (
+        "kld",
+        "kld_reverse",
+        "acceptance",
+        "base_token_logprobs",
+        "token_logprobs",
+        "base_confidence",
+    )
     assert record.status == "ok"
-    for name, wanted in zip(names, divergences(p_lm, q_lm, prompt, continuation), strict=True):
+    for name, wanted in zip(
+        names, divergences(p_lm, q_lm, prompt, continuation), strict=True
+    ):
         assert getattr(record, name) == pytest.approx(list(wanted), abs=1e-5), name
     assert len(record.same_top) == len(record.top_agreement) == len(continuation)
     assert record.logprob == pytest.approx(sum(record.token_logprobs))
@@ -97,10 +137,14 @@ def test_a_base_keeps_and_is_then_compared_with_itself(questions, tmp_path):
             check(each, letter_model(), letter_model(), prompt, each.token_ids)
         assert max(gold.kld) < 1e-6
         assert all(gold.same_top)
-    referring = [request for request in sent if isinstance(request, Score) and request.reference]
+    referring = [
+        request for request in sent if isinstance(request, Score) and request.reference
+    ]
     assert len(referring) == 4 * len(questions)  # two passages, kept and compared
     assert len(list(tmp_path.iterdir())) == 2 * len(questions)
-    assert len([request for request in sent if isinstance(request, Generate)]) == len(questions)
+    assert len([request for request in sent if isinstance(request, Generate)]) == len(
+        questions
+    )
 
 
 def test_another_checkpoint_says_what_its_base_said(questions, tmp_path):
@@ -109,25 +153,43 @@ def test_another_checkpoint_says_what_its_base_said(questions, tmp_path):
         assert found[name, 0].token_ids == base[name].token_ids
         check(found[name, 0], letter_model(), OTHER, prompt, base[name].token_ids)
         check(found[name, 1], letter_model(), OTHER, prompt, gold)
-    referring = [request.reference for request in sent if isinstance(request, Score) and request.reference]
+    referring = [
+        request.reference
+        for request in sent
+        if isinstance(request, Score) and request.reference
+    ]
     assert [reference.keep for reference in referring] == [False] * 2 * len(questions)
 
 
-def test_one_that_has_a_base_and_is_one_keeps_along_its_own_answers(questions, tmp_path):
+def test_one_that_has_a_base_and_is_one_keeps_along_its_own_answers(
+    questions, tmp_path
+):
     first, second = tmp_path / "first", tmp_path / "second"
     run(letter_model().answer, questions, both(first))
     middle = References(keep=str(second), compare=str(first))
     found, _ = run(OTHER.answer, questions, middle, said(questions, letter_model()))
     third = FakeLM(vocabulary=27, eos_ids=EOS, seed=7)
-    last, _ = run(third.answer, questions, References(compare=str(second)), said(questions, OTHER))
+    last, _ = run(
+        third.answer, questions, References(compare=str(second)), said(questions, OTHER)
+    )
     for name, prompt, _ in posed(questions):
-        check(found[name, 0], letter_model(), OTHER, prompt, said(questions, letter_model())[name].token_ids)
-        check(last[name, 0], OTHER, third, prompt, said(questions, OTHER)[name].token_ids)
+        check(
+            found[name, 0],
+            letter_model(),
+            OTHER,
+            prompt,
+            said(questions, letter_model())[name].token_ids,
+        )
+        check(
+            last[name, 0], OTHER, third, prompt, said(questions, OTHER)[name].token_ids
+        )
         check(last[name, 1], OTHER, third, prompt, last[name, 1].token_ids)
 
 
 def test_the_likeliest_tokens_alone_give_a_lower_bound(questions, tmp_path):
-    found, _, base = beside_its_base(questions, tmp_path, CONFIG.model_copy(update={"fidelity_top": 5}))
+    found, _, base = beside_its_base(
+        questions, tmp_path, CONFIG.model_copy(update={"fidelity_top": 5})
+    )
     for name, prompt, _ in posed(questions):
         whole = divergences(letter_model(), OTHER, prompt, base[name].token_ids)
         assert all(np.array(found[name, 0].kld) <= whole[0] + 1e-6)
@@ -142,44 +204,69 @@ def test_why_it_is_not_defined(questions, tmp_path):
 
     assert reasons(None) == {NO_PLACE}
     assert reasons(References(missing="no base")) == {"no base"}
-    missing = {question.item.item_id: BaseAnswer(missing="it failed") for question in questions}
+    missing = {
+        question.item.item_id: BaseAnswer(missing="it failed") for question in questions
+    }
     assert reasons(References(compare=str(tmp_path)), missing) == {"it failed"}
     shown = CONFIG.model_copy(update={"formats": ("shown",)})
     assert reasons(both(tmp_path), config=shown) == {NOT_OPEN}
 
 
-def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_failed(questions, tmp_path):
+def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_failed(
+    questions, tmp_path
+):
     base = said(questions, letter_model())
     found, _ = run(OTHER.answer, questions, References(compare=str(tmp_path)), base)
     assert {record.status for record in found.values()} == {"engine_error"}
     assert all("are not there" in record.text for record in found.values())
 
     def blind(request):
-        return OTHER.answer(replace(request, reference=None) if isinstance(request, Score) else request)
+        return OTHER.answer(
+            replace(request, reference=None) if isinstance(request, Score) else request
+        )
 
     found, _ = run(blind, questions, References(compare=str(tmp_path)), base)
-    assert {(record.status, record.text) for record in found.values()} == {("engine_error", NO_DIVERGENCES)}
+    assert {(record.status, record.text) for record in found.values()} == {
+        ("engine_error", NO_DIVERGENCES)
+    }
 
 
 def test_a_base_that_cannot_keep_is_not_compared_with(questions, tmp_path):
     def full(request):
         if isinstance(request, Score) and request.reference and request.reference.keep:
-            return Response(request_id=request.request_id, status="engine_error", error="full")
+            return Response(
+                request_id=request.request_id, status="engine_error", error="full"
+            )
         return letter_model().answer(request)
 
     found, sent = run(full, questions, both(tmp_path))
-    assert {(record.status, record.text) for record in found.values()} == {("engine_error", "full")}
-    assert all(request.reference.keep for request in sent if isinstance(request, Score) and request.reference)
+    assert {(record.status, record.text) for record in found.values()} == {
+        ("engine_error", "full")
+    }
+    assert all(
+        request.reference.keep
+        for request in sent
+        if isinstance(request, Score) and request.reference
+    )
 
 
 def windows():
     sizes = (1, 2, PIECE + 1, 2 * PIECE + 40)
-    return [Window.of("book", n, [1 + (7 * t + n) % 26 for t in range(size)]) for n, size in enumerate(sizes)]
+    return [
+        Window.of("book", n, [1 + (7 * t + n) % 26 for t in range(size)])
+        for n, size in enumerate(sizes)
+    ]
 
 
 def test_windows_of_a_text_in_pieces(tmp_path):
     floor, _ = run(letter_model().answer, windows(), both(tmp_path), config=TEXT)
-    found, sent = run(OTHER.answer, windows(), References(compare=str(tmp_path)), config=TEXT, reorder_seed=1)
+    found, sent = run(
+        OTHER.answer,
+        windows(),
+        References(compare=str(tmp_path)),
+        config=TEXT,
+        reorder_seed=1,
+    )
     assert len(sent) == 0 + 1 + 1 + 3
     for window in windows():
         record = found[window.item.item_id, window.number]
@@ -191,25 +278,40 @@ def test_windows_of_a_text_in_pieces(tmp_path):
         check(record, letter_model(), OTHER, ids[:1], ids[1:])
         assert max(floor[window.item.item_id, window.number].kld) < 1e-6
     alone, _ = run(OTHER.answer, windows()[1:], config=TEXT)
-    assert {(record.status, record.text) for record in alone.values()} == {("excluded", NO_PLACE)}
+    assert {(record.status, record.text) for record in alone.values()} == {
+        ("excluded", NO_PLACE)
+    }
 
 
 def test_outcomes_hold_sums_and_what_percentiles_are_made_of(questions, tmp_path):
     found, _, _ = beside_its_base(questions, tmp_path)
-    outcomes = reduce_records(to_table(list(found.values())).to_pandas()).set_index("item_id")
+    outcomes = reduce_records(to_table(list(found.values())).to_pandas()).set_index(
+        "item_id"
+    )
     assert set(outcomes["fidelity_status"]) == {"ok"}
     for (name, index), record in found.items():
         prefix = ("fidelity_greedy", "fidelity_gold")[index]
         row = outcomes.loc[name]
         assert row[f"{prefix}_positions"] == len(record.kld)
         for each in ("kld", "kld_reverse", "acceptance", "same_top", "top_agreement"):
-            assert row[f"{prefix}_{each}"] == pytest.approx(sum(getattr(record, each)), rel=1e-5)
+            assert row[f"{prefix}_{each}"] == pytest.approx(
+                sum(getattr(record, each)), rel=1e-5
+            )
         own, of_base = np.exp(record.token_logprobs), np.exp(record.base_token_logprobs)
-        assert row[f"{prefix}_delta_p"] == pytest.approx((own - of_base).sum(), abs=1e-6)
-        assert row[f"{prefix}_delta_p_squared"] == pytest.approx(((own - of_base) ** 2).sum(), abs=1e-6)
-        assert row[f"{prefix}_delta_nll"] == pytest.approx(np.log(of_base / own).sum(), abs=1e-4)
+        assert row[f"{prefix}_delta_p"] == pytest.approx(
+            (own - of_base).sum(), abs=1e-6
+        )
+        assert row[f"{prefix}_delta_p_squared"] == pytest.approx(
+            ((own - of_base) ** 2).sum(), abs=1e-6
+        )
+        assert row[f"{prefix}_delta_nll"] == pytest.approx(
+            np.log(of_base / own).sum(), abs=1e-4
+        )
         positions = unpack([row[f"{prefix}_packed"]])
         assert list(positions.kld) == pytest.approx(record.kld, rel=1e-6)
         assert list(positions.same_top) == list(record.same_top)
-        bands = [max(b for b, low in enumerate(BANDS) if low <= confidence) for confidence in record.base_confidence]
+        bands = [
+            max(b for b, low in enumerate(BANDS) if low <= confidence)
+            for confidence in record.base_confidence
+        ]
         assert list(positions.band) == bands

@@ -1,4 +1,5 @@
-"""The probes of one item: its requests and records, and what becomes of what cannot be asked."""
+"""The probes of one item: its requests and records, and what becomes of what cannot
+be asked."""
 
 from dataclasses import replace
 
@@ -12,43 +13,85 @@ from evaluator.probes.item import failed
 from evaluator.probes.planning import plan_of
 from evaluator.probes.rank import NOT_SAID
 from evaluator.probes.sample import sample_seed
-from tests.support.probing import EVERY_FORMAT, EVERY_PROBE, answer, config, evaluation, prompter, questions, run, start
+from tests.support.probing import (
+    EVERY_FORMAT,
+    EVERY_PROBE,
+    answer,
+    config,
+    evaluation,
+    prompter,
+    questions,
+    run,
+    start,
+)
 
 
 def excluded(records):
-    """What could not be asked; a greedy answer without the gold one leaves the aligned rank undefined besides."""
-    return sorted((r.probe, r.format, r.index) for r in records if r.status == "excluded" and r.text != NOT_SAID)
+    """What could not be asked; a greedy answer without the gold one leaves the
+    aligned rank undefined besides."""
+    return sorted(
+        (r.probe, r.format, r.index)
+        for r in records
+        if r.status == "excluded" and r.text != NOT_SAID
+    )
 
 
 def test_every_probe_and_format_of_every_item(tokenizer):
     settings = config(sample_seeds=(0, 5))
     asked = questions(settings)
     records = run(tokenizer, settings, asked)
-    by_item = {q.item.item_id: [r for r in records if r.item_id == q.item.item_id] for q in asked}
+    by_item = {
+        q.item.item_id: [r for r in records if r.item_id == q.item.item_id]
+        for q in asked
+    }
     for question in asked:
         mine = by_item[question.item.item_id]
-        said = question.item.answers == ("answer 3",)  # what the model says to every item
-        assert {r.status for r in mine if r.probe == "aligned_rank"} == {"ok" if said else "excluded"}
+        # what the model says to every item
+        said = question.item.answers == ("answer 3",)
+        assert {r.status for r in mine if r.probe == "aligned_rank"} == {
+            "ok" if said else "excluded"
+        }
         assert {r.status for r in mine if r.probe != "aligned_rank"} == {"ok"}
-        assert sorted(r.format for r in mine if r.probe == "greedy") == sorted(EVERY_FORMAT)
+        assert sorted(r.format for r in mine if r.probe == "greedy") == sorted(
+            EVERY_FORMAT
+        )
         assert {r.format for r in mine if r.probe != "greedy"} == {"open"}
         counts = {probe: sum(r.probe == probe for r in mine) for probe in EVERY_PROBE}
         deep = {"beam": 5, "sample": 20} if question.deep else {"beam": 0, "sample": 0}
-        assert counts == {"greedy": 6, "choice": 4, "rank": 1, "aligned_rank": 1, "hard_choice": 4, **deep}
-        assert {r.seed for r in mine if r.probe == "sample"} == ({0, 5} if question.deep else set())
+        assert counts == {
+            "greedy": 6,
+            "choice": 4,
+            "rank": 1,
+            "aligned_rank": 1,
+            "hard_choice": 4,
+            **deep,
+        }
+        assert {r.seed for r in mine if r.probe == "sample"} == (
+            {0, 5} if question.deep else set()
+        )
         assert {r.seed for r in mine if r.probe != "sample"} == {0}
     keys = [(r.item_id, r.format, r.probe, r.index, r.seed) for r in records]
     assert len(set(keys)) == len(keys)
 
 
-def test_an_item_without_distractors_is_excluded_from_what_needs_them_and_asked_the_rest(tokenizer):
+def test_an_item_without_distractors_is_excluded_from_what_needs_them_and_asked_the_rest(
+    tokenizer,
+):
     settings = config(items=1)
     question = questions(settings, answers=["Nile"])[0]
     records = run(tokenizer, settings, [question])
     of_greedy = [("greedy", "distractors_only", 0), ("greedy", "shown", 0)]
-    assert excluded(records) == [("choice", "open", 0), *of_greedy, ("hard_choice", "open", 0)]
-    assert {r.status for r in records if r.probe in ("beam", "sample", "rank")} == {"ok"}
-    missing = [r for r in records if r.status == "excluded" and r.probe != "aligned_rank"]
+    assert excluded(records) == [
+        ("choice", "open", 0),
+        *of_greedy,
+        ("hard_choice", "open", 0),
+    ]
+    assert {r.status for r in records if r.probe in ("beam", "sample", "rank")} == {
+        "ok"
+    }
+    missing = [
+        r for r in records if r.status == "excluded" and r.probe != "aligned_rank"
+    ]
     assert all(r.logprob is None and r.is_gold is None for r in missing)
     assert {r.text for r in missing} == {NO_DISTRACTOR}
 
@@ -57,14 +100,22 @@ def test_without_an_exemplar_one_shot_is_excluded(tokenizer):
     settings = config(items=0)
     records = run(tokenizer, settings, questions(settings))
     assert excluded(records) == [("greedy", "one_shot", 0)] * 8
-    assert {r.text for r in records if r.status == "excluded" and r.probe == "greedy"} == {NO_EXEMPLAR}
+    assert {
+        r.text for r in records if r.status == "excluded" and r.probe == "greedy"
+    } == {NO_EXEMPLAR}
 
 
 def test_a_prompt_that_fits_no_cap_is_excluded_and_not_the_end_of_the_run(tokenizer):
     settings = config(prompt_tokens=64, one_shot_prompt_tokens=2000)
-    long = [replace(q, item=replace(q.item, question="Which? " * 30)) for q in questions(settings)[:1]]
+    long = [
+        replace(q, item=replace(q.item, question="Which? " * 30))
+        for q in questions(settings)[:1]
+    ]
     records = run(tokenizer, settings, long)
-    assert {r.format for r in records if r.status == "ok"} == {"one_shot", "open_capped"}
+    assert {r.format for r in records if r.status == "ok"} == {
+        "one_shot",
+        "open_capped",
+    }
     of_open = {probe for probe, format, _ in excluded(records) if format == "open"}
     assert of_open == set(EVERY_PROBE)
     assert {r.text for r in records if r.status == "excluded"} == {TOO_LONG}
@@ -84,15 +135,29 @@ def test_greedy_of_the_open_prompt_leads_and_every_format_has_one(tokenizer):
 def test_open_capped_and_one_shot_differ_by_the_exemplar_only(tokenizer):
     settings = config(formats=("open", "open_capped", "one_shot"), probes=("greedy",))
     question = questions(settings, context="C" * 700)[0]
-    made = plan_of(question, prompter(tokenizer, cap=300, one_shot_cap=2000), settings).prompts
+    made = plan_of(
+        question, prompter(tokenizer, cap=300, one_shot_cap=2000), settings
+    ).prompts
     capped, one_shot = made["open_capped"], made["one_shot"]
-    assert capped.text == f"Context: {'C' * 500}\n\nQuestion: {question.item.question}\n\nAnswer in a few words:"
-    assert f"Context: {'C' * 500}\nQuestion: {question.item.question}\nAnswer in a few words:" in one_shot.text
-    assert not capped.truncated  # a cap in characters is none in tokens, and its token cap is one_shot's
+    assert (
+        capped.text
+        == f"Context: {'C' * 500}\n\nQuestion: {question.item.question}\n\nAnswer in a"
+        " few words:"
+    )
+    assert (
+        f"Context: {'C' * 500}\nQuestion: {question.item.question}\nAnswer in a few"
+        " words:" in one_shot.text
+    )
+    # a cap in characters is none in tokens, and its token cap is one_shot's
+    assert not capped.truncated
     assert not one_shot.truncated
     assert made["open"].truncated
     records = run(tokenizer, settings, [question])
-    assert {r.format: r.truncated for r in records} == {"open": True, "open_capped": False, "one_shot": False}
+    assert {r.format: r.truncated for r in records} == {
+        "open": True,
+        "open_capped": False,
+        "one_shot": False,
+    }
 
 
 def test_equal_continuations_of_choice_hard_choice_and_rank_are_scored_once(tokenizer):
@@ -104,7 +169,11 @@ def test_equal_continuations_of_choice_hard_choice_and_rank_are_scored_once(toke
     assert len(scores) == len(distinct) < 9
     plain = prompter(tokenizer).build(asked.item, "open")  # with no candidates shown
     assert {request.prompt_ids for request in scores} == {plain.token_ids}
-    alone = start(tokenizer, config(formats=("open",), probes=("hard_choice",)), questions(settings)[0])
+    alone = start(
+        tokenizer,
+        config(formats=("open",), probes=("hard_choice",)),
+        questions(settings)[0],
+    )
     assert len(alone) == 4
 
 
@@ -112,7 +181,10 @@ def test_hard_choice_records_are_those_of_its_own_options(tokenizer):
     settings = config(formats=("open",), probes=("choice", "hard_choice", "rank"))
     question = questions(settings)[0]
     records = run(tokenizer, settings, [question])
-    for probe, options in (("choice", question.options), ("hard_choice", question.hard_options)):
+    for probe, options in (
+        ("choice", question.options),
+        ("hard_choice", question.hard_options),
+    ):
         mine = [r for r in records if r.probe == probe]
         assert tuple(r.option_text for r in mine) == options.texts
         assert [r.index for r in mine if r.is_gold] == [options.gold]
@@ -120,16 +192,21 @@ def test_hard_choice_records_are_those_of_its_own_options(tokenizer):
         assert all(r.logprob == -len(r.token_ids) for r in mine)
     (rank,) = [r for r in records if r.probe == "rank"]
     assert (rank.rank, rank.margin) == (2, -0.75)
-    assert {rank.logprob} == {r.logprob for r in records if r.is_gold}  # the gold answer's full log-probability
+    # the gold answer's full log-probability
+    assert {rank.logprob} == {r.logprob for r in records if r.is_gold}
 
 
 def test_samples_of_every_seed_with_seeds_of_their_own(tokenizer):
-    settings = config(formats=("open",), probes=("sample",), seed=3, sample_seeds=(3, 4, 9))
+    settings = config(
+        formats=("open",), probes=("sample",), seed=3, sample_seeds=(3, 4, 9)
+    )
     asked = questions(settings)[0]
     samples = start(tokenizer, settings, asked)
     assert len(samples) == 3 * 10
     name = asked.item.item_id
-    assert [r.seed for r in samples] == [sample_seed(seed, name, n) for seed in (3, 4, 9) for n in range(10)]
+    assert [r.seed for r in samples] == [
+        sample_seed(seed, name, n) for seed in (3, 4, 9) for n in range(10)
+    ]
     assert {(r.temperature, r.top_p, r.max_tokens) for r in samples} == {(1.0, 0.9, 32)}
     assert len({r.request_id for r in samples}) == 30
     one = start(tokenizer, config(formats=("open",), probes=("sample",), seed=3), asked)
@@ -137,7 +214,12 @@ def test_samples_of_every_seed_with_seeds_of_their_own(tokenizer):
 
 
 def test_sample_seeds_depend_on_run_item_and_number_only():
-    seeds = {sample_seed(run, item, number) for run in (0, 1) for item in ("a", "b") for number in range(10)}
+    seeds = {
+        sample_seed(run, item, number)
+        for run in (0, 1)
+        for item in ("a", "b")
+        for number in range(10)
+    }
     assert len(seeds) == 40
     assert all(0 <= seed < 2**63 for seed in seeds)
     # Pinned: another value would silently change every sample of every run.
@@ -154,22 +236,32 @@ NAN = ("engine_error", NOT_NUMBERS)
         (Score, {"greedy": ("ok", "x"), "rank": NAN, "sample": ("ok", "x")}),
     ],
 )
-def test_what_is_drawn_from_nan_is_no_answer_and_samples_stand_where_only_scores_are(tokenizer, collapsed, expected):
-    """An engine reports no log-probabilities of samples: that there are none shows in the item's other requests."""
+def test_what_is_drawn_from_nan_is_no_answer_and_samples_stand_where_only_scores_are(
+    tokenizer, collapsed, expected
+):
+    """An engine reports no log-probabilities of samples: that there are none shows
+    in the item's other requests."""
     settings = config(formats=("open",), probes=("greedy", "rank", "sample"))
     stream = evaluation(tokenizer, settings, questions(settings)[:1])
     script = answer(tokenizer, "x")
-    for request in reversed(stream.take(100)):  # the samples are answered before the other requests
+    # the samples are answered before the other requests
+    for request in reversed(stream.take(100)):
         response = script(request)
         if response.logprobs and isinstance(request, collapsed):
             response = structs.replace(response, logprobs=(float("nan"),))
         stream.handle(response.or_error(1000))
     ((_, records),) = stream.recorded()
-    assert {(r.probe, r.status, r.text) for r in records} == {(probe, *each) for probe, each in expected.items()}
+    assert {(r.probe, r.status, r.text) for r in records} == {
+        (probe, *each) for probe, each in expected.items()
+    }
 
 
 def test_a_request_that_an_engine_has_no_room_for_is_excluded_with_its_reason():
-    reason = refusal(Generate(request_id="0", prompt_ids=(1, 2, 3), max_tokens=4), 6, vocabulary=9)
-    assert reason == "3 prompt tokens and 4 more do not fit the engine's 6 (max_model_len)"
+    reason = refusal(
+        Generate(request_id="0", prompt_ids=(1, 2, 3), max_tokens=4), 6, vocabulary=9
+    )
+    assert (
+        reason == "3 prompt tokens and 4 more do not fit the engine's 6 (max_model_len)"
+    )
     assert failed(reason) == {"status": "excluded", "text": reason}
     assert failed("it broke") == {"status": "engine_error", "text": "it broke"}

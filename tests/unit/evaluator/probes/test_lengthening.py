@@ -13,7 +13,14 @@ from evaluator.core.grading import grade
 from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemRun
-from evaluator.probes.lengthening import GAP, LEAST, OWN_TOO_LONG, TOO_FEW_OTHERS, in_order, lengthened
+from evaluator.probes.lengthening import (
+    GAP,
+    LEAST,
+    OWN_TOO_LONG,
+    TOO_FEW_OTHERS,
+    in_order,
+    lengthened,
+)
 from evaluator.probes.planning import plan_of, questions_of
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model
@@ -24,11 +31,16 @@ TOKENS = 400
 @pytest.fixture(scope="module")
 def prompter():
     tokenizer = load_tokenizer(resolve_model("bundled"))
-    return Prompter(tokenizer, chat=False, prompt_tokens=600, one_shot_prompt_tokens=600)
+    return Prompter(
+        tokenizer, chat=False, prompt_tokens=600, one_shot_prompt_tokens=600
+    )
 
 
-@pytest.mark.parametrize("language", ["english", "korean"])  # a character of Korean may be several tokens
-def test_a_context_has_about_its_length_and_no_answer_beside_the_own_passage(prompter, language):
+# a character of Korean may be several tokens
+@pytest.mark.parametrize("language", ["english", "korean"])
+def test_a_context_has_about_its_length_and_no_answer_beside_the_own_passage(
+    prompter, language
+):
     pool = load_task("gazetteer", None).pools[language]
     order, shared = in_order(pool, TOKENS), []
     assert in_order(pool[::-1], TOKENS) == order
@@ -38,30 +50,53 @@ def test_a_context_has_about_its_length_and_no_answer_beside_the_own_passage(pro
         before, after = found.text.split(item.context)
         assert not grade(before + after, item.answers, language)["contains"]
         assert found.depth == pytest.approx(
-            sum(map(len, before.split(GAP))) / sum(map(len, [*before.split(GAP), *after.split(GAP)]))
+            sum(map(len, before.split(GAP)))
+            / sum(map(len, [*before.split(GAP), *after.split(GAP)]))
         )
-        # The passages are those of the shared order, without the skipped ones; the last is cut.
+        # The passages are those of the shared order, without the skipped ones; the last
+        # is cut.
         passages = [text for text in (before + after).split(GAP) if text]
-        skipped = [text for text in order if grade(text, item.answers, language)["contains"]]
-        assert [text for text in order if text not in skipped][: len(passages) - 1] == [*passages[:-1]]
+        skipped = [
+            text for text in order if grade(text, item.answers, language)["contains"]
+        ]
+        assert [text for text in order if text not in skipped][: len(passages) - 1] == [
+            *passages[:-1]
+        ]
         assert order[len(passages) - 1 :] == () or passages[-1] in "".join(order)
-        assert lengthened(item, order, 2 * TOKENS, prompter).depth == pytest.approx(found.depth, abs=0.15)
+        assert lengthened(item, order, 2 * TOKENS, prompter).depth == pytest.approx(
+            found.depth, abs=0.15
+        )
         shared.append((found.depth, before))
     shared.sort()
     assert shared[0][0] < 1 / 3 < 2 / 3 < shared[-1][0]
-    same = [deeper.startswith(before[: len(before) // 2]) for (_, before), (_, deeper) in pairwise(shared)]
+    same = [
+        deeper.startswith(before[: len(before) // 2])
+        for (_, before), (_, deeper) in pairwise(shared)
+    ]
     assert sum(same) > len(same) / 2  # most of neighbouring depths share a prefix
 
 
 def toy(number: int, context: str, answer: str) -> Item:
     name = f"i{number}"
-    return Item(task="t", language="en", item_id=name, context=context, question="?", answers=(answer,), cluster=name)
+    return Item(
+        task="t",
+        language="en",
+        item_id=name,
+        context=context,
+        question="?",
+        answers=(answer,),
+        cluster=name,
+    )
 
 
 def test_items_without_such_a_context_have_the_reason(prompter):
     item = toy(0, "The mayor is Toro Kalo.", "Toro Kalo")
     # An answer may begin in one passage and end in the next.
-    others = ("Here they greet with Toro.", "Kalo is a river of the north.", "It rains.")
+    others = (
+        "Here they greet with Toro.",
+        "Kalo is a river of the north.",
+        "It rains.",
+    )
     whole = prompter.count(GAP.join([others[0], item.context, others[2]]))
     found = lengthened(item, others, whole, prompter)
     assert "Kalo is a river" not in found.text
@@ -74,7 +109,13 @@ def test_items_without_such_a_context_have_the_reason(prompter):
 
 
 def test_a_plan_has_the_long_context_whole_or_says_why_not(prompter):
-    config = EvalConfig(task="gazetteer", languages=("english",), items=3, context_tokens=TOKENS, probes=("greedy",))
+    config = EvalConfig(
+        task="gazetteer",
+        languages=("english",),
+        items=3,
+        context_tokens=TOKENS,
+        probes=("greedy",),
+    )
     questions = questions_of(load_task("gazetteer", ("english",)), config)
     plans = [plan_of(question, prompter, config) for question in questions]
     for question, plan in zip(questions, plans, strict=True):
@@ -84,14 +125,19 @@ def test_a_plan_has_the_long_context_whole_or_says_why_not(prompter):
         record = item_run(plan, prompter, config).record("greedy")
         assert (record.context_tokens, record.context_depth) == (TOKENS, found.depth)
     tight = Prompter(
-        load_tokenizer(resolve_model("bundled")), chat=False, prompt_tokens=405, one_shot_prompt_tokens=405
+        load_tokenizer(resolve_model("bundled")),
+        chat=False,
+        prompt_tokens=405,
+        one_shot_prompt_tokens=405,
     )
     plan = plan_of(questions[0], tight, config)
     assert (dict(plan.prompts), plan.question.why_not("open")) == ({}, TOO_LONG_CONTEXT)
     plan = plan_of(replace(questions[0], others=()), prompter, config)
     assert (dict(plan.prompts), plan.question.why_not("open")) == ({}, TOO_FEW_OTHERS)
     usual = config.model_copy(update={"context_tokens": (0,)})
-    own = item_run(plan_of(questions[0], prompter, usual), prompter, usual).record("greedy")
+    own = item_run(plan_of(questions[0], prompter, usual), prompter, usual).record(
+        "greedy"
+    )
     assert (own.context_tokens, own.context_depth) == (None, None)
     assert "context_tokens" not in usual.identifying()
     assert config.identifying()["context_tokens"] == [TOKENS]

@@ -1,4 +1,5 @@
-"""Perplexity: windows of a text, and the engine's numbers against one full forward pass of transformers."""
+"""Perplexity: windows of a text, and the engine's numbers against one full forward
+pass of transformers."""
 
 import math
 
@@ -19,12 +20,17 @@ from tests.support.models import save_tiny_model
 from tests.support.sweeps import refused
 from tests.support.tokenizers import NAMES, absent, real_tokenizer
 
-TEXT = "The town of Karo lies on the river Belu, and was founded in 1714.\n" * 9 + "Онти, బెలు."
+TEXT = (
+    "The town of Karo lies on the river Belu, and was founded in 1714.\n" * 9
+    + "Онти, బెలు."
+)
 CONFIG = EvalConfig(task="text:book.txt", probes=("perplexity",))
 
 
 def records(engine, windows):
-    stream = letter_evaluation([letter_plan(window, CONFIG) for window in windows], CONFIG)
+    stream = letter_evaluation(
+        [letter_plan(window, CONFIG) for window in windows], CONFIG
+    )
     found = [record for _, found in stream.run(engine) for record in found]
     return sorted(found, key=lambda record: record.index)
 
@@ -55,9 +61,13 @@ def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size)
             logprobs = model(ids).logits[0].log_softmax(-1)
         expected = logprobs[:-1].gather(1, ids[0, 1:, None]).sum().item()
         assert found[number].prompt_tokens == ids.shape[1] - 1
-        assert abs(found[number].logprob - expected) <= 1e-4 * found[number].prompt_tokens
+        assert (
+            abs(found[number].logprob - expected) <= 1e-4 * found[number].prompt_tokens
+        )
     assert sum(record.prompt_tokens for record in found) == len(whole) - len(windows)
-    perplexity = math.exp(-sum(r.logprob for r in found) / sum(r.prompt_tokens for r in found))
+    perplexity = math.exp(
+        -sum(r.logprob for r in found) / sum(r.prompt_tokens for r in found)
+    )
     assert 1 < perplexity < 1e6
 
 
@@ -68,24 +78,40 @@ def test_the_longest_prompt_comes_first_and_no_request_is_longer_than_a_piece():
     assert lengths == sorted(lengths, reverse=True)
     assert max(len(request.continuation_ids) for request in requests) == PIECE
     pieces = sorted(requests, key=lambda request: len(request.prompt_ids))
-    assert [token for piece in pieces for token in piece.continuation_ids] == list(range(1, 200))
-    assert all(list(piece.prompt_ids) == list(range(len(piece.prompt_ids))) for piece in pieces)
+    assert [token for piece in pieces for token in piece.continuation_ids] == list(
+        range(1, 200)
+    )
+    assert all(
+        list(piece.prompt_ids) == list(range(len(piece.prompt_ids))) for piece in pieces
+    )
 
 
 def test_a_failed_piece_is_a_status_and_a_window_of_one_token_is_excluded():
     def script(request):
         if len(request.prompt_ids) > PIECE:
-            return Response(request_id=request.request_id, status="engine_error", error="too long")
+            return Response(
+                request_id=request.request_id, status="engine_error", error="too long"
+            )
         return FakeLM().answer(request)
 
     windows = [Window.of("book", 0, [1] * 100), Window.of("book", 1, [1])]
     failed, single = records(FakeEngine(script), windows)
-    assert (failed.status, failed.logprob, failed.text) == ("engine_error", None, "too long")
-    assert (single.status, single.logprob, single.prompt_tokens) == ("excluded", None, 0)
+    assert (failed.status, failed.logprob, failed.text) == (
+        "engine_error",
+        None,
+        "too long",
+    )
+    assert (single.status, single.logprob, single.prompt_tokens) == (
+        "excluded",
+        None,
+        0,
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bos_stands_before_every_window_where_the_tokenizer_puts_one_before_a_text(name):
+def test_a_bos_stands_before_every_window_where_the_tokenizer_puts_one_before_a_text(
+    name,
+):
     if absent(name):
         pytest.skip(f"the shared vocabulary of {name} is not here")
     tokenizer = real_tokenizer(name)
@@ -93,7 +119,15 @@ def test_a_bos_stands_before_every_window_where_the_tokenizer_puts_one_before_a_
     bos = [tokenizer.bos_token_id] if name == "mistral" else []
     windows = windows_of("book", TEXT, tokenizer, 64, 4096)
     assert all(list(window.token_ids)[: len(bos)] == bos for window in windows)
-    assert [token for window in windows for token in list(window.token_ids)[len(bos) :]] == bare
+    assert [
+        token for window in windows for token in list(window.token_ids)[len(bos) :]
+    ] == bare
     assert all(len(window.token_ids) == 64 + len(bos) for window in windows[:-1])
     # as many as fit the model's positions, the BOS among them
-    assert max(len(window.token_ids) for window in windows_of("book", TEXT, tokenizer, 64, 50)) == 50
+    assert (
+        max(
+            len(window.token_ids)
+            for window in windows_of("book", TEXT, tokenizer, 64, 50)
+        )
+        == 50
+    )

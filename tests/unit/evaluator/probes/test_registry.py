@@ -1,4 +1,5 @@
-"""What an evaluation may be told, what each probe says, and a toy probe that a test adds from requests to report."""
+"""What an evaluation may be told, what each probe says, and a toy probe that a test
+adds from requests to report."""
 
 import base64
 import gzip
@@ -18,12 +19,20 @@ from evaluator.probes.base import Cost, ItemProbe
 from evaluator.probes.config import EvalConfig
 from evaluator.report.embed import ItemView
 from tests.support.fake import FakeEngine
-from tests.support.letters import letter_evaluation, letter_items, letter_model, letter_plans, letter_questions, noted
+from tests.support.letters import (
+    letter_evaluation,
+    letter_items,
+    letter_model,
+    letter_plans,
+    letter_questions,
+    noted,
+)
 from tests.support.sweeps import refused
 
 
 class Again(ItemProbe):
-    """Goes on from the greedy answer: two answers, the greedy one and what follows it."""
+    """Goes on from the greedy answer: two answers, the greedy one and what follows
+    it."""
 
     name = "again"
     help = "what the model says after its answer"
@@ -33,14 +42,25 @@ class Again(ItemProbe):
     columns = {"agains": "Int64", "again_hit": "boolean", "again_hits": "Int64"}  # noqa: RUF012
 
     def why_not(self, item):
-        return super().why_not(item) or ("no fifth letter" if item.item.question.startswith("e") else None)
+        return super().why_not(item) or (
+            "no fifth letter" if item.item.question.startswith("e") else None
+        )
 
     def run(self, item):
         (first,) = yield [item.greedy()]
         prompt_ids = (*item.prompts["open"].token_ids, *first.token_ids)
-        (second,) = yield [Generate(request_id=item.request_id(self.name, 0), prompt_ids=prompt_ids, max_tokens=4)]
+        (second,) = yield [
+            Generate(
+                request_id=item.request_id(self.name, 0),
+                prompt_ids=prompt_ids,
+                max_tokens=4,
+            )
+        ]
         found = enumerate((first, second))
-        return [item.record(self.name, index=index, **item.generated(response)) for index, response in found]
+        return [
+            item.record(self.name, index=index, **item.generated(response))
+            for index, response in found
+        ]
 
     def cost(self, config):
         return Cost(requests=2, generated_tokens=2 * config.max_new_tokens)
@@ -58,17 +78,27 @@ def again():
 
 
 def test_the_order_of_probes_is_that_of_records_and_identities():
-    order = "greedy beam sample choice rank aligned_rank hard_choice perplexity fidelity text_fidelity"
+    order = (
+        "greedy beam sample choice rank aligned_rank hard_choice perplexity fidelity"
+        " text_fidelity"
+    )
     order += " direct aligned_beam aligned_choice"
     assert PROBES.names == tuple(order.split())
 
 
 def test_an_unknown_probe_is_an_error_that_suggests_the_nearest():
-    assert "unknown probe 'gredy'; did you mean 'greedy'" in refused(PROBES.__getitem__, "gredy")
+    assert "unknown probe 'gredy'; did you mean 'greedy'" in refused(
+        PROBES.__getitem__, "gredy"
+    )
 
 
 def config(**changes):
-    usual = {"task": "toy", "items": 0, "max_new_tokens": 6, "probes": ("again", "greedy", "beam")}
+    usual = {
+        "task": "toy",
+        "items": 0,
+        "max_new_tokens": 6,
+        "probes": ("again", "greedy", "beam"),
+    }
     return EvalConfig(**usual | changes)
 
 
@@ -81,48 +111,73 @@ def records_of(settings):
 
 def test_a_toy_probe_shares_requests_and_follows_up(again):
     records, asked = records_of(config())
-    by_item = {name: [r for r in records if r.item_id == name] for name in {r.item_id for r in records}}
+    by_item = {
+        name: [r for r in records if r.item_id == name]
+        for name in {r.item_id for r in records}
+    }
     for name, mine in by_item.items():
         (greedy,) = [r for r in mine if r.probe == "greedy"]
         more = [r for r in mine if r.probe == "again"]
         if name == "q4":
-            assert [(r.status, r.text) for r in more] == [("excluded", "no fifth letter")]
+            assert [(r.status, r.text) for r in more] == [
+                ("excluded", "no fifth letter")
+            ]
         else:
             assert [r.status for r in more] == ["ok", "ok"]
             assert more[0].token_ids == greedy.token_ids
     ids = [request.request_id for request in asked]
     assert len(ids) == len(set(ids))
-    assert sum("/greedy/open" in name for name in ids) == 6  # asked once, for three probes
+    # asked once, for three probes
+    assert sum("/greedy/open" in name for name in ids) == 6
     alone, _ = records_of(config(probes=("again",)))
-    assert sorted(alone, key=repr) == sorted((r for r in records if r.probe == "again"), key=repr)
+    assert sorted(alone, key=repr) == sorted(
+        (r for r in records if r.probe == "again"), key=repr
+    )
 
 
-def test_a_toy_probe_has_outcomes_a_place_in_what_was_left_out_and_one_in_the_item_view(again):
+def test_a_toy_probe_has_outcomes_a_place_in_what_was_left_out_and_one_in_the_item_view(
+    again,
+):
     frame = pd.DataFrame([asdict(record) for record in records_of(config())[0]])
     outcomes = reduce_records(frame).set_index("item_id")
-    assert outcomes["agains"].dropna().to_dict() == {f"q{n}": 2 for n in range(6) if n != 4}
-    assert outcomes.loc["q4", ["again_status", "again_why"]].tolist() == ["excluded", "no fifth letter"]
+    assert outcomes["agains"].dropna().to_dict() == {
+        f"q{n}": 2 for n in range(6) if n != 4
+    }
+    assert outcomes.loc["q4", ["again_status", "again_why"]].tolist() == [
+        "excluded",
+        "no fifth letter",
+    ]
     missing = left_out(Inputs(outcomes.reset_index()))
     pooled = missing[(missing["probe"] == "again") & (missing["language"] == "all")]
-    assert pooled[["status", "n", "asked", "reason"]].to_numpy().tolist() == [["excluded", 1, 6, "no fifth letter"]]
+    assert pooled[["status", "n", "asked", "reason"]].to_numpy().tolist() == [
+        ["excluded", 1, 6, "no fifth letter"]
+    ]
     view = ItemView()
     view.add(frame)
     index = json.loads(view.index(Inputs(outcomes.reset_index()), None))
-    assert index["probes"][-1] == {"name": "again", "view": "answers", "title": "second thoughts"}
+    assert index["probes"][-1] == {
+        "name": "again",
+        "view": "answers",
+        "title": "second thoughts",
+    }
     (chunk,) = view.chunks.values()
     rows = json.loads(gzip.decompress(base64.b64decode(chunk)))["r"]
     assert [len(row[-1]) for row in rows] == [2, 2, 2, 2, 1, 2]
 
 
 @pytest.mark.parametrize("method", ["run", "why_not", "continuations"])
-def test_what_a_probe_raises_names_probe_item_and_error(again, method, monkeypatch, caplog):
+def test_what_a_probe_raises_names_probe_item_and_error(
+    again, method, monkeypatch, caplog
+):
     """Not an EngineError: the engine is well, and another one would not help."""
 
     def fail(*_):
         raise KeyError("q")
 
     monkeypatch.setattr(Again, method, fail)
-    line = r"^probe 'again' failed on item 'q\d' \(english\) of task 'toy': KeyError: 'q'$"
+    line = (
+        r"^probe 'again' failed on item 'q\d' \(english\) of task 'toy': KeyError: 'q'$"
+    )
     with pytest.raises(ResurfaceError, match=line) as caught:
         records_of(config())
     assert not isinstance(caught.value, EngineError)
@@ -149,10 +204,22 @@ def test_an_error_of_ours_that_a_probe_raises_is_passed_on(again, monkeypatch):
         ({"task": "xquad", "sample_seeds": (0, -1)}, "greater than or equal to 0"),
         ({"task": "xquad", "seed": 2**63}, "less than 9223372036854775808"),
         ({"task": "xquad", "probes": ("fidelity",)}, "needs the probe greedy too"),
-        ({"task": "xquad", "probes": ("aligned_rank", "rank")}, "reads the base's greedy answers: it needs"),
+        (
+            {"task": "xquad", "probes": ("aligned_rank", "rank")},
+            "reads the base's greedy answers: it needs",
+        ),
         ({"task": "xquad", "fidelity_top": 4}, "first 5 ranks"),
-        ({"task": "xquad", "probes": ("perplexity",)}, "probe perplexity takes a text, as in task text:FILE"),
-        ({"task": "text:a.txt"}, "'text:a.txt' takes the probe perplexity or text_fidelity and no other: greedy, beam"),
+        (
+            {"task": "xquad", "probes": ("perplexity",)},
+            "probe perplexity takes a text, as in task text:FILE",
+        ),
+        (
+            {"task": "text:a.txt"},
+            (
+                "'text:a.txt' takes the probe perplexity or text_fidelity and no other:"
+                " greedy, beam"
+            ),
+        ),
         ({"task": "xquad", "name": "a/b"}, "pattern"),
         ({"task": "xquad", "formats": ("opened",)}, "open_capped"),
         ({"task": "xquad", "window": 1}, "greater than or equal to 2"),

@@ -1,4 +1,5 @@
-"""One evaluation as a stream, on the shipped fake engine: every probe, any order, any cut, and what failures leave."""
+"""One evaluation as a stream, on the shipped fake engine: every probe, any order,
+any cut, and what failures leave."""
 
 from dataclasses import replace
 from itertools import chain
@@ -12,11 +13,20 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.rank import NOT_SAID
 from tests.support import letters
 from tests.support.fake import FakeEngine
-from tests.support.letters import EOS, letter_items, letter_model, letter_plans, letter_questions, letter_stream
+from tests.support.letters import (
+    EOS,
+    letter_items,
+    letter_model,
+    letter_plans,
+    letter_questions,
+    letter_stream,
+)
 
 
 def _evaluate(engine, questions, config, in_flight=64):
-    stream = letters.letter_evaluation(letter_plans(questions, config), config, in_flight=in_flight)
+    stream = letters.letter_evaluation(
+        letter_plans(questions, config), config, in_flight=in_flight
+    )
     return [record for _, found in stream.run(engine) for record in found]
 
 
@@ -27,7 +37,10 @@ def test_numbers_are_the_language_models_own():
     lm = letter_model()
     questions = letter_questions(letter_items(6), CONFIG)
     records = _evaluate(FakeEngine(lm.answer), questions, CONFIG)
-    by_item = {question.item.item_id: letters.letter_plan(question, CONFIG) for question in questions}
+    by_item = {
+        question.item.item_id: letters.letter_plan(question, CONFIG)
+        for question in questions
+    }
     for record in records:
         if record.probe != "rank":
             continue
@@ -39,17 +52,27 @@ def test_numbers_are_the_language_models_own():
         assert record.margin == pytest.approx(row[first] - row.max())
         second = lm.logprobs((*gold.prompt_ids, first))[gold.continuation_ids[1]]
         assert record.logprob == pytest.approx(row[first] + second)
-    gold_choices = {r.item_id: r.logprob for r in records if r.probe == "choice" and r.is_gold}
+    gold_choices = {
+        r.item_id: r.logprob for r in records if r.probe == "choice" and r.is_gold
+    }
     assert gold_choices == {r.item_id: r.logprob for r in records if r.probe == "rank"}
 
 
 def test_results_do_not_depend_on_order_window_or_cut():
     questions = letter_questions(letter_items(14), CONFIG)
-    whole = sorted(_evaluate(FakeEngine(letter_model().answer), questions, CONFIG), key=repr)
+    whole = sorted(
+        _evaluate(FakeEngine(letter_model().answer), questions, CONFIG), key=repr
+    )
     for seed, in_flight, room in ((1, 1, 1), (2, 3, 7), (3, 64, 500)):
         engine = FakeEngine(letter_model().answer, reorder_seed=seed, room=room)
-        assert sorted(_evaluate(engine, questions, CONFIG, in_flight=in_flight), key=repr) == whole
-    parts = [_evaluate(FakeEngine(letter_model().answer), questions[n : n + 3], CONFIG) for n in range(0, 14, 3)]
+        assert (
+            sorted(_evaluate(engine, questions, CONFIG, in_flight=in_flight), key=repr)
+            == whole
+        )
+    parts = [
+        _evaluate(FakeEngine(letter_model().answer), questions[n : n + 3], CONFIG)
+        for n in range(0, 14, 3)
+    ]
     assert sorted(chain(*parts), key=repr) == whole
 
 
@@ -58,15 +81,28 @@ def test_a_probe_alone_gives_what_it_gives_among_all():
     everything = _evaluate(FakeEngine(letter_model().answer), questions, CONFIG)
     for probe in ("greedy", "beam", "sample", "choice", "rank"):
         config = CONFIG.model_copy(update={"probes": (probe,)})
-        alone = _evaluate(FakeEngine(letter_model().answer), letter_questions(letter_items(8), config), config)
-        assert sorted(alone, key=repr) == sorted((r for r in everything if r.probe == probe), key=repr)
+        alone = _evaluate(
+            FakeEngine(letter_model().answer),
+            letter_questions(letter_items(8), config),
+            config,
+        )
+        assert sorted(alone, key=repr) == sorted(
+            (r for r in everything if r.probe == probe), key=repr
+        )
 
 
 def test_an_excluded_item_is_recorded_and_never_sent():
-    items = [*letter_items(5), replace(letter_items(1)[0], item_id="empty", answers=("?!",))]
+    items = [
+        *letter_items(5),
+        replace(letter_items(1)[0], item_id="empty", answers=("?!",)),
+    ]
     asked, script = letters.noted(letter_model().answer)
     questions = letter_questions(items, CONFIG)
-    records = [r for r in _evaluate(FakeEngine(script), questions, CONFIG) if r.item_id == "empty"]
+    records = [
+        r
+        for r in _evaluate(FakeEngine(script), questions, CONFIG)
+        if r.item_id == "empty"
+    ]
     assert {r.status for r in records} == {"excluded"}
     assert {"greedy", "choice", "rank"} <= {r.probe for r in records}
     assert all(r.logprob is None and r.contains is None for r in records)
@@ -86,16 +122,24 @@ def test_an_excluded_item_is_recorded_and_never_sent():
 )
 def test_a_failed_request_is_a_status_of_all_that_needs_it(part, lost, rest):
     def script(request):
-        if part in request.request_id or (part == "score" and isinstance(request, Score)):
-            return Response(request_id=request.request_id, status="engine_error", error="too long")
+        if part in request.request_id or (
+            part == "score" and isinstance(request, Score)
+        ):
+            return Response(
+                request_id=request.request_id, status="engine_error", error="too long"
+            )
         return letter_model().answer(request)
 
-    records = _evaluate(FakeEngine(script), letter_questions(letter_items(6), CONFIG), CONFIG)
+    records = _evaluate(
+        FakeEngine(script), letter_questions(letter_items(6), CONFIG), CONFIG
+    )
     failed = [r for r in records if r.probe in lost]
     assert {r.probe for r in failed} == lost
     assert {r.status for r in failed} == {"engine_error"}
     assert all(r.logprob is None and r.rank is None for r in failed)
-    assert {(r.probe, r.status) for r in records if r.probe in rest} == {(probe, "ok") for probe in rest}
+    assert {(r.probe, r.status) for r in records if r.probe in rest} == {
+        (probe, "ok") for probe in rest
+    }
 
 
 def test_a_cut_context_is_said_in_status_and_column():
@@ -109,7 +153,9 @@ def test_a_cut_context_is_said_in_status_and_column():
 
 def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept():
     questions = letter_questions(letter_items(12), CONFIG)
-    stream = letters.letter_evaluation(letter_plans(questions, CONFIG), CONFIG, in_flight=2)
+    stream = letters.letter_evaluation(
+        letter_plans(questions, CONFIG), CONFIG, in_flight=2
+    )
     ended = []
     with pytest.raises(EngineError, match="died"):
         ended.extend(stream.run(FakeEngine(letter_model().answer, fail_after=120)))
@@ -132,7 +178,13 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
 
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
 def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room):
-    config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
+    config = CONFIG.model_copy(
+        update={
+            "probes": ("greedy", "beam"),
+            "formats": ("open",),
+            "max_new_tokens": 12,
+        }
+    )
     stream = letters.letter_stream(config, 4)
     given: set[str] = set()
     cancelled: set[str] = set()
@@ -149,7 +201,9 @@ def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room
                 given.add(request.request_id)
             return taken
 
-    for response in FakeEngine(letter_model().answer, reorder_seed=1, room=room).run(Watched()):
+    for response in FakeEngine(letter_model().answer, reorder_seed=1, room=room).run(
+        Watched()
+    ):
         stream.handle(response)
     assert stream.idle
     assert len(list(stream.recorded())) == 4
@@ -167,7 +221,9 @@ def run(probes: tuple[str, ...]) -> tuple[list[Generate], set[str]]:
         def take(self, limit: int) -> list[Generate | Cancel]:
             taken = list(stream.take(limit))
             given.extend(each for each in taken if not isinstance(each, Cancel))
-            cancelled.update(each.request_id for each in taken if isinstance(each, Cancel))
+            cancelled.update(
+                each.request_id for each in taken if isinstance(each, Cancel)
+            )
             return taken
 
     for response in FakeEngine(letter_model().answer, reorder_seed=1).run(Watched()):
@@ -179,10 +235,17 @@ def run(probes: tuple[str, ...]) -> tuple[list[Generate], set[str]]:
 @pytest.mark.parametrize("probes", [("greedy", "beam"), ("beam",)])
 def test_the_open_greedy_request_is_sent_once_with_what_the_search_needs(probes):
     given, _ = run(probes)
-    first = [request for request in given if request.request_id.endswith("/greedy/open")]
+    first = [
+        request for request in given if request.request_id.endswith("/greedy/open")
+    ]
     assert len(first) == 8
-    assert all(request.stream and request.top_logprobs == 5 + len(EOS) for request in first)
-    assert all((request.stream, request.top_logprobs) == (None, 0) for request in run(("greedy",))[0])
+    assert all(
+        request.stream and request.top_logprobs == 5 + len(EOS) for request in first
+    )
+    assert all(
+        (request.stream, request.top_logprobs) == (None, 0)
+        for request in run(("greedy",))[0]
+    )
 
 
 def test_a_search_ends_the_greedy_request_only_where_nothing_else_waits_for_it():

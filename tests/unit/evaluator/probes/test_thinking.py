@@ -1,4 +1,5 @@
-"""Thoughts before answers, on a random language model of letters, against loops that are written out."""
+"""Thoughts before answers, on a random language model of letters, against loops that
+are written out."""
 
 import random
 from collections import deque
@@ -24,7 +25,10 @@ from tests.support.letters import letter_items, letter_questions
 from tests.support.stamps import STAMP
 
 _TURN = "{% for each in messages %}<s>{{ each.content }}</s>{% endfor %}"
-OFF = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+OFF = (
+    "{% if enable_thinking is defined and not enable_thinking"
+    " %}<think>\n\n</think>\n\n{% endif %}"
+)
 QWEN, OPENED = _TURN + OFF, _TURN + "{% if thinking %}<think>{% endif %}{# </think> #}"
 CHARACTERS = "\nabcdefghijkl :CQAw.?mnopqrstuvxyz"
 SPECIAL = ("<s>", "</s>", "<think>", "</think>")
@@ -32,16 +36,28 @@ SPECIAL = ("<s>", "</s>", "<think>", "</think>")
 
 def tokenizer_of(template):
     """A letter is a token."""
-    words = {word: number for number, word in enumerate([*SPECIAL, *dict.fromkeys(CHARACTERS)])}
+    words = {
+        word: number
+        for number, word in enumerate([*SPECIAL, *dict.fromkeys(CHARACTERS)])
+    }
     made = Tokenizer(WordLevel(words, unk_token="\n"))
     made.pre_tokenizer, made.decoder = Split(Regex(r"[\s\S]"), "isolated"), Fuse()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", chat_template=template)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="</s>", chat_template=template
+    )
     tokenizer.add_tokens(list(SPECIAL[2:]))
     return tokenizer
 
 
 def config_of(**settings):
-    usual = {"task": "toy", "items": 0, "chat": True, "thinking": {"budget": 20}, "max_new_tokens": 4, "samples": 3}
+    usual = {
+        "task": "toy",
+        "items": 0,
+        "chat": True,
+        "thinking": {"budget": 20},
+        "max_new_tokens": 4,
+        "samples": 3,
+    }
     return EvalConfig(**usual | settings).model_copy(update={"thought_limit": 20})
 
 
@@ -52,14 +68,20 @@ class Run:
         self.tokenizer = tokenizer_of(template)
         self.config = config or config_of()
         caps = {"prompt_tokens": 512, "one_shot_prompt_tokens": 512}
-        self.prompter = Prompter(self.tokenizer, chat=True, thinking=self.config.thinks, **caps)
+        self.prompter = Prompter(
+            self.tokenizer, chat=True, thinking=self.config.thinks, **caps
+        )
         [self.eos] = self.prompter.eos_ids
         self.lm = FakeLM(vocabulary=len(self.tokenizer), eos_ids={self.eos}, seed=seed)
         questions = letter_questions(letter_items(12), self.config)
         plans = [plan_of(each, self.prompter, self.config) for each in questions]
         self.plans = {plan.question.item.item_id: plan for plan in plans}
         stream = Evaluation(
-            iter(plans), config=self.config, prompter=self.prompter, columns=STAMP, base=base and base.answer
+            iter(plans),
+            config=self.config,
+            prompter=self.prompter,
+            columns=STAMP,
+            base=base and base.answer,
         )
         self.asked = []
         engine = FakeEngine(self._answered, reorder_seed=seed, room=9)
@@ -70,7 +92,11 @@ class Run:
         return self.lm.answer(request)
 
     def of(self, probe, item_id=None):
-        return [each for each in self.records if each.probe == probe and item_id in (None, each.item_id)]
+        return [
+            each
+            for each in self.records
+            if each.probe == probe and item_id in (None, each.item_id)
+        ]
 
     def answer(self, item):
         last = self.of("greedy", item.item_id)[-1]
@@ -109,11 +135,18 @@ def test_greedy_answers_are_those_of_a_loop_that_runs_freely(run):
         last = records[-1]
         assert last.token_ids == answer
         assert last.text == run.prompter.decode(answer)
-        assert last.contains == grade(last.text, plan.question.item.answers, "english")["contains"]
+        assert (
+            last.contains
+            == grade(last.text, plan.question.item.answers, "english")["contains"]
+        )
         assert last.prompt_tokens == len(plan.prompts["open"].token_ids)
         states |= {each.thought_state for each in records}
         if thought is None:
-            assert (last.thought_state, last.thought_tokens, last.thought) == ("none", 0, None)
+            assert (last.thought_state, last.thought_tokens, last.thought) == (
+                "none",
+                0,
+                None,
+            )
         else:
             assert last.thought_ids == thought.token_ids
             assert last.thought_tokens == len(thought.token_ids)
@@ -124,7 +157,11 @@ def test_greedy_answers_are_those_of_a_loop_that_runs_freely(run):
             [(0, "cut"), (1, "forced")] if cut else [(0, last.thought_state)]
         )
         if cut:
-            assert (records[0].status, records[0].contains, records[0].text) == ("truncated", False, "")
+            assert (records[0].status, records[0].contains, records[0].text) == (
+                "truncated",
+                False,
+                "",
+            )
     assert states & {"none", "cut"}
     assert "closed" in states
 
@@ -136,10 +173,17 @@ def test_scores_and_ranks_come_after_the_thought_and_its_gap(run):
         before = after if thought is None else after + gap
         [ranked] = run.of("rank", item_id)
         [gold] = [each for each in run.of("choice", item_id) if each.is_gold]
-        ids = tuple(run.tokenizer.encode(plan.question.item.answers[0], add_special_tokens=False))
+        ids = tuple(
+            run.tokenizer.encode(
+                plan.question.item.answers[0], add_special_tokens=False
+            )
+        )
         row = run.lm.logprobs(before)
         assert ranked.rank == 1 + int((row > row[ids[0]]).sum())
-        own = sum(float(run.lm.logprobs(before + ids[:number])[token]) for number, token in enumerate(ids))
+        own = sum(
+            float(run.lm.logprobs(before + ids[:number])[token])
+            for number, token in enumerate(ids)
+        )
         assert gold.logprob == pytest.approx(own)
         assert gold.thought_tokens == (0 if thought is None else len(thought.token_ids))
 
@@ -157,7 +201,10 @@ def test_samples_draw_their_own_thoughts_and_do_not_depend_on_the_cut_of_the_wor
     assert len(set(states)) > 1
     for record in run.of("sample"):
         assert (record.thought_ids is None) == (record.thought_state == "none")
-        assert record.thought_state != "cut" or (record.text, record.contains) == ("", False)
+        assert record.thought_state != "cut" or (record.text, record.contains) == (
+            "",
+            False,
+        )
     again = Run(run.tokenizer.chat_template)
     assert sorted(again.records, key=repr) == sorted(run.records, key=repr)
 
@@ -171,10 +218,20 @@ def test_aligned_probes_come_after_the_thought_of_the_base(template):
         thought, after = base.thought(item_id)
         before = after if thought is None else after + gap
         [gold] = [each for each in own.of("aligned_choice", item_id) if each.is_gold]
-        ids = tuple(own.tokenizer.encode(plan.question.item.answers[0], add_special_tokens=False))
-        scored = sum(float(own.lm.logprobs(before + ids[:number])[token]) for number, token in enumerate(ids))
+        ids = tuple(
+            own.tokenizer.encode(
+                plan.question.item.answers[0], add_special_tokens=False
+            )
+        )
+        scored = sum(
+            float(own.lm.logprobs(before + ids[:number])[token])
+            for number, token in enumerate(ids)
+        )
         assert gold.logprob == pytest.approx(scored)
-        best = max(own.of("aligned_beam", item_id), key=lambda each: each.logprob / len(each.token_ids))
+        best = max(
+            own.of("aligned_beam", item_id),
+            key=lambda each: each.logprob / len(each.token_ids),
+        )
         continued = sum(
             float(own.lm.logprobs(after + best.token_ids[:number])[token])
             for number, token in enumerate(best.token_ids)
@@ -184,19 +241,35 @@ def test_aligned_probes_come_after_the_thought_of_the_base(template):
 
 
 def test_both_searches_of_a_base_follow_the_greedy_answer_to_its_open_prompt():
-    searched = [each for each in Run(QWEN).asked if isinstance(each, Generate) and each.top_logprobs]
-    first = {each.prompt_ids for each in searched if each.request_id.endswith("/greedy/open")}
+    searched = [
+        each
+        for each in Run(QWEN).asked
+        if isinstance(each, Generate) and each.top_logprobs
+    ]
+    first = {
+        each.prompt_ids for each in searched if each.request_id.endswith("/greedy/open")
+    }
     assert len(first) == 12
     assert sum(each.prompt_ids in first for each in searched) == 12
 
 
 def test_without_thinking_no_record_has_a_thought_and_none_changes():
     plain = Run(
-        QWEN, config=config_of(thinking="off", probes=("greedy", "choice")).model_copy(update={"thought_limit": 0})
+        QWEN,
+        config=config_of(thinking="off", probes=("greedy", "choice")).model_copy(
+            update={"thought_limit": 0}
+        ),
     )
-    assert {(each.thought_state, each.thought_tokens, each.index) for each in plain.of("greedy")} == {(None, None, 0)}
+    assert {
+        (each.thought_state, each.thought_tokens, each.index)
+        for each in plain.of("greedy")
+    } == {(None, None, 0)}
     for record in plain.of("greedy"):
-        assert plain.plans[record.item_id].prompts["open"].text.endswith("<think>\n\n</think>\n\n")
+        assert (
+            plain.plans[record.item_id]
+            .prompts["open"]
+            .text.endswith("<think>\n\n</think>\n\n")
+        )
 
 
 @pytest.mark.parametrize("thinking", ["on", True, "64", 64, {"budget": 64}])
@@ -213,7 +286,10 @@ def test_spellings_of_thinking(thinking):
         ({"thinking": "maybe"}, "must be off, on, or"),
         ({"thinking": 0}, "must be off, on, or"),
         ({"thinking": "on", "chat": False}, "set chat: true"),
-        ({"thinking": "off", "probes": ["greedy", "direct"]}, "the probe direct needs it on"),
+        (
+            {"thinking": "off", "probes": ["greedy", "direct"]},
+            "the probe direct needs it on",
+        ),
         ({"thinking": "on", "probes": ["greedy", "fidelity"]}, "use thinking: off"),
     ],
 )
@@ -223,13 +299,20 @@ def test_impossible_settings(settings, message):
 
 
 def test_formats_of_templates():
-    named = {"qwen": "{% if enable_thinking %}</think>", "deepseek": "<｜Assistant｜></think>", "think": "</think>"}
-    assert {name: Thoughts(tokenizer_of(template)).format.name for name, template in named.items()} == {
-        name: name for name in named
+    named = {
+        "qwen": "{% if enable_thinking %}</think>",
+        "deepseek": "<｜Assistant｜></think>",
+        "think": "</think>",
     }
+    assert {
+        name: Thoughts(tokenizer_of(template)).format.name
+        for name, template in named.items()
+    } == {name: name for name in named}
     with pytest.raises(InputError, match="no thoughts in a known format"):
         Thoughts(tokenizer_of("{{ messages }}"))
-    with pytest.raises(InputError, match="is 7 tokens of its vocabulary instead of one"):
+    with pytest.raises(
+        InputError, match="is 7 tokens of its vocabulary instead of one"
+    ):
         Thoughts(tokenizer_of("<|channel|>analysis"))
 
 
@@ -246,16 +329,28 @@ GPT_OSS = _TURN + "<|start|>assistant{# <|channel|>analysis #}"
         (GPT_OSS, "</s><|start|>assistant<|channel|>final<|message|>"),
     ],
 )
-def test_an_answer_without_a_thought_begins_after_an_empty_one_or_the_formats_words(template, end):
+def test_an_answer_without_a_thought_begins_after_an_empty_one_or_the_formats_words(
+    template, end
+):
     tokenizer = tokenizer_of(template)
     tokenizer.add_tokens(list(CHANNELS))
-    prompter = Prompter(tokenizer, chat=True, thinking=True, prompt_tokens=512, one_shot_prompt_tokens=512)
+    prompter = Prompter(
+        tokenizer,
+        chat=True,
+        thinking=True,
+        prompt_tokens=512,
+        one_shot_prompt_tokens=512,
+    )
     [item] = letter_items(1)
     assert prompter.build(item, "open", thinking=False).text.endswith(end)
     prompt = prompter.build(item, "open")
     bare = prompter.after(prompt, None)
-    assert bare.text == prompt.text + ("<|channel|>final<|message|>" if template == GPT_OSS else "")
-    assert bare.token_ids == tuple(tokenizer.encode(bare.text, add_special_tokens=False))
+    assert bare.text == prompt.text + (
+        "<|channel|>final<|message|>" if template == GPT_OSS else ""
+    )
+    assert bare.token_ids == tuple(
+        tokenizer.encode(bare.text, add_special_tokens=False)
+    )
 
 
 def test_short_thoughts_do_not_loop():
@@ -270,20 +365,45 @@ def test_loops_are_repeated_runs_of_words():
 
 
 def test_thoughts_of_any_length_keep_a_batch_full():
-    """A device that computes 256 rows at a time has idle rows only once the last item has begun."""
+    """A device that computes 256 rows at a time has idle rows only once the last
+    item has begun."""
     config = config_of(probes=("greedy", "choice", "rank"))
-    prompter = Prompter(tokenizer_of(QWEN), chat=True, thinking=True, prompt_tokens=512, one_shot_prompt_tokens=512)
+    prompter = Prompter(
+        tokenizer_of(QWEN),
+        chat=True,
+        thinking=True,
+        prompt_tokens=512,
+        one_shot_prompt_tokens=512,
+    )
     items, draw = letter_items(1000), random.Random(0)
-    plans = deque(plan_of(each, prompter, config) for each in letter_questions(items, config))
-    stream = Evaluation((plans.popleft() for _ in range(len(plans))), config=config, prompter=prompter, columns=STAMP)
-    lm, rows, busy, steps = FakeLM(vocabulary=len(tokenizer_of(QWEN)), eos_ids={1}), {}, 0, 0
+    plans = deque(
+        plan_of(each, prompter, config) for each in letter_questions(items, config)
+    )
+    stream = Evaluation(
+        (plans.popleft() for _ in range(len(plans))),
+        config=config,
+        prompter=prompter,
+        columns=STAMP,
+    )
+    lm, rows, busy, steps = (
+        FakeLM(vocabulary=len(tokenizer_of(QWEN)), eos_ids={1}),
+        {},
+        0,
+        0,
+    )
     while plans:
         for request in stream.take(256 - len(rows)):
             thinks = isinstance(request, Generate) and request.stop_ids
-            rows[request.request_id] = request, draw.randrange(500, 1500) if thinks else 8
+            rows[request.request_id] = (
+                request,
+                draw.randrange(500, 1500) if thinks else 8,
+            )
         advance = min(tokens for _, tokens in rows.values())
         busy, steps = busy + advance * len(rows), steps + advance
-        rows = {name: (request, tokens - advance) for name, (request, tokens) in rows.items()}
+        rows = {
+            name: (request, tokens - advance)
+            for name, (request, tokens) in rows.items()
+        }
         for name in [name for name, (_, tokens) in rows.items() if not tokens]:
             stream.handle(lm.answer(rows.pop(name)[0]))
         assert all(records for _, records in stream.recorded())

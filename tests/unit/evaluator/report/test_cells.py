@@ -31,22 +31,64 @@ def test_a_value_is_shown_by_what_its_column_means(table, name, value, text):
     assert TABLES[table].column(name).shown({name: value}) == text
 
 
-SHORT = (Column("task", TEXT), LANGUAGE, Column("rate", PERCENTAGE, interval=True), REASON)
+SHORT = (
+    Column("task", TEXT),
+    LANGUAGE,
+    Column("rate", PERCENTAGE, interval=True),
+    REASON,
+)
 
 
 def test_an_interval_joins_its_value_and_the_papers_number_reads_as_ours():
-    common = {"task": "t", "reason": None, "boot_low": 0.1, "boot_high": 0.4}  # boot: an interval without a value
-    korean = common | {"language": "korean", "rate": 0.25, "rate_low": 0.1, "rate_high": 0.4}
+    # boot: an interval without a value
+    common = {"task": "t", "reason": None, "boot_low": 0.1, "boot_high": 0.4}
+    korean = common | {
+        "language": "korean",
+        "rate": 0.25,
+        "rate_low": 0.1,
+        "rate_high": 0.4,
+    }
     frame = pd.DataFrame([korean, common | {"language": "all"}])
     made = grid(frame, (*SHORT, Column("boot", PERCENTAGE, alone=True)))
     assert made.headings == ("language", "rate", "boot")
     boot = ("10.0 to 40.0", "")
-    found = [(cell.text, cell.interval) for cell in (*made.by_language[0], *made.pooled[0])]
-    assert found == [("korean", ""), ("25.0 %", "10.0 to 40.0"), boot, ("all", ""), ("–", ""), boot]
-    row = {"table": "rank", "task": "tydiqa", "checkpoint": "p", "language": "all", "cell": "", "source": "arXiv, 3.3"}
-    row |= {"quantity": "rank_median", "paper": 3.5, "ours": 4.0, "ours_low": 3.0, "ours_high": 5.0, "n": 560}
+    found = [
+        (cell.text, cell.interval) for cell in (*made.by_language[0], *made.pooled[0])
+    ]
+    assert found == [
+        ("korean", ""),
+        ("25.0 %", "10.0 to 40.0"),
+        boot,
+        ("all", ""),
+        ("–", ""),
+        boot,
+    ]
+    row = {
+        "table": "rank",
+        "task": "tydiqa",
+        "checkpoint": "p",
+        "language": "all",
+        "cell": "",
+        "source": "arXiv, 3.3",
+    }
+    row |= {
+        "quantity": "rank_median",
+        "paper": 3.5,
+        "ours": 4.0,
+        "ours_low": 3.0,
+        "ours_high": 5.0,
+        "n": 560,
+    }
     made = published_grid(pd.DataFrame([row]))
-    assert made.headings == ("checkpoint", "language", "quantity", "paper", "ours", "n", "source")
+    assert made.headings == (
+        "checkpoint",
+        "language",
+        "quantity",
+        "paper",
+        "ours",
+        "n",
+        "source",
+    )
     found = [(cell.text, cell.interval) for cell in made.pooled[0][3:6]]
     assert found == [("3.5", ""), ("4.0", "3.0 to 5.0"), ("560", "")]
 
@@ -60,9 +102,12 @@ def test_a_column_without_a_kind_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("known", "page", "terminal"), [(20, "25.0 %", "25.0"), (12, "3 of 12", "3/12"), (0, "–", "–"), (pd.NA, "–", "–")]
+    ("known", "page", "terminal"),
+    [(20, "25.0 %", "25.0"), (12, "3 of 12", "3/12"), (0, "–", "–"), (pd.NA, "–", "–")],
 )
-def test_the_headlines_fates_are_shares_of_the_known_answers_and_counts_of_few(known, page, terminal):
+def test_the_headlines_fates_are_shares_of_the_known_answers_and_counts_of_few(
+    known, page, terminal
+):
     kept = {column.name: column for column in COLUMNS}["kept"]
     row = {"known": known, "kept": 0.25 if page != "–" else None}
     assert (kept.shown(row), kept.shown(row, narrow=True)) == (page, terminal)

@@ -1,4 +1,5 @@
-"""The item view's data: complete, compact, the same bytes for the same records, and harmless inside HTML."""
+"""The item view's data: complete, compact, the same bytes for the same records, and
+harmless inside HTML."""
 
 import base64
 import gzip
@@ -26,9 +27,18 @@ def test_packing_is_lossless_and_deterministic():
 
 @pytest.fixture
 def view():
-    dense = records("dense", {"english/1": Seen(True, True, [True], [True], 1, 0.0), "english/2": Seen(True, True)})
+    dense = records(
+        "dense",
+        {
+            "english/1": Seen(True, True, [True], [True], 1, 0.0),
+            "english/2": Seen(True, True),
+        },
+    )
     measured = Seen(False, True, [True, False], [False], 3, -1.25, aligned=2)
-    pruned = {"english/1": measured, "english/2": Seen(True, True, status="engine_error")}
+    pruned = {
+        "english/1": measured,
+        "english/2": Seen(True, True, status="engine_error"),
+    }
     made, parts = ItemView(), [dense, records("p", pruned, base="dense")]
     for part in parts:
         made.add(part)
@@ -36,7 +46,13 @@ def view():
 
 
 def entries(row: list) -> dict[str, list]:
-    return dict(zip([probe.name for probe in PROBES if probe.view is not None], row[1:], strict=True))
+    return dict(
+        zip(
+            [probe.name for probe in PROBES if probe.view is not None],
+            row[1:],
+            strict=True,
+        )
+    )
 
 
 def test_a_row_holds_every_probe_and_the_index_has_fates_and_questions(view):
@@ -48,7 +64,10 @@ def test_a_row_holds_every_probe_and_the_index_has_fates_and_questions(view):
     assert [[format, strings[at], hit] for at, hit, format in greedy] == [[0, "bad", 0]]
     assert [[strings[at], hit] for at, hit, *_ in beams] == [["gold", 1], ["bad", 0]]
     assert [[strings[at], hit] for at, hit in samples] == [["bad", 0]]
-    assert [[strings[at], gold, score] for at, gold, score, _ in options][:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]
+    assert [[strings[at], gold, score] for at, gold, score, _ in options][:2] == [
+        ["gold", 1, -1.0],
+        ["b", 0, -2.0],
+    ]
     assert (rank, row[0], hard) == ([[3, -1.25]], 0, [])
     ((rank, margin, led, answer, _),) = aligned
     assert (rank, margin, strings[led], strings[answer]) == (2, -0.5, "It is ", "gold")
@@ -56,20 +75,33 @@ def test_a_row_holds_every_probe_and_the_index_has_fates_and_questions(view):
     assert (found["greedy"][0][1], found["rank"]) == (-2, [])
     assert [score for _, _, score, _ in found["choice"]] == [None] * 4
     made, inputs = view
-    item = {"task": "t", "language": "english", "item_id": "2", "question": "Q?", "context": "C", "answers": ["g", "h"]}
+    item = {
+        "task": "t",
+        "language": "english",
+        "item_id": "2",
+        "question": "Q?",
+        "context": "C",
+        "answers": ["g", "h"],
+    }
     index = json.loads(made.index(inputs, pd.DataFrame([item])))
     assert [checkpoint["name"] for checkpoint in index["checkpoints"]] == ["dense", "p"]
     assert index["checkpoints"][1]["fates"] == "mu"
     assert "fates" not in index["checkpoints"][0]
     assert index["gold"] == [["gold"], ["g", "h"]]
     assert index["question"] == ["", "Q?"]
-    assert unpacked(made.chunks[index["contexts"]["t"]["english"]]) == {"n": [1], "s": ["C"]}
+    assert unpacked(made.chunks[index["contexts"]["t"]["english"]]) == {
+        "n": [1],
+        "s": ["C"],
+    }
 
 
 def test_hard_options_samples_of_one_seed_and_no_windows_of_text():
     made = ItemView()
     seen = {"english/1": Seen(greedy=True, hard=False)}
-    drawn = [records("m", {"english/1": Seen(samples=[hit])}, seed=seed) for seed, hit in ((5, False), (2, True))]
+    drawn = [
+        records("m", {"english/1": Seen(samples=[hit])}, seed=seed)
+        for seed, hit in ((5, False), (2, True))
+    ]
     made.add(pd.concat([records("m", seen, seed=5), *drawn]))
     made.add(records("m", {"text/0": Seen(window=(-1.0, 3))}, task="text-wiki"))
     (row,) = unpacked(made.chunks[made.where["m"]["t"]["english"]])["r"]

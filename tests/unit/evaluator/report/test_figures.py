@@ -42,11 +42,16 @@ def test_every_figure_is_of_a_table_and_the_same_twice(inputs, name):
     assert draw(TABLES[name], frame.iloc[:0]) is None
 
 
-def test_a_figure_has_page_colours_and_escaped_labels_and_is_drawn_without_a_base(inputs):
+def test_a_figure_has_page_colours_and_escaped_labels_and_is_drawn_without_a_base(
+    inputs,
+):
     svg = draw(TABLES["accuracy"], TABLES["accuracy"].frame(inputs))
     assert not [placeholder for placeholder in COLOURS.values() if placeholder in svg]
     assert "var(--greedy)" in svg
-    assert all(found.startswith("figure-accuracy-") for found in re.findall(r'\bid="([^"]+)"', svg))
+    assert all(
+        found.startswith("figure-accuracy-")
+        for found in re.findall(r'\bid="([^"]+)"', svg)
+    )
     assert "&lt;p&gt; &amp; q" in svg
     assert not re.search(r"\d{4}-\d{2}-\d{2}T", svg)
     seen = {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}
@@ -56,29 +61,48 @@ def test_a_figure_has_page_colours_and_escaped_labels_and_is_drawn_without_a_bas
         assert draw(TABLES[name], TABLES[name].frame(lonely)) is None
 
 
-@pytest.mark.parametrize(("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")])
+@pytest.mark.parametrize(
+    ("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")]
+)
 def test_an_agreement_without_an_interval_is_not_drawn(inputs, name, measure):
     frame = TABLES[name].frame(inputs)
-    unsure = frame.assign(**{f"{measure}_low": float("nan"), f"{measure}_high": float("nan")})
+    unsure = frame.assign(
+        **{f"{measure}_low": float("nan"), f"{measure}_high": float("nan")}
+    )
     gone = unsure.assign(**{measure: float("nan")})
-    assert draw(TABLES[name], unsure) == draw(TABLES[name], gone) != draw(TABLES[name], frame)
+    assert (
+        draw(TABLES[name], unsure)
+        == draw(TABLES[name], gone)
+        != draw(TABLES[name], frame)
+    )
 
 
 def test_labels_are_moved_apart_and_large_numbers_have_plain_digits():
     assert spread([0.1, 0.5], [0.1, 0.1]) == pytest.approx([0.1, 0.5])
-    assert spread([0.50, 0.52, 0.9], [0.1, 0.1, 0.1]) == pytest.approx([0.46, 0.56, 0.9])
-    assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == pytest.approx([0.85, 0.95, 1.1])
+    assert spread([0.50, 0.52, 0.9], [0.1, 0.1, 0.1]) == pytest.approx(
+        [0.46, 0.56, 0.9]
+    )
+    assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == pytest.approx(
+        [0.85, 0.95, 1.1]
+    )
     assert spread([], []) == []
     assert in_two_lines("wanda-0.6") == "wanda-0.6"
-    name = "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4 · tydiqa-passages-of-a-long-name"
+    name = (
+        "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4 ·"
+        " tydiqa-passages-of-a-long-name"
+    )
     first, second = in_two_lines(name).splitlines()
     assert (first, second[-1]) == ("meta-llama-3.1-8b-instruct-", "…")
     assert len(second) <= 30
     parts = []
-    for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):  # exp(3) and exp(8.325) = 4,126
+    # exp(3) and exp(8.325) = 4,126
+    for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):
         windows = {f"text/{i}": Seen(window=(logprob, 10)) for i in range(4)}
         parts.append(records(name, windows, base=base, task="text-wiki"))
-    svg = draw(TABLES["perplexity"], TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))))
+    svg = draw(
+        TABLES["perplexity"],
+        TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))),
+    )
     assert ">4,130<" in svg
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
 

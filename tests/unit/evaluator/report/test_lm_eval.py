@@ -18,7 +18,12 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("export") / "run", 8, ("dense", "wanda-0.6"), languages=("english",))
+    return write_run(
+        tmp_path_factory.mktemp("export") / "run",
+        8,
+        ("dense", "wanda-0.6"),
+        languages=("english",),
+    )
 
 
 def test_files_and_fields_are_lm_evals_and_a_run_equals_its_own_export(run, tmp_path):
@@ -30,7 +35,16 @@ def test_files_and_fields_are_lm_evals_and_a_run_equals_its_own_export(run, tmp_
     ]
     opened = [json.loads(line) for line in files[0].read_text().splitlines()]
     assert set(opened[0]) == {
-        *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"),
+        *(
+            "doc_id",
+            "doc",
+            "target",
+            "arguments",
+            "resps",
+            "filtered_resps",
+            "filter",
+            "metrics",
+        ),
         *("doc_hash", "prompt_hash", "target_hash", "contains", "exact_match", "f1"),
     }
     choice = json.loads(files[1].read_text().splitlines()[0])
@@ -39,28 +53,42 @@ def test_files_and_fields_are_lm_evals_and_a_run_equals_its_own_export(run, tmp_
     assert float(logprob) < 0
     assert choice["acc"] in (0.0, 1.0)
     results = json.loads(files[2].read_text())
-    # of 8 items the first is excluded, and the engine failed on the second's greedy answer
+    # of 8 items the first is excluded, and the engine failed on the second's greedy
+    # answer
     assert results["n-samples"]["gazetteer_open"] == {"original": 8, "effective": 6}
     assert results["n-samples"]["gazetteer_choice"] == {"original": 8, "effective": 7}
     share = sum(row["contains"] for row in opened) / 6
     assert results["results"]["gazetteer_open"]["contains,none"] == pytest.approx(share)
     assert results["config"]["model_args"]["dtype"] == "float32"
     export(run, tmp_path, now=NOW)
-    found = compare(side_of_run(read_inputs(run), "run"), side_of_logged(read_logged(tmp_path), "export"))
+    found = compare(
+        side_of_run(read_inputs(run), "run"),
+        side_of_logged(read_logged(tmp_path), "export"),
+    )
     assert set(found.frame["verdict"]) == {"same"}
     assert set(found.frame["measure"]) == {"open", "exact_match", "choice"}
     assert set(found.frame["checkpoint"]) == {"dense", "wanda-0.6"}
     assert found.frame[["alone_a", "alone_b"]].to_numpy().sum() == 0
 
 
-def test_the_normalised_choice_is_by_characters_as_lm_evals_and_an_export_needs_items(tmp_path):
-    """By bytes, which are three a character here and one in English, another option may win."""
+def test_the_normalised_choice_is_by_characters_as_lm_evals_and_an_export_needs_items(
+    tmp_path,
+):
+    """By bytes, which are three a character here and one in English, another option
+    may win."""
     run = write_run(tmp_path / "run", 8, ("wanda-0.6",), languages=("bengali",))
     _, choice, _ = export(run, tmp_path / "out", now=NOW)
     for line in choice.read_text().splitlines():
         sample = json.loads(line)
-        texts = [each["arg_1"].removeprefix(" ") for each in sample["arguments"].values()]
-        normed = [float(value) / len(text) for (value, _), text in zip(sample["filtered_resps"], texts, strict=True)]
-        assert sample["acc_norm"] == (normed.index(max(normed)) == int(sample["target"]))
+        texts = [
+            each["arg_1"].removeprefix(" ") for each in sample["arguments"].values()
+        ]
+        normed = [
+            float(value) / len(text)
+            for (value, _), text in zip(sample["filtered_resps"], texts, strict=True)
+        ]
+        assert sample["acc_norm"] == (
+            normed.index(max(normed)) == int(sample["target"])
+        )
     shutil.rmtree(run / "items")
     assert "run: has no items/" in refused(export, run, tmp_path / "again")

@@ -1,4 +1,5 @@
-"""`open_run`: tables, answers, verdicts and figures of a run, as its commands give them, without an engine or Ray."""
+"""`open_run`: tables, answers, verdicts and figures of a run, as its commands give
+them, without an engine or Ray."""
 
 import json
 import re
@@ -25,7 +26,12 @@ NAMES = ("dense", "wanda-0.6", "<img src=x onerror=alert(1)>")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> OpenRun:
-    path = write_run(tmp_path_factory.mktemp("work") / "runs" / "demo", 12, NAMES, languages=("english", "korean"))
+    path = write_run(
+        tmp_path_factory.mktemp("work") / "runs" / "demo",
+        12,
+        NAMES,
+        languages=("english", "korean"),
+    )
     write_report(path)
     return open_run(str(path))
 
@@ -36,18 +42,32 @@ def without_a_window():
         yield
 
 
-def test_tables_have_the_rows_of_the_files_and_items_the_answers_of_every_checkpoint(run):
+def test_tables_have_the_rows_of_the_files_and_items_the_answers_of_every_checkpoint(
+    run,
+):
     assert {*run.tables} >= {"fates", "accuracy", "vote"}
     for name in (*run.tables, "headline", "left_out"):
-        frame, written = run.table(name), pd.read_csv(run.path / "tables" / f"{name}.csv")
+        frame, written = (
+            run.table(name),
+            pd.read_csv(run.path / "tables" / f"{name}.csv"),
+        )
         assert list(frame) == list(written)
         numbers = frame.select_dtypes("number")
-        pd.testing.assert_frame_equal(numbers.astype("float64"), written[list(numbers)].astype("float64"))
+        pd.testing.assert_frame_equal(
+            numbers.astype("float64"), written[list(numbers)].astype("float64")
+        )
         assert frame.select_dtypes("object").empty
     fates = run.table("fates")
-    types = {"checkpoint": "string", "re_run": "boolean", "n": "Int64", "kept_rate": "float64"}
+    types = {
+        "checkpoint": "string",
+        "re_run": "boolean",
+        "n": "Int64",
+        "kept_rate": "float64",
+    }
     assert {name: str(fates[name].dtype) for name in types} == types
-    assert {"n": "count", "kept_rate": "fraction of 1"}.items() <= fates.attrs["units"].items()
+    assert {"n": "count", "kept_rate": "fraction of 1"}.items() <= fates.attrs[
+        "units"
+    ].items()
     assert run.table("failures").empty
     assert sorted(run.checkpoints) == sorted(NAMES)
     found = run.item("gazetteer", "english-0005")
@@ -55,20 +75,31 @@ def test_tables_have_the_rows_of_the_files_and_items_the_answers_of_every_checkp
     assert {"greedy", "choice", "rank"} <= {*found["probe"]}
     assert found.attrs["items"][0]["question"] in {*run.items()["question"]}
     assert found.attrs["units"]["logprob"] == "nats"
-    stored = pd.concat(pd.read_parquet(path) for path in (run.path / "outcomes").iterdir())
-    assert (len(run.outcomes()), run.outcomes()["produced"].sum()) == (len(stored), stored["produced"].sum())
+    stored = pd.concat(
+        pd.read_parquet(path) for path in (run.path / "outcomes").iterdir()
+    )
+    assert (len(run.outcomes()), run.outcomes()["produced"].sum()) == (
+        len(stored),
+        stored["produced"].sum(),
+    )
 
 
-def test_gate_and_comparison_are_the_commands_and_a_running_run_shows_its_records(run, tmp_path):
+def test_gate_and_comparison_are_the_commands_and_a_running_run_shows_its_records(
+    run, tmp_path
+):
     finish("gate", run.path, "--max-drop", "1")
-    assert json.loads((run.path / "gate.json").read_text()) == json.loads(json.dumps(run.gate(max_drop=1)))
+    assert json.loads((run.path / "gate.json").read_text()) == json.loads(
+        json.dumps(run.gate(max_drop=1))
+    )
     other = write_run(tmp_path / "other", 12, NAMES[:2], languages=("english",))
     finish("compare", run.path, other, "--csv", tmp_path / "moved.csv")
     moved = run.compare(other)
     assert list(moved) == list(pd.read_csv(tmp_path / "moved.csv"))
     assert moved["verdict"].tolist() == run.compare(open_run(other))["verdict"].tolist()
     assert {row["checkpoint"] for row in moved.attrs["differences"]} == {*NAMES[:2]}
-    (tmp_path / "run.json").write_text(json.dumps({"state": "running", "planned": {"dense": {}, "a": {}}}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"state": "running", "planned": {"dense": {}, "a": {}}})
+    )
     begun = open_run(tmp_path)
     assert begun.checkpoints == []
     assert "running, 0 checkpoints" in begun._repr_html_()
@@ -86,16 +117,40 @@ def test_gate_and_comparison_are_the_commands_and_a_running_run_shows_its_record
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda run: run.table("fatez"), r"unknown table 'fatez'; did you mean 'fates'\? \(known: accuracy, "),
-        (lambda run: run.table("judges"), r"table 'judges': .* The run has: accuracy, fates, "),
-        (lambda run: run.figure("screening"), r"table 'screening': .* The run has: accuracy"),
-        (lambda run: run.item("gazeteer", "x"), r"unknown task 'gazeteer'; did you mean .*known: gazetteer"),
-        (lambda run: run.item("gazetteer", "english-5"), r"did you mean 'english-0005'\? \(known: english-0000, "),
-        (lambda run: run.item("gazetteer", "english-0005", "thai"), r"unknown language .*known: english"),
-        (lambda run: run.gate(max_dorp=1), r"unknown tolerance 'max_dorp'; did you mean 'max_drop'"),
+        (
+            lambda run: run.table("fatez"),
+            r"unknown table 'fatez'; did you mean 'fates'\? \(known: accuracy, ",
+        ),
+        (
+            lambda run: run.table("judges"),
+            r"table 'judges': .* The run has: accuracy, fates, ",
+        ),
+        (
+            lambda run: run.figure("screening"),
+            r"table 'screening': .* The run has: accuracy",
+        ),
+        (
+            lambda run: run.item("gazeteer", "x"),
+            r"unknown task 'gazeteer'; did you mean .*known: gazetteer",
+        ),
+        (
+            lambda run: run.item("gazetteer", "english-5"),
+            r"did you mean 'english-0005'\? \(known: english-0000, ",
+        ),
+        (
+            lambda run: run.item("gazetteer", "english-0005", "thai"),
+            r"unknown language .*known: english",
+        ),
+        (
+            lambda run: run.gate(max_dorp=1),
+            r"unknown tolerance 'max_dorp'; did you mean 'max_drop'",
+        ),
         (lambda run: run.gate(max_drop=-1), r"^max_drop: -1: Input should be greater"),
         (lambda run: run.compare(run.path / "no"), r"no: neither a run directory nor"),
-        (lambda run: open_run(run.path.with_name("dmeo")), r"dmeo: not a run directory: .*\(runs in .*: demo\)"),
+        (
+            lambda run: open_run(run.path.with_name("dmeo")),
+            r"dmeo: not a run directory: .*\(runs in .*: demo\)",
+        ),
     ],
 )
 def test_what_is_not_there_is_one_line_that_lists_what_is(run, ask, told):
@@ -108,10 +163,15 @@ def test_the_display_is_escaped_and_a_figure_is_axes_of_its_own_or_given_ones(ru
     item = run.item("gazetteer", "english-0003")
     assert HOSTILE in {*item["text"]}
     assert "&lt;img src=x" in run._repr_html_()
-    assert not {"<img", "<script"} & {*re.findall(r"<\w+", run._repr_html_() + item._repr_html_())}
+    assert not {"<img", "<script"} & {
+        *re.findall(r"<\w+", run._repr_html_() + item._repr_html_())
+    }
     panels = run.figure("fates")
-    assert [panel.get_title(loc="left") for panel in panels][1:] == ["mc_only by language, %"]
-    assert mpl.colors.to_hex(panels[0].patches[0].get_facecolor()) == "#23796e"  # of the page's light theme
+    assert [panel.get_title(loc="left") for panel in panels][1:] == [
+        "mc_only by language, %"
+    ]
+    # of the page's light theme
+    assert mpl.colors.to_hex(panels[0].patches[0].get_facecolor()) == "#23796e"
     figure, (left, right) = pyplot.subplots(1, 2)
     within = run.figure("fates", ax=left) + run.figure("ladder", ax=right)
     assert {panel.get_figure() for panel in within} == {figure}
@@ -120,12 +180,20 @@ def test_the_display_is_escaped_and_a_figure_is_axes_of_its_own_or_given_ones(ru
 
 
 def test_the_notebook_runs_without_an_engine_or_ray(run):
-    notebook = json.loads((ROOT / "examples" / "open_run.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads(
+        (ROOT / "examples" / "open_run.ipynb").read_text(encoding="utf-8")
+    )
     cells = [each for each in notebook["cells"] if each["cell_type"] == "code"]
     assert len(cells) > 5
     assert not any(each["outputs"] or each["execution_count"] for each in cells)
-    light = 'import evaluator, sys\nassert not {"pandas", "pyarrow", "matplotlib"} & {*sys.modules}'
-    heavy = 'assert "pandas" in sys.modules and not {"vllm", "ray", "torch", "transformers"} & {*sys.modules}'
+    light = (
+        'import evaluator, sys\nassert not {"pandas", "pyarrow", "matplotlib"} &'
+        " {*sys.modules}"
+    )
+    heavy = (
+        'assert "pandas" in sys.modules and not {"vllm", "ray", "torch",'
+        ' "transformers"} & {*sys.modules}'
+    )
     script = "\n".join([light, *("".join(each["source"]) for each in cells), heavy])
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=run.path.parents[1], env=environment(MPLBACKEND="agg"),

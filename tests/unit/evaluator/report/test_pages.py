@@ -1,4 +1,5 @@
-"""A run of many checkpoints has an index, and pages of some checkpoints each beside their base."""
+"""A run of many checkpoints has an index, and pages of some checkpoints each beside
+their base."""
 
 import json
 import re
@@ -15,30 +16,49 @@ OTHERS = ("wanda-0.5", "wanda-0.6", "wanda-0.7")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The report of three checkpoints and their base, two on a page; without figures, which take their time."""
-    run = write_run(tmp_path_factory.mktemp("run"), 3, ("dense", *OTHERS), languages=("english",))
+    """The report of three checkpoints and their base, two on a page; without
+    figures, which take their time."""
+    run = write_run(
+        tmp_path_factory.mktemp("run"), 3, ("dense", *OTHERS), languages=("english",)
+    )
     (run / "report" / "pages").mkdir(parents=True)
-    (run / "report" / "pages" / "009.html").write_text("of a run that had more checkpoints")
+    (run / "report" / "pages" / "009.html").write_text(
+        "of a run that had more checkpoints"
+    )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results, "MOST", 2)
         patched.setattr(page, "draw_each", lambda *_: [])
         return write_report(run).page.parent
 
 
-def test_each_checkpoint_is_on_one_page_beside_its_base_and_the_index_has_no_items(folder):
-    assert sorted(path.name for path in (folder / "pages").iterdir()) == ["001.html", "002.html"]
+def test_each_checkpoint_is_on_one_page_beside_its_base_and_the_index_has_no_items(
+    folder,
+):
+    assert sorted(path.name for path in (folder / "pages").iterdir()) == [
+        "001.html",
+        "002.html",
+    ]
     seen = []
     for path in (folder / "pages").iterdir():
         text = path.read_text(encoding="utf-8")
-        found = re.search(r'<script type="application/json" id="index">(.*?)</script>', text, re.S)
+        found = re.search(
+            r'<script type="application/json" id="index">(.*?)</script>', text, re.S
+        )
         base, *others = json.loads(found[1])["checkpoints"]
         assert base["name"] == "dense"
         names = [each["name"] for each in others]
         seen += names
         assert "../index.html" in text
         assert 'id="fates"' in text
-        assert not [absent for absent in OTHERS if absent not in names and absent in text]
-        chunks = [name for each in (base, *others) for by in each["chunks"].values() for name in by.values()]
+        assert not [
+            absent for absent in OTHERS if absent not in names and absent in text
+        ]
+        chunks = [
+            name
+            for each in (base, *others)
+            for by in each["chunks"].values()
+            for name in by.values()
+        ]
         assert [name for name in chunks if f'id="{name}"' not in text] == []
         assert text.count('id="chunk-') == len(chunks) + 1  # and the passages
     assert sorted(seen) == sorted(OTHERS)
@@ -59,9 +79,15 @@ def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeyp
         there.append(before.exists())
         return "page"
 
-    for name, fake in (("part_of", lambda *_: None), ("without_tables", lambda _: None), ("render_page", render)):
+    for name, fake in (
+        ("part_of", lambda *_: None),
+        ("without_tables", lambda _: None),
+        ("render_page", render),
+    ):
         monkeypatch.setattr(report, name, fake)
-    monkeypatch.setattr(report, "pages_of", lambda *_: [results.Page("pages/001.html", ("dense",))])
+    monkeypatch.setattr(
+        report, "pages_of", lambda *_: [results.Page("pages/001.html", ("dense",))]
+    )
     inputs = SimpleNamespace(run={}, items=None)
     view = SimpleNamespace(sizes={}, index=lambda *_: "", chunks_of=lambda _: {})
     report._write_pages(tmp_path, inputs, None, view)
@@ -72,10 +98,20 @@ def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("count", "bytes_each", "on_pages"),
     # what is too large alone has a page nevertheless
-    [(24, 2**19, []), (25, 2**19, [24, 1]), (10, 4 * 2**20, [5, 5]), (2, 40 * 2**20, [1, 1])],
+    [
+        (24, 2**19, []),
+        (25, 2**19, [24, 1]),
+        (10, 4 * 2**20, [5, 5]),
+        (2, 40 * 2**20, [1, 1]),
+    ],
 )
-def test_a_page_takes_so_many_checkpoints_and_so_many_bytes(count, bytes_each, on_pages):
-    subjects = [SimpleNamespace(checkpoint=f"c{number}", base="c0" if number else None) for number in range(count + 1)]
+def test_a_page_takes_so_many_checkpoints_and_so_many_bytes(
+    count, bytes_each, on_pages
+):
+    subjects = [
+        SimpleNamespace(checkpoint=f"c{number}", base="c0" if number else None)
+        for number in range(count + 1)
+    ]
     sizes = {each.checkpoint: bytes_each for each in subjects}
     found = results.pages_of(SimpleNamespace(checkpoints=subjects, readers=[]), sizes)
     names = [name for page in found for name in page.checkpoints[1:]]

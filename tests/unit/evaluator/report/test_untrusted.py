@@ -1,4 +1,5 @@
-"""A run directory whose every text was chosen to leave its place: in the page, in tables, on disk."""
+"""A run directory whose every text was chosen to leave its place: in the page, in
+tables, on disk."""
 
 import functools
 import json
@@ -16,11 +17,31 @@ from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 
 HOSTILE = (
-    "=\"'></script></style></svg></title><script>owned()</script><img src=x onerror=owned()>"
-    "<!-- var(--owned) {{ 7 * 7 }} {% raw %} $\\frac{$ \x01\x1b[31m\x7f &lt; \u2028 javascript:owned()"
+    "=\"'></script></style></svg></title><script>owned()</script><img src=x"
+    " onerror=owned()><!-- var(--owned) {{ 7 * 7 }} {% raw %} $\\frac{$"
+    " \x01\x1b[31m\x7f &lt; \u2028 javascript:owned()"
 )
-TEXTS = ("base", "checkpoint", "task", "language", "item_id", "cluster", "question", "context", "text", "option_text")
-STAMPS = ("method", "pattern", "calibration", "engine", "engine_version", "dtype", "weights_digest")
+TEXTS = (
+    "base",
+    "checkpoint",
+    "task",
+    "language",
+    "item_id",
+    "cluster",
+    "question",
+    "context",
+    "text",
+    "option_text",
+)
+STAMPS = (
+    "method",
+    "pattern",
+    "calibration",
+    "engine",
+    "engine_version",
+    "dtype",
+    "weights_digest",
+)
 
 
 class Page(HTMLParser):
@@ -50,11 +71,23 @@ def rewritten(run, change):
     for path in [*run.glob("records/*/*/*.parquet"), *run.glob("items/*.parquet")]:
         table = pq.read_table(path)
         for name in {*TEXTS, *STAMPS} & {*table.column_names}:
-            values = [None if value is None else change(name, value) for value in table[name].to_pylist()]
-            table = table.set_column(table.column_names.index(name), name, pa.array(values, pa.string()))
+            values = [
+                None if value is None else change(name, value)
+                for value in table[name].to_pylist()
+            ]
+            table = table.set_column(
+                table.column_names.index(name), name, pa.array(values, pa.string())
+            )
         for name in {"answers", "options"} & {*table.column_names}:
-            lists = [[change(name, value) for value in values or []] for values in table[name].to_pylist()]
-            table = table.set_column(table.column_names.index(name), name, pa.array(lists, pa.list_(pa.string())))
+            lists = [
+                [change(name, value) for value in values or []]
+                for values in table[name].to_pylist()
+            ]
+            table = table.set_column(
+                table.column_names.index(name),
+                name,
+                pa.array(lists, pa.list_(pa.string())),
+            )
         pq.write_table(table, path)
     return run
 
@@ -66,20 +99,44 @@ def one_run(folder):
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     plain = write_report(one_run(tmp_path_factory.mktemp("plain") / "run"))
-    run = rewritten(one_run(tmp_path_factory.mktemp("hostile") / "run<img src=x>"), lambda _, value: value + HOSTILE)
-    document = {"provenance": {HOSTILE: [HOSTILE, {HOSTILE: HOSTILE}]}, "config": HOSTILE, HOSTILE: [HOSTILE]}
-    notes = [{"checkpoint": HOSTILE, "notes": [HOSTILE]}, "no row", {"notes": None}, {"notes": 5}]
+    run = rewritten(
+        one_run(tmp_path_factory.mktemp("hostile") / "run<img src=x>"),
+        lambda _, value: value + HOSTILE,
+    )
+    document = {
+        "provenance": {HOSTILE: [HOSTILE, {HOSTILE: HOSTILE}]},
+        "config": HOSTILE,
+        HOSTILE: [HOSTILE],
+    }
+    notes = [
+        {"checkpoint": HOSTILE, "notes": [HOSTILE]},
+        "no row",
+        {"notes": None},
+        {"notes": 5},
+    ]
     deep = functools.reduce(lambda inner, _: {HOSTILE: inner}, range(300), HOSTILE)
     odd = {"checkpoints": 3, "identity": [], "planned": deep}
-    (run / "run.json").write_text(json.dumps(document | odd | {"engine_stats": notes, "state": HOSTILE}))
+    (run / "run.json").write_text(
+        json.dumps(document | odd | {"engine_stats": notes, "state": HOSTILE})
+    )
     hostile = write_report(run)
-    return tuple(each.page.read_text(encoding="utf-8") for each in (plain, hostile)), hostile
+    return (
+        tuple(each.page.read_text(encoding="utf-8") for each in (plain, hostile)),
+        hostile,
+    )
 
 
 def test_no_text_becomes_an_element_and_no_script_holds_what_ends_it(pages):
     plain, hostile = map(Page, pages[0])
-    assert {*hostile.tags} <= {*plain.tags} - {"img", "iframe", "link", "object"} | {"details", "summary", "ul", "li"}
-    allowed = plain.attributes | {(tag, name) for tag in ("details", "p") for name in ("class", "open")}
+    assert {*hostile.tags} <= {*plain.tags} - {"img", "iframe", "link", "object"} | {
+        "details",
+        "summary",
+        "ul",
+        "li",
+    }
+    allowed = plain.attributes | {
+        (tag, name) for tag in ("details", "p") for name in ("class", "open")
+    }
     assert hostile.attributes <= allowed
     assert not [name for _, name in hostile.attributes if name.startswith("on")]
     assert len(hostile.scripts) == len(plain.scripts)
@@ -94,27 +151,45 @@ def test_no_text_becomes_an_element_and_no_script_holds_what_ends_it(pages):
 
 def test_no_cell_of_a_table_is_a_formula(tmp_path):
     run = rewritten(one_run(tmp_path / "run"), lambda _, value: "=1+1;" + value)
-    write_part(run, ["dense", "wanda-0.6"], tmp_path / "part")  # what is sent to a tracker
+    # what is sent to a tracker
+    write_part(run, ["dense", "wanda-0.6"], tmp_path / "part")
     apart = [*(tmp_path / "part" / "tables").iterdir()]
     assert apart
     for path in [*write_report(run).tables.values(), *apart]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r'(^|,)"?=', text, re.MULTILINE), path.name
-    assert "'=1+1;wanda-0.6" in (run / "tables" / "fates.csv").read_text(encoding="utf-8")
+    assert "'=1+1;wanda-0.6" in (run / "tables" / "fates.csv").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
     ("column", "name"),
-    [*(("checkpoint", name) for name in ("../../out", "/tmp/out", "..", "a/b", "a\\b")), ("task", "../../out")],
+    [
+        *(
+            ("checkpoint", name)
+            for name in ("../../out", "/tmp/out", "..", "a/b", "a\\b")
+        ),
+        ("task", "../../out"),
+    ],
 )
 def test_no_name_of_a_record_chooses_where_an_export_is_written(tmp_path, name, column):
-    run = rewritten(one_run(tmp_path / "run"), lambda each, value: name if each == column else value)
+    run = rewritten(
+        one_run(tmp_path / "run"), lambda each, value: name if each == column else value
+    )
     before = {*tmp_path.rglob("*")}
-    assert "cannot be the name of a file" in refused(export, run, tmp_path / "out" / "lm-eval")
-    assert all((tmp_path / "out") in (path, *path.parents) for path in {*tmp_path.rglob("*")} - before)
+    assert "cannot be the name of a file" in refused(
+        export, run, tmp_path / "out" / "lm-eval"
+    )
+    assert all(
+        (tmp_path / "out") in (path, *path.parents)
+        for path in {*tmp_path.rglob("*")} - before
+    )
 
 
-@pytest.mark.parametrize("text", ["</script>", "<!--", "\u2028", "&lt;", "]]>", "\x00\x1f"])
+@pytest.mark.parametrize(
+    "text", ["</script>", "<!--", "\u2028", "&lt;", "]]>", "\x00\x1f"]
+)
 def test_embedded_json_means_the_text_and_holds_no_markup(text):
     written = safe_json({text: [text]})
     assert json.loads(written) == {text: [text]}

@@ -23,7 +23,11 @@ def test_named_pipe_gets_the_bytes(tmp_path):
     os.mkfifo(pipe)
     link.symlink_to(pipe)
     for path in (pipe, link):
-        writer = threading.Thread(target=write_atomically, args=(path, [b"a,", b"b\n"]), kwargs={"named": True})
+        writer = threading.Thread(
+            target=write_atomically,
+            args=(path, [b"a,", b"b\n"]),
+            kwargs={"named": True},
+        )
         writer.start()
         assert pipe.read_bytes() == b"a,b\n"
         writer.join()

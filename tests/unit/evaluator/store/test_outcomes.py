@@ -1,4 +1,5 @@
-"""Records to outcomes: what counts as measured, who wins a choice, and that cutting the records does not matter."""
+"""Records to outcomes: what counts as measured, who wins a choice, and that cutting
+the records does not matter."""
 
 import numpy as np
 import pandas as pd
@@ -18,29 +19,66 @@ def outcome(seen):
 
 
 def test_one_row_per_item_with_the_declared_columns_also_of_what_was_truncated_or_not_asked():
-    reduced = reduce_records(records("m", {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)}))
+    reduced = reduce_records(
+        records("m", {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)})
+    )
     assert list(reduced) == list(outcome_types())
-    assert reduced.dtypes.astype(str).to_dict() == empty_outcomes().dtypes.astype(str).to_dict()
+    assert (
+        reduced.dtypes.astype(str).to_dict()
+        == empty_outcomes().dtypes.astype(str).to_dict()
+    )
     assert reduced["produced"].tolist() == [True, False]
     assert reduce_records(reduced.iloc[:0]).equals(empty_outcomes())
     row = outcome(Seen(greedy=True, status="truncated", truncated=True))
-    assert (row["greedy_status"], row["produced"], row["truncated"]) == ("truncated", True, True)
+    assert (row["greedy_status"], row["produced"], row["truncated"]) == (
+        "truncated",
+        True,
+        True,
+    )
     row = outcome(Seen(beams=[False, True, True], samples=[False, False]))
     assert (row["beams"], row["beam_hit"]) == (3, True)
     assert (row["samples"], row["sample_hit"], row["sample_hits"]) == (2, False, 0)
-    assert row[["greedy_status", "choice_status", "produced", "recognised", "rank", "margin"]].isna().all()
+    assert (
+        row[
+            [
+                "greedy_status",
+                "choice_status",
+                "produced",
+                "recognised",
+                "rank",
+                "margin",
+            ]
+        ]
+        .isna()
+        .all()
+    )
 
 
 @pytest.mark.parametrize("status", ["excluded", "engine_error"])
 def test_what_was_not_measured_is_null_and_says_why(status):
-    row = outcome(Seen(greedy=True, choice=True, beams=[True], samples=[True], rank=1, margin=0.0, status=status))
+    row = outcome(
+        Seen(
+            greedy=True,
+            choice=True,
+            beams=[True],
+            samples=[True],
+            rank=1,
+            margin=0.0,
+            status=status,
+        )
+    )
     for probe in ("greedy", "choice", "beam", "sample", "rank"):
         assert row[f"{probe}_status"] == status
-    assert row[["produced", "recognised", "beam_hit", "sample_hit", "rank", "margin"]].isna().all()
+    assert (
+        row[["produced", "recognised", "beam_hit", "sample_hit", "rank", "margin"]]
+        .isna()
+        .all()
+    )
 
 
 def choice(scores):
-    """Options as text -> (summed log-probability, number of tokens); the first is the gold one."""
+    """Options as text -> (summed log-probability, number of tokens); the first is
+    the gold one."""
     frame = records("m", {"english/1": Seen(choice=True, options=len(scores))})
     frame["option_text"] = list(scores)
     frame["logprob"] = [score for score, _ in scores.values()]
@@ -49,10 +87,20 @@ def choice(scores):
 
 
 def test_the_winners_of_a_choice_by_sum_token_and_byte_and_what_is_no_choice():
-    row = choice({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)})  # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
-    assert (row["recognised"], row["recognised_per_token"], row["recognised_per_byte"]) == (False, True, True)
-    row = choice({"кал": (-3.0, 3), "abcd": (-3.2, 2)})  # -3 > -3.2; -1 > -1.6; -0.5 > -0.8 (six bytes, four bytes)
-    assert (row["recognised"], row["recognised_per_token"], row["recognised_per_byte"]) == (True, True, True)
+    # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
+    row = choice({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)})
+    assert (
+        row["recognised"],
+        row["recognised_per_token"],
+        row["recognised_per_byte"],
+    ) == (False, True, True)
+    # -3 > -3.2; -1 > -1.6; -0.5 > -0.8 (six bytes, four bytes)
+    row = choice({"кал": (-3.0, 3), "abcd": (-3.2, 2)})
+    assert (
+        row["recognised"],
+        row["recognised_per_token"],
+        row["recognised_per_byte"],
+    ) == (True, True, True)
     assert not choice({"a": (-1.0, 1), "b": (-1.0, 1), "c": (-9.0, 1)})["recognised"]
     alone = choice({"a": (-1.0, 1)})
     assert pd.isna(alone["recognised"])
@@ -68,7 +116,10 @@ def test_outcomes_do_not_depend_on_the_order_or_the_cut_of_the_records():
     frame = frame_of(records_of("wanda-0.6", "gazetteer", 5))
     whole = reduce_records(frame)
     shuffled = reduce_records(frame.sample(frac=1.0, random_state=3))
-    parts = pd.concat([reduce_records(part) for _, part in frame.groupby("item_id")], ignore_index=True)
+    parts = pd.concat(
+        [reduce_records(part) for _, part in frame.groupby("item_id")],
+        ignore_index=True,
+    )
     pd.testing.assert_frame_equal(whole, shuffled)
     order = ["checkpoint", "task", "language", "item_id"]
     pd.testing.assert_frame_equal(whole, parts.sort_values(order, ignore_index=True))
@@ -78,13 +129,23 @@ LANGUAGES = ("english", "thai")
 
 
 def outcomes(checkpoint, *, said="Rome", right=3, **columns):
-    six = [Seen(greedy=number < right, choice=number % 2 == 0, said=said) for number in range(6)]
-    seen = {f"{language}/{number}": each for language in LANGUAGES for number, each in enumerate(six)}
+    six = [
+        Seen(greedy=number < right, choice=number % 2 == 0, said=said)
+        for number in range(6)
+    ]
+    seen = {
+        f"{language}/{number}": each
+        for language in LANGUAGES
+        for number, each in enumerate(six)
+    }
     return reduce_records(records(checkpoint, seen).assign(**columns))
 
 
 def run():
-    return [outcomes("dense", right=5), *(outcomes(f"p{n}", right=n, base="dense", method="wanda") for n in range(4))]
+    return [
+        outcomes("dense", right=5),
+        *(outcomes(f"p{n}", right=n, base="dense", method="wanda") for n in range(4)),
+    ]
 
 
 def in_files(folder, parts):
@@ -111,24 +172,36 @@ def test_outcomes_in_files_are_those_in_memory(tmp_path):
 def test_tables_and_verdicts_do_not_depend_on_where_outcomes_are(monkeypatch, tmp_path):
     parts = run()[:3]
     whole = compute(Inputs(pd.concat(parts, ignore_index=True)), {})
-    monkeypatch.setattr(looked_at, "_HELD_ROWS", 15)  # one checkpoint, and no comparison beside the last one
+    # one checkpoint, and no comparison beside the last one
+    monkeypatch.setattr(looked_at, "_HELD_ROWS", 15)
     monkeypatch.setattr(looked_at, "_HELD_PAIRS", 15)
     found = compute(Inputs(in_files(tmp_path, parts)), {})
     assert found.tables.keys() == whole.tables.keys()
     for name, table in found.tables.items():
         pd.testing.assert_frame_equal(table.frame, whole.tables[name].frame)
-        assert (table.note, table.lacks) == (whole.tables[name].note, whole.tables[name].lacks)
+        assert (table.note, table.lacks) == (
+            whole.tables[name].note,
+            whole.tables[name].lacks,
+        )
     assert len(whole.tables["fates"].frame) == 6
     assert found.verdicts == whole.verdicts
 
 
 def test_comparisons_are_joins_and_any_text_comes_back(tmp_path):
-    dense, pruned = outcomes("dense", right=5), outcomes("p", base="dense", method="wanda")
-    dense, pruned = dense[dense["item_id"] != "1"], pruned[~pruned["item_id"].isin(["0", "4"])]
+    dense, pruned = (
+        outcomes("dense", right=5),
+        outcomes("p", base="dense", method="wanda"),
+    )
+    dense, pruned = (
+        dense[dense["item_id"] != "1"],
+        pruned[~pruned["item_id"].isin(["0", "4"])],
+    )
     inputs = Inputs(pd.concat([dense, pruned], ignore_index=True))
     (comparison,) = inputs.comparisons().values()
     own, base = inputs.outcomes_of("p", "t"), inputs.outcomes_of("dense", "t")
-    joined = own.merge(base, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one")
+    joined = own.merge(
+        base, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one"
+    )
     assert len(joined) == 2 * 3
     pd.testing.assert_frame_equal(comparison.outcomes, joined)
     strange = "a\u0000b, 'ü', \ud7ff, \U0001f600\n"

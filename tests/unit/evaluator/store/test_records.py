@@ -1,4 +1,5 @@
-"""Parts are whole or absent, whatever happens while they are written, with the contract's columns; spreadsheets."""
+"""Parts are whole or absent, whatever happens while they are written, with the
+contract's columns; spreadsheets."""
 
 import csv
 import errno
@@ -37,8 +38,19 @@ from tests.support.sweeps import refused
 
 
 def _record(number=0, language="english", digest="d1"):
-    item = replace(make_item(language=language), task="gazetteer", item_id=f"{language}-{number:04d}")
-    return stamped(item, "greedy", checkpoint="dense", weights_digest=digest, text="호수 ఒంటి", token_ids=(7, 0))
+    item = replace(
+        make_item(language=language),
+        task="gazetteer",
+        item_id=f"{language}-{number:04d}",
+    )
+    return stamped(
+        item,
+        "greedy",
+        checkpoint="dense",
+        weights_digest=digest,
+        text="호수 ఒంటి",
+        token_ids=(7, 0),
+    )
 
 
 def test_finished_items_are_those_of_all_parts(tmp_path):
@@ -47,24 +59,44 @@ def test_finished_items_are_those_of_all_parts(tmp_path):
     path = records.append("dense", "gazetteer", "a", to_table([_record(0), _record(1)]))
     assert path == tmp_path / "records" / "dense" / "gazetteer" / "a.parquet"
     row = pq.read_table(path, schema=RECORDS).to_pylist()[1]
-    assert (row["item_id"], row["text"], row["token_ids"]) == ("english-0001", "호수 ఒంటి", [7, 0])
+    assert (row["item_id"], row["text"], row["token_ids"]) == (
+        "english-0001",
+        "호수 ఒంటి",
+        [7, 0],
+    )
     records.append("dense", "gazetteer", "b", to_table([_record(0, "thai")]))
     records.append("wanda", "gazetteer", "a", to_table([_record(9)]))
     finished = records.finished("dense", "gazetteer", "d1")
-    assert finished == {("english", "english-0000"), ("english", "english-0001"), ("thai", "thai-0000")}
-    there = [(checkpoint, task, path.stem) for checkpoint, task, path in records.tables()]
-    assert there == [("dense", "gazetteer", "a"), ("dense", "gazetteer", "b"), ("wanda", "gazetteer", "a")]
+    assert finished == {
+        ("english", "english-0000"),
+        ("english", "english-0001"),
+        ("thai", "thai-0000"),
+    }
+    there = [
+        (checkpoint, task, path.stem) for checkpoint, task, path in records.tables()
+    ]
+    assert there == [
+        ("dense", "gazetteer", "a"),
+        ("dense", "gazetteer", "b"),
+        ("wanda", "gazetteer", "a"),
+    ]
 
 
-def test_other_weights_and_what_the_system_cannot_read_are_refused_and_not_damaged(tmp_path):
+def test_other_weights_and_what_the_system_cannot_read_are_refused_and_not_damaged(
+    tmp_path,
+):
     records = RecordStore(tmp_path)
-    records.append("dense", "gazetteer", "a", to_table([_record(0, digest="an older model")]))
+    records.append(
+        "dense", "gazetteer", "a", to_table([_record(0, digest="an older model")])
+    )
     told = refused(records.finished, "dense", "gazetteer", "d1")
     assert "a.parquet: weights_digest: records of other weights (an older mod" in told
     part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
     part.unlink()
     part.symlink_to(part)
-    assert "a.parquet: cannot be read: Too many levels of symbolic links" in refused(records.damaged)
+    assert "a.parquet: cannot be read: Too many levels of symbolic links" in refused(
+        records.damaged
+    )
     assert part.is_symlink()
 
 
@@ -79,8 +111,14 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("magic bytes", lambda content: content[:-9]),
     ("size is 4|magic bytes|corrupt", lambda content: b"PAR1"),
     ("(?i)crc", _flip),
-    ("has no column 'item_id'", lambda content: _written(RECORDS.names.index("item_id"))),
-    ("column 'index' has type string, not int32", lambda content: _written(None, index=["0"])),
+    (
+        "has no column 'item_id'",
+        lambda content: _written(RECORDS.names.index("item_id")),
+    ),
+    (
+        "column 'index' has type string, not int32",
+        lambda content: _written(None, index=["0"]),
+    ),
 ]
 
 
@@ -110,12 +148,15 @@ def test_a_damaged_part_is_found_and_set_aside(tmp_path, why, damage):
         assert target.read_bytes() == content
         assert records.damaged() == {}
         assert records.parts("dense", "gazetteer") == [whole]
-        assert records.finished("dense", "gazetteer", "d1") == {("english", "english-0001")}
+        assert records.finished("dense", "gazetteer", "d1") == {
+            ("english", "english-0001")
+        }
         assert record_parts(tmp_path) == [[whole]]
 
 
 def test_a_part_that_was_found_whole_is_not_decoded_again(tmp_path, monkeypatch):
-    """Until one of its bytes is another, whatever its size and time are; nor is it where what is sought is another."""
+    """Until one of its bytes is another, whatever its size and time are; nor is it
+    where what is sought is another."""
     records = RecordStore(tmp_path)
     decoded, examine = list[str](), reading.damage_of
 
@@ -165,7 +206,9 @@ def test_a_driver_that_has_lost_its_run_or_closed_its_store_writes_nothing(tmp_p
     assert part.exists()
     lock.release()
     records.close()
-    with pytest.raises(ResurfaceError, match=r"b\.parquet: came after the run had ended"):
+    with pytest.raises(
+        ResurfaceError, match=r"b\.parquet: came after the run had ended"
+    ):
         records.append("dense", "gazetteer", "b", to_table([_record()]))
     assert [path for *_, path in records.tables()] == [part]
 
@@ -173,14 +216,15 @@ def test_a_driver_that_has_lost_its_run_or_closed_its_store_writes_nothing(tmp_p
 def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path):
     """SIGKILL between the temporary file and its rename, in a process of its own."""
     program = (
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "import pyarrow as pa\n"
-        "from evaluator.store.records import RECORDS, RecordStore\n"
-        "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "RecordStore(Path(sys.argv[1])).append('dense', 'gazetteer', 'a', RECORDS.empty_table())\n"
+        "import os, signal, sys\nfrom pathlib import Path\nimport pyarrow as pa\nfrom"
+        " evaluator.store.records import RECORDS, RecordStore\nPath.replace = lambda"
+        " *_: os.kill(os.getpid(),"
+        " signal.SIGKILL)\nRecordStore(Path(sys.argv[1])).append('dense', 'gazetteer',"
+        " 'a', RECORDS.empty_table())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, tmp_path], check=False, env=environment())
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], check=False, env=environment()
+    )
     assert done.returncode == -signal.SIGKILL
     records = RecordStore(tmp_path)
     folder = tmp_path / "records" / "dense" / "gazetteer"
@@ -192,18 +236,24 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_the_users_to_mend_and_leaves_nothing(tmp_path, monkeypatch, number):
+def test_a_full_disk_is_the_users_to_mend_and_leaves_nothing(
+    tmp_path, monkeypatch, number
+):
     def full(descriptor):
         os.ftruncate(descriptor, 4)
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    told = refused(RecordStore(tmp_path).append, "dense", "gazetteer", "a", to_table([_record()]))
+    told = refused(
+        RecordStore(tmp_path).append, "dense", "gazetteer", "a", to_table([_record()])
+    )
     assert "a.parquet: no space left on the device" in told
     assert list((tmp_path / "records" / "dense" / "gazetteer").iterdir()) == []
 
 
-def test_a_file_is_the_old_one_or_the_new_one_and_a_place_where_none_can_be_is_named(tmp_path, monkeypatch):
+def test_a_file_is_the_old_one_or_the_new_one_and_a_place_where_none_can_be_is_named(
+    tmp_path, monkeypatch
+):
     path = tmp_path / "run.json"
     write_atomically(path, b"old")
 
@@ -220,13 +270,27 @@ def test_a_file_is_the_old_one_or_the_new_one_and_a_place_where_none_can_be_is_n
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
     for place in ("file/a.json", "folder", "file/deeper/a.json"):
-        assert "cannot write there: " in refused(write_atomically, tmp_path / place, b"{}")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "run.json"]
+        assert "cannot write there: " in refused(
+            write_atomically, tmp_path / place, b"{}"
+        )
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "file",
+        "folder",
+        "run.json",
+    ]
 
 
-def test_what_is_being_written_when_a_store_is_closed_is_finished_first(tmp_path, monkeypatch):
-    """Two threads are in the middle of a part each: neither waits for the other, and `close` waits for both."""
-    records, together, sync, order = RecordStore(tmp_path), threading.Barrier(3), os.fsync, []
+def test_what_is_being_written_when_a_store_is_closed_is_finished_first(
+    tmp_path, monkeypatch
+):
+    """Two threads are in the middle of a part each: neither waits for the other, and
+    `close` waits for both."""
+    records, together, sync, order = (
+        RecordStore(tmp_path),
+        threading.Barrier(3),
+        os.fsync,
+        [],
+    )
 
     def slow(descriptor):
         if Path(os.readlink(f"/proc/self/fd/{descriptor}")).suffix == ".writing":
@@ -237,7 +301,10 @@ def test_what_is_being_written_when_a_store_is_closed_is_finished_first(tmp_path
 
     monkeypatch.setattr(os, "fsync", slow)
     part = parquet_bytes(to_table([_record()]))
-    writers = [threading.Thread(target=records.append, args=("dense", "gazetteer", name, part)) for name in "ab"]
+    writers = [
+        threading.Thread(target=records.append, args=("dense", "gazetteer", name, part))
+        for name in "ab"
+    ]
     for writer in writers:
         writer.start()
     together.wait()
@@ -249,26 +316,44 @@ def test_what_is_being_written_when_a_store_is_closed_is_finished_first(tmp_path
         writer.join()
 
 
-def test_a_bases_answers_are_read_once_and_again_when_there_are_others(tmp_path, monkeypatch):
+def test_a_bases_answers_are_read_once_and_again_when_there_are_others(
+    tmp_path, monkeypatch
+):
     records, read, original = RecordStore(tmp_path), [], store._read_part
     records.append("dense", "gazetteer", "a", to_table([_record(0)]))
-    monkeypatch.setattr(store, "_read_part", lambda path, columns: (read.append(path.stem), original(path, columns))[1])
-    assert records.greedy_answers("dense", "gazetteer").equals(records.greedy_answers("dense", "gazetteer"))
+    monkeypatch.setattr(
+        store,
+        "_read_part",
+        lambda path, columns: (read.append(path.stem), original(path, columns))[1],
+    )
+    assert records.greedy_answers("dense", "gazetteer").equals(
+        records.greedy_answers("dense", "gazetteer")
+    )
     assert read == ["a"]
     records.append("dense", "gazetteer", "b", to_table([_record(1)]))
-    assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == ["english-0000", "english-0001"]
+    assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == [
+        "english-0000",
+        "english-0001",
+    ]
     records.drop("dense", "gazetteer", ("english", "english-0000"))
-    assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == ["english-0001"]
+    assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == [
+        "english-0001"
+    ]
 
 
 @pytest.mark.parametrize("from_before", [False, True])
 def test_finished_parts_that_somebody_removes_are_missed(tmp_path, from_before):
-    """Else a run would end as finished without them, and a base would seem not to have been asked."""
+    """Else a run would end as finished without them, and a base would seem not to
+    have been asked."""
     records = RecordStore(tmp_path)
     if not from_before:
         records.finished("dense", "gazetteer", "d1")
-    paths = [records.append("dense", "gazetteer", name, to_table([_record(n)])) for n, name in enumerate("abc")]
-    records.append("dense", "gazetteer", "c", to_table([_record(2)]))  # once more: still three
+    paths = [
+        records.append("dense", "gazetteer", name, to_table([_record(n)]))
+        for n, name in enumerate("abc")
+    ]
+    # once more: still three
+    records.append("dense", "gazetteer", "c", to_table([_record(2)]))
     if from_before:
         records = RecordStore(tmp_path)
     records.finished("dense", "gazetteer", "d1")
@@ -277,8 +362,14 @@ def test_finished_parts_that_somebody_removes_are_missed(tmp_path, from_before):
     records.need_kept()
     assert len(records.greedy_answers("dense", "gazetteer")) == 1
     paths[2].unlink()
-    for look in (records.need_kept, lambda: records.greedy_answers("dense", "gazetteer")):
-        with pytest.raises(ResurfaceError, match="dense/gazetteer: 1 finished parts were removed during the run"):
+    for look in (
+        records.need_kept,
+        lambda: records.greedy_answers("dense", "gazetteer"),
+    ):
+        with pytest.raises(
+            ResurfaceError,
+            match="dense/gazetteer: 1 finished parts were removed during the run",
+        ):
             look()
 
 
@@ -289,8 +380,15 @@ def test_devices_of_all_parts(tmp_path):
     records.append("dense", "gazetteer", "b", to_table([_record(1)]))
     assert records.devices("dense") == set()
     for number, device in enumerate(("A100", "H100"), 2):
-        records.append("dense", f"task-{device}", "a", to_table([structs.replace(_record(number), device=device)]))
-    records.append("wanda", "gazetteer", "a", to_table([structs.replace(_record(9), device="L4")]))
+        records.append(
+            "dense",
+            f"task-{device}",
+            "a",
+            to_table([structs.replace(_record(number), device=device)]),
+        )
+    records.append(
+        "wanda", "gazetteer", "a", to_table([structs.replace(_record(9), device="L4")])
+    )
     assert records.devices("dense") == {"A100", "H100"}
     path = records.append("broken", "gazetteer", "a", to_table([_record(0)]))
     path.write_bytes(b"PAR1")
@@ -301,11 +399,14 @@ DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "records.md"
 
 
 def test_the_document_is_the_one_that_the_schema_prints():
-    assert DOCUMENT.read_text(encoding="utf-8") == schema.document(), "run what its second paragraph says"
+    assert DOCUMENT.read_text(encoding="utf-8") == schema.document(), (
+        "run what its second paragraph says"
+    )
 
 
 def test_records_are_stored_as_the_contract_says():
-    """By hand: a run that is there already must be readable, so names, order and types stay."""
+    """By hand: a run that is there already must be readable, so names, order and
+    types stay."""
     text, count, number, flag = pa.string(), pa.int32(), pa.float64(), pa.bool_()
     floats, flags = pa.list_(pa.float32()), pa.list_(pa.bool_())
     stored = [
@@ -321,9 +422,28 @@ def test_records_are_stored_as_the_contract_says():
         ("thought_state", text), ("contains_paper", pa.bool_()), ("grading", text), ("thought_ids", pa.list_(count)),
         ("prompt_digest", text),
     ]  # fmt: skip
-    assert schema.RECORDS.equals(pa.schema([(name, kind) for names, kind in stored for name in names.split()]))
-    key = ["checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"]
-    assert schema.VERDICTS.names == [*key, "matcher", "matcher_digest", "verdict", "probability", "status"]
+    assert schema.RECORDS.equals(
+        pa.schema([(name, kind) for names, kind in stored for name in names.split()])
+    )
+    key = [
+        "checkpoint",
+        "weights_digest",
+        "task",
+        "language",
+        "item_id",
+        "format",
+        "probe",
+        "index",
+        "seed",
+    ]
+    assert schema.VERDICTS.names == [
+        *key,
+        "matcher",
+        "matcher_digest",
+        "verdict",
+        "probability",
+        "status",
+    ]
 
 
 def cells(frame):
@@ -331,33 +451,68 @@ def cells(frame):
 
 
 @pytest.mark.parametrize(
-    "text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "-", "=", "\t1"]
+    "text",
+    [
+        "=1+1",
+        "+cmd|' /C calc'!A0",
+        "-2+3",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "＝1",
+        "-",
+        "=",
+        "\t1",
+    ],
 )
 def test_a_text_that_a_spreadsheet_would_compute_is_marked_as_text(text):
     marked = f"'{text}".replace("\r", "\n")
-    assert cells(pd.DataFrame({text: [text], "n": [1]})) == [[marked, "n"], [marked, "1"]]
-    assert cells(pd.DataFrame({"task": pd.Categorical([text, None])}))[1:] == [[marked], [""]]
+    assert cells(pd.DataFrame({text: [text], "n": [1]})) == [
+        [marked, "n"],
+        [marked, "1"],
+    ]
+    assert cells(pd.DataFrame({"task": pd.Categorical([text, None])}))[1:] == [
+        [marked],
+        [""],
+    ]
 
 
-@pytest.mark.parametrize("text", ["-0.5", "+1", "-inf", "2:4", "a=b", "wanda-0.5", "", "'=1", "É", "-1e-3"])
+@pytest.mark.parametrize(
+    "text", ["-0.5", "+1", "-inf", "2:4", "a=b", "wanda-0.5", "", "'=1", "É", "-1e-3"]
+)
 def test_any_other_text_stays(text):
     assert cells(pd.DataFrame({"reason": [text], "n": [1]}))[1] == [text, "1"]
 
 
-@pytest.mark.parametrize("text", ["a\r=1+1", "a\r\n=1+1", "a\n=1+1", 'a",=1+1', "a,=1+1", 'a"\r=1'])
+@pytest.mark.parametrize(
+    "text", ["a\r=1+1", "a\r\n=1+1", "a\n=1+1", 'a",=1+1', "a,=1+1", 'a"\r=1']
+)
 def test_no_text_ends_its_cell(text):
     frame = pd.DataFrame({"reason": [text], "n": [1]})
     assert cells(frame)[1:] == [[text.replace("\r\n", "\n").replace("\r", "\n"), "1"]]
-    assert b"\r" not in csv_bytes(frame)  # which ends a row for some readers, quoted or not
+    # which ends a row for some readers, quoted or not
+    assert b"\r" not in csv_bytes(frame)
 
 
 def test_numbers_stay_numbers():
-    frame = pd.DataFrame({"difference": [-0.25, 0.5, None], "n": pd.array([-1, None, 3], dtype="Int64"), "b": True})
+    frame = pd.DataFrame(
+        {
+            "difference": [-0.25, 0.5, None],
+            "n": pd.array([-1, None, 3], dtype="Int64"),
+            "b": True,
+        }
+    )
     assert csv_bytes(frame) == frame.to_csv(index=False).encode()
-    assert pd.read_csv(io.BytesIO(csv_bytes(frame)))["difference"].tolist()[:2] == [-0.25, 0.5]
+    assert pd.read_csv(io.BytesIO(csv_bytes(frame)))["difference"].tolist()[:2] == [
+        -0.25,
+        0.5,
+    ]
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1)
+)
 def test_no_cell_of_text_begins_as_a_formula(texts):
     for row in cells(pd.DataFrame({"reason": texts, "more": "x"}))[1:]:
         if row[0][:1] in "=+-@\t\r\n＝＋－＠":

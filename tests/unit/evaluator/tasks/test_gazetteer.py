@@ -1,4 +1,5 @@
-"""The bundled task: its texts never change, its answers are unambiguous, its three streams never share a name."""
+"""The bundled task: its texts never change, its answers are unambiguous, its three
+streams never share a name."""
 
 import hashlib
 import json
@@ -9,9 +10,15 @@ import pytest
 
 from evaluator.core.text import normalise
 from evaluator.tasks import gazetteer
-from evaluator.tasks.gazetteer import LANGUAGES, build_passage, gazetteer_items, gazetteer_passages
+from evaluator.tasks.gazetteer import (
+    LANGUAGES,
+    build_passage,
+    gazetteer_items,
+    gazetteer_passages,
+)
 
-# Published numbers rest on these texts. A change of this digest is a new task: give it a new name.
+# Published numbers rest on these texts. A change of this digest is a new task: give it
+# a new name.
 GOLDEN_SHA256 = "7a506e485e77662bfd96716d48a371e0459a24080c2c227d9a30653a235235f2"
 
 
@@ -22,11 +29,21 @@ def items():
 
 def test_texts_never_change(items):
     rows = [
-        (item.task, language, item.item_id, item.context, item.question, item.answers, item.cluster)
+        (
+            item.task,
+            language,
+            item.item_id,
+            item.context,
+            item.question,
+            item.answers,
+            item.cluster,
+        )
         for language in LANGUAGES
         for item in items[language]
     ]
-    digest = hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode("utf-8")).hexdigest()
+    digest = hashlib.sha256(
+        json.dumps(rows, ensure_ascii=False).encode("utf-8")
+    ).hexdigest()
     assert digest == GOLDEN_SHA256
     assert (len(items), {len(pool) for pool in items.values()}) == (9, {300})
     assert gazetteer_items("korean", 20) == items["korean"][:20]
@@ -38,11 +55,24 @@ def test_texts_never_change(items):
 def test_answers_of_a_passage_cannot_be_confused(language):
     for index in range(200):
         passage = build_passage(language, "items", index)
-        assert gazetteer.FACTS_PER_PASSAGE[0] <= len(passage.facts) <= gazetteer.FACTS_PER_PASSAGE[1]
+        assert (
+            gazetteer.FACTS_PER_PASSAGE[0]
+            <= len(passage.facts)
+            <= gazetteer.FACTS_PER_PASSAGE[1]
+        )
         answers = [normalise(fact.answer) for fact in passage.facts]
-        assert [normalise(passage.text).count(answer) for answer in answers] == [1] * len(answers)
-        assert not any(normalise(fact.answer) in normalise(fact.question) for fact in passage.facts)
-        assert not any(a in b for i, a in enumerate(answers) for j, b in enumerate(answers) if i != j)
+        assert [normalise(passage.text).count(answer) for answer in answers] == [
+            1
+        ] * len(answers)
+        assert not any(
+            normalise(fact.answer) in normalise(fact.question) for fact in passage.facts
+        )
+        assert not any(
+            a in b
+            for i, a in enumerate(answers)
+            for j, b in enumerate(answers)
+            if i != j
+        )
         topics = [(fact.subject, fact.relation) for fact in passage.facts]
         assert len(set(topics)) == len(topics)
 
@@ -51,18 +81,27 @@ def test_answers_of_a_passage_cannot_be_confused(language):
 def test_grammar_is_complete(language):
     grammar = gazetteer.load_grammar(language)
     assert grammar.language == language
-    assert all(isinstance(syllable, str) for syllable in grammar.syllables)  # YAML reads a bare "no" as False
+    # YAML reads a bare "no" as False
+    assert all(isinstance(syllable, str) for syllable in grammar.syllables)
     assert len(set(grammar.syllables)) == 36
     for relation in gazetteer.RELATIONS:
-        assert all(s.count("{s}") == 1 and s.count("{a}") == 1 for s in grammar.facts[relation])
-        assert all(q.count("{s}") == 1 and "{a}" not in q for q in grammar.questions[relation])
+        assert all(
+            s.count("{s}") == 1 and s.count("{a}") == 1 for s in grammar.facts[relation]
+        )
+        assert all(
+            q.count("{s}") == 1 and "{a}" not in q for q in grammar.questions[relation]
+        )
     assert all(template.count("{n}") == 1 for template in grammar.quantities.values())
 
 
 def test_every_invented_word_belongs_to_its_stream_alone():
-    for stream, language, index in product(get_args(gazetteer.Stream), LANGUAGES, range(60)):
+    for stream, language, index in product(
+        get_args(gazetteer.Stream), LANGUAGES, range(60)
+    ):
         for fact in build_passage(language, stream, index).facts:
-            assert {gazetteer.word_stream(word) for word in fact.subject.split()} == {stream}
+            assert {gazetteer.word_stream(word) for word in fact.subject.split()} == {
+                stream
+            }
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -1,4 +1,5 @@
-"""What a value means as text, and that a table gives the same items whatever format it is saved in."""
+"""What a value means as text, and that a table gives the same items whatever format
+it is saved in."""
 
 import datetime
 import json
@@ -18,14 +19,21 @@ from evaluator.tasks import Source, load_task
 from evaluator.tasks.values import Texts, decoded
 from tests.support.sweeps import refused
 
-MINE = Source.model_validate({"language": "english", "fields": {"id": "i", "question": "q", "answers": "a"}})
+MINE = Source.model_validate(
+    {"language": "english", "fields": {"id": "i", "question": "q", "answers": "a"}}
+)
 # datasets 4.0 leaves a file of CSV open.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
 
 
 def text(*values, csv=False, alone=True):
     texts = Texts(csv=csv)
-    found = [texts.read(value, "a", f"row {row}: a", alone=alone, prose=False) for row, value in enumerate(values)]
+    found = [
+        texts.read(value, "a", f"row {row}: a", alone=alone, prose=False)
+        for row, value in enumerate(values)
+    ]
     texts.finish()
     return found
 
@@ -92,7 +100,9 @@ def test_csv_refuses_brackets(value):
 
 
 def test_csv_refuses_whole_numbers_with_point():
-    assert "row 1: a is 1701.0, and every value of this column is a number" in refused(text, "", "1701.0", csv=True)
+    assert "row 1: a is 1701.0, and every value of this column is a number" in refused(
+        text, "", "1701.0", csv=True
+    )
     assert "row 0: a is 1701.0" in refused(text, "1701.0", "1.5", csv=True)
     for values in (["1701.0", "x"], ["x", "1701.0"], ["1701", "1.5"]):
         assert text(*values, csv=True) == values
@@ -100,15 +110,23 @@ def test_csv_refuses_whole_numbers_with_point():
 
 @pytest.mark.parametrize("value", ["True", "FALSE", "true"])
 def test_csv_refuses_boolean_answers(tmp_path, value):
-    """pandas wrote a boolean; a text in JSON and a label that stands for an option are meant."""
+    """pandas wrote a boolean; a text in JSON and a label that stands for an option
+    are meant."""
     file = tmp_path / "f.csv"
     file.write_text(f"i,q,a\n1,{value},x\n2,?,{value}\n", encoding="utf-8")
     told = refused(load_task, f"hf:{file}", None, said=MINE)
     assert f"f.csv: row 1: field 'answers' (a) is {value}, a boolean in CSV" in told
     assert text(value) == [value]
-    fields = {"question": "=Is it?", "options": ["=yes", "=no"], "labels": [f"={value}", "=x"], "answer": "a"}
+    fields = {
+        "question": "=Is it?",
+        "options": ["=yes", "=no"],
+        "labels": [f"={value}", "=x"],
+        "answer": "a",
+    }
     said = Source.model_validate({"language": "english", "fields": fields})
-    assert load_task(f"hf:{file}", None, said=said).pools["english"][1].answers == ("yes",)
+    assert load_task(f"hf:{file}", None, said=said).pools["english"][1].answers == (
+        "yes",
+    )
 
 
 @pytest.mark.parametrize("head", ["i,q,a,q", '\ufeffq,"a",a,i', "\na,a,i,q"])
@@ -122,9 +140,16 @@ def test_csv_refuses_columns_named_twice(tmp_path, head):
 
 def test_class_labels_are_names():
     label = datasets.ClassLabel(names=["bad", "good"])
-    features = datasets.Features({"a": label, "b": datasets.List(label), "c": [{"d": label}], "e": {"f": label}})
+    features = datasets.Features(
+        {"a": label, "b": datasets.List(label), "c": [{"d": label}], "e": {"f": label}}
+    )
     row = {"a": 1, "b": [0, 1, -1], "c": [{"d": 0}], "e": {"f": 1}}
-    assert decoded(row, features) == {"a": "good", "b": ["bad", "good", None], "c": [{"d": "bad"}], "e": {"f": "good"}}
+    assert decoded(row, features) == {
+        "a": "good",
+        "b": ["bad", "good", None],
+        "c": [{"d": "bad"}],
+        "e": {"f": "good"},
+    }
     assert decoded({"a": -1, "b": None, "c": None, "e": None}, features)["a"] is None
 
 
@@ -132,15 +157,29 @@ def test_class_labels_are_names():
     ("names", "fields", "golds"),
     [
         (["bad", "good"], {"options": ["=no", "=yes"]}, ["no", "yes"]),
-        (["bad", "good"], {"options": ["=no", "=yes"], "labels": ["=good", "=bad"]}, ["yes", "no"]),
-        (["bad", "good"], {"options": ["=no", "=yes"], "labels": ["=1", "=0"]}, ["yes", "no"]),
+        (
+            ["bad", "good"],
+            {"options": ["=no", "=yes"], "labels": ["=good", "=bad"]},
+            ["yes", "no"],
+        ),
+        (
+            ["bad", "good"],
+            {"options": ["=no", "=yes"], "labels": ["=1", "=0"]},
+            ["yes", "no"],
+        ),
         (["A", "B"], {"options": ["=no", "=yes"]}, ["no", "yes"]),
     ],
 )
 def test_class_label_picks_option(tmp_path, names, fields, golds):
-    features = datasets.Features({"q": datasets.Value("string"), "a": datasets.ClassLabel(names=names)})
-    datasets.Dataset.from_dict({"q": ["x", "y"], "a": [0, 1]}, features=features).to_parquet(tmp_path / "f.parquet")
-    said = Source.model_validate({"language": "english", "fields": {"question": "q", "answer": "a", **fields}})
+    features = datasets.Features(
+        {"q": datasets.Value("string"), "a": datasets.ClassLabel(names=names)}
+    )
+    datasets.Dataset.from_dict(
+        {"q": ["x", "y"], "a": [0, 1]}, features=features
+    ).to_parquet(tmp_path / "f.parquet")
+    said = Source.model_validate(
+        {"language": "english", "fields": {"question": "q", "answer": "a", **fields}}
+    )
     items = load_task(f"hf:{tmp_path / 'f.parquet'}", None, said=said).pools["english"]
     assert [item.answers for item in items] == [(gold,) for gold in golds]
 
@@ -151,7 +190,19 @@ VALUES = {
     "small": st.floats(1e-9, 1e-3),
     "fractions": st.floats(0.001, 1e6).filter(lambda value: value != int(value)),
     "whole floats": st.integers(-(10**6), 10**6).map(float),
-    "texts": st.sampled_from(["1871-02-03", "1871-02-03T04:05:06", "007", "NA", "29.0", "True", "a,b", 'say "x"', "ß"]),
+    "texts": st.sampled_from(
+        [
+            "1871-02-03",
+            "1871-02-03T04:05:06",
+            "007",
+            "NA",
+            "29.0",
+            "True",
+            "a,b",
+            'say "x"',
+            "ß",
+        ]
+    ),
 }
 
 
@@ -159,20 +210,35 @@ VALUES = {
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_formats_agree(tmp_path_factory, kind, data):
-    """Written as Parquet, JSON Lines and CSV, and by pandas with a hole: the same gold answers, or a refusal."""
+    """Written as Parquet, JSON Lines and CSV, and by pandas with a hole: the same
+    gold answers, or a refusal."""
     values = data.draw(st.lists(VALUES[kind], min_size=1, max_size=4))
     folder = tmp_path_factory.mktemp("formats")
-    plain = {"i": [f"r{n}" for n in range(len(values))], "q": ["?"] * len(values), "a": values}
+    plain = {
+        "i": [f"r{n}" for n in range(len(values))],
+        "q": ["?"] * len(values),
+        "a": values,
+    }
     pq.write_table(pa.table(plain), folder / "arrow.parquet")
-    rows = [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
+    rows = [
+        dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)
+    ]
     (folder / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "list.json").write_text(json.dumps(rows, indent=1))
     frame = pd.DataFrame({**plain, "a": pd.Series(values)})
     frame.to_csv(folder / "pandas.csv", index=False)
-    holed = pd.DataFrame({"i": [*plain["i"], "hole"], "q": [*plain["q"], "?"], "a": pd.Series([*values, None])})
+    holed = pd.DataFrame(
+        {
+            "i": [*plain["i"], "hole"],
+            "q": [*plain["q"], "?"],
+            "a": pd.Series([*values, None]),
+        }
+    )
     holed.to_parquet(folder / "holed.parquet")
     holed.to_csv(folder / "holed.csv", index=False)
-    holed.to_json(folder / "holed.jsonl", orient="records", lines=True, double_precision=15)
+    holed.to_json(
+        folder / "holed.jsonl", orient="records", lines=True, double_precision=15
+    )
     found = {}
     for file in sorted(folder.iterdir()):
         try:
@@ -190,19 +256,46 @@ def test_formats_agree(tmp_path_factory, kind, data):
 
 
 def test_indexes_ids_and_languages_of_floats(tmp_path):
-    said = {"fields": {"id": "i", "language": "l", "question": "q", "options": "o", "answer": "a"}}
-    table = {"i": [1.0, 2.0], "l": ["thai", "thai"], "q": ["?", "?"], "o": [["x", "y"]] * 2, "a": [1.0, None]}
+    said = {
+        "fields": {
+            "id": "i",
+            "language": "l",
+            "question": "q",
+            "options": "o",
+            "answer": "a",
+        }
+    }
+    table = {
+        "i": [1.0, 2.0],
+        "l": ["thai", "thai"],
+        "q": ["?", "?"],
+        "o": [["x", "y"]] * 2,
+        "a": [1.0, None],
+    }
     pd.DataFrame(table).to_parquet(tmp_path / "f.parquet")
-    items = load_task(f"hf:{tmp_path / 'f.parquet'}", None, said=Source.model_validate(said)).pools["thai"]
-    assert [(item.item_id, item.answers) for item in items] == [("1", ("y",)), ("2", ())]
+    items = load_task(
+        f"hf:{tmp_path / 'f.parquet'}", None, said=Source.model_validate(said)
+    ).pools["thai"]
+    assert [(item.item_id, item.answers) for item in items] == [
+        ("1", ("y",)),
+        ("2", ()),
+    ]
     pd.DataFrame(table | {"l": ["thai", "nan"]}).to_parquet(tmp_path / "f.parquet")
-    message = refused(load_task, f"hf:{tmp_path / 'f.parquet'}", None, said=Source.model_validate(said))
+    message = refused(
+        load_task,
+        f"hf:{tmp_path / 'f.parquet'}",
+        None,
+        said=Source.model_validate(said),
+    )
     assert "f.parquet: row 1: field 'language' (l) is the text 'nan'" in message
 
 
 def test_listed_hidden_label_is_a_value(tmp_path):
     file = tmp_path / "f.jsonl"
-    rows = [{"q": "?", "o": ["no", "maybe", "yes"], "l": [-1, 0, 1], "a": answer} for answer in (-1, 1, None)]
+    rows = [
+        {"q": "?", "o": ["no", "maybe", "yes"], "l": [-1, 0, 1], "a": answer}
+        for answer in (-1, 1, None)
+    ]
     file.write_text("\n".join(map(json.dumps, rows)))
     fields = {"question": "q", "options": "o", "labels": "l", "answer": "a"}
     said = Source.model_validate({"language": "english", "fields": fields})
@@ -212,12 +305,18 @@ def test_listed_hidden_label_is_a_value(tmp_path):
 
 def test_json_keys_may_lack_in_some_rows(tmp_path):
     file = tmp_path / "f.jsonl"
-    file.write_text('{"q": "?", "a": {"x": "1"}}\n{"q": "?", "a": {}}\n{"q": "?", "a": {"x": 2}}')
+    file.write_text(
+        '{"q": "?", "a": {"x": "1"}}\n{"q": "?", "a": {}}\n{"q": "?", "a": {"x": 2}}'
+    )
     said = {"language": "english", "fields": {"question": "q", "answers": "a.x"}}
-    items = load_task(f"hf:{file}", None, said=Source.model_validate(said)).pools["english"]
+    items = load_task(f"hf:{file}", None, said=Source.model_validate(said)).pools[
+        "english"
+    ]
     assert [item.answers for item in items] == [("1",), (), ("2",)]
     said["fields"]["answers"] = "a.y"
     message = refused(load_task, f"hf:{file}", None, said=Source.model_validate(said))
     assert "row 0: field 'answers' (a.y): there is no 'y' in {'x': '1'}" in message
     file.write_text('{"q": "?", "q": "!", "a": "x"}')
-    assert "line 1: key 'q' occurs twice" in refused(load_task, f"hf:{file}", None, said=MINE)
+    assert "line 1: key 'q' occurs twice" in refused(
+        load_task, f"hf:{file}", None, said=MINE
+    )

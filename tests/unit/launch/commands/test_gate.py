@@ -1,4 +1,5 @@
-"""`resurface gate`, `screen`, `compare` and `export` on a made-up run: exit codes, and what is written."""
+"""`resurface gate`, `screen`, `compare` and `export` on a made-up run: exit codes,
+and what is written."""
 
 import json
 import shutil
@@ -15,7 +16,10 @@ from tests.support.synthetic import write_run
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(
-        tmp_path_factory.mktemp("gate") / "run", 40, ("dense", "wanda-0.6"), languages=("english", "swahili")
+        tmp_path_factory.mktemp("gate") / "run",
+        40,
+        ("dense", "wanda-0.6"),
+        languages=("english", "swahili"),
     )
 
 
@@ -26,26 +30,51 @@ def test_a_large_drop_blocks_unless_options_allow_it(run, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "wanda-0.6" in said
     assert told["words"] in said
-    loose = ["--max-drop", 90, "--max-mc-only", 90, "--max-lost", 90, "--min-recovery", 1, "--max-flips", 90]
-    assert typed(monkeypatch, "gate", run, *loose, "--max-delta-pr", 9, "--no-per-language") == 0
+    loose = [
+        "--max-drop",
+        90,
+        "--max-mc-only",
+        90,
+        "--max-lost",
+        90,
+        "--min-recovery",
+        1,
+        "--max-flips",
+        90,
+    ]
+    assert (
+        typed(
+            monkeypatch, "gate", run, *loose, "--max-delta-pr", 9, "--no-per-language"
+        )
+        == 0
+    )
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
 
 
-def test_the_runs_own_thresholds_count_are_checked_and_written_as_they_were_set(run, monkeypatch, capsys, tmp_path):
+def test_the_runs_own_thresholds_count_are_checked_and_written_as_they_were_set(
+    run, monkeypatch, capsys, tmp_path
+):
     document = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(document | {"config": {"gate": {"max_lost": None, "max_drop": 3}}}))
+    (run / "run.json").write_text(
+        json.dumps(document | {"config": {"gate": {"max_lost": None, "max_drop": 3}}})
+    )
     typed(monkeypatch, "gate", run, "--max-flips", 7)
     found = json.loads((run / "gate.json").read_text())["thresholds"]
     assert (found["max_lost"], found["max_drop"], found["max_flips"]) == (None, 3, 7)
-    (run / "run.json").write_text(json.dumps({"config": {"gate": {"max_drop": "many"}}}))
+    (run / "run.json").write_text(
+        json.dumps({"config": {"gate": {"max_drop": "many"}}})
+    )
     assert typed(monkeypatch, "gate", run) == 2
     assert "run.json: config.gate.max_drop: 'many'" in capsys.readouterr().err
     (run / "run.json").write_text(json.dumps(document))
-    # A run.json that stated every default made max_drop_language: 5 contradict a max_drop of 6.
+    # A run.json that stated every default made max_drop_language: 5 contradict a
+    # max_drop of 6.
     for number, gate in enumerate(({"max_drop": 6}, {"languages": False})):
         copied = shutil.copytree(run, tmp_path / str(number))
         document = json.loads((copied / "run.json").read_text())
-        document.setdefault("config", {})["gate"] = Thresholds(**gate).model_dump(mode="json")
+        document.setdefault("config", {})["gate"] = Thresholds(**gate).model_dump(
+            mode="json"
+        )
         (copied / "run.json").write_text(json.dumps(document))
         assert document["config"]["gate"] == gate
         assert typed(monkeypatch, "gate", copied) in (0, 4)
@@ -56,15 +85,28 @@ def test_what_has_no_record_yet_is_no_pass(run, tmp_path, monkeypatch, capsys):
     document = json.loads((copied / "run.json").read_text())
     document["planned"] = {"wanda-0.6": {"later": 40}}
     (copied / "run.json").write_text(json.dumps(document))
-    loose = ["--max-drop", 90, "--max-mc-only", 90, "--max-lost", 90, "--no-per-language"]
+    loose = [
+        "--max-drop",
+        90,
+        "--max-mc-only",
+        90,
+        "--max-lost",
+        90,
+        "--no-per-language",
+    ]
     assert typed(monkeypatch, "gate", copied, *loose) == 0
     assert json.loads((copied / "gate.json").read_text())["verdict"] == "WARN"
-    assert "not judged: wanda-0.6 on later: the run is not finished: it has no record" in capsys.readouterr().out
+    assert (
+        "not judged: wanda-0.6 on later: the run is not finished: it has no record"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_screen_shows_verdicts_and_costs_and_writes_nothing(run, monkeypatch, capsys):
     before = sorted(run.rglob("*"))
-    assert typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5, "--json") == 0
+    assert (
+        typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5, "--json") == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["repeats"] == 5
     rows = {row["checkpoint"]: row for row in found["checkpoints"]}
@@ -80,24 +122,39 @@ def test_a_screen_shows_verdicts_and_costs_and_writes_nothing(run, monkeypatch, 
     assert sorted(run.rglob("*")) == before
 
 
-def test_two_checkpoints_of_two_runs_or_of_an_export_beside_its_run(run, tmp_path, monkeypatch, capsys):
+def test_two_checkpoints_of_two_runs_or_of_an_export_beside_its_run(
+    run, tmp_path, monkeypatch, capsys
+):
     csv = tmp_path / "moved.csv"
-    assert typed(monkeypatch, "compare", run, run, "--pair", "dense=wanda-0.6", "--csv", csv) == 0
+    assert (
+        typed(
+            monkeypatch, "compare", run, run, "--pair", "dense=wanda-0.6", "--csv", csv
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "weights: digest of de | digest of wa" in said
-    assert "Moved by more than noise: dense open, dense exact_match (McNemar exact, Holm" in said
+    assert (
+        "Moved by more than noise: dense open, dense exact_match (McNemar exact, Holm"
+        in said
+    )
     assert set(pd.read_csv(csv)["checkpoint_b"]) == {"wanda-0.6"}
     assert typed(monkeypatch, "compare", run, run, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["moved"] == 0
     assert {row["verdict"] for row in told["rows"]} == {"same"}
-    assert {each["checkpoint"] for each in told["differences"]} == {"dense", "wanda-0.6"}
+    assert {each["checkpoint"] for each in told["differences"]} == {
+        "dense",
+        "wanda-0.6",
+    }
     assert typed(monkeypatch, "export", run, "--lm-eval") == 0
     assert "6 files in" in capsys.readouterr().out
     assert typed(monkeypatch, "compare", run, run / "lm-eval") == 0
     assert "Nothing differs: every score is the same." in capsys.readouterr().out
-    assert typed(monkeypatch, "compare", run, run) == 0  # still a run, whatever lies in it
-    assert "1.000" in capsys.readouterr().out  # one model on both sides: its own p, without Holm's
+    # still a run, whatever lies in it
+    assert typed(monkeypatch, "compare", run, run) == 0
+    # one model on both sides: its own p, without Holm's
+    assert "1.000" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -105,18 +162,41 @@ def test_two_checkpoints_of_two_runs_or_of_an_export_beside_its_run(run, tmp_pat
     [
         (("compare", "nowhere", "nowhere"), "nowhere: no such file or directory"),
         (("compare", ".", "."), "not a run directory"),
-        (("compare", "a.jsonl", "."), "a.jsonl: neither a run directory nor a file of lm-eval's (samples_*.jsonl)"),
-        (("compare", ".", ".", "--pair", "dense"), "--pair: 'dense' is not of the form A=B"),
-        (("compare", ".", ".", "--pair-task", "=x"), "--pair-task: '=x' is not of the form A=B"),
+        (
+            ("compare", "a.jsonl", "."),
+            (
+                "a.jsonl: neither a run directory nor a file of lm-eval's"
+                " (samples_*.jsonl)"
+            ),
+        ),
+        (
+            ("compare", ".", ".", "--pair", "dense"),
+            "--pair: 'dense' is not of the form A=B",
+        ),
+        (
+            ("compare", ".", ".", "--pair-task", "=x"),
+            "--pair-task: '=x' is not of the form A=B",
+        ),
         (("export", "."), "Missing option '--lm-eval'"),
         (("gate", "."), "not a run directory"),
         (("gate", "alone"), "no checkpoint names a base"),
-        (("gate", "alone", "--max-drop", 101), "error: resurface gate: --max-drop: 101"),
-        (("screen", "alone"), "nothing to screen: no task has a base and a compressed checkpoint"),
-        (("screen", "alone", "--items", 9), "error: resurface screen: --items: 9: Input should be greater than or"),
+        (
+            ("gate", "alone", "--max-drop", 101),
+            "error: resurface gate: --max-drop: 101",
+        ),
+        (
+            ("screen", "alone"),
+            "nothing to screen: no task has a base and a compressed checkpoint",
+        ),
+        (
+            ("screen", "alone", "--items", 9),
+            "error: resurface screen: --items: 9: Input should be greater than or",
+        ),
     ],
 )
-def test_what_cannot_be_done_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_done_is_one_line(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.jsonl").touch()
     if "alone" in arguments:

@@ -1,4 +1,5 @@
-"""An answer that needs nothing heavy imports nothing heavy: seconds that a typing mistake must not cost."""
+"""An answer that needs nothing heavy imports nothing heavy: seconds that a typing
+mistake must not cost."""
 
 import json
 import subprocess
@@ -16,25 +17,75 @@ WANDA = ("--method", "wanda", "--sparsity", "0.5", "--out", "x")
 ANSWERS: list[tuple[Sequence[object], int, str]] = [
     ((), 2, ""),
     (("--help",), 0, ""),
-    (("doctor", "--dtype", "float33"), 2, "error: unknown --dtype 'float33'; did you mean 'float32'?"),
-    (("prune", "bundled", "--method", "wunda", "--out", "x"), 2, "error: unknown --method 'wunda'; did you mean"),
+    (
+        ("doctor", "--dtype", "float33"),
+        2,
+        "error: unknown --dtype 'float33'; did you mean 'float32'?",
+    ),
+    (
+        ("prune", "bundled", "--method", "wunda", "--out", "x"),
+        2,
+        "error: unknown --method 'wunda'; did you mean",
+    ),
     (("prune", "nowhere", *WANDA), 2, "error: checkpoint nowhere: no such directory"),
-    (("prune", "bundled", *WANDA, "--calibration", "text:no"), 2, "error: no: calibration file cannot be read"),
-    (("eval", "bundled", "--task", "gazetteer", "--probes", "gredy", "--out", "x"), 2, "error: unknown probe"),
-    (("eval", "nowhere", "--task", "gazetteer", "--out", "x"), 2, "error: checkpoint nowhere: no such directory"),
+    (
+        ("prune", "bundled", *WANDA, "--calibration", "text:no"),
+        2,
+        "error: no: calibration file cannot be read",
+    ),
+    (
+        ("eval", "bundled", "--task", "gazetteer", "--probes", "gredy", "--out", "x"),
+        2,
+        "error: unknown probe",
+    ),
+    (
+        ("eval", "nowhere", "--task", "gazetteer", "--out", "x"),
+        2,
+        "error: checkpoint nowhere: no such directory",
+    ),
     (
         ("eval", "bundled", "--base", "no/where", "--task", "gazetteer", "--out", "x"),
-        *(2, "error: checkpoint no/where: no such directory, and the hub does not give it ("),
+        *(
+            2,
+            (
+                "error: checkpoint no/where: no such directory, and the hub does not"
+                " give it ("
+            ),
+        ),
     ),
-    ((*EVAL, "bundled", "nowhere", "--base", "nowhere"), 2, "error: checkpoint nowhere: no such directory"),
-    ((*EVAL, "w8a16"), 2, "error: checkpoint w8a16: W8A16 (gptq): vLLM has no kernel for this scheme"),
-    ((*EVAL, "w8a16", "--engine", "torch"), 2, "error: checkpoint w8a16: W8A16 (gptq): engine torch serves no"),
-    ((*EVAL, "bundled", "--items", "x"), 2, "error: Invalid value for '--items': Input should be a valid"),
-    (("sweep", "nowhere.yaml", "--out", "x"), 2, "error: nowhere.yaml: cannot read the sweep file"),
+    (
+        (*EVAL, "bundled", "nowhere", "--base", "nowhere"),
+        2,
+        "error: checkpoint nowhere: no such directory",
+    ),
+    (
+        (*EVAL, "w8a16"),
+        2,
+        "error: checkpoint w8a16: W8A16 (gptq): vLLM has no kernel for this scheme",
+    ),
+    (
+        (*EVAL, "w8a16", "--engine", "torch"),
+        2,
+        "error: checkpoint w8a16: W8A16 (gptq): engine torch serves no",
+    ),
+    (
+        (*EVAL, "bundled", "--items", "x"),
+        2,
+        "error: Invalid value for '--items': Input should be a valid",
+    ),
+    (
+        ("sweep", "nowhere.yaml", "--out", "x"),
+        2,
+        "error: nowhere.yaml: cannot read the sweep file",
+    ),
     (("sweep", "paper", "--dry-run"), 0, ""),
     (("tasks", "mmlu"), 0, ""),
     *(((name,), 0, "") for name in ("tasks", "probes", "methods")),
-    (("show-prompt", "--task", "squat", "--model", "bundled"), 2, "error: unknown task 'squat'; did you mean 'squad'?"),
+    (
+        ("show-prompt", "--task", "squat", "--model", "bundled"),
+        2,
+        "error: unknown task 'squat'; did you mean 'squad'?",
+    ),
     (("show",), 2, "error: unknown command 'show'; did you mean 'show-prompt'?"),
     (("report", "nowhere"), 2, "error: nowhere: not a run directory"),
     (("status", "nowhere"), 2, "error: nowhere: not a run directory"),
@@ -62,10 +113,13 @@ for arguments in commands:
 
 
 def typed(*commands: Sequence[object]) -> list[tuple[int, list[str], str]]:
-    """Of each command, forked from one process: exit code, which of HEAVY were imported, and standard error."""
+    """Of each command, forked from one process: exit code, which of HEAVY were
+    imported, and standard error."""
     given = json.dumps([HEAVY, [list(map(str, each)) for each in commands]])
     program = [sys.executable, "-c", PROGRAM, given]
-    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True, env=environment())
+    done = subprocess.run(
+        program, stdout=subprocess.PIPE, text=True, check=True, env=environment()
+    )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -73,9 +127,12 @@ def test_light_answers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with_quantisation(write(tmp_path / "w8a16"), {"quant_method": "gptq", "bits": 8})
     answers = typed(*(command for command, _, _ in ANSWERS))
-    for (command, code, message), (ended, imported, error) in zip(ANSWERS, answers, strict=True):
+    for (command, code, message), (ended, imported, error) in zip(
+        ANSWERS, answers, strict=True
+    ):
         assert (command, ended, imported) == (command, code, [])
-        assert error.startswith(message) if message else not error, command  # without arguments: the help alone
+        # without arguments: the help alone
+        assert error.startswith(message) if message else not error, command
 
 
 def test_a_report_needs_no_engine_and_the_board_no_ray(tmp_path):
@@ -83,8 +140,16 @@ def test_a_report_needs_no_engine_and_the_board_no_ray(tmp_path):
     ((code, imported, error),) = typed(("report", run))
     assert (code, error) == (0, "")
     assert not {"torch", "transformers", "ray", "vllm", "datasets"} & set(imported)
-    program = "import launch.run.decide.board, launch.run.decide.fleet, sys; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], env=environment(), check=False).returncode == 0
+    program = (
+        "import launch.run.decide.board, launch.run.decide.fleet, sys; sys.exit('ray'"
+        " in sys.modules)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], env=environment(), check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_the_library_of_a_silent_tracker_does_not_delay_the_exit():
@@ -92,5 +157,10 @@ def test_the_library_of_a_silent_tracker_does_not_delay_the_exit():
 threading.Thread(target=threading.Event().wait, name="tracking", daemon=True).start()
 atexit.register(print, "asked again")
 from launch.commands.cli import main; main()"""
-    done = subprocess.run([sys.executable, "-c", program, "tasks", "mmlu"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "tasks", "mmlu"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert ("mmlu" in done.stdout, "asked again" in done.stdout) == (True, False)

@@ -1,4 +1,5 @@
-"""What was typed becomes a checked sweep or benchmark: names of checkpoints, and the base among them."""
+"""What was typed becomes a checked sweep or benchmark: names of checkpoints, and the
+base among them."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,24 @@ from tests.support.runs import resurface
 from tests.support.sweeps import refused
 
 
-def sweep(*checkpoints: Path, base: Path | str | None = None, **changes: object) -> SweepConfig:
-    task = {"task": "gazetteer", "languages": None, "formats": "open", "probes": "greedy,choice", "seed": 0} | changes
+def sweep(
+    *checkpoints: Path, base: Path | str | None = None, **changes: object
+) -> SweepConfig:
+    task = {
+        "task": "gazetteer",
+        "languages": None,
+        "formats": "open",
+        "probes": "greedy,choice",
+        "seed": 0,
+    } | changes
     engine = {"kind": "torch", "dtype": "auto"}
-    return eval_sweep(list(map(str, checkpoints)), base=base and str(base), task=task, engine=engine, resources={})
+    return eval_sweep(
+        list(map(str, checkpoints)),
+        base=base and str(base),
+        task=task,
+        engine=engine,
+        resources={},
+    )
 
 
 @pytest.fixture
@@ -28,11 +43,20 @@ def desk(tmp_path: Path) -> Path:
 
 def test_the_base_is_one_of_the_models_and_each_has_a_safe_name(desk):
     config = sweep(desk / "dense", desk / "my sparse model", base=f"{desk / 'dense'}/")
-    assert config.models == {"dense": str(desk / "dense"), "my-sparse-model": str(desk / "my sparse model")}
+    assert config.models == {
+        "dense": str(desk / "dense"),
+        "my-sparse-model": str(desk / "my sparse model"),
+    }
     assert config.base == "dense"
-    config = sweep(desk / "my sparse model", base=desk / "dense")  # no checkpoint, so it is evaluated too, and first
+    # no checkpoint, so it is evaluated too, and first
+    config = sweep(desk / "my sparse model", base=desk / "dense")
     assert (list(config.models), config.base) == (["dense", "my-sparse-model"], "dense")
-    with pytest.raises(InputError, match=r"^CHECKPOINT and --base: .*dense' and .*other/dense' would have the same"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"^CHECKPOINT and --base: .*dense' and .*other/dense' would have the same"
+        ),
+    ):
         sweep(desk / "other" / "dense", base=desk / "dense")
 
 
@@ -40,8 +64,14 @@ def test_the_base_is_one_of_the_models_and_each_has_a_safe_name(desk):
     ("changes", "message"),
     [
         ({"items": -3}, "resurface eval: --items: -3: Input should be"),
-        ({"seed": 2**63}, "resurface eval: --seed: 9223372036854775808: Input should be less than"),
-        ({"probes": "fidelity"}, "resurface eval: probe fidelity reads the base's greedy answers"),
+        (
+            {"seed": 2**63},
+            "resurface eval: --seed: 9223372036854775808: Input should be less than",
+        ),
+        (
+            {"probes": "fidelity"},
+            "resurface eval: probe fidelity reads the base's greedy answers",
+        ),
     ],
 )
 def test_what_is_wrong_is_called_as_it_was_typed(desk, changes, message):
@@ -50,25 +80,43 @@ def test_what_is_wrong_is_called_as_it_was_typed(desk, changes, message):
     assert "{" not in told
 
 
-def test_what_a_matcher_judges_has_a_response_and_benchmarks_need_a_checkout(tmp_path, monkeypatch):
-    chosen, config = match_request("greedy, sample", {"kind": "torch", "dtype": "float32"})
+def test_what_a_matcher_judges_has_a_response_and_benchmarks_need_a_checkout(
+    tmp_path, monkeypatch
+):
+    chosen, config = match_request(
+        "greedy, sample", {"kind": "torch", "dtype": "float32"}
+    )
     assert (chosen, config.kind) == (["greedy", "sample"], "torch")
-    assert "probe with responses 'choice'" in refused(match_request, "choice", {"kind": "torch", "dtype": "auto"})
+    assert "probe with responses 'choice'" in refused(
+        match_request, "choice", {"kind": "torch", "dtype": "auto"}
+    )
     monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
     told = refused(bench.bench, SimpleNamespace(args=[]), "score")
-    assert told.startswith("no benchmarks are installed; run this in a checkout of Resurface")
+    assert told.startswith(
+        "no benchmarks are installed; run this in a checkout of Resurface"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "refusal"),
     [
         ("host", ["--bogus"], "error: unrecognized arguments: --bogus"),
-        ("host", ["--pace", "0"], "error: --pace 0: must be above 0 and at most 1000 milliseconds"),
-        ("all", ["--items", "-1"], "error: argument --items: '-1' is not a count of at least 1"),
+        (
+            "host",
+            ["--pace", "0"],
+            "error: --pace 0: must be above 0 and at most 1000 milliseconds",
+        ),
+        (
+            "all",
+            ["--items", "-1"],
+            "error: argument --items: '-1' is not a count of at least 1",
+        ),
         ("prune", ["--model", "nowhere"], "error: --model: nowhere: no such directory"),
     ],
 )
-def test_what_a_benchmark_refuses_is_one_line(name: str, arguments: list[str], refusal: str) -> None:
+def test_what_a_benchmark_refuses_is_one_line(
+    name: str, arguments: list[str], refusal: str
+) -> None:
     done = resurface("bench", name, *arguments)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(refusal)

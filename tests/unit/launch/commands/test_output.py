@@ -1,4 +1,5 @@
-"""Output never ends a command: an exit code tells of its work, whatever a terminal, a pipe or a disk can take."""
+"""Output never ends a command: an exit code tells of its work, whatever a terminal,
+a pipe or a disk can take."""
 
 import subprocess
 from pathlib import Path
@@ -8,31 +9,52 @@ import pytest
 from tests.support.runs import command, environment
 from tests.support.synthetic import write_run
 
-ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # names of files are ASCII here too
+# names of files are ASCII here too
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 FULL = "error: the output is incomplete: [Errno 28] No space left on device\n"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """Two blocked checkpoints; the names of their folders have characters of several scripts."""
-    return write_run(tmp_path_factory.mktemp("run"), 30, ("dense", "magnitude-0.6", "wanda-0.7-ключ-钥匙-é"))
+    """Two blocked checkpoints; the names of their folders have characters of several
+    scripts."""
+    return write_run(
+        tmp_path_factory.mktemp("run"),
+        30,
+        ("dense", "magnitude-0.6", "wanda-0.7-ключ-钥匙-é"),
+    )
 
 
-def ended(run: Path, typed: str, to: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    """`resurface TYPED`, with RUN as the run directory, in a shell that sends its output somewhere."""
+def ended(
+    run: Path, typed: str, to: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`resurface TYPED`, with RUN as the run directory, in a shell that sends its
+    output somewhere."""
     words = " ".join(command(*typed.replace("RUN", str(run)).split()))
     script = f"set -o pipefail; {words} {to}"
     return subprocess.run(
-        ["bash", "-c", script], env=environment() | variables, capture_output=True, encoding="latin-1", check=False
+        ["bash", "-c", script],
+        env=environment() | variables,
+        capture_output=True,
+        encoding="latin-1",
+        check=False,
     )
 
 
 @pytest.mark.parametrize(
     ("typed", "code"),
-    [("gate RUN", 4), ("report RUN", 0), ("status RUN", 0), ("compare RUN RUN", 0), ("status RUN-钥", 2)],
+    [
+        ("gate RUN", 4),
+        ("report RUN", 0),
+        ("status RUN", 0),
+        ("compare RUN RUN", 0),
+        ("status RUN-钥", 2),
+    ],
 )
 @pytest.mark.parametrize(
-    "variables", [ASCII, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}], ids=["C", "ascii", "latin-1"]
+    "variables",
+    [ASCII, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}],
+    ids=["C", "ascii", "latin-1"],
 )
 def test_characters_that_a_terminal_lacks(run, typed, code, variables) -> None:
     done = ended(run, typed, **variables)
@@ -56,7 +78,8 @@ def test_characters_that_a_terminal_lacks(run, typed, code, variables) -> None:
     ],
 )
 def test_output_that_nobody_takes(run, to, codes, told) -> None:
-    """A full device is a failure; a reader who has seen enough is none. The gate's 4 stays."""
+    """A full device is a failure; a reader who has seen enough is none. The gate's 4
+    stays."""
     typed = ("gate RUN", "status RUN --json", "gate RUN-none")
     done = [ended(run, each, to) for each in typed]
     assert tuple(each.returncode for each in done) == codes
@@ -70,5 +93,7 @@ def test_output_that_nobody_takes(run, to, codes, told) -> None:
 def test_a_watch_ends_with_its_reader(run) -> None:
     lasting = run / "lasting"
     lasting.mkdir()
-    (lasting / "run.json").write_text((run / "run.json").read_text().replace("{", '{"state": "running", ', 1))
+    (lasting / "run.json").write_text(
+        (run / "run.json").read_text().replace("{", '{"state": "running", ', 1)
+    )
     assert ended(lasting, "status RUN --watch --json", "| head -c 1").returncode == 0

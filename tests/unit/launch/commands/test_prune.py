@@ -1,4 +1,5 @@
-"""`resurface prune`: options are checked one by one, and a finished checkpoint can be held against its manifest."""
+"""`resurface prune`: options are checked one by one, and a finished checkpoint can
+be held against its manifest."""
 
 import json
 import shutil
@@ -16,38 +17,84 @@ from tests.support.sweeps import refused
 
 
 def options(**changes):
-    usual = {"method": "wanda", "sparsity": 0.5, "calibration": "gazetteer", "samples": 4, "sequence_length": 32}
+    usual = {
+        "method": "wanda",
+        "sparsity": 0.5,
+        "calibration": "gazetteer",
+        "samples": 4,
+        "sequence_length": 32,
+    }
     return PRUNE_DEFAULTS | usual | changes
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": None}, "Missing option '--method': one of magnitude, wanda, sparsegpt, ria"),
+        (
+            {"method": None},
+            "Missing option '--method': one of magnitude, wanda, sparsegpt, ria",
+        ),
         ({"method": "rya"}, "unknown --method 'rya'; did you mean 'ria'?"),
-        ({"allocation": "owls"}, "unknown --allocation 'owls'; did you mean 'owl'? (known: owl, uniform)"),
-        ({"method": "heads", "repair": "least_squares"}, "resurface prune: repair: 'least_squares' means nothing with"),
+        (
+            {"allocation": "owls"},
+            "unknown --allocation 'owls'; did you mean 'owl'? (known: owl, uniform)",
+        ),
+        (
+            {"method": "heads", "repair": "least_squares"},
+            "resurface prune: repair: 'least_squares' means nothing with",
+        ),
         ({"group": "col"}, "unknown --group 'col' (known: matrix, row)"),
         ({"sparsity": 1.5}, "resurface prune: sparsity: 1.5 is outside [0, 1)"),
-        ({"sparsity": None}, "give one of --sparsity (as 0.5) and --pattern (as 2:4): neither is given"),
-        ({"pattern": "4:8"}, "give one of --sparsity (as 0.5) and --pattern (as 2:4): not both, --sparsity 0.5 and"),
+        (
+            {"sparsity": None},
+            "give one of --sparsity (as 0.5) and --pattern (as 2:4): neither is given",
+        ),
+        (
+            {"pattern": "4:8"},
+            (
+                "give one of --sparsity (as 0.5) and --pattern (as 2:4): not both,"
+                " --sparsity 0.5 and"
+            ),
+        ),
         ({"seed": -1}, "resurface prune: --seed: -1: Input should be"),
-        ({"method": "magnitude", "allocation": "owl", "calibration": None}, "Missing option '--calibration': --alloc"),
-        ({"method": "magnitude", "repair": "least_squares", "calibration": None}, "Missing option '--calibration'"),
+        (
+            {"method": "magnitude", "allocation": "owl", "calibration": None},
+            "Missing option '--calibration': --alloc",
+        ),
+        (
+            {"method": "magnitude", "repair": "least_squares", "calibration": None},
+            "Missing option '--calibration'",
+        ),
     ],
 )
-def test_bad_options_are_one_line_without_the_rest_of_the_input(changes, message, tmp_path):
+def test_bad_options_are_one_line_without_the_rest_of_the_input(
+    changes, message, tmp_path
+):
     told = refused(prune_request, tmp_path, options(**changes))
     assert told.startswith(message)
     assert "{" not in told
 
 
-def test_a_list_of_layers_is_dropped_and_verified_against_the_model_that_had_them(tmp_path):
-    wanted = prune_request(tmp_path, options(method="drop", sparsity=None, pattern="5,2-3"))
-    assert (wanted.pattern, wanted.sparsity, wanted.calibration) == ("2-3,5", None, None)
+def test_a_list_of_layers_is_dropped_and_verified_against_the_model_that_had_them(
+    tmp_path,
+):
+    wanted = prune_request(
+        tmp_path, options(method="drop", sparsity=None, pattern="5,2-3")
+    )
+    assert (wanted.pattern, wanted.sparsity, wanted.calibration) == (
+        "2-3,5",
+        None,
+        None,
+    )
     dense, out = save_tiny_model(tmp_path / "dense"), tmp_path / "out"
-    done = CliRunner().invoke(app, ["prune", str(dense), "--method", "drop", "--pattern", "0", "--out", str(out)])
-    assert "drop, 0: measured sparsity 0.500000 of the weights in the layers' matrices" in done.stdout
+    done = CliRunner().invoke(
+        app,
+        ["prune", str(dense), "--method", "drop", "--pattern", "0", "--out", str(out)],
+    )
+    assert (
+        "drop, 0: measured sparsity 0.500000 of the weights in the layers' matrices"
+        in done.stdout
+    )
     assert "removed layers: 0 of 2" in done.stdout
     assert f"the rest equals {dense}" in verify(out).stdout
     shutil.rmtree(dense)
@@ -55,7 +102,9 @@ def test_a_list_of_layers_is_dropped_and_verified_against_the_model_that_had_the
 
 
 def test_options_are_checked_before_a_model_is_fetched(tmp_path):
-    assert "unknown --method" in refused(run_prune, "nobody/nothing", tmp_path / "out", options(method="x"))
+    assert "unknown --method" in refused(
+        run_prune, "nobody/nothing", tmp_path / "out", options(method="x")
+    )
     assert "MODEL" in refused(run_prune, None, tmp_path / "out", options())
     assert "--out" in refused(run_prune, "bundled", None, options())
 
@@ -65,11 +114,32 @@ def pruned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pruned")
     save_tiny_model(folder / "dense")
     out = folder / "sparse"
-    arguments = ["prune", folder / "dense", "--method", "ria", "--sparsity", "0.5", "--group", "row", "--out", out]
-    arguments += ["--allocation", "owl", "--calibration", "gazetteer", "--samples", "4", "--sequence-length", "32"]
+    arguments = [
+        "prune",
+        folder / "dense",
+        "--method",
+        "ria",
+        "--sparsity",
+        "0.5",
+        "--group",
+        "row",
+        "--out",
+        out,
+    ]
+    arguments += [
+        "--allocation",
+        "owl",
+        "--calibration",
+        "gazetteer",
+        "--samples",
+        "4",
+        "--sequence-length",
+        "32",
+    ]
     done = CliRunner().invoke(app, list(map(str, arguments)))
     assert done.exit_code == 0
-    assert "pruning: 2/2 layers\n" in done.stdout  # where there is no terminal to show a line that lives
+    # where there is no terminal to show a line that lives
+    assert "pruning: 2/2 layers\n" in done.stdout
     assert "tokens are few: give longer texts, or more --samples" in done.output
     return out
 
@@ -78,7 +148,9 @@ def verify(directory, *more):
     return CliRunner().invoke(app, ["prune", "--verify", str(directory), *more])
 
 
-def test_a_sound_checkpoint_is_one_line_and_a_changed_one_a_line_per_problem(pruned, tmp_path):
+def test_a_sound_checkpoint_is_one_line_and_a_changed_one_a_line_per_problem(
+    pruned, tmp_path
+):
     done = verify(pruned)
     assert (done.exit_code, done.stdout.count("\n")) == (0, 1)
     assert "sound" in done.stdout
@@ -95,10 +167,19 @@ def test_a_sound_checkpoint_is_one_line_and_a_changed_one_a_line_per_problem(pru
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("--verify", "x", "m", "--out", "y"), "--verify takes no MODEL, --out: it only checks an existing checkpoint"),
+        (
+            ("--verify", "x", "m", "--out", "y"),
+            "--verify takes no MODEL, --out: it only checks an existing checkpoint",
+        ),
         (("--verify", "x", "--push", "org/name"), "--verify takes no --push:"),
-        (("--verify", "x", "--samples", "9", "--seed", "1"), "--verify takes no --samples, --seed:"),
-        (("--push", "org/name", "--out", "x", "--method", "ria"), "without one, --push takes no --method\n"),
+        (
+            ("--verify", "x", "--samples", "9", "--seed", "1"),
+            "--verify takes no --samples, --seed:",
+        ),
+        (
+            ("--push", "org/name", "--out", "x", "--method", "ria"),
+            "without one, --push takes no --method\n",
+        ),
     ],
 )
 def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):
@@ -106,15 +187,21 @@ def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):
     assert told in capsys.readouterr().err
 
 
-def test_what_is_no_pruned_checkpoint_or_another_versions_cannot_be_verified(pruned, tmp_path):
+def test_what_is_no_pruned_checkpoint_or_another_versions_cannot_be_verified(
+    pruned, tmp_path
+):
     assert isinstance(verify(tmp_path).exception, InputError)
     (tmp_path / "prune_manifest.json").write_text("{}")
     assert isinstance(verify(tmp_path).exception, InputError)
     copy = shutil.copytree(pruned, tmp_path / "copy")
     manifest = copy / "prune_manifest.json"
     document = json.loads(manifest.read_text()) | {"schema_version": 99}
-    for text in (json.dumps(document), json.dumps({"schema_version": 99})):  # its other fields may be other ones
+    # its other fields may be other ones
+    for text in (json.dumps(document), json.dumps({"schema_version": 99})):
         manifest.write_text(text)
-        error, version = verify(copy).exception, "was written by another version of Resurface, this one reads 1"
+        error, version = (
+            verify(copy).exception,
+            "was written by another version of Resurface, this one reads 1",
+        )
         assert isinstance(error, InputError)
         assert str(error) == f"{manifest}: schema_version: 99: {version}"

@@ -1,4 +1,5 @@
-"""What a call of `eval` and `sweep` says of its beginning and its end, and what a terminal is sent of strange texts."""
+"""What a call of `eval` and `sweep` says of its beginning and its end, and what a
+terminal is sent of strange texts."""
 
 import io
 import json
@@ -20,7 +21,13 @@ from launch.sweep.config import RECIPES, load_sweep
 COMMAND = "sh -c 'echo $RESURFACE_STATE: $RESURFACE_MESSAGE >> told'"
 
 
-def _call(monkeypatch: pytest.MonkeyPatch, run: Path, error: BaseException | None, *, makes: bool = True) -> None:
+def _call(
+    monkeypatch: pytest.MonkeyPatch,
+    run: Path,
+    error: BaseException | None,
+    *,
+    makes: bool = True,
+) -> None:
     def work(config: object, lock: object, log: EventLog, *_: object) -> None:
         if makes:
             (run / "run.json").write_text("{}")
@@ -42,13 +49,27 @@ def _events(run: Path) -> list[tuple[str, str]]:
     ("error", "state", "told"),
     [
         (None, "finished", "finished: a/run: finished"),
-        (typer.Exit(3), "finished_with_failures", "partial: a/run: partial: tables/failures.csv names what is missing"),
-        (KeyboardInterrupt(), "interrupted", "interrupted: a/run: interrupted: the same command resumes"),
-        (SystemExit(15), "interrupted", "interrupted: a/run: interrupted: the same command resumes"),
+        (
+            typer.Exit(3),
+            "finished_with_failures",
+            "partial: a/run: partial: tables/failures.csv names what is missing",
+        ),
+        (
+            KeyboardInterrupt(),
+            "interrupted",
+            "interrupted: a/run: interrupted: the same command resumes",
+        ),
+        (
+            SystemExit(15),
+            "interrupted",
+            "interrupted: a/run: interrupted: the same command resumes",
+        ),
         (RuntimeError("no engine"), "failed", "failed: a/run: failed: no engine"),
     ],
 )
-def test_the_end_is_told_and_a_second_driver_is_refused(tmp_path, monkeypatch, error, state, told: str) -> None:
+def test_the_end_is_told_and_a_second_driver_is_refused(
+    tmp_path, monkeypatch, error, state, told: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     if error is None:
         _call(monkeypatch, Path("a/run"), None)
@@ -64,13 +85,19 @@ def test_the_end_is_told_and_a_second_driver_is_refused(tmp_path, monkeypatch, e
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_refused_call_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+def test_a_refused_call_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
     monkeypatch.chdir(tmp_path)
     if there:
         Path("a/run").mkdir(parents=True)
     with pytest.raises(InputError, match="no such model"):
         _call(monkeypatch, Path("a/run"), InputError("no such model"), makes=False)
-    assert not any(Path("a/run").iterdir()) if there else [each.name for each in Path().iterdir()] == ["told"]
+    assert (
+        not any(Path("a/run").iterdir())
+        if there
+        else [each.name for each in Path().iterdir()] == ["told"]
+    )
 
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\x08\x7f"
@@ -78,7 +105,9 @@ ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\x08\x7f"
 
 def printed(*things, terminal=False, **options):
     written = io.StringIO()
-    console = SafeConsole(file=written, width=80, force_terminal=terminal, color_system=None)
+    console = SafeConsole(
+        file=written, width=80, force_terminal=terminal, color_system=None
+    )
     for thing in things:
         console.print(thing, **options)
     return written.getvalue()
@@ -119,7 +148,8 @@ def test_the_consoles_own_orders_do_also_in_a_live_display():
         ("half \ud800", "half ?"),
         ("\u202egpj.exe\u202c", "?gpj.exe?"),
         ("two\nlines", "two\nlines"),
-        ("నది بحر 河 é 👩\u200d💻 \u200f", "నది بحر 河 é 👩\u200d💻 \u200f"),  # joiners and marks that scripts need
+        # joiners and marks that scripts need
+        ("నది بحر 河 é 👩\u200d💻 \u200f", "నది بحر 河 é 👩\u200d💻 \u200f"),
     ],
 )
 def test_what_is_shown(text, seen):
@@ -133,4 +163,8 @@ def test_the_last_line_names_the_first_checkpoints_once_each_and_counts_the_rest
     told = summary([failure("a", "one\ntwo"), failure("a", "later")])
     assert told == "1 checkpoint, wholly or in part: a (load: one two)"
     told = summary([failure(name) for name in "abcde"])
-    assert told == "5 checkpoints, wholly or in part: a (load: no), b (load: no), c (load: no), and 2 more"
+    assert (
+        told
+        == "5 checkpoints, wholly or in part: a (load: no), b (load: no), c (load: no),"
+        " and 2 more"
+    )

@@ -1,4 +1,5 @@
-"""`resurface tasks` and `resurface show-prompt`: what is asked, to the letter and to the token."""
+"""`resurface tasks` and `resurface show-prompt`: what is asked, to the letter and to
+the token."""
 
 import json
 import re
@@ -17,7 +18,14 @@ from tests.support.sweeps import refused
 
 
 def told(capsys: pytest.CaptureFixture[str], **options: object) -> str:
-    usual = {"item": None, "languages": None, "formats": "open", "chat": False, "items": 200, "seed": 0}
+    usual = {
+        "item": None,
+        "languages": None,
+        "formats": "open",
+        "chat": False,
+        "items": 200,
+        "seed": 0,
+    }
     show_prompt(**{"model": "bundled", **usual, **options})  # type: ignore[arg-type]
     return capsys.readouterr().out
 
@@ -28,7 +36,11 @@ def rows(path: Path, *each: dict[str, object]) -> Path:
 
 
 def test_lists_have_each_registered_name_with_its_help(capsys):
-    for command, registered in {tasks: [*TASKS], probes: [*PROBES], methods: [*METHODS, *QUANTISING]}.items():
+    for command, registered in {
+        tasks: [*TASKS],
+        probes: [*PROBES],
+        methods: [*METHODS, *QUANTISING],
+    }.items():
         command()
         out = capsys.readouterr().out
         assert out.count("\n") <= 50
@@ -48,8 +60,14 @@ def test_every_task_shows_its_prompts_and_texts_do_not_steer_the_terminal(capsys
     tasks("arc_challenge")
     out = capsys.readouterr().out
     assert "items on the hub: english 1,172" in out
-    question = "    | Question: Which force pulls a dropped stone to the ground?\n    |\n"
-    for part in (f"{question}    | Answer in a few words:\n", f"{question}    | Candidates: ", "  * gravity\n"):
+    question = (
+        "    | Question: Which force pulls a dropped stone to the ground?\n    |\n"
+    )
+    for part in (
+        f"{question}    | Answer in a few words:\n",
+        f"{question}    | Candidates: ",
+        "  * gravity\n",
+    ):
         assert part in out
     tasks("hellaswag")
     out = capsys.readouterr().out
@@ -57,13 +75,21 @@ def test_every_task_shows_its_prompts_and_texts_do_not_steer_the_terminal(capsys
     assert "    | Context: A woman kneads dough" in out
     assert "Candidates" not in out
     tasks("triviaqa")
-    assert "right: Moon / The Moon / Luna\n  choice: the answer among three answers" in capsys.readouterr().out
+    assert (
+        "right: Moon / The Moon / Luna\n  choice: the answer among three answers"
+        in capsys.readouterr().out
+    )
     assert "unknown task 'arc'" in refused(tasks, "arc")
     printed("a\x1b[31mred\u202e b\tc [bold] \u0915\u094d\u200d\u0937")
-    assert capsys.readouterr().out == "a\\x1b[31mred\\u202e b\tc [bold] \u0915\u094d\u200d\u0937\n"
+    assert (
+        capsys.readouterr().out
+        == "a\\x1b[31mred\\u202e b\tc [bold] \u0915\u094d\u200d\u0937\n"
+    )
 
 
-def test_prompts_and_their_tokens_also_without_a_context_and_with_five_options(capsys, tmp_path):
+def test_prompts_and_their_tokens_also_without_a_context_and_with_five_options(
+    capsys, tmp_path
+):
     out = told(capsys, task="gazetteer", item="swahili-0017", languages="sw")
     head, *_ = out.split("\n")
     assert head.startswith("item swahili-0017, swahili, format open: ")
@@ -78,25 +104,48 @@ def test_prompts_and_their_tokens_also_without_a_context_and_with_five_options(c
     assert len(choice) == 4
     file = rows(
         tmp_path / "rows.jsonl",
-        {"id": "1", "language": "english", "question": "Which?", "answer": "E", "options": ["a", "b", "c", "d", "e"]},
-        {"id": "2", "language": "english", "question": "Who?", "answer": "", "options": ["a", "b"]},
+        {
+            "id": "1",
+            "language": "english",
+            "question": "Which?",
+            "answer": "E",
+            "options": ["a", "b", "c", "d", "e"],
+        },
+        {
+            "id": "2",
+            "language": "english",
+            "question": "Who?",
+            "answer": "",
+            "options": ["a", "b"],
+        },
     )
     out = told(capsys, task=f"hf:{file}")
     assert "\nQuestion: Which?\n\nAnswer in a few words:\n" in out
     assert "Context" not in out
     assert len(out.split("(* is right):\n")[1].splitlines()) == 5
     assert "Candidates: " in told(capsys, task=f"hf:{file}", formats="shown")
-    assert "item '2': no right answer, so that it is excluded" in refused(told, capsys, task=f"hf:{file}", item="2")
+    assert "item '2': no right answer, so that it is excluded" in refused(
+        told, capsys, task=f"hf:{file}", item="2"
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"task": "gazetteer", "item": "x"}, "there is no item 'x' (the first are "),
-        ({"task": "gazetteer", "formats": "opn"}, "unknown format 'opn'; did you mean 'open'"),
+        (
+            {"task": "gazetteer", "formats": "opn"},
+            "unknown format 'opn'; did you mean 'open'",
+        ),
         ({"task": "text:gazetteer"}, "a text has no items"),
-        ({"task": "squad", "item": "sample", "formats": "one_shot"}, "no item of the language is left as the example"),
-        ({"task": "gazetteer", "model": "nowhere"}, "nowhere: no such checkpoint directory"),
+        (
+            {"task": "squad", "item": "sample", "formats": "one_shot"},
+            "no item of the language is left as the example",
+        ),
+        (
+            {"task": "gazetteer", "model": "nowhere"},
+            "nowhere: no such checkpoint directory",
+        ),
     ],
 )
 def test_what_cannot_be_shown(options, message, capsys):

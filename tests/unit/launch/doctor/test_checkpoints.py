@@ -11,7 +11,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from launch.doctor import checks
-from launch.doctor.checkpoints import _prune, differing, masks_of, write_divisible, write_twins
+from launch.doctor.checkpoints import (
+    _prune,
+    differing,
+    masks_of,
+    write_divisible,
+    write_twins,
+)
 from launch.doctor.runs import PROMPT_TOKENS, cases_for
 from launch.sweep.models import BUNDLED_MODEL
 from pruning.model.decoder import Decoder
@@ -20,7 +26,10 @@ from pruning.model.decoder import Decoder
 def test_twins_have_equal_embeddings_and_more_key_heads_the_same_logits(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
-    tensors = {"model.embed_tokens.weight": torch.randn(7, 4), "model.layers.0.mlp.up_proj.weight": torch.randn(4, 4)}
+    tensors = {
+        "model.embed_tokens.weight": torch.randn(7, 4),
+        "model.layers.0.mlp.up_proj.weight": torch.randn(4, 4),
+    }
     save_file(tensors, source / "model.safetensors")
     (source / "config.json").write_text('{"model_type": "qwen3"}')
     before = (source / "model.safetensors").read_bytes()
@@ -28,11 +37,17 @@ def test_twins_have_equal_embeddings_and_more_key_heads_the_same_logits(tmp_path
     table = made["model.embed_tokens.weight"]
     assert torch.equal(table[1::2], tensors["model.embed_tokens.weight"][0:6:2])
     assert torch.equal(table[0::2], tensors["model.embed_tokens.weight"][0::2])
-    assert torch.equal(made["model.layers.0.mlp.up_proj.weight"], tensors["model.layers.0.mlp.up_proj.weight"])
+    assert torch.equal(
+        made["model.layers.0.mlp.up_proj.weight"],
+        tensors["model.layers.0.mlp.up_proj.weight"],
+    )
     assert (tmp_path / "twins" / "config.json").is_file()
     assert (source / "model.safetensors").read_bytes() == before
     written = write_divisible(BUNDLED_MODEL, tmp_path / "made" / "dense")
-    one, other = (AutoModelForCausalLM.from_pretrained(path, dtype="float32") for path in (BUNDLED_MODEL, written))
+    one, other = (
+        AutoModelForCausalLM.from_pretrained(path, dtype="float32")
+        for path in (BUNDLED_MODEL, written)
+    )
     assert (one.config.num_key_value_heads, other.config.num_key_value_heads) == (3, 6)
     ids = torch.arange(2, 34)[None]
     with torch.no_grad():
@@ -40,34 +55,52 @@ def test_twins_have_equal_embeddings_and_more_key_heads_the_same_logits(tmp_path
 
 
 @pytest.mark.parametrize("write", [write_twins, write_divisible])
-def test_what_is_made_of_a_read_only_model_can_be_written(write: Callable[[Path, Path], Path], tmp_path: Path) -> None:
-    """The program may stand where nobody can write. Whoever may write everywhere shows it by the modes alone."""
+def test_what_is_made_of_a_read_only_model_can_be_written(
+    write: Callable[[Path, Path], Path], tmp_path: Path
+) -> None:
+    """The program may stand where nobody can write. Whoever may write everywhere
+    shows it by the modes alone."""
     source = tmp_path / "source"
     shutil.copytree(BUNDLED_MODEL, source)
     for path in (*source.iterdir(), source):
         path.chmod(0o555 if path.is_dir() else 0o444)
     made = write(source, tmp_path / "made" / "model")
     owned = [made, *(path for path in made.iterdir() if not path.is_symlink())]
-    assert {path.name for path in owned} == {"model", "config.json", "model.safetensors"}
+    assert {path.name for path in owned} == {
+        "model",
+        "config.json",
+        "model.safetensors",
+    }
     assert all(path.stat().st_mode & 0o200 for path in owned)
     source.chmod(0o755)
 
 
 def test_the_share_of_weights_that_one_side_pruned(tmp_path):
     weight = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
-    save_file({"model.layers.0.q.weight": weight, "model.norm.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    save_file(
+        {"model.layers.0.q.weight": weight, "model.norm.weight": torch.zeros(2)},
+        tmp_path / "model.safetensors",
+    )
     masks = masks_of(tmp_path)
     assert masks["model.layers.0.q.weight"].tolist() == [[True, False], [False, True]]
-    other = {"model.layers.0.q.weight": torch.tensor([[True, False], [True, True]]), "another": torch.ones(1, 1)}
+    other = {
+        "model.layers.0.q.weight": torch.tensor([[True, False], [True, True]]),
+        "another": torch.ones(1, 1),
+    }
     assert differing(masks, other) == {"another": 1.0, "model.layers.0.q.weight": 0.25}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "allowed"),
-    [("wanda", checks.ROUNDED_MASKS["half"]), pytest.param("sparsegpt", checks.SOLVED["half"], marks=pytest.mark.long)],
+    [
+        ("wanda", checks.ROUNDED_MASKS["half"]),
+        pytest.param("sparsegpt", checks.SOLVED["half"], marks=pytest.mark.long),
+    ],
 )
-def test_what_is_computed_as_on_a_gpu_passes_and_what_is_pruned_otherwise_fails(method, allowed, tmp_path, monkeypatch):
+def test_what_is_computed_as_on_a_gpu_passes_and_what_is_pruned_otherwise_fails(
+    method, allowed, tmp_path, monkeypatch
+):
     """A GPU computes in the checkpoint's bfloat16, the CPU beside it in float32."""
     exact = masks_of(_prune(BUNDLED_MODEL, tmp_path / "float32", method, "cpu"))
     other = masks_of(_prune(BUNDLED_MODEL, tmp_path / "magnitude", "magnitude", "cpu"))
@@ -78,7 +111,11 @@ def test_what_is_computed_as_on_a_gpu_passes_and_what_is_pruned_otherwise_fails(
         self.dtype = torch.bfloat16
 
     monkeypatch.setattr(Decoder, "__init__", on_gpu)
-    shares = list(differing(masks_of(_prune(BUNDLED_MODEL, tmp_path / "bfloat16", method, "cpu")), exact).values())
+    shares = list(
+        differing(
+            masks_of(_prune(BUNDLED_MODEL, tmp_path / "bfloat16", method, "cpu")), exact
+        ).values()
+    )
     assert 0 < max(shares) <= allowed.largest
     assert sum(shares) / len(shares) <= allowed.mean
     assert max(differing(other, exact).values()) > allowed.largest

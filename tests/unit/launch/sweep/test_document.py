@@ -25,13 +25,22 @@ def refused(tmp_path):
 
 
 def laughs(top):
-    """Nine lines that stand for 8 ** 9 entries, the last of them under the key `top`."""
+    """Nine lines that stand for 8 ** 9 entries, the last of them under the key
+    `top`."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
-    lines += [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 8)}]" for number in range(1, 8)]
-    return "\n".join([*lines, f"{top}: [{', '.join(['*a7'] * 8)}]", "tasks: [{task: gazetteer}]"])
+    lines += [
+        f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 8)}]"
+        for number in range(1, 8)
+    ]
+    return "\n".join(
+        [*lines, f"{top}: [{', '.join(['*a7'] * 8)}]", "tasks: [{task: gazetteer}]"]
+    )
 
 
-MERGED = [f"m{number}: &m{number} {{<<: [{', '.join([f'*m{number - 1}'] * 8)}]}}" for number in range(1, 9)]
+MERGED = [
+    f"m{number}: &m{number} {{<<: [{', '.join([f'*m{number - 1}'] * 8)}]}}"
+    for number in range(1, 9)
+]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +56,19 @@ def test_aliases_that_expand_to_millions_are_refused(refused, text):
     assert "its aliases expand to more than 100,000 entries" in refused(text)
 
 
-def test_an_alias_is_what_it_stands_for_and_tags_pipes_and_huge_files_are_refused(tmp_path, refused):
+def test_an_alias_is_what_it_stands_for_and_tags_pipes_and_huge_files_are_refused(
+    tmp_path, refused
+):
     file = tmp_path / "sweep.yaml"
-    file.write_text("prune:\n  - &w {method: wanda, sparsity: 0.5}\n  - {<<: *w, sparsity: 0.6}\n" + SOUND)
+    file.write_text(
+        "prune:\n  - &w {method: wanda, sparsity: 0.5}\n  - {<<: *w, sparsity: 0.6}\n"
+        + SOUND
+    )
     assert [setting.sparsity for setting in load_sweep(file).prune] == [(0.5,), (0.6,)]
     marker = tmp_path / "made"
-    assert "could not determine a constructor" in refused(f"models: !!python/object/apply:os.mkdir ['{marker}']\n")
+    assert "could not determine a constructor" in refused(
+        f"models: !!python/object/apply:os.mkdir ['{marker}']\n"
+    )
     assert not marker.exists()
     os.mkfifo(tmp_path / "pipe.yaml")
     assert "not a regular file" in sweeps.refused(read_document, tmp_path / "pipe.yaml")
@@ -83,13 +99,28 @@ def test_what_is_no_document_is_one_line(refused, text):
     ("text", "told"),
     [
         ("tasks: {task: gazetteer}", 'tasks: {"task": "gazetteer"}: a list is needed'),
-        ("tasks: [{task: gazetteer, probes: greedy}]", 'tasks.0.probes: "greedy": a list is needed'),
-        ("seed: 9223372036854775808", "seed: 9223372036854775808: Input should be less than"),
+        (
+            "tasks: [{task: gazetteer, probes: greedy}]",
+            'tasks.0.probes: "greedy": a list is needed',
+        ),
+        (
+            "seed: 9223372036854775808",
+            "seed: 9223372036854775808: Input should be less than",
+        ),
         ("resources: {shard_items: 1000001}", "resources.shard_items: 1000001: "),
-        ("calibration: {source: c4, samples: 1000000000000000}", "calibration.samples: 1000000000000000: Input should"),
+        (
+            "calibration: {source: c4, samples: 1000000000000000}",
+            "calibration.samples: 1000000000000000: Input should",
+        ),
         ("models: {a: b\ntasks: [", "line 1, column 9"),
-        ("engine: {cuda_graphs: eager}", "Input should be 'full', 'piecewise', 'decode', True or False"),
-        ("engine: {cuda_graphs: full, compile: true}", "cuda_graphs: 'full': compile: true has graphs of its own"),
+        (
+            "engine: {cuda_graphs: eager}",
+            "Input should be 'full', 'piecewise', 'decode', True or False",
+        ),
+        (
+            "engine: {cuda_graphs: full, compile: true}",
+            "cuda_graphs: 'full': compile: true has graphs of its own",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_words_of_yaml(refused, text, told):
@@ -99,22 +130,35 @@ def test_what_is_wrong_is_told_in_words_of_yaml(refused, text, told):
     assert "unicode string" not in line
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", ".x", "a/b", "a\\0b", "a\\n", "a\\e[31m", "", "a b"])
+@pytest.mark.parametrize(
+    "name", ["../x", "/x", ".x", "a/b", "a\\0b", "a\\n", "a\\e[31m", "", "a b"]
+)
 def test_a_name_is_never_a_path(refused, name):
-    assert "models" in refused(f'models: {{"{name}": bundled}}\ntasks: [{{task: gazetteer}}]\n')
-    assert "name" in refused(f'models: {{a: bundled}}\ntasks: [{{task: gazetteer, name: "{name}"}}]\n')
+    assert "models" in refused(
+        f'models: {{"{name}": bundled}}\ntasks: [{{task: gazetteer}}]\n'
+    )
+    assert "name" in refused(
+        f'models: {{a: bundled}}\ntasks: [{{task: gazetteer, name: "{name}"}}]\n'
+    )
     setting = f'{{method: wanda, sparsity: 0.5, label: "{name}"}}'
-    assert "label" in refused(f"models: {{a: bundled}}\nprune: [{setting}]\ntasks: [{{task: gazetteer}}]\n")
+    assert "label" in refused(
+        f"models: {{a: bundled}}\nprune: [{setting}]\ntasks: [{{task: gazetteer}}]\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "task"),
     [
-        *((model, "gazetteer") for model in ("a\\0b", "\\ud800", "a/b@../../c", "hub/name@a\\0b")),
+        *(
+            (model, "gazetteer")
+            for model in ("a\\0b", "\\ud800", "a/b@../../c", "hub/name@a\\0b")
+        ),
         *(("bundled", task) for task in ("jsonl:a\\0b", "jsonl:\\ud800", "a\\0b")),
     ],
 )
 def test_a_path_that_cannot_be_one_is_one_line(tmp_path, model, task):
     file = tmp_path / "sweep.yaml"
-    file.write_text(f'models: {{a: "{model}"}}\ntasks: [{{task: "{task}", items: 1}}]\n')
+    file.write_text(
+        f'models: {{a: "{model}"}}\ntasks: [{{task: "{task}", items: 1}}]\n'
+    )
     assert sweeps.refused(lambda: prepare(load_sweep(file), tmp_path))

@@ -1,4 +1,5 @@
-"""What a sweep expands to, how joined sweeps share their checkpoints, and which models belong together in a part."""
+"""What a sweep expands to, how joined sweeps share their checkpoints, and which
+models belong together in a part."""
 
 import json
 from pathlib import Path
@@ -28,14 +29,21 @@ def joined(*documents, **more):
 
 
 def with_tasks(*tasks, **changes):
-    return {**MAIN, **changes, "tasks": [{"task": "gazetteer", "items": 4, **task} for task in tasks]}
+    return {
+        **MAIN,
+        **changes,
+        "tasks": [{"task": "gazetteer", "items": 4, **task} for task in tasks],
+    }
 
 
 def test_models_times_settings_times_tasks():
     document = {
         **MAIN,
         "models": {"a": "x", "b": "y"},
-        "prune": [{"method": "wanda", "sparsity": [0.5, 0.6]}, {"method": "magnitude", "pattern": "2:4"}],
+        "prune": [
+            {"method": "wanda", "sparsity": [0.5, 0.6]},
+            {"method": "magnitude", "pattern": "2:4"},
+        ],
     }
     made = jobs(document)
     assert list(made) == [
@@ -61,14 +69,38 @@ REPAIRED = {"repair": ["none", "least_squares"]}
     ("settings", "names"),
     [
         ([{"method": "layers", "sparsity": [0.25, 0.5]}], "layers-0.25 layers-0.5"),
-        ([{"method": "drop", "pattern": ["20-25,28", "3,1-2"]}], "drop-20to25_28 drop-1to3"),
+        (
+            [{"method": "drop", "pattern": ["20-25,28", "3,1-2"]}],
+            "drop-20to25_28 drop-1to3",
+        ),
         ([WANDA, WANDA | ENGLISH], "wanda-0.5 wanda-0.5-gazetteer_english"),
         ([WANDA, WANDA | ENGLISH | {"label": "en"}], "wanda-0.5 wanda-0.5-en"),
-        ([WANDA | {"calibration": {"source": "gazetteer", "samples": 9}, "label": "nine"}], "wanda-0.5-nine"),
-        ([WANDA | {"allocation": "owl"}, WANDA | {"group": "matrix"}], "wanda-0.5-owl wanda-0.5-matrix"),
-        ([MAGNITUDE | {"allocation": "owl", "group": "row", "label": "mine"}], "magnitude-0.5-owl-row-mine"),
-        ([WANDA | REPAIRED | {"sparsity": [0.5, 0.6]}], "wanda-0.5 wanda-0.5+ls wanda-0.6 wanda-0.6+ls"),
-        ([{"method": "magnitude", "pattern": "2:4", "label": "a"} | REPAIRED], "magnitude-2of4-a magnitude-2of4-a+ls"),
+        (
+            [
+                WANDA
+                | {
+                    "calibration": {"source": "gazetteer", "samples": 9},
+                    "label": "nine",
+                }
+            ],
+            "wanda-0.5-nine",
+        ),
+        (
+            [WANDA | {"allocation": "owl"}, WANDA | {"group": "matrix"}],
+            "wanda-0.5-owl wanda-0.5-matrix",
+        ),
+        (
+            [MAGNITUDE | {"allocation": "owl", "group": "row", "label": "mine"}],
+            "magnitude-0.5-owl-row-mine",
+        ),
+        (
+            [WANDA | REPAIRED | {"sparsity": [0.5, 0.6]}],
+            "wanda-0.5 wanda-0.5+ls wanda-0.6 wanda-0.6+ls",
+        ),
+        (
+            [{"method": "magnitude", "pattern": "2:4", "label": "a"} | REPAIRED],
+            "magnitude-2of4-a magnitude-2of4-a+ls",
+        ),
     ],
 )
 def test_a_pruned_checkpoint_is_named_after_its_setting(settings, names):
@@ -82,25 +114,42 @@ def test_a_pruned_checkpoint_is_named_after_its_setting(settings, names):
         ({"method": "drop", "pattern": "1-3"}, None),
         (MAGNITUDE, None),
         (MAGNITUDE | {"allocation": "owl"}, "gazetteer"),  # outliers are seen in text
-        (MAGNITUDE | {"repair": "least_squares"}, "gazetteer"),  # the repair looks at text
+        # the repair looks at text
+        (MAGNITUDE | {"repair": "least_squares"}, "gazetteer"),
     ],
 )
 def test_what_looks_at_text_is_calibrated(setting, source):
     _, job = jobs({**MAIN, "prune": [setting]}).values()
     assert (job.prune.calibration and job.prune.calibration.source) == source
-    # without a repair a job, and with it a run's identity, is what it was before there were any
+    # without a repair a job, and with it a run's identity, is what it was before there
+    # were any
     assert job.prune.model_dump().get("repair") == setting.get("repair")
-    assert "repair" not in json.dumps(validated(SweepConfig, MAIN, "s").model_dump(mode="json"))
+    assert "repair" not in json.dumps(
+        validated(SweepConfig, MAIN, "s").model_dump(mode="json")
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ([{"method": "drop", "pattern": ["1-3", "1,2,3"]}], "checkpoint 'drop-1to3' occurs twice"),
-        ([WANDA | ENGLISH, WANDA | {"calibration": {"source": "gazetteer:english"}}], "give a setting a label"),
-        ([WANDA, WANDA | {"group": "row"}], "'wanda-0.5' occurs twice"),  # the method's own group, spelled out
-        ([{"method": "wanda", "pattern": "2:4", "allocation": "owl"}], "'owl' varies the ratio, which pattern '2:4'"),
-        ([WANDA, WANDA | {"sparsity": [0.5, 1.5]}], """s.yaml: prune.1: {"method": "wanda", "sparsity": [0.5, 1.5]}"""),
+        (
+            [{"method": "drop", "pattern": ["1-3", "1,2,3"]}],
+            "checkpoint 'drop-1to3' occurs twice",
+        ),
+        (
+            [WANDA | ENGLISH, WANDA | {"calibration": {"source": "gazetteer:english"}}],
+            "give a setting a label",
+        ),
+        # the method's own group, spelled out
+        ([WANDA, WANDA | {"group": "row"}], "'wanda-0.5' occurs twice"),
+        (
+            [{"method": "wanda", "pattern": "2:4", "allocation": "owl"}],
+            "'owl' varies the ratio, which pattern '2:4'",
+        ),
+        (
+            [WANDA, WANDA | {"sparsity": [0.5, 1.5]}],
+            """s.yaml: prune.1: {"method": "wanda", "sparsity": [0.5, 1.5]}""",
+        ),
         ([WANDA | {"repair": []}], "s.yaml: prune.0.repair: []:"),
     ],
 )
@@ -110,16 +159,28 @@ def test_settings_that_are_wrong_or_make_one_checkpoint_are_refused(settings, me
 
 def test_a_name_that_occurs_twice_or_is_too_long_and_bases_in_a_circle_are_errors():
     """Else the run would end at its first record, or log."""
-    assert "'wanda-0.5' occurs twice" in refused(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
-    assert len(max(jobs({**MAIN, "models": {"a" * 190: "x", "b": "y"}}), key=len)) == 200
+    assert "'wanda-0.5' occurs twice" in refused(
+        jobs, {**MAIN, "models": {"wanda-0.5": "x"}}
+    )
+    assert (
+        len(max(jobs({**MAIN, "models": {"a" * 190: "x", "b": "y"}}), key=len)) == 200
+    )
     message = refused(jobs, {**MAIN, "models": {"a" * 191: "x", "b": "y"}})
     assert "its name has 201 characters; the limit is 200" in message
     models = {"one": "x", "two": "y"}
-    message = refused(joined, {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": models, "base": "two"})
-    assert message == "base: joined sweeps compare models in a circle: one -> two -> one"
+    message = refused(
+        joined,
+        {**MAIN, "models": models, "base": "one"},
+        {**MAIN, "models": models, "base": "two"},
+    )
+    assert (
+        message == "base: joined sweeps compare models in a circle: one -> two -> one"
+    )
     more = {**MAIN, "models": {"two": "y", "three": "z"}, "base": "two"}
     chain = joined({**MAIN, "models": models, "base": "one"}, more)
-    assert [chain[name].base for name in ("one", "two", "three", "three-wanda-0.5")] == [None, "one", "two", "three"]
+    assert [
+        chain[name].base for name in ("one", "two", "three", "three-wanda-0.5")
+    ] == [None, "one", "two", "three"]
 
 
 def test_joined_sweeps_merge_what_they_ask_and_seeds_belong_to_their_sweep():
@@ -133,17 +194,29 @@ def test_joined_sweeps_merge_what_they_ask_and_seeds_belong_to_their_sweep():
     dense, pruned = (made[name].tasks["gazetteer"] for name in made)
     assert dense.probes == pruned.probes == ("greedy", "sample", "choice")
     assert dense.formats == ("open", "shown")
-    assert dense.sample_seeds == (0, 1, 7)  # the pruned one is not part of the last sweep
+    # the pruned one is not part of the last sweep
+    assert dense.sample_seeds == (0, 1, 7)
     assert pruned.sample_seeds == (0, 1)
     made = jobs({**MAIN, "seed": 42})
-    assert (made["dense"].tasks["gazetteer"].seed, made["wanda-0.5"].prune.seed) == (42, 42)
-    assert jobs({**with_tasks({"probes": ["greedy"], "seed": 3}), "seed": 42})["dense"].tasks["gazetteer"].seed == 3
+    assert (made["dense"].tasks["gazetteer"].seed, made["wanda-0.5"].prune.seed) == (
+        42,
+        42,
+    )
+    assert (
+        jobs({**with_tasks({"probes": ["greedy"], "seed": 3}), "seed": 42})["dense"]
+        .tasks["gazetteer"]
+        .seed
+        == 3
+    )
     bad = {**with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}), "seed": 42}
-    assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in refused(jobs, bad)
+    assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in refused(
+        jobs, bad
+    )
 
 
 def test_grading_is_the_sweeps_or_the_tasks():
-    """A run's rule is part of its identity; without it a run's records are by the paper's."""
+    """A run's rule is part of its identity; without it a run's records are by the
+    paper's."""
     own = with_tasks({"probes": ["greedy"], "grading": "strict"})
     for sweep, rule in (
         (MAIN, "strict"),
@@ -161,33 +234,52 @@ def test_grading_is_the_sweeps_or_the_tasks():
 def test_other_items_and_other_models_need_a_name_of_their_own():
     task = {"probes": ["greedy"]}
     message = refused(joined, with_tasks(task), with_tasks({**task, "items": 5}))
-    assert "'gazetteer' occurs twice, with items 4 and 5; give one of the two another name" in message
+    assert (
+        "'gazetteer' occurs twice, with items 4 and 5; give one of the two another name"
+        in message
+    )
     # of different checkpoints, too: records of one name are compared
     english = with_tasks({**task, "languages": ["english"]}, models={"o": "x"})
     message = refused(joined, with_tasks(task), english)
     assert "with languages None and ('english',)" in message
     message = refused(joined, MAIN, with_tasks({**task, "options": "any"}, prune=[]))
-    assert "'gazetteer' occurs twice, with options 'alike' and 'any'; give one" in message
+    assert (
+        "'gazetteer' occurs twice, with options 'alike' and 'any'; give one" in message
+    )
     message = refused(joined, MAIN, {**MAIN, "models": {"dense": "other"}})
     assert "'dense' is 'bundled' in one joined sweep, 'other' in another" in message
     made = joined(with_tasks(task), with_tasks({**task, "items": 5, "name": "five"}))
     assert list(made["dense"].tasks) == ["gazetteer", "five"]
     # Other prompts may share a name on other checkpoints only.
     chat = with_tasks({"probes": ["greedy"], "chat": True})
-    assert "with chat False and True" in refused(joined, with_tasks({"probes": ["greedy"]}), chat)
-    made = joined(with_tasks({"probes": ["greedy"]}), {**chat, "models": {"instruct": "x"}})
+    assert "with chat False and True" in refused(
+        joined, with_tasks({"probes": ["greedy"]}), chat
+    )
+    made = joined(
+        with_tasks({"probes": ["greedy"]}), {**chat, "models": {"instruct": "x"}}
+    )
     assert made["instruct"].tasks["gazetteer"].chat
     assert not made["dense"].tasks["gazetteer"].chat
 
 
-# ---- parts and groups ---------------------------------------------------------------------------------------------
+# ---- parts and groups
 
 
 def grouped(**changes: Any) -> SweepConfig:
     document = {
         "models": {"dense": "bundled"},
-        "prune": [{"method": "magnitude", "sparsity": [0.5, 0.6]}, {"method": "magnitude", "pattern": "2:4"}],
-        "tasks": [{"task": "gazetteer", "items": 40, "languages": ["english"], "probes": ["greedy", "choice"]}],
+        "prune": [
+            {"method": "magnitude", "sparsity": [0.5, 0.6]},
+            {"method": "magnitude", "pattern": "2:4"},
+        ],
+        "tasks": [
+            {
+                "task": "gazetteer",
+                "items": 40,
+                "languages": ["english"],
+                "probes": ["greedy", "choice"],
+            }
+        ],
     }
     return validated(SweepConfig, document | changes, "s.yaml")
 
@@ -231,21 +323,40 @@ def test_the_compressed_checkpoints_of_a_base_are_screened_on_a_task_with_open_a
     made = ("magnitude-0.5", "magnitude-0.6", "magnitude-2of4")
     assert groups() == {("dense", "gazetteer"): made}
     two = groups(models={"a": "bundled", "b": "x"})
-    assert two == {(name, "gazetteer"): tuple(f"{name}-{each}" for each in made) for name in ("a", "b")}
+    assert two == {
+        (name, "gazetteer"): tuple(f"{name}-{each}" for each in made)
+        for name in ("a", "b")
+    }
     choice = [{"task": "gazetteer", "items": 40, "probes": ["choice"]}]
     assert groups(tasks=choice) == {}
-    told = refused(check_screening, expand(grouped(tasks=choice), RUN, resolve=Path), Screen())
-    assert told.startswith("screen: there is nothing to screen: no compressed checkpoint and its base")
+    told = refused(
+        check_screening, expand(grouped(tasks=choice), RUN, resolve=Path), Screen()
+    )
+    assert told.startswith(
+        "screen: there is nothing to screen: no compressed checkpoint and its base"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"screen": {"item": 3}}, "s.yaml: unknown key 'item'; did you mean 'items'?"),
-        ({"screen": {"items": 9}}, "s.yaml: screen.items: 9: Input should be greater than or equal to 10"),
-        ({"gate": {"max_drop": 6, "max_drop_language": 5}}, "max_drop_language: 5 contradicts max_drop: 6: it must be"),
-        ({"gate": {"languages": False, "max_drop_language": 3}}, "max_drop_language: 3 contradicts languages: false"),
-        ({"gate": dict.fromkeys(("max_drop", "max_mc_only", "max_lost"))}, "every threshold is null: there is nothing"),
+        (
+            {"screen": {"items": 9}},
+            "s.yaml: screen.items: 9: Input should be greater than or equal to 10",
+        ),
+        (
+            {"gate": {"max_drop": 6, "max_drop_language": 5}},
+            "max_drop_language: 5 contradicts max_drop: 6: it must be",
+        ),
+        (
+            {"gate": {"languages": False, "max_drop_language": 3}},
+            "max_drop_language: 3 contradicts languages: false",
+        ),
+        (
+            {"gate": dict.fromkeys(("max_drop", "max_mc_only", "max_lost"))},
+            "every threshold is null: there is nothing",
+        ),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(changes, message):
@@ -254,7 +365,7 @@ def test_bad_settings_are_refused_in_one_line(changes, message):
     assert message in told
 
 
-# ---- files --------------------------------------------------------------------------------------------------------
+# ---- files
 
 
 def write(path, document):
@@ -263,9 +374,14 @@ def write(path, document):
     return path
 
 
-def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place_and_files_come_first(tmp_path, monkeypatch):
+def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place_and_files_come_first(
+    tmp_path, monkeypatch
+):
     write(tmp_path / "one.yaml", with_tasks({"probes": ["greedy"]}))
-    file = write(tmp_path / "all.yaml", {"include": ["one", "one.yaml", "small/candidates", MAIN]})
+    file = write(
+        tmp_path / "all.yaml",
+        {"include": ["one", "one.yaml", "small/candidates", MAIN]},
+    )
     included = load_sweep(file).include
     assert included[0] == included[1]
     assert included[2] == load_sweep(RECIPES / "small" / "candidates.yaml")
@@ -278,26 +394,44 @@ def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place_and_fil
     mine = write(tmp_path / "main.yaml", MAIN)
     assert find_recipe("main").resolve() == mine
     assert "did you mean 'main'?" in refused(find_recipe, "man")
-    assert "no such file, and no bundled recipe 'mine'" in refused(find_recipe, "mine.yaml")
+    assert "no such file, and no bundled recipe 'mine'" in refused(
+        find_recipe, "mine.yaml"
+    )
 
 
 def test_bad_includes_name_file_and_entry_and_a_sweep_evaluates_something(tmp_path):
     file = tmp_path / "all.yaml"
-    assert f"{file}: include: 3: a list of sweeps" in refused(load_sweep, write(file, {"include": 3}))
-    assert "no bundled recipe 'gone'" in refused(load_sweep, write(file, {"include": ["gone.yaml"]}))
-    assert "did you mean 'ladder'?" in refused(load_sweep, write(file, {"include": ["laddr"]}))
-    assert "includes this file in turn" in refused(load_sweep, write(file, {"include": ["all.yaml"]}))
+    assert f"{file}: include: 3: a list of sweeps" in refused(
+        load_sweep, write(file, {"include": 3})
+    )
+    assert "no bundled recipe 'gone'" in refused(
+        load_sweep, write(file, {"include": ["gone.yaml"]})
+    )
+    assert "did you mean 'ladder'?" in refused(
+        load_sweep, write(file, {"include": ["laddr"]})
+    )
+    assert "includes this file in turn" in refused(
+        load_sweep, write(file, {"include": ["all.yaml"]})
+    )
     broken = {**MAIN, "tasks": [{"task": "gazetteer", "probe": ["greedy"]}]}
     message = refused(load_sweep, write(file, {"include": [broken]}))
     assert f"{file}: include.0: unknown key 'probe'; did you mean 'probes'?" in message
     write(tmp_path / "inner.yaml", broken)
-    assert str(tmp_path / "inner.yaml") in refused(load_sweep, write(file, {"include": ["inner"]}))
-    for document in ({}, {"models": {"a": "x"}}, {"include": [MAIN], "tasks": [{"task": "gazetteer"}]}):
+    assert str(tmp_path / "inner.yaml") in refused(
+        load_sweep, write(file, {"include": ["inner"]})
+    )
+    for document in (
+        {},
+        {"models": {"a": "x"}},
+        {"include": [MAIN], "tasks": [{"task": "gazetteer"}]},
+    ):
         assert "at least one of each" in refused(load_sweep, write(file, document))
-    assert "no models to prune" in refused(load_sweep, write(file, {"include": [MAIN], "prune": MAIN["prune"]}))
+    assert "no models to prune" in refused(
+        load_sweep, write(file, {"include": [MAIN], "prune": MAIN["prune"]})
+    )
 
 
-# ---- the bundled recipes ------------------------------------------------------------------------------------------
+# ---- the bundled recipes
 
 PAPER = (
     *("main", "ladder", "candidates", "hard_distractors", "recovery_seeds", "one_shot"),
@@ -306,21 +440,33 @@ PAPER = (
 
 
 def recipe_jobs(name):
-    return {job.name: job for job in expand(load_sweep(find_recipe(name)), RUN, resolve=Path)}
+    return {
+        job.name: job
+        for job in expand(load_sweep(find_recipe(name)), RUN, resolve=Path)
+    }
 
 
 @pytest.mark.parametrize("folder", ["", "small/"])
 def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
     paper = recipe_jobs(f"{folder}paper")
-    assert {path.stem for path in (RECIPES / folder).glob("*.yaml")} - {"demo", "night"} == {*PAPER, "paper"}
-    prunes = {(job.model, job.prune and job.prune.model_dump_json()) for job in paper.values()}
+    assert {path.stem for path in (RECIPES / folder).glob("*.yaml")} - {
+        "demo",
+        "night",
+    } == {*PAPER, "paper"}
+    prunes = {
+        (job.model, job.prune and job.prune.model_dump_json()) for job in paper.values()
+    }
     assert len(prunes) == len(paper)  # every checkpoint once
     apart = 0
     for name in PAPER:
         alone = recipe_jobs(f"{folder}{name}")
         apart += len(alone)
         for job in alone.values():
-            (shared,) = [each for each in paper.values() if (each.model, each.prune) == (job.model, job.prune)]
+            (shared,) = [
+                each
+                for each in paper.values()
+                if (each.model, each.prune) == (job.model, job.prune)
+            ]
             for task, config in job.tasks.items():
                 assert set(config.formats) <= set(shared.tasks[task].formats)
                 assert set(config.probes) <= set(shared.tasks[task].probes)
@@ -332,7 +478,12 @@ def test_paper_and_night_have_the_papers_settings_and_every_probe():
     jobs, sweep = recipe_jobs("night"), load_sweep(find_recipe("night"))
     assert (len(jobs), len(sweep.models)) == (12, 2)
     plain = {probe.name for probe in PROBES if not probe.needs_thinking}
-    assert {probe for job in jobs.values() for task in job.tasks.values() for probe in task.probes} == plain
+    assert {
+        probe
+        for job in jobs.values()
+        for task in job.tasks.values()
+        for probe in task.probes
+    } == plain
     assert sweep.screen is not None
     jobs = recipe_jobs("paper")
     dense = jobs["qwen3-8b"].tasks["tydiqa"]
@@ -340,9 +491,22 @@ def test_paper_and_night_have_the_papers_settings_and_every_probe():
     assert (dense.items, *caps) == (200, 512, 1024, 32)
     assert len(dense.seeds) == 5
     calibration = jobs["qwen3-8b-wanda-0.5"].prune.calibration
-    assert (calibration.source, calibration.samples, calibration.sequence_length) == ("c4", 128, 2048)
-    chats = {name for name, job in jobs.items() if any(task.chat for task in job.tasks.values())}
-    assert {name.rpartition("-wanda")[0] or name for name in chats} == {"mistral-7b-instruct", "phi-3-mini"}
+    assert (calibration.source, calibration.samples, calibration.sequence_length) == (
+        "c4",
+        128,
+        2048,
+    )
+    chats = {
+        name
+        for name, job in jobs.items()
+        if any(task.chat for task in job.tasks.values())
+    }
+    assert {name.rpartition("-wanda")[0] or name for name in chats} == {
+        "mistral-7b-instruct",
+        "phi-3-mini",
+    }
     assert {job.prune.sparsity for job in jobs.values() if job.prune} == {0.5}
     every = [*jobs.values(), *recipe_jobs("small/paper").values()]
-    assert {task.options for job in every for task in job.tasks.values() if not task.is_text} == {"any"}
+    assert {
+        task.options for job in every for task in job.tasks.values() if not task.is_text
+    } == {"any"}

@@ -28,19 +28,34 @@ def test_every_checkpoint_has_a_variant_that_shares_its_files_and_base():
     assert sorted(made) == sorted([*PLAIN, *(f"{name}-kv-fp8" for name in PLAIN)])
     for name in PLAIN:
         own, variant = made[name], made[f"{name}-kv-fp8"]
-        assert (variant.base, variant.path, variant.after, variant.kv_cache) == ("dense", own.path, name, "fp8")
+        assert (variant.base, variant.path, variant.after, variant.kv_cache) == (
+            "dense",
+            own.path,
+            name,
+            "fp8",
+        )
         assert variant.tasks == own.tasks != {}
         assert not variant.is_made  # once is enough
 
 
 def test_without_auto_only_bases_have_it():
     made = expanded(MAIN | {"kv_cache": "fp8_e5m2"})
-    assert {name for name, job in made.items() if job.tasks} == {"dense", *(f"{name}-kv-fp8_e5m2" for name in PLAIN)}
+    assert {name for name, job in made.items() if job.tasks} == {
+        "dense",
+        *(f"{name}-kv-fp8_e5m2" for name in PLAIN),
+    }
     assert made["magnitude-0.5"].is_made  # for its variant
 
 
 def test_joined_sweeps_share_variants():
-    both = expanded({"include": [MAIN | {"kv_cache": ["auto", "fp8"]}, {**MAIN, "kv_cache": ["fp8"]}]})
+    both = expanded(
+        {
+            "include": [
+                MAIN | {"kv_cache": ["auto", "fp8"]},
+                {**MAIN, "kv_cache": ["fp8"]},
+            ]
+        }
+    )
     assert len(both) == 2 * len(PLAIN)
 
 
@@ -59,7 +74,11 @@ def test_an_engine_changes_its_weights_but_not_its_cache():
     assert distance(variant, *variant.engine_keys) == 0
     sibling = make_assignment("wanda", 1)
     assert distance(sibling.checkpoint, *assignment.checkpoint.engine_keys) == 1
-    other = replace(assignment.checkpoint, name="other", architecture="equal weights, another rope_theta")
+    other = replace(
+        assignment.checkpoint,
+        name="other",
+        architecture="equal weights, another rope_theta",
+    )
     assert distance(other, *assignment.checkpoint.engine_keys) == 2
     board = Board()
     board.add([assignment, replace(assignment, checkpoint=variant), sibling])
@@ -75,22 +94,41 @@ def test_an_engine_changes_its_weights_but_not_its_cache():
     ("kind", "avx512", "value", "known"),
     [
         ("vllm", True, "nvfp4", "auto, fp8, fp8_e4m3, fp8_e5m2"),
-        ("vllm", True, "bfloat16", "auto, fp8, fp8_e4m3, fp8_e5m2"),  # vLLM's CPU build takes it and is wrong
+        # vLLM's CPU build takes it and is wrong
+        ("vllm", True, "bfloat16", "auto, fp8, fp8_e4m3, fp8_e5m2"),
         ("vllm", False, "fp8", "auto"),
         ("torch", False, "fp9", "auto, fp8, fp8_e4m3, fp8_e5m2"),
     ],
 )
-def test_a_cache_that_is_not_served_is_refused_in_one_line(tmp_path: Path, monkeypatch, kind, avx512, value, known):
+def test_a_cache_that_is_not_served_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch, kind, avx512, value, known
+):
     monkeypatch.setattr(engine, "serves_cpus", lambda: True)
-    monkeypatch.setattr(arguments, "instruction_sets", lambda: ("avx512f",) if avx512 else ())
+    monkeypatch.setattr(
+        arguments, "instruction_sets", lambda: ("avx512f",) if avx512 else ()
+    )
     told = f"{value!r}: engine {kind} supports {known} here"
-    task = {"task": "gazetteer", "languages": None, "formats": "open", "probes": "greedy", "seed": 0}
-    asked = {"base": None, "task": task, "engine": {"kind": kind, "dtype": "auto"}, "resources": {}}
-    assert refused(eval_sweep, ["bundled"], **asked, kv_cache_dtype=f"auto,{value}") == f"--kv-cache-dtype: {told}"
+    task = {
+        "task": "gazetteer",
+        "languages": None,
+        "formats": "open",
+        "probes": "greedy",
+        "seed": 0,
+    }
+    asked = {
+        "base": None,
+        "task": task,
+        "engine": {"kind": kind, "dtype": "auto"},
+        "resources": {},
+    }
+    assert (
+        refused(eval_sweep, ["bundled"], **asked, kv_cache_dtype=f"auto,{value}")
+        == f"--kv-cache-dtype: {told}"
+    )
     file = tmp_path / "s.yaml"
     file.write_text(
-        f"include: [{{models: {{a: bundled}}, tasks: [{{task: gazetteer}}], kv_cache: {value}}}]\n"
-        f"engine: {{kind: {kind}}}\n",
+        "include: [{models: {a: bundled}, tasks: [{task: gazetteer}], kv_cache:"
+        f" {value}}}]\nengine: {{kind: {kind}}}\n",
         encoding="utf-8",
     )
     assert refused(load_sweep, file) == f"{file}: kv_cache: {told}"
@@ -106,4 +144,6 @@ def test_a_cache_that_is_not_served_is_refused_in_one_line(tmp_path: Path, monke
     ],
 )
 def test_a_list_of_caches_that_makes_no_sense_is_refused(changes, field):
-    assert refused(validated, SweepConfig, MAIN | changes, "s.yaml").startswith(f"s.yaml: {field}: ")
+    assert refused(validated, SweepConfig, MAIN | changes, "s.yaml").startswith(
+        f"s.yaml: {field}: "
+    )

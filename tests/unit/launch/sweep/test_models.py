@@ -1,4 +1,5 @@
-"""Directories, hub ids and the mirror of the environment: which model a user means, and their plugins."""
+"""Directories, hub ids and the mirror of the environment: which model a user means,
+and their plugins."""
 
 import sys
 import types
@@ -7,7 +8,14 @@ import pytest
 
 from evaluator.tasks import TASKS
 from launch.sweep.config import SweepConfig
-from launch.sweep.models import BUNDLED, BUNDLED_MODEL, local_directory, model_name, names_of, resolve_model
+from launch.sweep.models import (
+    BUNDLED,
+    BUNDLED_MODEL,
+    local_directory,
+    model_name,
+    names_of,
+    resolve_model,
+)
 from launch.sweep.plugins import load_plugins
 from tests.support.sweeps import refused
 
@@ -22,17 +30,25 @@ def hub(monkeypatch, tmp_path):
             raise ConnectionError("Couldn't reach the hub\nmore lines")
         return str(tmp_path / "cache" / repository)
 
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    monkeypatch.setitem(
+        sys.modules,
+        "huggingface_hub",
+        types.SimpleNamespace(snapshot_download=snapshot_download),
+    )
     monkeypatch.delenv("RESURFACE_MODELS", raising=False)
     return asked
 
 
-def test_directories_the_bundled_model_and_the_mirror_need_no_hub(hub, tmp_path, monkeypatch):
+def test_directories_the_bundled_model_and_the_mirror_need_no_hub(
+    hub, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "mine").mkdir(parents=True)
     assert resolve_model(BUNDLED) == BUNDLED_MODEL
-    assert str(resolve_model("models/mine")) == "models/mine"  # looks like a hub id, but is there
-    assert resolve_model(str(tmp_path / "gone")) == tmp_path / "gone"  # for the checks of checkpoints to complain of
+    # looks like a hub id, but is there
+    assert str(resolve_model("models/mine")) == "models/mine"
+    # for the checks of checkpoints to complain of
+    assert resolve_model(str(tmp_path / "gone")) == tmp_path / "gone"
     assert str(resolve_model("../gone/model")) == "../gone/model"
     assert hub == []
     mirror = tmp_path / "mirror"
@@ -53,7 +69,10 @@ def test_hub_ids_are_fetched_at_their_revision_without_code_or_one_line_says_how
     assert repository == "org/name"
     assert arguments["revision"] == "abc123"
     assert "*.safetensors" in arguments["allow_patterns"]
-    assert not any(pattern == "*" or pattern.endswith((".py", ".bin")) for pattern in arguments["allow_patterns"])
+    assert not any(
+        pattern == "*" or pattern.endswith((".py", ".bin"))
+        for pattern in arguments["allow_patterns"]
+    )
     assert resolve_model("org/name") == tmp_path / "cache" / "org" / "name"
     assert hub[1][1]["revision"] is None
     message = refused(resolve_model, "org/offline")
@@ -80,20 +99,34 @@ def test_hub_ids_are_fetched_at_their_revision_without_code_or_one_line_says_how
         ("модель", "checkpoint"),
     ],
 )
-def test_a_name_is_safe_as_a_directory_and_in_a_sweep(tmp_path, monkeypatch, value, name):
+def test_a_name_is_safe_as_a_directory_and_in_a_sweep(
+    tmp_path, monkeypatch, value, name
+):
     monkeypatch.chdir(tmp_path)
     assert model_name(value) == name
-    assert SweepConfig(models={name: "x"}, tasks=({"task": "gazetteer"},)).models == {name: "x"}
+    assert SweepConfig(models={name: "x"}, tasks=({"task": "gazetteer"},)).models == {
+        name: "x"
+    }
 
 
 def test_two_models_of_one_name_are_refused_and_both_are_named(tmp_path):
-    one, other, odd = tmp_path / "a" / "my-model", tmp_path / "b" / "my-model", tmp_path / "my model"
+    one, other, odd = (
+        tmp_path / "a" / "my-model",
+        tmp_path / "b" / "my-model",
+        tmp_path / "my model",
+    )
     for directory in (one, other, odd):
         directory.mkdir(parents=True)
-    assert names_of([str(one), BUNDLED], "CHECKPOINT") == {"my-model": str(one), BUNDLED: BUNDLED}
+    assert names_of([str(one), BUNDLED], "CHECKPOINT") == {
+        "my-model": str(one),
+        BUNDLED: BUNDLED,
+    }
     for second in (other, odd):
         told = refused(names_of, [str(one), str(second)], "CHECKPOINT")
-        assert all(part in told for part in ("would have the same name 'my-model'", str(one), str(second)))
+        assert all(
+            part in told
+            for part in ("would have the same name 'my-model'", str(one), str(second))
+        )
     assert "is given twice" in refused(names_of, [str(one), f"{one}/"], "--matcher")
 
 
@@ -112,7 +145,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_module_of_plugins_registers_what_it_brings_and_is_imported_once(folder, monkeypatch):
+def test_a_module_of_plugins_registers_what_it_brings_and_is_imported_once(
+    folder, monkeypatch
+):
     (folder / "my_riddles_plugin.py").write_text(PLUGIN)
     monkeypatch.setenv("RESURFACE_PLUGINS", " my_riddles_plugin ,")
     try:
@@ -132,9 +167,14 @@ def test_a_module_of_plugins_registers_what_it_brings_and_is_imported_once(folde
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_plugin_that_cannot_be_imported_is_one_line(folder, monkeypatch, content, reason):
+def test_a_plugin_that_cannot_be_imported_is_one_line(
+    folder, monkeypatch, content, reason
+):
     name = f"my_plugin_{content is None}_{len(content or '')}"
     if content is not None:
         (folder / f"{name}.py").write_text(content)
     monkeypatch.setenv("RESURFACE_PLUGINS", name)
-    assert refused(load_plugins) == f"RESURFACE_PLUGINS: cannot import {name!r}: {reason.format(content is None)}"
+    assert (
+        refused(load_plugins) == f"RESURFACE_PLUGINS: cannot import {name!r}:"
+        f" {reason.format(content is None)}"
+    )

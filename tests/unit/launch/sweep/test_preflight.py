@@ -36,9 +36,13 @@ def models(tmp_path_factory):
     save_tiny_model(folder / "b", seed=1, max_position_embeddings=1024)
     # of another tokenizer: without one merge
     save_tiny_model(folder / "c")
-    tokenizer = json.loads((folder / "c" / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer = json.loads(
+        (folder / "c" / "tokenizer.json").read_text(encoding="utf-8")
+    )
     tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:5]
-    (folder / "c" / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "c" / "tokenizer.json").write_text(
+        json.dumps(tokenizer), encoding="utf-8"
+    )
     return folder
 
 
@@ -48,29 +52,57 @@ def prepared(tmp_path, **document):
 
 def dated(tmp_path, **document):
     """The sweep's date and the tasks', and the notes on dates."""
-    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
-    plan = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task], **document)
+    task = {
+        "task": "gazetteer",
+        "items": 2,
+        "languages": ["english"],
+        "probes": ["greedy"],
+        "chat": True,
+    }
+    plan = prepared(
+        tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task], **document
+    )
     settings = plan.identity["task_settings"]["m"]["gazetteer"]
-    return plan.config.date, settings.get("date"), [note for note in plan.served if note.startswith("date:")]
+    return (
+        plan.config.date,
+        settings.get("date"),
+        [note for note in plan.served if note.startswith("date:")],
+    )
 
 
 def test_date_is_identity_where_templates_read_it(tmp_path, monkeypatch):
-    """Given, or the run's first day; in the identity and run.json only where a template reads it."""
-    template, day = save_tiny_model(tmp_path / "m") / "chat_template.jinja", date(2026, 1, 31)
+    """Given, or the run's first day; in the identity and run.json only where a
+    template reads it."""
+    template, day = (
+        save_tiny_model(tmp_path / "m") / "chat_template.jinja",
+        date(2026, 1, 31),
+    )
     monkeypatch.setattr(preflight, "today", lambda: date(2026, 5, 6))
     template.write_text("{{ messages[0].content }}", encoding="utf-8")
     assert dated(tmp_path) == (None, None, [])
     unread = ["date: 2026-01-31: no prompt of this run reads it"]
     assert dated(tmp_path, date="2026-01-31") == (day, None, unread)
-    template.write_text("{{ strftime_now('%A') }}: {{ messages[0].content }}", encoding="utf-8")
+    template.write_text(
+        "{{ strftime_now('%A') }}: {{ messages[0].content }}", encoding="utf-8"
+    )
     read = "date: the chat template takes {} for today".format
-    assert dated(tmp_path, date="2026-01-31") == (day, "2026-01-31", [read("2026-01-31")])
+    assert dated(tmp_path, date="2026-01-31") == (
+        day,
+        "2026-01-31",
+        [read("2026-01-31")],
+    )
     assert dated(tmp_path)[1:] == ("2026-05-06", [read("2026-05-06")])
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text('{"config": {"date": "2026-01-31"}}', encoding="utf-8")
+    (tmp_path / "run" / "run.json").write_text(
+        '{"config": {"date": "2026-01-31"}}', encoding="utf-8"
+    )
     assert dated(tmp_path)[1] == "2026-01-31"
-    (tmp_path / "run" / "run.json").write_text('{"config": {"date": "31.1."}}', encoding="utf-8")
-    assert "run.json: config.date: '31.1.': write a date as 2026-01-31" in refused(dated, tmp_path)
+    (tmp_path / "run" / "run.json").write_text(
+        '{"config": {"date": "31.1."}}', encoding="utf-8"
+    )
+    assert "run.json: config.date: '31.1.': write a date as 2026-01-31" in refused(
+        dated, tmp_path
+    )
 
 
 @pytest.mark.parametrize("given", ["2026-02-30", "31.01.2026", "20260131", "", 5])
@@ -85,38 +117,61 @@ def book(tmp_path, text="The town of Karo lies on the river Belu.\n" * 200):
 
 
 def test_checkpoints_that_are_asked_alike_share_their_questions(models, tmp_path):
-    tasks = [{"task": "gazetteer", "items": 4, "languages": ["english"], "probes": ["greedy"]}]
+    tasks = [
+        {
+            "task": "gazetteer",
+            "items": 4,
+            "languages": ["english"],
+            "probes": ["greedy"],
+        }
+    ]
     more = [{**tasks[0], "probes": ["choice"]}]
     plan = prepared(
         tmp_path,
         include=[
-            {"models": {"a": str(models / "a"), "c": str(models / "c")}, "tasks": tasks},
+            {
+                "models": {"a": str(models / "a"), "c": str(models / "c")},
+                "tasks": tasks,
+            },
             {"models": {"a": str(models / "a")}, "tasks": more},
         ],
     )
-    assert {name: [task.config.probes for task in asked] for name, asked in plan.asked.items()} == {
-        "a": [("greedy", "choice")],
-        "c": [("greedy",)],
-    }
+    assert {
+        name: [task.config.probes for task in asked]
+        for name, asked in plan.asked.items()
+    } == {"a": [("greedy", "choice")], "c": [("greedy",)]}
     assert len(plan.tasks) == 2
     items = plan.questions_by_task["gazetteer"]
     assert len(items) == 4
-    assert all(question.options is not None for question in items)  # from whoever needs them
+    # from whoever needs them
+    assert all(question.options is not None for question in items)
 
 
 def test_manifest_that_lies_is_told(models, tmp_path):
-    """A pruned checkpoint was trained again: the run says that its weights are dense."""
+    """A pruned checkpoint was trained again: the run says that its weights are
+    dense."""
     pruned = tmp_path / "pruned"
     prune(PruneConfig(source=models / "a", method="magnitude", pattern="2:4"), pruned)
     shutil.copy(models / "a" / "model.safetensors", pruned)
-    document = {"models": {"a": str(models / "a"), "tuned": str(pruned)}, "tasks": [{"task": "gazetteer", "items": 2}]}
+    document = {
+        "models": {"a": str(models / "a"), "tuned": str(pruned)},
+        "tasks": [{"task": "gazetteer", "items": 2}],
+    }
     found = prepared(tmp_path, **document, engine={"kind": "torch"})
-    assert (found.dense["tuned"].pattern, found.dense["tuned"].sparsity) == ("unstructured", 0.0)
+    assert (found.dense["tuned"].pattern, found.dense["tuned"].sparsity) == (
+        "unstructured",
+        0.0,
+    )
     (note,) = found.served
-    assert note.endswith("states sparsity 0.5, 2:4; the weights have 0, unstructured, and so do the tables")
+    assert note.endswith(
+        "states sparsity 0.5, 2:4; the weights have 0, unstructured, and so do the"
+        " tables"
+    )
 
 
-def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, tmp_path):
+def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(
+    models, tmp_path
+):
     task = {"task": book(tmp_path), "probes": ["perplexity"], "window": 4096}
     plan = prepared(
         tmp_path,
@@ -128,74 +183,157 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, 
     assert a is plan.asked["a-magnitude-0.5"][0]
     assert a.key == b.key != c.key
     assert len(a.questions) < len(c.questions)
-    assert {task.config.window for task in (a, b, c)} == {1024}  # the shortest of the models'
+    # the shortest of the models'
+    assert {task.config.window for task in (a, b, c)} == {1024}
     assert plan.engine.max_model_len == 1024
     assert plan.questions_by_task == {}  # a text has no items
-    assert [question.item.item_id for question in a.questions[:2]] == ["window-000000", "window-000001"]
+    assert [question.item.item_id for question in a.questions[:2]] == [
+        "window-000000",
+        "window-000001",
+    ]
     assert max(len(question.token_ids) for question in a.questions) == 1024
 
     def key(**changes):
-        tasks = [{"task": book(tmp_path, **changes.pop("words", {})), "probes": ["perplexity"], **changes}]
-        return prepared(tmp_path, models={"a": str(models / "a")}, tasks=tasks).tasks[0].key
+        tasks = [
+            {
+                "task": book(tmp_path, **changes.pop("words", {})),
+                "probes": ["perplexity"],
+                **changes,
+            }
+        ]
+        return (
+            prepared(tmp_path, models={"a": str(models / "a")}, tasks=tasks)
+            .tasks[0]
+            .key
+        )
 
     # the text and its windows are part of the identity
     assert len({key(), key(window=100), key(words={"text": "Other words."})}) == 3
 
 
-def test_capped_formats_need_room_notes_are_told_and_bad_chat_templates_found(models, tmp_path):
+def test_capped_formats_need_room_notes_are_told_and_bad_chat_templates_found(
+    models, tmp_path
+):
     def length(formats):
-        task = {"task": "gazetteer", "items": 2, "probes": ["greedy"], "formats": formats}
-        settings = {"prompt_tokens": 100, "one_shot_prompt_tokens": 400, "max_new_tokens": 8}
-        return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task | settings]).engine.max_model_len
+        task = {
+            "task": "gazetteer",
+            "items": 2,
+            "probes": ["greedy"],
+            "formats": formats,
+        }
+        settings = {
+            "prompt_tokens": 100,
+            "one_shot_prompt_tokens": 400,
+            "max_new_tokens": 8,
+        }
+        return prepared(
+            tmp_path, models={"a": str(models / "a")}, tasks=[task | settings]
+        ).engine.max_model_len
 
     long = {"task": "gazetteer", "items": 2, "max_new_tokens": 4065}
-    with pytest.raises(InputError, match="max_new_tokens: 4065: leaves no room for a prompt within 4096 positions"):
+    with pytest.raises(
+        InputError,
+        match="max_new_tokens: 4065: leaves no room for a prompt within 4096 positions",
+    ):
         prepared(tmp_path, models={"a": "bundled"}, tasks=[long])
-    roomy = prepared(tmp_path, models={"a": "bundled"}, tasks=[long | {"max_new_tokens": 2000}])
+    roomy = prepared(
+        tmp_path, models={"a": "bundled"}, tasks=[long | {"max_new_tokens": 2000}]
+    )
     assert roomy.engine.max_model_len == 512 + 2000 + 1024
     tight = prepared(
-        tmp_path, models={"a": "bundled"}, tasks=[long | {"max_new_tokens": 8}], engine={"max_model_len": 99}
+        tmp_path,
+        models={"a": "bundled"},
+        tasks=[long | {"max_new_tokens": 8}],
+        engine={"max_model_len": 99},
     )
     assert tight.engine.max_model_len == 99
-    assert length(["open", "open_capped"]) == length(["open", "one_shot"]) == length(["open"]) + 300
-    task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
+    assert (
+        length(["open", "open_capped"])
+        == length(["open", "one_shot"])
+        == length(["open"]) + 300
+    )
+    task = {
+        "task": "gazetteer",
+        "items": 301,
+        "languages": ["english"],
+        "probes": ["greedy"],
+    }
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-    assert plan.notes() == ["gazetteer: english has 300 items, not 301; the run uses all"]
-    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "formats": ["one_shot"]}])
+    assert plan.notes() == [
+        "gazetteer: english has 300 items, not 301; the run uses all"
+    ]
+    plan = prepared(
+        tmp_path,
+        models={"a": str(models / "a")},
+        tasks=[{**task, "formats": ["one_shot"]}],
+    )
     assert plan.notes()[0].endswith("none is left as the example of one_shot")
-    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
+    plan = prepared(
+        tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}]
+    )
     assert plan.notes() == []
     model = save_tiny_model(tmp_path / "chat")
-    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
-    for template, told in ((None, "no chat"), ("{{ messages[0].content | upper }}", "rewrites the user's turn")):
+    task = {
+        "task": "gazetteer",
+        "items": 2,
+        "languages": ["english"],
+        "probes": ["greedy"],
+        "chat": True,
+    }
+    for template, told in (
+        (None, "no chat"),
+        ("{{ messages[0].content | upper }}", "rewrites the user's turn"),
+    ):
         if template:
             (model / "chat_template.jinja").write_text(template, encoding="utf-8")
-        assert told in refused(prepared, tmp_path, models={"chat": str(model)}, tasks=[task])
+        assert told in refused(
+            prepared, tmp_path, models={"chat": str(model)}, tasks=[task]
+        )
 
 
 @pytest.mark.parametrize(
     ("task", "probe", "part"),
-    [("text:BINARY", "perplexity", "not UTF-8 text (byte 1"), ("text:BLANK", "perplexity", "holds no text")],
+    [
+        ("text:BINARY", "perplexity", "not UTF-8 text (byte 1"),
+        ("text:BLANK", "perplexity", "holds no text"),
+    ],
 )
 def test_bad_texts_are_one_line(models, tmp_path, task, probe, part):
     for name, content in (("FILE", b"words"), ("BINARY", b"a\xff"), ("BLANK", b" \n")):
         (tmp_path / name).write_bytes(content)
         task = task.replace(name, str(tmp_path / name))
     tasks = [{"task": task, "probes": [probe]}]
-    assert part in refused(prepared, tmp_path, models={"a": str(models / "a")}, tasks=tasks)
+    assert part in refused(
+        prepared, tmp_path, models={"a": str(models / "a")}, tasks=tasks
+    )
 
 
 def asked_about(tmp_path, calibration):
     file = tmp_path / "items.jsonl"
     lines = []
-    for number, (town, river) in enumerate([("Karo", "Belu"), ("Tiro", "Sana")], start=1):
-        item = {"id": f"i{number}", "language": "english", "context": f"{town} lies on the {river}."}
-        lines.append(json.dumps(item | {"question": f"Where is {town}?", "answers": [f"on the {river}"]}) + "\n")
+    for number, (town, river) in enumerate(
+        [("Karo", "Belu"), ("Tiro", "Sana")], start=1
+    ):
+        item = {
+            "id": f"i{number}",
+            "language": "english",
+            "context": f"{town} lies on the {river}.",
+        }
+        lines.append(
+            json.dumps(
+                item | {"question": f"Where is {town}?", "answers": [f"on the {river}"]}
+            )
+            + "\n"
+        )
     file.write_text("".join(lines), encoding="utf-8")
     (tmp_path / "calibration.txt").write_text(calibration, encoding="utf-8")
     return {
         "prune": [{"method": "wanda", "sparsity": 0.5}],
-        "calibration": {"source": f"text:{tmp_path / 'calibration.txt'}", "samples": 2, "sequence_length": 16},
+        "calibration": {
+            "source": f"text:{tmp_path / 'calibration.txt'}",
+            "samples": 2,
+            "sequence_length": 16,
+        },
         "tasks": [{"task": f"jsonl:{file}", "probes": ["greedy"]}],
     }
 
@@ -205,28 +343,59 @@ def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
     plan = prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\nTiro.\n"))
     assert len(plan.held_out) == 2
     document = asked_about(tmp_path, "Karo.\ntiro lies  on the Sana\n")
-    found = "calibration.source: passage 1 of .* is also the context of item 'i2' of task 'items'"
+    found = (
+        "calibration.source: passage 1 of .* is also the context of item 'i2' of task"
+        " 'items'"
+    )
     with pytest.raises(InputError, match=f"^wanda-0.5: {found}"):
         prepared(tmp_path, **source, **document)
     # nor can a checkpoint be asked that has seen it
     config = CalibrationConfig(source=document["calibration"]["source"], samples=2)
-    made = PruneConfig(source=models / "a", method="wanda", sparsity=0.5, calibration=config, device="cpu")
+    made = PruneConfig(
+        source=models / "a",
+        method="wanda",
+        sparsity=0.5,
+        calibration=config,
+        device="cpu",
+    )
     prune(made, tmp_path / "sparse")
     with pytest.raises(InputError, match=f"^sparse: {found}"):
-        prepared(tmp_path, models={"sparse": str(tmp_path / "sparse")}, tasks=document["tasks"])
+        prepared(
+            tmp_path,
+            models={"sparse": str(tmp_path / "sparse")},
+            tasks=document["tasks"],
+        )
 
 
-def test_a_language_by_name_or_code_is_one_sweep_and_other_tokenizers_are_known(models, tmp_path):
+def test_a_language_by_name_or_code_is_one_sweep_and_other_tokenizers_are_known(
+    models, tmp_path
+):
     def identity(*languages, calibration):
-        task = {"task": "gazetteer", "items": 4, "probes": ["greedy"], "languages": languages}
-        setting = {"method": "wanda", "sparsity": 0.5, "calibration": {"source": calibration, "samples": 2}}
-        plan = prepared(tmp_path, models={"a": str(models / "a")}, prune=[setting], tasks=[task])
-        assert [question.item.language for question in plan.tasks[0].questions[:1]] == ["swahili"]
+        task = {
+            "task": "gazetteer",
+            "items": 4,
+            "probes": ["greedy"],
+            "languages": languages,
+        }
+        setting = {
+            "method": "wanda",
+            "sparsity": 0.5,
+            "calibration": {"source": calibration, "samples": 2},
+        }
+        plan = prepared(
+            tmp_path, models={"a": str(models / "a")}, prune=[setting], tasks=[task]
+        )
+        assert [question.item.language for question in plan.tasks[0].questions[:1]] == [
+            "swahili"
+        ]
         return plan.identity
 
     named = identity("swahili", "english", calibration="gazetteer:swahili")
     assert identity("sw", "English", calibration="gazetteer:sw") == named
-    assert named["task_settings"]["a"]["gazetteer"]["languages"] == ["swahili", "english"]
+    assert named["task_settings"]["a"]["gazetteer"]["languages"] == [
+        "swahili",
+        "english",
+    ]
 
     def told(**task):
         return prepared(
@@ -238,25 +407,42 @@ def test_a_language_by_name_or_code_is_one_sweep_and_other_tokenizers_are_known(
         ).other_tokenizer
 
     assert told() == {"c"}  # and not what is pruned of c, whose base is c
-    assert told(probes=["greedy", "rank"]) == frozenset()  # nothing reads a base's answers
+    # nothing reads a base's answers
+    assert told(probes=["greedy", "rank"]) == frozenset()
 
 
 def test_configuration_is_identity_too(models, tmp_path):
-    """Equal weights compute something else with another epsilon: no run continues with them."""
+    """Equal weights compute something else with another epsilon: no run continues
+    with them."""
     shutil.copytree(models / "a", tmp_path / "a")
-    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+    task = {
+        "task": "gazetteer",
+        "items": 2,
+        "languages": ["english"],
+        "probes": ["greedy"],
+    }
     sweep = {"models": {"a": str(tmp_path / "a")}, "tasks": [task]}
-    with opened(tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0) as directory:
+    with opened(
+        tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0
+    ) as directory:
         directory.mark("finished")
     file = tmp_path / "a" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": 1e-3}))
-    told = refused(opened(tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0).__enter__)
+    told = refused(
+        opened(tmp_path / "run", prepared(tmp_path, **sweep).identity, {}, 0).__enter__
+    )
     assert "digest: the directory belongs to another sweep (models.a" in told
 
 
 def test_options_are_part_of_a_runs_identity(models, tmp_path):
     def plan(**options):
-        task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["choice"], **options}
+        task = {
+            "task": "gazetteer",
+            "items": 2,
+            "languages": ["english"],
+            "probes": ["choice"],
+            **options,
+        }
         return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
 
     drawn, alike = plan(options="any"), plan()
@@ -270,7 +456,9 @@ def test_options_are_part_of_a_runs_identity(models, tmp_path):
 
 
 @pytest.mark.usefixtures("any_tensors")  # plain ones
-def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_machines(models, tmp_path, monkeypatch):
+def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_machines(
+    models, tmp_path, monkeypatch
+):
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512f"))
@@ -278,22 +466,48 @@ def test_a_quantised_checkpoint_is_served_as_rehearsed_or_refused_but_for_other_
         monkeypatch.setattr(module, "serves_cpus", lambda: True)
     found = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
     monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
-    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
-    sweep = {"models": {"a": str(models / "a"), "small": str(small)}, "base": "a", "tasks": [task]}
+    task = {
+        "task": "gazetteer",
+        "items": 2,
+        "languages": ["english"],
+        "probes": ["greedy"],
+    }
+    sweep = {
+        "models": {"a": str(models / "a"), "small": str(small)},
+        "base": "a",
+        "tasks": [task],
+    }
     plan = prepared(tmp_path, **sweep)
-    chosen = "dtype auto: this run computes every checkpoint in bfloat16, because of small (W4A16 (group 32))"
-    assert plan.served == (chosen, "small: W4A16 (group 32), computed in bfloat16 by SomeKernel")
-    assert (plan.engine.dtype, plan.identity["engine"]["dtype"], plan.config.engine.dtype) == ("bfloat16",) * 3
+    chosen = (
+        "dtype auto: this run computes every checkpoint in bfloat16, because of small"
+        " (W4A16 (group 32))"
+    )
+    assert plan.served == (
+        chosen,
+        "small: W4A16 (group 32), computed in bfloat16 by SomeKernel",
+    )
+    assert (
+        plan.engine.dtype,
+        plan.identity["engine"]["dtype"],
+        plan.config.engine.dtype,
+    ) == ("bfloat16",) * 3
     mixed = prepared(tmp_path, **sweep, engine={"mixed_dtypes": True})
-    assert (mixed.served[0][:6], mixed.engine.dtype) == ("small:", "auto")  # the engine decides for each
-    assert (plan.dense["small"].method, plan.dense["small"].pattern) == ("quantised", "W4A16 (group 32)")
+    # the engine decides for each
+    assert (mixed.served[0][:6], mixed.engine.dtype) == ("small:", "auto")
+    assert (plan.dense["small"].method, plan.dense["small"].pattern) == (
+        "quantised",
+        "W4A16 (group 32)",
+    )
     found = Rehearsal(reason="out of order")
     told = refused(prepared, tmp_path, **sweep)
     assert "small: W4A16 (group 32) in bfloat16: out of order; it needs a GPU" in told
     with_quantisation(small, LAYOUTS["w8a8"].config)
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2",))
     told = refused(prepared, tmp_path, **sweep)
-    assert "small: W8A8 (per channel): vLLM has no kernel for this scheme here; it needs a processor with VNNI" in told
+    assert (
+        "small: W8A8 (per channel): vLLM has no kernel for this scheme here; it needs a"
+        " processor with VNNI" in told
+    )
     assert not (tmp_path / "run").exists()
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert prepared(tmp_path, **sweep).served == ()  # a cluster has other processors
@@ -327,7 +541,9 @@ def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeyp
     assert sorted(begun) == ["a", "b"]
 
 
-def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(tmp_path, monkeypatch):
+def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
+    tmp_path, monkeypatch
+):
     for seed, name in enumerate("ab"):
         save_tiny_model(tmp_path / name, seed=seed)
     (tmp_path / "b" / "model.safetensors").write_bytes(b"short")
@@ -344,35 +560,60 @@ def test_each_is_what_it_is_alone_and_given_once_and_an_idle_reader_makes_place(
         assert found.result("a") == inspect_checkpoint(tmp_path / "a")
         for name, said in (("b", "truncated"), ("c", "no such directory")):
             assert said in refused(found.result, name)
-    monkeypatch.setattr(preflight, "inspect_checkpoint", lambda path, name, *, trust_remote_code: sys.exit(3))
-    with Inspections([job("d", tmp_path)], trust=True) as found:  # a checkpoint's own code may do so
+    monkeypatch.setattr(
+        preflight,
+        "inspect_checkpoint",
+        lambda path, name, *, trust_remote_code: sys.exit(3),
+    )
+    # a checkpoint's own code may do so
+    with Inspections([job("d", tmp_path)], trust=True) as found:
         assert "its code ended with SystemExit(3)" in refused(found.result, "d")
-    monkeypatch.setattr(preflight, "inspect_checkpoint", lambda path, name, *, trust_remote_code: name)
+    monkeypatch.setattr(
+        preflight, "inspect_checkpoint", lambda path, name, *, trust_remote_code: name
+    )
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     with Inspections(trust=False) as found:
         for number in range(200):  # the only reader ends between some of them
             found.begin(job(str(number), tmp_path / "nowhere"))
             if number % 3 == 0:
                 assert found.result(str(number)) == str(number)
-        assert [found.result(str(number)) for number in range(200)] == [str(number) for number in range(200)]
+        assert [found.result(str(number)) for number in range(200)] == [
+            str(number) for number in range(200)
+        ]
 
 
 def test_template_that_opens_a_thought_is_told(tmp_path):
     template = save_tiny_model(tmp_path / "m") / "chat_template.jinja"
-    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
+    task = {
+        "task": "gazetteer",
+        "items": 2,
+        "languages": ["english"],
+        "probes": ["greedy"],
+        "chat": True,
+    }
     hint = "m: the chat template opens a thought: --thinking lets the model end it"
     for end, told in (("<think>\n", True), ("<think></think>", False)):
         template.write_text("{{ messages[0].content }}\n" + end)
-        served = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
+        served = prepared(
+            tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]
+        ).served
         assert (hint in served) is told
 
 
 @pytest.mark.parametrize("value", [-1, 99999, VOCABULARY + 63])
 def test_eos_outside_vocabulary_is_told(tmp_path, value):
-    """Published models have rows for more tokens than their tokenizers know: the last id is sound."""
+    """Published models have rows for more tokens than their tokenizers know: the
+    last id is sound."""
     save_tiny_model(tmp_path / "m", vocabulary=VOCABULARY + 64)
-    (tmp_path / "m" / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, value]}))
-    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+    (tmp_path / "m" / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [0, value]})
+    )
+    task = {
+        "task": "gazetteer",
+        "items": 2,
+        "languages": ["english"],
+        "probes": ["greedy"],
+    }
     notes = prepared(tmp_path, models={"m": str(tmp_path / "m")}, tasks=[task]).served
     told = f"m: eos_token_id: {value}, which ends no answer, is no id of the vocabulary"
     assert (told in notes) is (value != VOCABULARY + 63)
@@ -391,11 +632,17 @@ def test_files_that_are_not_read_are_told(models, tmp_path):
 def test_unknown_language_and_loose_option_are_told(models, tmp_path):
     file = tmp_path / "q.jsonl"
     row = {"language": "klingon", "context": "", "question": "?", "answers": ["water"]}
-    rows = [{**row, "id": "q1", "options": ["water", "salt water"]}, {**row, "id": "q2", "options": ["water", "sand"]}]
+    rows = [
+        {**row, "id": "q1", "options": ["water", "salt water"]},
+        {**row, "id": "q2", "options": ["water", "sand"]},
+    ]
     file.write_text("\n".join(map(json.dumps, rows)))
     task = {"task": f"jsonl:{file}", "items": 0, "probes": ["choice"]}
     notes = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task]).notes()
     assert notes == [
         "q: 'klingon' is no known language: graded as one with spaces between words",
-        "q: 1 items have a wrong option that contains a gold answer: 'q1' has 'salt water'",
+        (
+            "q: 1 items have a wrong option that contains a gold answer: 'q1' has 'salt"
+            " water'"
+        ),
     ]

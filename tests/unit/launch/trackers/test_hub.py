@@ -1,4 +1,5 @@
-"""What may be pushed, what its card says, and a checkpoint that goes to a hub on the loopback and back."""
+"""What may be pushed, what its card says, and a checkpoint that goes to a hub on the
+loopback and back."""
 
 import json
 import re
@@ -33,16 +34,29 @@ def pruned(tmp_path):
 def run(tmp_path, pruned):
     (tmp_path / "run" / "tables").mkdir(parents=True)
     digest = inspect_checkpoint(pruned).weights_digest
-    asked = [{"name": "wanda-2of4", "weights_digest": digest}, {"name": "other", "weights_digest": "0"}]
-    asked.append({"name": "other", "weights_digest": digest, "architecture": "another rope_theta"})
+    asked = [
+        {"name": "wanda-2of4", "weights_digest": digest},
+        {"name": "other", "weights_digest": "0"},
+    ]
+    asked.append(
+        {
+            "name": "other",
+            "weights_digest": digest,
+            "architecture": "another rope_theta",
+        }
+    )
     (tmp_path / "run" / "run.json").write_text(json.dumps({"checkpoints": asked}))
     rows = [FATES | COUNTS, FATES | COUNTS | {"checkpoint": "other", "lost": 99}]
     pd.DataFrame(rows).to_csv(tmp_path / "run" / "tables" / "fates.csv", index=False)
     return tmp_path / "run"
 
 
-def test_a_card_says_how_it_was_pruned_and_counts_beside_empty_cells_are_counts(pruned, run):
-    card = model_card("org/mine-2of4", read_manifest(pruned), "org/mine@v1", fates_of(pruned, run))
+def test_a_card_says_how_it_was_pruned_and_counts_beside_empty_cells_are_counts(
+    pruned, run
+):
+    card = model_card(
+        "org/mine-2of4", read_manifest(pruned), "org/mine@v1", fates_of(pruned, run)
+    )
     assert "base_model: org/mine\n" in card
     assert "| dense model | `org/mine@v1` |" in card
     assert "| pattern | `2:4` |" in card
@@ -50,7 +64,9 @@ def test_a_card_says_how_it_was_pruned_and_counts_beside_empty_cells_are_counts(
     assert "99" not in card
     assert "/models/mine" not in card
     removed = RemovedParts(unit="layers", of=12, gone=("3-5",))
-    manifest = MANIFEST.model_copy(update={"method": "layers", "pattern": "layers", "removed": removed})
+    manifest = MANIFEST.model_copy(
+        update={"method": "layers", "pattern": "layers", "removed": removed}
+    )
     card = model_card("org/mine-layers", manifest, None, [])
     assert "A language model with layers taken out." in card
     assert "of the weights in the layers' matrices" in card
@@ -62,11 +78,23 @@ def test_a_card_says_how_it_was_pruned_and_counts_beside_empty_cells_are_counts(
 def test_what_a_card_quotes_is_no_markup():
     hostile = "x` | <img src=x>\n---\n# [a](javascript:b) `\x1b]0;x\x07\u202e"
     calibration = CalibrationManifest(
-        source=hostile, samples=1, sequence_length=1, tokens=1, cut=0, ids_sha256="0", files={}, passages=()
+        source=hostile,
+        samples=1,
+        sequence_length=1,
+        tokens=1,
+        cut=0,
+        ids_sha256="0",
+        files={},
+        passages=(),
     )
     fields = dict.fromkeys(("method", "pattern", "allocation", "dtype"), hostile)
     manifest = MANIFEST.model_copy(update={**fields, "calibration": calibration})
-    card = model_card("org/na__me__", manifest, None, [FATES | COUNTS | {"task": hostile, "language": hostile}])
+    card = model_card(
+        "org/na__me__",
+        manifest,
+        None,
+        [FATES | COUNTS | {"task": hostile, "language": hostile}],
+    )
     _, front, body = card.split("---\n", 2)
     assert yaml.safe_load(front)["tags"][0] == "pruned"
     outside = re.sub("`[^`\n]*`", "", body)
@@ -87,7 +115,9 @@ def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pr
     assert "is a link" in refused(whole, pruned)
     weights.unlink()
     weights.write_bytes(elsewhere.read_bytes() + b" ")
-    assert "model.safetensors: its sha256 is not the manifest's" in refused(whole, pruned)
+    assert "model.safetensors: its sha256 is not the manifest's" in refused(
+        whole, pruned
+    )
     (pruned / MANIFEST_NAME).rename(elsewhere)
     assert "is no pruned checkpoint" in refused(whole, pruned)
     (pruned / MANIFEST_NAME).symlink_to(elsewhere)
@@ -97,7 +127,9 @@ def test_a_checkpoint_is_whole_and_its_own_and_no_folder_that_leads_elsewhere(pr
     secret.parent.mkdir()
     secret.write_text("x")
     (pruned / "templates").symlink_to(secret.parent)
-    listed = MANIFEST.model_copy(update={"files": {"templates/secret": digest_of_file(secret)}})
+    listed = MANIFEST.model_copy(
+        update={"files": {"templates/secret": digest_of_file(secret)}}
+    )
     (pruned / MANIFEST_NAME).write_text(to_json(listed))
     assert "in a folder that is one" in refused(whole, pruned)
 
@@ -121,7 +153,9 @@ def test_the_hubs_cache_tells_the_dense_models_id(source, base):
         "",
         "checkpoint,task\nwanda-2of4,x\n",
         "checkpoint,task,language,kept,mc_only,produced_only,lost\nwanda-2of4,x,all,,,,\n",
-        "checkpoint,task,language,kept,mc_only,produced_only,lost\nwanda-2of4,x,all,1,2,3,| x\n",
+        (
+            "checkpoint,task,language,kept,mc_only,produced_only,lost\nwanda-2of4,x,all,1,2,3,| x\n"
+        ),
         None,
     ],
 )
@@ -132,19 +166,42 @@ def test_a_run_without_fates_is_refused(pruned, run, table):
 
 
 @pytest.mark.parametrize(
-    "asked", ["x", [], [1, {}, {"weights_digest": None}], [{"name": ["a"], "weights_digest": "0"}]]
+    "asked",
+    [
+        "x",
+        [],
+        [1, {}, {"weights_digest": None}],
+        [{"name": ["a"], "weights_digest": "0"}],
+    ],
 )
 def test_a_run_json_of_other_shapes_names_nothing(pruned, run, asked):
     (run / "run.json").write_text(json.dumps({"checkpoints": asked}))
-    assert "has no finished checkpoint with the weights" in refused(fates_of, pruned, run)
+    assert "has no finished checkpoint with the weights" in refused(
+        fates_of, pruned, run
+    )
 
 
-@pytest.mark.parametrize("name", ["name", "a/b/c", "../x", "a/../b", "a b/c", "", "org/name@main", "\u00e4/b", "a/b\n"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "name",
+        "a/b/c",
+        "../x",
+        "a/../b",
+        "a b/c",
+        "",
+        "org/name@main",
+        "\u00e4/b",
+        "a/b\n",
+    ],
+)
 def test_a_name_that_is_no_repository_is_refused_before_the_hub_is_asked(name):
     assert "ORG/NAME" in refused(check_repository, name)
 
 
-@pytest.mark.parametrize("value", ["org/name@../../x", "org/name@a..b", "bundled", "./a/b", "a", "/a/b"])
+@pytest.mark.parametrize(
+    "value", ["org/name@../../x", "org/name@a..b", "bundled", "./a/b", "a", "/a/b"]
+)
 def test_what_is_no_hub_id_never_reaches_the_hub(value):
     assert not is_hub_id(value)
 
@@ -152,7 +209,8 @@ def test_what_is_no_hub_id_never_reaches_the_hub(value):
 # ---- through the real client library, in this process
 
 
-# The hub's library sends files through a parameter that its HTTP library is about to rename.
+# The hub's library sends files through a parameter that its HTTP library is about to
+# rename.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning"),
     pytest.mark.usefixtures("any_tensors"),
@@ -179,7 +237,9 @@ def hub(tmp_path, monkeypatch):
 
 def content(directory):
     return {
-        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
     }
 
 
@@ -200,21 +260,31 @@ def test_what_was_pushed_is_a_model_at_its_revision_and_replaces_nobodys(hub, pr
     assert [each["visibility"] for each in hub.created] == ["public"]
     for revision in ("", "@v1", f"@{hub.sha}"):
         directory = resolve_model(f"org/name{revision}")
-        assert content(directory) == content(pruned)  # no README.md: only what an engine reads is fetched
+        # no README.md: only what an engine reads is fetched
+        assert content(directory) == content(pruned)
     told = refused(resolve_model, "org/name@v2")
     assert "checkpoint org/name@v2: no such directory" in told
     assert TOKEN not in told
     prune(push="org/name", out=pruned)
-    hub.files |= {"model-00001-of-00002.safetensors": b"old", "chat_template.jinja": b"old", "figure.png": b"mine"}
+    hub.files |= {
+        "model-00001-of-00002.safetensors": b"old",
+        "chat_template.jinja": b"old",
+        "figure.png": b"mine",
+    }
     prune(push="org/name", out=pruned)
     assert {*hub.files} == {*content(pruned), README, "figure.png"}
     hub.files = {"model.safetensors": b"dense"}
     told = refused(prune, push="org/name", out=pruned)
-    assert "has model.safetensors and no prune_manifest.json: a model that would be" in told
+    assert (
+        "has model.safetensors and no prune_manifest.json: a model that would be"
+        in told
+    )
     assert hub.files == {"model.safetensors": b"dense"}
 
 
-def test_a_hub_that_refuses_or_breaks_off_is_told_in_one_line_without_the_token(hub, pruned):
+def test_a_hub_that_refuses_or_breaks_off_is_told_in_one_line_without_the_token(
+    hub, pruned
+):
     hub.refuses = True
     told = refused(prune, push="org/name", out=pruned)
     assert "--push: 'org/name': the hub refuses: " in told
@@ -224,7 +294,9 @@ def test_a_hub_that_refuses_or_breaks_off_is_told_in_one_line_without_the_token(
     hub.refuses, hub.breaks = False, True
     before = content(pruned.parent)
     told = refused(prune, push="org/name", out=pruned)
-    assert re.search(r"--push: 'org/name': the upload failed: .*413 .*no space left", told)
+    assert re.search(
+        r"--push: 'org/name': the upload failed: .*413 .*no space left", told
+    )
     assert hub.stored  # the weights were there already
     assert f"`resurface prune --push org/name --out {pruned}` tries again" in told
     assert TOKEN not in told
@@ -235,10 +307,22 @@ def test_a_hub_that_refuses_or_breaks_off_is_told_in_one_line_without_the_token(
     assert MANIFEST_NAME in hub.files
 
 
-def test_no_repository_is_made_for_what_cannot_be_pruned_or_pushed(hub, pruned, tmp_path):
+def test_no_repository_is_made_for_what_cannot_be_pruned_or_pushed(
+    hub, pruned, tmp_path
+):
     wrong = {
-        "unknown": {"model": "bundled", "method": "typo", "sparsity": 0.5, "out": tmp_path / "out"},
-        "push it later": {"model": "bundled", "method": "magnitude", "out": tmp_path / "out", "run": tmp_path},
+        "unknown": {
+            "model": "bundled",
+            "method": "typo",
+            "sparsity": 0.5,
+            "out": tmp_path / "out",
+        },
+        "push it later": {
+            "model": "bundled",
+            "method": "magnitude",
+            "out": tmp_path / "out",
+            "run": tmp_path,
+        },
         "--out": {},
         "is no pruned checkpoint": {"out": tmp_path / "none"},
         "has no finished checkpoint": {"out": pruned, "run": tmp_path},
@@ -254,11 +338,18 @@ def test_a_model_is_pruned_and_uploaded_if_it_holds_no_link_elsewhere(hub, tmp_p
     save_tiny_model(tmp_path / "dense")
     (tmp_path / "secret").write_text("x")
     (tmp_path / "dense" / "LICENSE").symlink_to(tmp_path / "secret")
-    asked = {"model": str(tmp_path / "dense"), "method": "magnitude", "sparsity": 0.5, "out": tmp_path / "out"}
+    asked = {
+        "model": str(tmp_path / "dense"),
+        "method": "magnitude",
+        "sparsity": 0.5,
+        "out": tmp_path / "out",
+    }
     assert "LICENSE: is a link" in refused(prune, push="org/name", **asked)
     assert not hub.created
     assert not (tmp_path / "out").exists()
     (tmp_path / "dense" / "LICENSE").unlink()
     prune(push="org/name", **asked)
-    assert {name: each for name, each in hub.files.items() if name != README} == content(tmp_path / "out")
+    assert {
+        name: each for name, each in hub.files.items() if name != README
+    } == content(tmp_path / "out")
     assert str(tmp_path) not in hub.files[README].decode()

@@ -1,4 +1,5 @@
-"""What a tracker and the user's command are told of a run, and when; by trackers that keep what they hear."""
+"""What a tracker and the user's command are told of a run, and when; by trackers
+that keep what they hear."""
 
 import importlib
 import json
@@ -18,7 +19,14 @@ from evaluator import report
 from launch.run.decide.assignments import Event
 from launch.trackers import notifying, tracking
 from launch.trackers.notifying import Notifying, command_of
-from launch.trackers.tracking import Tracked, Tracking, ended, flattened, numbers_of, tracker_of
+from launch.trackers.tracking import (
+    Tracked,
+    Tracking,
+    ended,
+    flattened,
+    numbers_of,
+    tracker_of,
+)
 from tests.support.sweeps import refused
 from tests.support.synthetic import write_run
 from tests.support.tracker.mlflow import MlflowClient
@@ -27,19 +35,40 @@ CHECKPOINTS = ("dense", "wanda-0.6")
 
 
 def _tracked(name: str, base: str | None, items: int = 6) -> Tracked:
-    return Tracked(name=name, base=base, parameters={"prune.method": "wanda"}, planned={"xquad": items})
+    return Tracked(
+        name=name,
+        base=base,
+        parameters={"prune.method": "wanda"},
+        planned={"xquad": items},
+    )
 
 
 def test_a_checkpoint_has_ended_with_its_base_and_settings_are_flat_texts() -> None:
-    dense, sparse, other = _tracked("dense", None), _tracked("sparse", "dense"), _tracked("other", "not asked")
+    dense, sparse, other = (
+        _tracked("dense", None),
+        _tracked("sparse", "dense"),
+        _tracked("other", "not asked"),
+    )
     known = {each.name: each for each in (dense, sparse, other)}
     done = {("dense", "xquad"): 5, ("sparse", "xquad"): 6, ("other", "xquad"): 6}
     assert ended(known, known, done) == [other]
     assert ended(known, known, done | {("dense", "xquad"): 6}) == [dense, sparse, other]
     assert ended({"sparse": sparse}, known, done) == []
     document = {"a": {"b": 1, "c": {"d": "x"}}, "e": [1, "y"], "f": None, "g": True}
-    assert flattened(document) == {"a.b": "1", "a.c.d": "x", "e": '[1, "y"]', "g": "true"}
-    row = {"task": "xquad", "checkpoint": "dense", "n": 3, "kept": float("nan"), "open": 41.5, "flag": True}
+    assert flattened(document) == {
+        "a.b": "1",
+        "a.c.d": "x",
+        "e": '[1, "y"]',
+        "g": "true",
+    }
+    row = {
+        "task": "xquad",
+        "checkpoint": "dense",
+        "n": 3,
+        "kept": float("nan"),
+        "open": 41.5,
+        "flag": True,
+    }
     assert numbers_of([row]) == {"xquad/n": 3.0, "xquad/open": 41.5}
 
 
@@ -56,12 +85,16 @@ class Diary:
         self.heard.append(("begin", run, known, dict(parameters)))
         return known or "id of the run"
 
-    def checkpoint(self, parent: str, name: str, parameters: Any, numbers: Any, folder: Path) -> str:
+    def checkpoint(
+        self, parent: str, name: str, parameters: Any, numbers: Any, folder: Path
+    ) -> str:
         if name == self._fails_with:
             raise ConnectionError("the server is away")
         self.heard.append((parent, name, dict(parameters)))
         self.numbers[name] = numbers
-        self.files[name] = {file.relative_to(folder).as_posix() for file in folder.rglob("*.*")}
+        self.files[name] = {
+            file.relative_to(folder).as_posix() for file in folder.rglob("*.*")
+        }
         return f"id of {name}"
 
     def end(self, run: str, files: Any, finished: bool) -> None:
@@ -72,7 +105,9 @@ class Diary:
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """No table is computed, for tests of what is told when."""
     headline = pd.DataFrame({"task": ["xquad"], "checkpoint": ["dense"], "n": [6]})
-    monkeypatch.setattr(report, "write_part", lambda *_: SimpleNamespace(headline=headline))
+    monkeypatch.setattr(
+        report, "write_part", lambda *_: SimpleNamespace(headline=headline)
+    )
 
 
 @pytest.fixture
@@ -91,8 +126,14 @@ def _task(run: Path) -> str:
 def _follow(run: Path, diary: Diary, finished: bool = True) -> list[str]:
     warnings: list[str] = []
     checkpoints = [
-        Tracked(name=name, base=base, parameters={"model": "m"}, planned={_task(run): 6})
-        for name, base in (("dense", None), ("wanda-0.6", "dense"), ("missing", "dense"))
+        Tracked(
+            name=name, base=base, parameters={"model": "m"}, planned={_task(run): 6}
+        )
+        for name, base in (
+            ("dense", None),
+            ("wanda-0.6", "dense"),
+            ("missing", "dense"),
+        )
     ]
     with Tracking(diary, run, checkpoints, {"seed": "0"}, warnings.append) as tracking:
         tracking.on(Event(kind="ended"))
@@ -112,7 +153,11 @@ def test_each_checkpoint_is_told_once_with_its_tables_and_figures(run: Path) -> 
     ]
     assert first.numbers["wanda-0.6"][f"{_task(run)}/n"] > 0
     assert first.numbers["wanda-0.6"] != first.numbers["dense"]
-    assert {"tables/headline.csv", "tables/fates.csv", "figures/fates.svg"} <= first.files["wanda-0.6"]
+    assert {
+        "tables/headline.csv",
+        "tables/fates.csv",
+        "figures/fates.svg",
+    } <= first.files["wanda-0.6"]
 
     again = Diary()
     assert _follow(run, again) == []
@@ -123,26 +168,44 @@ def test_each_checkpoint_is_told_once_with_its_tables_and_figures(run: Path) -> 
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_a_server_that_is_away_ends_nothing_and_ids_are_kept_by_tracker(run: Path) -> None:
+def test_a_server_that_is_away_ends_nothing_and_ids_are_kept_by_tracker(
+    run: Path,
+) -> None:
     first = Diary(fails_with="dense")
     (warning,) = _follow(run, first)
-    assert warning == "--track diary: ConnectionError: the server is away; the run continues"
-    assert [each[1] for each in first.heard if each[0] == "id of the run"] == ["wanda-0.6"]
+    assert (
+        warning
+        == "--track diary: ConnectionError: the server is away; the run continues"
+    )
+    assert [each[1] for each in first.heard if each[0] == "id of the run"] == [
+        "wanda-0.6"
+    ]
     again = Diary()
     assert _follow(run, again) == []
     assert [each[1] for each in again.heard if each[0] == "id of the run"] == ["dense"]
-    (run / "tracking.json").write_text(json.dumps({"other": {"run": "theirs", "checkpoints": {}}}))
+    (run / "tracking.json").write_text(
+        json.dumps({"other": {"run": "theirs", "checkpoints": {}}})
+    )
     _follow(run, Diary())
     told = json.loads((run / "tracking.json").read_text())
     assert told["other"] == {"run": "theirs", "checkpoints": {}}
-    assert told["diary"]["checkpoints"] == {"dense": "id of dense", "wanda-0.6": "id of wanda-0.6"}
+    assert told["diary"]["checkpoints"] == {
+        "dense": "id of dense",
+        "wanda-0.6": "id of wanda-0.6",
+    }
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_a_tracker_that_cannot_begin_is_left_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_cannot_begin_is_left_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     diary = Diary()
-    monkeypatch.setattr(diary, "begin", Mock(side_effect=PermissionError("log in first")))
-    assert _follow(run, diary) == ["--track diary: PermissionError: log in first; the run continues"]
+    monkeypatch.setattr(
+        diary, "begin", Mock(side_effect=PermissionError("log in first"))
+    )
+    assert _follow(run, diary) == [
+        "--track diary: PermissionError: log in first; the run continues"
+    ]
     assert diary.heard == []
     (run / "tracking.json").write_text("{")
     assert _follow(run, Diary()) == []
@@ -150,9 +213,12 @@ def test_a_tracker_that_cannot_begin_is_left_alone(run: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("silent", ["begin", "checkpoint", "end"])
-def test_a_tracker_that_does_not_answer_keeps_nobody(run: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
+def test_a_tracker_that_does_not_answer_keeps_nobody(
+    run: Path, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
     diary, answered = Diary(), threading.Event()
-    monkeypatch.setattr(diary, silent, lambda *_: answered.wait() and 1 / 0)  # an error too late to be told
+    # an error too late to be told
+    monkeypatch.setattr(diary, silent, lambda *_: answered.wait() and 1 / 0)
     monkeypatch.setattr(tracking, "_PATIENCE", 0.3)
     monkeypatch.setattr(tempfile, "tempdir", str(run.parent))
     warnings = _follow(run, diary)
@@ -160,19 +226,35 @@ def test_a_tracker_that_does_not_answer_keeps_nobody(run: Path, monkeypatch: pyt
     thread = next(each for each in threading.enumerate() if each.name == "tracking")
     answered.set()
     thread.join()
-    assert warnings == ["--track diary: no answer in 0.3 s; the same command sends what is left"]
+    assert warnings == [
+        "--track diary: no answer in 0.3 s; the same command sends what is left"
+    ]
 
 
-def test_what_is_not_installed_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "unknown --track 'mlfow'; did you mean 'mlflow'" in refused(tracker_of, "mlfow")
+def test_what_is_not_installed_is_said_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "unknown --track 'mlfow'; did you mean 'mlflow'" in refused(
+        tracker_of, "mlfow"
+    )
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    assert "--track mlflow: it is not installed: pip install mlflow" in refused(tracker_of, "mlflow")
-    monkeypatch.setattr(importlib, "import_module", Mock(side_effect=AttributeError("module 'x' has no y")))
-    assert "--track wandb: cannot be imported: module 'x' has no y" in refused(tracker_of, "wandb")
+    assert "--track mlflow: it is not installed: pip install mlflow" in refused(
+        tracker_of, "mlflow"
+    )
+    monkeypatch.setattr(
+        importlib,
+        "import_module",
+        Mock(side_effect=AttributeError("module 'x' has no y")),
+    )
+    assert "--track wandb: cannot be imported: module 'x' has no y" in refused(
+        tracker_of, "wandb"
+    )
 
 
 def test_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=MlflowClient))
+    monkeypatch.setitem(
+        sys.modules, "mlflow", SimpleNamespace(MlflowClient=MlflowClient)
+    )
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda *_: None)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     monkeypatch.setenv("TRACKED", str(tmp_path / "heard"))
@@ -180,12 +262,17 @@ def test_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     parent = tracker.begin("grid", None, {"seed": "0", "a?b": "x" * 900})
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "headline.csv").write_text("x")
-    child = tracker.checkpoint(parent, "wanda-0.6", {"model": "m"}, {"xquad:x/n": 3.0}, tmp_path / "made")
+    child = tracker.checkpoint(
+        parent, "wanda-0.6", {"model": "m"}, {"xquad:x/n": 3.0}, tmp_path / "made"
+    )
     tracker.end(parent, [run / "report" / "index.html"], finished=True)
     again = tracker_of("mlflow")
     assert again.begin("grid", parent, {"seed": "0"}) == parent
     again.end(parent, [], finished=False)
-    heard = [tuple(json.loads(line).values()) for line in (tmp_path / "heard").read_text().splitlines()]
+    heard = [
+        tuple(json.loads(line).values())
+        for line in (tmp_path / "heard").read_text().splitlines()
+    ]
     assert (parent, child) == ("1", "2")
     assert heard == [
         ("create_run", "1", "new resurface", "grid", {}),
@@ -208,8 +295,13 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     def init(**settings: Any) -> Any:
         begun.append(settings)
-        finish, log_artifact = lambda exit_code: heard.append(exit_code), lambda artifact: heard.append(artifact.added)
-        return SimpleNamespace(log=heard.append, log_artifact=log_artifact, finish=finish)
+        finish, log_artifact = (
+            lambda exit_code: heard.append(exit_code),
+            lambda artifact: heard.append(artifact.added),
+        )
+        return SimpleNamespace(
+            log=heard.append, log_artifact=log_artifact, finish=finish
+        )
 
     class Artifact:
         def __init__(self, name: str, type: str) -> None:
@@ -220,16 +312,27 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
         add_file = add_dir
 
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Artifact=Artifact, Settings=dict))
+    monkeypatch.setitem(
+        sys.modules,
+        "wandb",
+        SimpleNamespace(init=init, Artifact=Artifact, Settings=dict),
+    )
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     tracker = tracker_of("wandb")
     parent = tracker.begin("grid", None, {"seed": "0"})
-    child = tracker.checkpoint(parent, "wanda-0.6", {"model": "m"}, {"xquad/n": 3.0}, tmp_path)
+    child = tracker.checkpoint(
+        parent, "wanda-0.6", {"model": "m"}, {"xquad/n": 3.0}, tmp_path
+    )
     (tmp_path / "index.html").write_text("x")
     tracker.end(parent, [tmp_path / "index.html"], finished=False)
     assert child == f"{parent}-wanda-0-6"
     assert tracker.begin("grid", parent, {}) == parent
-    common = {"project": "mine", "group": "grid", "resume": "allow", "settings": {"silent": True}}
+    common = {
+        "project": "mine",
+        "group": "grid",
+        "resume": "allow",
+        "settings": {"silent": True},
+    }
     assert begun == [
         common | {"id": child, "name": "wanda-0.6", "config": {"model": "m"}},
         common | {"id": parent, "name": "grid", "config": {"seed": "0"}},
@@ -238,15 +341,23 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert heard == [{"xquad/n": 3.0}, files[0], 0, files[1], 1]
 
 
-TOLD = 'printf "%s|%s|%s\\n" "$RESURFACE_STATE" "$RESURFACE_RUN" "$RESURFACE_MESSAGE" >> told'
+TOLD = (
+    'printf "%s|%s|%s\\n" "$RESURFACE_STATE" "$RESURFACE_RUN" "$RESURFACE_MESSAGE" >>'
+    " told"
+)
 
 
-@pytest.mark.parametrize(("text", "why"), [("", "empty"), ("sh 'x", "No closing"), ("gone x", "no program 'gone'")])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("", "empty"), ("sh 'x", "No closing"), ("gone x", "no program 'gone'")],
+)
 def test_a_command_that_cannot_run_is_refused(text: str, why: str) -> None:
     assert why in refused(command_of, text).removeprefix(f"--notify: {text!r}: ")
 
 
-def test_the_command_runs_at_the_first_failure_and_the_end_and_its_failure_is_a_warning(tmp_path, monkeypatch) -> None:
+def test_the_command_runs_at_the_first_failure_and_the_end_and_its_failure_is_a_warning(
+    tmp_path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     told = Notifying(command_of(f"sh -c '{TOLD}'"), Path("run"), pytest.fail)
     for name in ("a", "b"):
@@ -261,10 +372,18 @@ def test_the_command_runs_at_the_first_failure_and_the_end_and_its_failure_is_a_
     monkeypatch.setattr(notifying, "_PATIENCE", 0.5)
     warned: list[str] = []
     for command in ("exit 3", "sleep 600 & echo $! > pid; wait"):
-        Notifying(("sh", "-c", command), tmp_path, warned.append).end(Event(kind="end", state="finished"))
-    Notifying(("./gone",), tmp_path, warned.append).end(Event(kind="end", state="finished"))
-    assert warned[:2] == ["--notify: sh ended with exit code 3", "--notify: sh has no result after 0.5 s"]
+        Notifying(("sh", "-c", command), tmp_path, warned.append).end(
+            Event(kind="end", state="finished")
+        )
+    Notifying(("./gone",), tmp_path, warned.append).end(
+        Event(kind="end", state="finished")
+    )
+    assert warned[:2] == [
+        "--notify: sh ended with exit code 3",
+        "--notify: sh has no result after 0.5 s",
+    ]
     assert "No such file" in warned[2]
     left = Path(f"/proc/{Path('pid').read_text().strip()}/stat")
-    while left.exists() and " Z " not in left.read_text():  # its own processes end with it
+    # its own processes end with it
+    while left.exists() and " Z " not in left.read_text():
         time.sleep(0.05)

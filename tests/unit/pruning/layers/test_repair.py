@@ -17,36 +17,55 @@ def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.randn(COLUMNS, COLUMNS, generator=generator)
     inputs_TI = torch.randn(TOKENS, COLUMNS, generator=generator) @ mixing
-    return inputs_TI, 2 / 7 * inputs_TI.T @ inputs_TI, torch.randn(ROWS, COLUMNS, generator=generator)
+    return (
+        inputs_TI,
+        2 / 7 * inputs_TI.T @ inputs_TI,
+        torch.randn(ROWS, COLUMNS, generator=generator),
+    )
 
 
-def pruned(dense_OI: torch.Tensor, pattern: Unstructured | NofM | None = None) -> Pruned:
+def pruned(
+    dense_OI: torch.Tensor, pattern: Unstructured | NofM | None = None
+) -> Pruned:
     mask_OI = masks.select(dense_OI.abs(), pattern or Unstructured(0.5), "row")
     return Pruned(masks.zeroed(dense_OI, mask_OI), mask_OI)
 
 
-def best(inputs_TI: torch.Tensor, dense_OI: torch.Tensor, mask_OI: torch.Tensor) -> torch.Tensor:
-    """Each row by itself: outputs as the dense row's, and, weighted by the damping, weights as the dense row's."""
+def best(
+    inputs_TI: torch.Tensor, dense_OI: torch.Tensor, mask_OI: torch.Tensor
+) -> torch.Tensor:
+    """Each row by itself: outputs as the dense row's, and, weighted by the damping,
+    weights as the dense row's."""
     inputs, dense = inputs_TI.double(), dense_OI.double()
     ridge = (DAMPING * inputs.square().sum(dim=0).mean()).sqrt()
     design = torch.cat([inputs, ridge * torch.eye(COLUMNS, dtype=torch.float64)])
     found = torch.zeros_like(dense)
     for row, kept in enumerate(~mask_OI):
-        found[row, kept] = torch.linalg.lstsq(design[:, kept], (design @ dense[row])[:, None]).solution[:, 0]
+        found[row, kept] = torch.linalg.lstsq(
+            design[:, kept], (design @ dense[row])[:, None]
+        ).solution[:, 0]
     return found
 
 
-@pytest.mark.parametrize("pattern", [Unstructured(0.5), NofM(2, 4)], ids=["half", "2of4"])
+@pytest.mark.parametrize(
+    "pattern", [Unstructured(0.5), NofM(2, 4)], ids=["half", "2of4"]
+)
 def test_the_weights_that_stay_are_the_least_squares_of_each_row(pattern):
     inputs_TI, hessian_II, dense_OI = drawn()
     before = pruned(dense_OI, pattern)
     repaired = LeastSquares(hessian_II, "m").repair(before, dense_OI, torch.float32)
     torch.testing.assert_close(
-        repaired.weight_OI.double(), best(inputs_TI, dense_OI, before.mask_OI), rtol=2e-3, atol=2e-3
+        repaired.weight_OI.double(),
+        best(inputs_TI, dense_OI, before.mask_OI),
+        rtol=2e-3,
+        atol=2e-3,
     )
     assert not repaired.weight_OI[before.mask_OI].any()
     whole = (inputs_TI @ dense_OI.T).square().sum()
-    for weight_OI, error in ((before.weight_OI, repaired.error_before), (repaired.weight_OI, repaired.error)):
+    for weight_OI, error in (
+        (before.weight_OI, repaired.error_before),
+        (repaired.weight_OI, repaired.error),
+    ):
         missed = (inputs_TI @ (dense_OI - weight_OI).T).square().sum()
         assert error == pytest.approx((missed / whole).item(), rel=1e-3)
     assert repaired.error < 0.5 * repaired.error_before
@@ -61,7 +80,10 @@ def test_no_row_gets_worse_by_rounding(dtype):
     # Where the best weights are there already, a repair can only round them otherwise.
     again = Pruned(first.weight_OI.float(), first.weight_OI == 0)
     second = LeastSquares(hessian_II, "m").repair(again, dense_OI, dtype)
-    missed = [(inputs_TI @ (dense_OI - each.weight_OI.float()).T).square().sum(dim=0) for each in (first, second)]
+    missed = [
+        (inputs_TI @ (dense_OI - each.weight_OI.float()).T).square().sum(dim=0)
+        for each in (first, second)
+    ]
     assert bool((missed[1] <= missed[0] * (1 + 1e-4)).all())
     assert second.error <= second.error_before == pytest.approx(first.error, rel=1e-4)
 
@@ -70,18 +92,26 @@ def test_unseen_inputs_keep_their_weights_and_rows_do_not_depend_on_each_other()
     inputs_TI, _, dense_OI = drawn(2)
     inputs_TI[:, [3, 7]] = 0
     before = pruned(dense_OI)
-    repaired = LeastSquares(inputs_TI.T @ inputs_TI, "m").repair(before, dense_OI, torch.float32)
+    repaired = LeastSquares(inputs_TI.T @ inputs_TI, "m").repair(
+        before, dense_OI, torch.float32
+    )
     assert torch.equal(repaired.weight_OI[:, [3, 7]], before.weight_OI[:, [3, 7]])
     assert repaired.error < repaired.error_before
-    silent = LeastSquares(torch.zeros(COLUMNS, COLUMNS), "m").repair(before, dense_OI, torch.float32)
+    silent = LeastSquares(torch.zeros(COLUMNS, COLUMNS), "m").repair(
+        before, dense_OI, torch.float32
+    )
     assert torch.equal(silent.weight_OI, before.weight_OI)
     assert (silent.error_before, silent.error, silent.steps) == (0, 0, 0)
-    with pytest.raises(JobError, match=r"model\.q: the Hessian of its inputs is not finite"):
+    with pytest.raises(
+        JobError, match=r"model\.q: the Hessian of its inputs is not finite"
+    ):
         LeastSquares(torch.full((4, 4), torch.inf), "model.q")
     _, hessian_II, dense_OI = drawn(3)
     many_OI = dense_OI.repeat(70, 1)  # more than are solved together
     alone, together = (
-        LeastSquares(hessian_II, "m").repair(pruned(each), each, torch.float32).weight_OI
+        LeastSquares(hessian_II, "m")
+        .repair(pruned(each), each, torch.float32)
+        .weight_OI
         for each in (dense_OI, many_OI)
     )
     torch.testing.assert_close(together, alone.repeat(70, 1), rtol=2e-3, atol=2e-3)

@@ -1,4 +1,5 @@
-"""Statistics do not depend on how sequences are batched, nor outcomes on how many experts are held; OWL's ratios."""
+"""Statistics do not depend on how sequences are batched, nor outcomes on how many
+experts are held; OWL's ratios."""
 
 import functools
 import random
@@ -25,21 +26,35 @@ CPU = torch.device("cpu")
 
 def drawn(lengths: list[int]) -> list[tuple[int, ...]]:
     draw = random.Random(0)
-    return [tuple(draw.randrange(tiny.VOCABULARY) for _ in range(length)) for length in lengths]
+    return [
+        tuple(draw.randrange(tiny.VOCABULARY) for _ in range(length))
+        for length in lengths
+    ]
 
 
-def observed(decoder: Decoder, made: list[Batch], kind: Statistic) -> dict[str, torch.Tensor]:
+def observed(
+    decoder: Decoder, made: list[Batch], kind: Statistic
+) -> dict[str, torch.Tensor]:
     count = sum(len(batch.order) for batch in made)
     found = {}
     with torch.no_grad():
         hidden = [decoder.embed(batch) for batch in made]
         for index in range(2):
             layer = decoder.load(index)
-            observer = Observer(decoder.linears(index), lambda columns: Gathered([kind], columns, count, CPU))
+            observer = Observer(
+                decoder.linears(index),
+                lambda columns: Gathered([kind], columns, count, CPU),
+            )
             for inputs, batch in zip(hidden, made, strict=True):
                 observer.run(layer, inputs, decoder.keywords(index, batch), batch)
-            found |= {f"{index}.{name}": statistic.result()[kind] for name, statistic in observer.statistics.items()}
-            hidden = [layer(h, **decoder.keywords(index, b)) for h, b in zip(hidden, made, strict=True)]
+            found |= {
+                f"{index}.{name}": statistic.result()[kind]
+                for name, statistic in observer.statistics.items()
+            }
+            hidden = [
+                layer(h, **decoder.keywords(index, b))
+                for h, b in zip(hidden, made, strict=True)
+            ]
             decoder.release(index)
     return found
 
@@ -48,14 +63,19 @@ def observed(decoder: Decoder, made: list[Batch], kind: Statistic) -> dict[str, 
 def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoints):
     decoder = Decoder(Checkpoint(checkpoints(name)), CPU)
     sequences = drawn([40, 3, 17, 40, 90, 16, 31, 90, 7])
-    decoder.open_skeleton(torch.tensor([token for sequence in sequences for token in sequence]))
+    decoder.open_skeleton(
+        torch.tensor([token for sequence in sequences for token in sequence])
+    )
     one = observed(decoder, batches(sequences, 1), Statistic.COLUMN_NORMS)
     many = observed(decoder, batches(sequences, 120), Statistic.COLUMN_NORMS)
     assert len(batches(sequences, 1)) == 9
     assert len(batches(sequences, 120)) < 8
     assert len(one) >= 8
     assert all(torch.equal(one[key], many[key]) for key in one)
-    one, many = (observed(decoder, batches(sequences, budget), Statistic.HESSIAN) for budget in (1, 120))
+    one, many = (
+        observed(decoder, batches(sequences, budget), Statistic.HESSIAN)
+        for budget in (1, 120)
+    )
     for key in one:
         torch.testing.assert_close(one[key], many[key], rtol=1e-4, atol=1e-4)
 
@@ -72,9 +92,15 @@ def test_batches_hold_every_sequence_once_and_experts_come_first_where_memory_is
     one = (8**2 + 4**2) * 4  # bytes of an expert's Hessians
     assert portions(linears, Statistic.HESSIAN, 3 * one) == [linears]
     assert portions(linears, Statistic.COLUMN_NORMS, 1) == [linears]
-    for limit, experts in ((2 * one, [[0, 1], [2]]), (one, [[0], [1], [2]]), (1, [[0], [1], [2]])):
+    for limit, experts in (
+        (2 * one, [[0, 1], [2]]),
+        (one, [[0], [1], [2]]),
+        (1, [[0], [1], [2]]),
+    ):
         *some, rest = portions(layer(), Statistic.HESSIAN, limit)
-        assert [sorted({int(name.split(".")[2]) for name in each}) for each in some] == experts
+        assert [
+            sorted({int(name.split(".")[2]) for name in each}) for each in some
+        ] == experts
         assert all(len(each) % 3 == 0 for each in some)
         assert set(rest) == {"self_attn.o_proj"}
 
@@ -94,13 +120,18 @@ class Layer(nn.Module):
 def test_modules_share_statistics_and_layers_with_more_outliers_keep_more():
     layer = Layer()
     linears = {name: getattr(layer, name) for name in "qko"}
-    observer = Observer(linears, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 2, CPU))
+    observer = Observer(
+        linears, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 2, CPU)
+    )
     for i in range(2):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (i,)))
     assert observer.groups == {"q": ["q", "k"], "o": ["o"]}
     assert layer.finished == 0  # every pass stops at the last input, the first one too
     assert not any(module._forward_pre_hooks for module in linears.values())
-    observer = Observer({"unused": layer.unused}, lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 1, CPU))
+    observer = Observer(
+        {"unused": layer.unused},
+        lambda columns: Gathered([Statistic.COLUMN_NORMS], columns, 1, CPU),
+    )
     with pytest.raises(JobError, match="unused did not run"):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
     ratios = [pattern.ratio for pattern in owl([0.01, 0.04, 0.02, 0.01], 0.7)]
@@ -122,28 +153,40 @@ def test_what_is_put_comes_back(dtype, limit, spilled, tmp_path):
             for number, value in enumerate(values):
                 held.put(number, value)
             assert bool(held.held) is not spilled
-            assert all(torch.equal(held.get(number), value) for number, value in enumerate(values))
+            assert all(
+                torch.equal(held.get(number), value)
+                for number, value in enumerate(values)
+            )
     assert bool((tmp_path / "file").stat().st_size) is spilled
 
 
 @pytest.mark.parametrize("ratio", [0.02, 0.97])
 def test_a_ratio_out_of_range_names_the_layer(ratio):
-    assert f"sparsity: {ratio} with allocation 'owl' gives layer" in refused(owl, [0.0, 1.0, 0.5], ratio)
+    assert f"sparsity: {ratio} with allocation 'owl' gives layer" in refused(
+        owl, [0.0, 1.0, 0.5], ratio
+    )
 
 
 def layer() -> dict[str, nn.Linear]:
     found: dict[str, nn.Linear] = {"self_attn.o_proj": nn.Linear(8, 8)}
     for number in range(3):
-        found |= {f"mlp.experts.{number}.{name}": Routed(8, 4, bias=False) for name in ("gate", "up")}
+        found |= {
+            f"mlp.experts.{number}.{name}": Routed(8, 4, bias=False)
+            for name in ("gate", "up")
+        }
         found[f"mlp.experts.{number}.down"] = Routed(4, 8, bias=False)
     return found
 
 
 def test_the_outcome_is_that_of_one_pass(checkpoints, passages, tmp_path, monkeypatch):
-    source = checkpoints("qwen3_moe", torch.float32, num_hidden_layers=1, mlp_only_layers=[])
+    source = checkpoints(
+        "qwen3_moe", torch.float32, num_hidden_layers=1, mlp_only_layers=[]
+    )
     job = tiny.job(source, passages, "sparsegpt")
     prune(job, tmp_path / "one")
-    monkeypatch.setattr(sequential, "portions", functools.partial(portions, limit=50_000))
+    monkeypatch.setattr(
+        sequential, "portions", functools.partial(portions, limit=50_000)
+    )
     prune(job, tmp_path / "some")
     one, some = tiny.weights(tmp_path / "one"), tiny.weights(tmp_path / "some")
     assert all(torch.equal(one[name], some[name]) for name in one)

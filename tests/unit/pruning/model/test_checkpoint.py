@@ -1,4 +1,5 @@
-"""Tensors by name from one file or from shards, and what is wrong with a damaged one."""
+"""Tensors by name from one file or from shards, and what is wrong with a damaged
+one."""
 
 import json
 import shutil
@@ -23,15 +24,24 @@ def test_every_tensor_is_read_as_it_is(shard, checkpoints):
         assert torch.equal(checkpoint.read(name), tensor)
 
 
-def test_a_single_file_may_stand_beside_an_index_of_it_and_of_no_other_file(checkpoints, tmp_path):
+def test_a_single_file_may_stand_beside_an_index_of_it_and_of_no_other_file(
+    checkpoints, tmp_path
+):
     single = shutil.copytree(checkpoints("qwen3"), tmp_path / "single")
     expected = tiny.weights(single)
-    (single / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(expected, SINGLE)}))
+    (single / INDEX).write_text(
+        json.dumps({"weight_map": dict.fromkeys(expected, SINGLE)})
+    )
     checkpoint = Checkpoint(single)
     assert (checkpoint.index, checkpoint.entries.keys()) == (None, expected.keys())
-    directory = shutil.copytree(checkpoints("qwen2", max_shard_size="60KB"), tmp_path / "sharded")
+    directory = shutil.copytree(
+        checkpoints("qwen2", max_shard_size="60KB"), tmp_path / "sharded"
+    )
     shard = min(directory.glob("*.safetensors"))
     shutil.copy(shard, directory / SINGLE)
     for read in (Checkpoint, read_tensors):
-        told = f"{directory}: holds {SINGLE} and an {INDEX} that names other files; remove one of them"
+        told = (
+            f"{directory}: holds {SINGLE} and an {INDEX} that names other files; remove"
+            " one of them"
+        )
         assert refused(read, directory) == told

@@ -15,7 +15,9 @@ NAMES = ("gate", "up", "down")
 
 @pytest.fixture(scope="module", params=tiny.MIXTURES)
 def block(request) -> nn.Module:
-    model = transformers.AutoModel.from_config(tiny.config(request.param, num_hidden_layers=1)).eval()
+    model = transformers.AutoModel.from_config(
+        tiny.config(request.param, num_hidden_layers=1)
+    ).eval()
     torch.manual_seed(0)
     for parameter in model.layers[0].mlp.parameters():
         nn.init.normal_(parameter, std=0.2)
@@ -26,7 +28,9 @@ def separated(fused: nn.Module) -> Experts:
     experts = Experts(fused, NAMES)
     for number, expert in enumerate(experts.children()):
         gate, up = fused.gate_up_proj.data[number].chunk(2)
-        for name, weight in zip(NAMES, (gate, up, fused.down_proj.data[number]), strict=True):
+        for name, weight in zip(
+            NAMES, (gate, up, fused.down_proj.data[number]), strict=True
+        ):
             getattr(expert, name).weight.data = weight
     return experts
 
@@ -37,19 +41,29 @@ def test_they_equal_the_library_and_every_token_through_every_expert(block, toke
     with torch.no_grad():
         _, weights, chosen = block.gate(hidden)
         ours = separated(block.experts)(hidden, chosen, weights)
-        assert torch.equal(ours, brute_force.plain_experts(block.experts, hidden, chosen, weights))
-        torch.testing.assert_close(ours, block.experts(hidden, chosen, weights), rtol=1e-4, atol=1e-5)
+        assert torch.equal(
+            ours, brute_force.plain_experts(block.experts, hidden, chosen, weights)
+        )
+        torch.testing.assert_close(
+            ours, block.experts(hidden, chosen, weights), rtol=1e-4, atol=1e-5
+        )
 
 
-def test_a_token_s_result_does_not_depend_on_the_others_and_a_batch_knows_whose_it_is(block):
+def test_a_token_s_result_does_not_depend_on_the_others_and_a_batch_knows_whose_it_is(
+    block,
+):
     hidden = torch.randn(40, 64, generator=torch.Generator().manual_seed(2))
     experts = separated(block.experts)
     with torch.no_grad():
         _, weights, chosen = block.gate(hidden)
         together = experts(hidden, chosen, weights)
         for part in (slice(0, 1), slice(3, 3 + ALONE_BELOW), slice(20, 40)):
-            assert torch.equal(experts(hidden[part], chosen[part], weights[part]), together[part])
-    batch = Batch((torch.arange(4), torch.arange(10, 13), torch.arange(20, 22)), (5, 1, 2))
+            assert torch.equal(
+                experts(hidden[part], chosen[part], weights[part]), together[part]
+            )
+    batch = Batch(
+        (torch.arange(4), torch.arange(10, 13), torch.arange(20, 22)), (5, 1, 2)
+    )
     part = batch.only(torch.tensor([1, 3, 7]))
     assert [ids.tolist() for ids in part.sequences] == [[1, 3], [], [20]]
     assert part.lengths == (2, 0, 1)

@@ -7,7 +7,9 @@ from pruning.model import memory
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:3"])
-def test_cuda_is_started_before_its_counters_are_reset(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_is_started_before_its_counters_are_reset(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """torch refuses to reset the counters of a numbered device before that."""
     called: list[object] = []
     monkeypatch.setattr(torch.cuda, "init", lambda: called.append("init"))

@@ -50,7 +50,11 @@ _KILLED = textwrap.dedent(
 @pytest.mark.parametrize("step", ["copy", "1", "manifest"])
 def test_a_killed_export_leaves_nothing_that_loads(step, checkpoints, tmp_path):
     source, out = checkpoints("qwen3"), tmp_path / "out"
-    died = subprocess.run([sys.executable, "-c", _KILLED, source, out, step], env=environment(), capture_output=True)
+    died = subprocess.run(
+        [sys.executable, "-c", _KILLED, source, out, step],
+        env=environment(),
+        capture_output=True,
+    )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     assert not out.exists()
     (partial,) = tmp_path.iterdir()
@@ -64,8 +68,21 @@ def test_a_killed_export_leaves_nothing_that_loads(step, checkpoints, tmp_path):
 
 def test_companions_go_along_and_other_weights_do_not(checkpoints, tmp_path):
     source = Path(shutil.copytree(checkpoints("qwen3"), tmp_path / "model"))
-    wanted = ["LICENSE.txt", "chat_template.jinja", "generation_config.json", "vocab.json", "tokenizer.model"]
-    refused = ["README.md", "pytorch_model.bin", "model.gguf", "trainer_state.json", "modeling_own.py", "x.safetensors"]
+    wanted = [
+        "LICENSE.txt",
+        "chat_template.jinja",
+        "generation_config.json",
+        "vocab.json",
+        "tokenizer.model",
+    ]
+    refused = [
+        "README.md",
+        "pytorch_model.bin",
+        "model.gguf",
+        "trainer_state.json",
+        "modeling_own.py",
+        "x.safetensors",
+    ]
     for name in [*wanted, *refused]:
         (source / name).write_text("{}")
     out = tmp_path / "out"
@@ -80,11 +97,23 @@ def test_companions_go_along_and_other_weights_do_not(checkpoints, tmp_path):
     ("target", "name", "error", "raised"),
     [
         (export.Export, "write", JobError("no"), JobError),
-        (export.Export, "write", OSError(errno.ENOSPC, "No space left on device"), InputError),
-        (liveness, "this_process", OSError(errno.ENOSPC, "No space left on device"), InputError),
+        (
+            export.Export,
+            "write",
+            OSError(errno.ENOSPC, "No space left on device"),
+            InputError,
+        ),
+        (
+            liveness,
+            "this_process",
+            OSError(errno.ENOSPC, "No space left on device"),
+            InputError,
+        ),
     ],
 )
-def test_a_failed_job_leaves_nothing(target, name, error, raised, checkpoints, tmp_path, monkeypatch):
+def test_a_failed_job_leaves_nothing(
+    target, name, error, raised, checkpoints, tmp_path, monkeypatch
+):
     def fail(*_, **__):
         raise error
 
@@ -96,12 +125,17 @@ def test_a_failed_job_leaves_nothing(target, name, error, raised, checkpoints, t
 
 @pytest.mark.parametrize("where", ["this machine", "another node"])
 def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setattr(liveness, "_PACE", liveness.Pace(beat_seconds=0.01, missed=4500))
+    monkeypatch.setattr(
+        liveness, "_PACE", liveness.Pace(beat_seconds=0.01, missed=4500)
+    )
     partial = tmp_path / "out.partial-0123456789ab"
     with liveness.owned_directory(partial):
         if where == "another node":
             monkeypatch.setattr(liveness, "_machine", lambda: "another")
-        writer = rf"being written by another process: process {os.getpid()} on .*{partial.name}"
+        writer = (
+            rf"being written by another process: process {os.getpid()} on"
+            rf" .*{partial.name}"
+        )
         with pytest.raises(InputError, match=writer):
             prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
         assert partial.exists()
@@ -111,7 +145,9 @@ def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
         assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_a_dead_process_left_is_removed_whoever_has_its_id_now(checkpoints, tmp_path):
+def test_what_a_dead_process_left_is_removed_whoever_has_its_id_now(
+    checkpoints, tmp_path
+):
     partial = tmp_path / "out[1].partial-0123456789ab"  # brackets are not a pattern
     with liveness.owned_directory(partial):
         pass
@@ -120,13 +156,18 @@ def test_what_a_dead_process_left_is_removed_whoever_has_its_id_now(checkpoints,
     foreign = tmp_path / "out[1].partial-mine"
     foreign.mkdir()
     prune(magnitude(checkpoints("qwen3")), tmp_path / "out[1]")
-    assert {each.name for each in tmp_path.iterdir()} == {"out[1]", "out[1].partial-mine"}
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "out[1]",
+        "out[1].partial-mine",
+    }
 
 
 def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatch):
     """Each looks for the other before both are there."""
     looks, partials = itertools.cycle([False, True]), export._partials
-    monkeypatch.setattr(export, "_partials", lambda out: partials(out) if next(looks) else [])
+    monkeypatch.setattr(
+        export, "_partials", lambda out: partials(out) if next(looks) else []
+    )
     begun = tmp_path / "out.partial-000000000000"
     with liveness.owned_directory(begun):
         with pytest.raises(InputError, match="being written by another process"):
@@ -137,7 +178,9 @@ def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatc
         assert later.exists()
 
 
-def test_verify_sees_every_kind_of_damage_and_counts_zeros_and_groups_again(checkpoints, tmp_path):
+def test_verify_sees_every_kind_of_damage_and_counts_zeros_and_groups_again(
+    checkpoints, tmp_path
+):
     out = tmp_path / "out"
     prune(magnitude(checkpoints("qwen3"), pattern="2:4"), out)
     assert examine(out).problems == []
@@ -163,9 +206,16 @@ def test_verify_sees_every_kind_of_damage_and_counts_zeros_and_groups_again(chec
     row = tensors[name][0]
     row[:4] = row[:4].flip(0) + 1
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    for changes, part in (({"measured_sparsity": 0.9}, "measured_sparsity: 0.9"), ({"pattern": "4:x"}, "'4:x'")):
+    for changes, part in (
+        ({"measured_sparsity": 0.9}, "measured_sparsity: 0.9"),
+        ({"pattern": "4:x"}, "'4:x'"),
+    ):
         (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update=changes)))
         assert part in "\n".join(examine(out).problems)
-    files = manifest.files | {"model.safetensors": digest_of_file(out / "model.safetensors")}
-    (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update={"files": files})))
+    files = manifest.files | {
+        "model.safetensors": digest_of_file(out / "model.safetensors")
+    }
+    (out / MANIFEST_NAME).write_text(
+        to_json(manifest.model_copy(update={"files": files}))
+    )
     assert [name in problem for problem in examine(out).problems] == [True, True]

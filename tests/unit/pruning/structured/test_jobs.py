@@ -1,4 +1,5 @@
-"""Whole jobs that take layers, heads or channels out of tiny models, against the brute force; how many go."""
+"""Whole jobs that take layers, heads or channels out of tiny models, against the
+brute force; how many go."""
 
 import json
 import re
@@ -28,7 +29,10 @@ SAMPLES = 6
 def architectures(*always: str, without: Iterable[str] = ()) -> list:
     """These, and in `make test-long` all that are pruned."""
     names = [name for name in (*tiny.ARCHITECTURES, *tiny.MORE) if name not in without]
-    return [pytest.param(name, marks=() if name in always else pytest.mark.long) for name in names]
+    return [
+        pytest.param(name, marks=() if name in always else pytest.mark.long)
+        for name in names
+    ]
 
 
 def config(source: Path, passages: Path, method: str, **fields):
@@ -46,39 +50,66 @@ def sequences(source: Path) -> list[torch.Tensor]:
 def weights_of(source: Path, layer: int | None = None) -> int:
     decoder = Decoder(Checkpoint(source), torch.device("cpu"))
     prefix = "model.layers." if layer is None else f"model.layers.{layer}."
-    return sum(rows * columns for name, (rows, columns) in decoder.matrices().items() if name.startswith(prefix))
+    return sum(
+        rows * columns
+        for name, (rows, columns) in decoder.matrices().items()
+        if name.startswith(prefix)
+    )
 
 
 def assert_dropped(source: Path, out: Path, layers: tuple[int, ...]) -> PruneManifest:
     """`drop` gives the logits of the source without these layers."""
     manifest = prune(drop(source, ",".join(map(str, layers))), out)
     texts = sequences(source)
-    assert_answers(out, structured.logits(structured.without_layers(load_model(source), layers), texts), texts)
+    assert_answers(
+        out,
+        structured.logits(structured.without_layers(load_model(source), layers), texts),
+        texts,
+    )
     assert examine(out).problems == []
     return manifest
 
 
-def assert_answers(out: Path, expected: list[torch.Tensor], texts: list[torch.Tensor]) -> None:
+def assert_answers(
+    out: Path, expected: list[torch.Tensor], texts: list[torch.Tensor]
+) -> None:
     found = structured.logits(load_model(out), texts)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(found, expected, strict=True)
+    )
 
 
-@pytest.mark.parametrize("name", architectures("qwen3", "gemma3_text", "mixtral", without=("gemma4_text",)))
+@pytest.mark.parametrize(
+    "name", architectures("qwen3", "gemma3_text", "mixtral", without=("gemma4_text",))
+)
 def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path):
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
     texts = sequences(source)
-    manifest = prune(config(source, passages, "layers", sparsity=0.4), out)  # 1.2 of 3 layers
+    # 1.2 of 3 layers
+    manifest = prune(config(source, passages, "layers", sparsity=0.4), out)
     distances = structured.distances(load_model(source), texts, 1)
     removed = manifest.removed
     assert removed.distances == pytest.approx(distances, abs=1e-5)
     gone = distances.index(min(distances))
     assert (removed.unit, removed.of, removed.gone) == ("layers", 3, (str(gone),))
-    assert_answers(out, structured.logits(structured.without_layers(load_model(source), (gone,)), texts), texts)
+    assert_answers(
+        out,
+        structured.logits(
+            structured.without_layers(load_model(source), (gone,)), texts
+        ),
+        texts,
+    )
     assert examine(out).problems == []
-    assert manifest.measured_sparsity == pytest.approx(weights_of(source, gone) / weights_of(source))
+    assert manifest.measured_sparsity == pytest.approx(
+        weights_of(source, gone) / weights_of(source)
+    )
     assert manifest.layer_sparsity == tuple(float(layer == gone) for layer in range(3))
     info = inspect_checkpoint(out)
-    assert (info.method, info.pattern, info.sparsity) == ("layers", "layers", pytest.approx(1 / 3))
+    assert (info.method, info.pattern, info.sparsity) == (
+        "layers",
+        "layers",
+        pytest.approx(1 / 3),
+    )
 
 
 HEADS = architectures("qwen3", "phi3", without=("qwen2", *tiny.MORE))
@@ -93,41 +124,73 @@ CHANNELS = architectures("llama", "phi3", without=tiny.MIXTURES)
 def test_the_weakest_heads_and_channels_go(unit, name, checkpoints, passages, tmp_path):
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
     texts = sequences(source)
-    sparsity, of, count = {"heads": (0.5, 2, 1), "channels": (0.26, 96, 24)}[unit]  # 24.96 channels: in steps of 2
+    # 24.96 channels: in steps of 2
+    sparsity, of, count = {"heads": (0.5, 2, 1), "channels": (0.26, 96, 24)}[unit]
     manifest = prune(config(source, passages, unit, sparsity=sparsity), out)
     gone = structured.lowest(load_model(source), texts, unit, count)
     removed = manifest.removed
     assert (removed.unit, removed.of) == (unit, of)
     assert [read_numbers(text) for text in removed.gone] == gone
-    left = {"num_attention_heads": 2, "num_key_value_heads": 1} if unit == "heads" else {"intermediate_size": 72}
+    left = (
+        {"num_attention_heads": 2, "num_key_value_heads": 1}
+        if unit == "heads"
+        else {"intermediate_size": 72}
+    )
     assert left.items() <= json.loads((out / "config.json").read_text()).items()
-    without = structured.without_heads if unit == "heads" else structured.without_channels
-    assert_answers(out, structured.logits(without(load_model(source), gone), texts), texts)
+    without = (
+        structured.without_heads if unit == "heads" else structured.without_channels
+    )
+    assert_answers(
+        out, structured.logits(without(load_model(source), gone), texts), texts
+    )
     assert examine(out).problems == []
     assert (manifest.sparsity, inspect_checkpoint(out).pattern) == (sparsity, unit)
 
 
 def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
-    """Of shards, one loses all that it held; the index and the numbers of the others are new."""
-    source, out = checkpoints("mistral", num_hidden_layers=5, max_shard_size="70KB"), tmp_path / "out"
+    """Of shards, one loses all that it held; the index and the numbers of the others
+    are new."""
+    source, out = (
+        checkpoints("mistral", num_hidden_layers=5, max_shard_size="70KB"),
+        tmp_path / "out",
+    )
     manifest = assert_dropped(source, out, (3, 1, 2))
-    assert (manifest.pattern, manifest.sparsity, manifest.removed.gone) == ("1-3", 0.6, ("1-3",))
+    assert (manifest.pattern, manifest.sparsity, manifest.removed.gone) == (
+        "1-3",
+        0.6,
+        ("1-3",),
+    )
     shards = sorted(out.glob("*.safetensors"))
     assert 1 < len(shards) < len(list(source.glob("*.safetensors")))
     assert [file.name for file in shards] == [
-        f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))
+        f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        for number in range(len(shards))
     ]
     dense, small = tiny.weights(source), tiny.weights(out)
-    assert small.keys() == {name for name in dense if not any(f"layers.{layer}." in name for layer in (2, 3, 4))}
+    assert small.keys() == {
+        name
+        for name in dense
+        if not any(f"layers.{layer}." in name for layer in (2, 3, 4))
+    }
     for name, weight in small.items():
         assert torch.equal(weight, dense[name.replace("layers.1.", "layers.4.")]), name
 
 
 @pytest.mark.parametrize("gone", [0, 2])
-def test_what_a_configuration_says_of_each_layer_follows_it(gone, checkpoints, tmp_path):
-    """Full attention in the first layer and a window in the others, which Qwen2 says by counting from below."""
-    window = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "layer_types": None}
-    copy = shutil.copytree(checkpoints("qwen2", torch.float32, **window), tmp_path / "copy")
+def test_what_a_configuration_says_of_each_layer_follows_it(
+    gone, checkpoints, tmp_path
+):
+    """Full attention in the first layer and a window in the others, which Qwen2 says
+    by counting from below."""
+    window = {
+        "use_sliding_window": True,
+        "sliding_window": 4,
+        "max_window_layers": 1,
+        "layer_types": None,
+    }
+    copy = shutil.copytree(
+        checkpoints("qwen2", torch.float32, **window), tmp_path / "copy"
+    )
     settings = json.loads((copy / "config.json").read_text())
     del settings["layer_types"]
     (copy / "config.json").write_text(json.dumps(settings))
@@ -139,11 +202,16 @@ def test_what_a_configuration_says_of_each_layer_follows_it(gone, checkpoints, t
     assert settings["max_window_layers"] == len(full)
 
 
-def test_a_gemma_4_keeps_full_attention_last_and_shorter_checkpoints_share_an_engine(checkpoints, tmp_path):
-    """What is special about a layer is listed by its number; and the library makes the last layer a full one."""
+def test_a_gemma_4_keeps_full_attention_last_and_shorter_checkpoints_share_an_engine(
+    checkpoints, tmp_path
+):
+    """What is special about a layer is listed by its number; and the library makes
+    the last layer a full one."""
     source, out = checkpoints("gemma4_text", torch.float32), tmp_path / "out"
     assert_dropped(source, out, (0,))
-    assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {"1"}
+    assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {
+        "1"
+    }
     told = refused(check, drop(source, "2"), tmp_path / "other")
     assert "'full_attention'" in told.partition("layer 1 would be of another kind: ")[2]
     source = checkpoints("llama")
@@ -151,7 +219,11 @@ def test_a_gemma_4_keeps_full_attention_last_and_shorter_checkpoints_share_an_en
         prune(drop(source, layer), tmp_path / layer)
     one, other = (inspect_checkpoint(tmp_path / layer) for layer in ("0", "1"))
     assert one.weights_digest != other.weights_digest
-    assert one.architecture == other.architecture != inspect_checkpoint(source).architecture
+    assert (
+        one.architecture
+        == other.architecture
+        != inspect_checkpoint(source).architecture
+    )
 
 
 def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_path):
@@ -177,10 +249,16 @@ def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path
     (out / "prune_manifest.json").write_text(json.dumps(changed))
     problems = examine(out).problems
     assert len(problems) == 3  # gate, up and down of the first layer
-    assert all("model.layers.0.mlp" in each and "is not what stays of" in each for each in problems)
+    assert all(
+        "model.layers.0.mlp" in each and "is not what stays of" in each
+        for each in problems
+    )
     changed["removed"]["gone"][0] = "0-46"
     (out / "prune_manifest.json").write_text(json.dumps(changed))
-    assert "of 96 channels 48 are left, and another number went" in examine(out).problems[0]
+    assert (
+        "of 96 channels 48 are left, and another number went"
+        in examine(out).problems[0]
+    )
     (out / "prune_manifest.json").write_text(json.dumps(manifest))
     shutil.rmtree(source)
     assert (examine(out).problems, examine(out).source) == ([], None)
@@ -189,16 +267,50 @@ def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path
 @pytest.mark.parametrize(
     ("name", "method", "fields", "message"),
     [
-        ("qwen3", "layers", {"sparsity": 0.3}, "sparsity: 0.3: of the 3 layers of .* none would go"),
-        ("qwen3", "heads", {"sparsity": 0.4}, "sparsity: 0.4: of the 2 key-value heads of .* none would go"),
-        ("qwen3", "channels", {"sparsity": 0.02}, r"of the 96 channels \(in steps of 2\) of .* none would go"),
-        ("qwen2", "heads", {"sparsity": 0.5}, "heads cannot be taken out of model_type 'qwen2': the size of a head"),
+        (
+            "qwen3",
+            "layers",
+            {"sparsity": 0.3},
+            "sparsity: 0.3: of the 3 layers of .* none would go",
+        ),
+        (
+            "qwen3",
+            "heads",
+            {"sparsity": 0.4},
+            "sparsity: 0.4: of the 2 key-value heads of .* none would go",
+        ),
+        (
+            "qwen3",
+            "channels",
+            {"sparsity": 0.02},
+            r"of the 96 channels \(in steps of 2\) of .* none would go",
+        ),
+        (
+            "qwen2",
+            "heads",
+            {"sparsity": 0.5},
+            "heads cannot be taken out of model_type 'qwen2': the size of a head",
+        ),
         ("qwen3", "drop", {"pattern": "1-3"}, "pattern: 1-3: .* has layers 0 to 2"),
-        ("qwen3", "drop", {"pattern": "0-2"}, "pattern: 0-2: no layer of .* would stay"),
+        (
+            "qwen3",
+            "drop",
+            {"pattern": "0-2"},
+            "pattern: 0-2: no layer of .* would stay",
+        ),
     ],
 )
-def test_a_job_that_leaves_or_takes_nothing_is_refused(name, method, fields, message, checkpoints, passages, tmp_path):
-    assert re.search(message, refused(check, config(checkpoints(name), passages, method, **fields), tmp_path / "out"))
+def test_a_job_that_leaves_or_takes_nothing_is_refused(
+    name, method, fields, message, checkpoints, passages, tmp_path
+):
+    assert re.search(
+        message,
+        refused(
+            check,
+            config(checkpoints(name), passages, method, **fields),
+            tmp_path / "out",
+        ),
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -230,9 +342,12 @@ def test_another_text_is_refused(text, message):
         read_numbers(text)
 
 
-def test_shares_are_rounded_down_and_a_layer_that_is_not_counted_is_refused(checkpoints, tmp_path):
+def test_shares_are_rounded_down_and_a_layer_that_is_not_counted_is_refused(
+    checkpoints, tmp_path
+):
     assert Share("layers", 0.25).count(30) == 7
-    assert Share("layers", 0.29).count(100) == 29  # 28.999999999999996 in floating point
+    # 28.999999999999996 in floating point
+    assert Share("layers", 0.29).count(100) == 29
     assert Share("channels", 0.25).count(4864, 128) == 1152  # of 1216
     assert Share("heads", 0.25).count(3) == 0
     assert Share("layers", 1 - 1e-12).count(4) == 3  # a model without layers is none
@@ -240,9 +355,14 @@ def test_shares_are_rounded_down_and_a_layer_that_is_not_counted_is_refused(chec
     settings = json.loads((copy / "config.json").read_text())
     settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
     (copy / "config.json").write_text(json.dumps(settings))
-    assert "is of a layer beyond the 2 of config.json" in refused(check, drop(copy, "0"), tmp_path / "out")
+    assert "is of a layer beyond the 2 of config.json" in refused(
+        check, drop(copy, "0"), tmp_path / "out"
+    )
 
 
-@pytest.mark.parametrize(("channels", "step"), [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)])
+@pytest.mark.parametrize(
+    ("channels", "step"),
+    [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)],
+)
 def test_channels_go_in_steps_of_at_most_a_32nd(channels, step):
     assert _step(channels) == step

@@ -16,7 +16,8 @@ from tests.support.quantised import Slice
 from tests.support.sweeps import refused
 
 GROUP = 16
-SCHEMES = {  # scheme -> (group size that divides the tiny model's rows, how records name it)
+# scheme -> (group size that divides the tiny model's rows, how records name it)
+SCHEMES = {
     "FP8_DYNAMIC": (None, "FP8 (rtn, per channel)"),
     "FP8_BLOCK": (None, "FP8 (rtn, block 128x128)"),
     "W8A8": (None, "W8A8 (rtn, per channel)"),
@@ -33,7 +34,9 @@ def allowed(exact, scheme):
     bits = 4 if "W4" in scheme else 8
     shared = exact if scheme == "W8A8" else exact.unflatten(1, (-1, GROUP))
     if scheme.endswith("ASYM"):
-        steps = (shared.amax(-1).clamp(min=0) - shared.amin(-1).clamp(max=0)) / (2**bits - 1)
+        steps = (shared.amax(-1).clamp(min=0) - shared.amin(-1).clamp(max=0)) / (
+            2**bits - 1
+        )
     else:
         steps = shared.abs().amax(-1) / ((2**bits - 1) / 2)
     steps = steps.reshape(len(exact), -1)
@@ -43,16 +46,34 @@ def allowed(exact, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_each_weight_is_rounded_to_a_neighbour_and_all_else_is_kept(source, tmp_path, scheme):
+def test_each_weight_is_rounded_to_a_neighbour_and_all_else_is_kept(
+    source, tmp_path, scheme
+):
     group, label = SCHEMES[scheme]
     out = tmp_path / "out"
-    manifest = quantise(QuantiseConfig(source=source, method="rtn", scheme=scheme, group_size=group), out)
+    manifest = quantise(
+        QuantiseConfig(source=source, method="rtn", scheme=scheme, group_size=group),
+        out,
+    )
     info = inspect_checkpoint(out)
-    assert (info.method, info.pattern, info.sparsity, info.calibration) == ("rtn", label, None, None)
-    made, dense = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
+    assert (info.method, info.pattern, info.sparsity, info.calibration) == (
+        "rtn",
+        label,
+        None,
+        None,
+    )
+    made, dense = (
+        load_file(out / "model.safetensors"),
+        load_file(source / "model.safetensors"),
+    )
     slices = {name: Slice(tensor) for name, tensor in made.items()}
-    matrices = [name.removesuffix(".weight") for name in dense if name.endswith("_proj.weight")]
-    assert len(matrices) == 7 * json.loads((source / "config.json").read_text())["num_hidden_layers"]
+    matrices = [
+        name.removesuffix(".weight") for name in dense if name.endswith("_proj.weight")
+    ]
+    assert (
+        len(matrices)
+        == 7 * json.loads((source / "config.json").read_text())["num_hidden_layers"]
+    )
     for name in matrices:
         exact = dense[f"{name}.weight"].float()
         values = Matrix(slices, name).rows(0, len(exact))
@@ -60,21 +81,38 @@ def test_each_weight_is_rounded_to_a_neighbour_and_all_else_is_kept(source, tmp_
         assert not torch.equal(values, exact)
     kept = [name for name in dense if not name.endswith("_proj.weight")]
     assert all(torch.equal(made[name], dense[name]) for name in kept)
-    assert set(manifest.files) == {file.name for file in out.iterdir()} - {"quantise_manifest.json"}
-    assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    assert set(manifest.files) == {file.name for file in out.iterdir()} - {
+        "quantise_manifest.json"
+    }
+    assert (out / "tokenizer.json").read_bytes() == (
+        source / "tokenizer.json"
+    ).read_bytes()
 
 
-def test_what_is_ignored_stays_and_shards_keep_their_names_with_an_index_of_their_own(source, tmp_path):
+def test_what_is_ignored_stays_and_shards_keep_their_names_with_an_index_of_their_own(
+    source, tmp_path
+):
     ignore = ("lm_head", "re:.*down_proj", "model.layers.0.self_attn.q_proj")
-    quantise(QuantiseConfig(source=source, method="rtn", scheme="W8A8", ignore=ignore), tmp_path / "out")
-    made, dense = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", source))
-    stayed = {name for name in dense if name.endswith("_proj.weight") and made[name].dtype == dense[name].dtype}
+    quantise(
+        QuantiseConfig(source=source, method="rtn", scheme="W8A8", ignore=ignore),
+        tmp_path / "out",
+    )
+    made, dense = (
+        load_file(folder / "model.safetensors") for folder in (tmp_path / "out", source)
+    )
+    stayed = {
+        name
+        for name in dense
+        if name.endswith("_proj.weight") and made[name].dtype == dense[name].dtype
+    }
     layers = json.loads((source / "config.json").read_text())["num_hidden_layers"]
     assert stayed == {
         "model.layers.0.self_attn.q_proj.weight",
         *(f"model.layers.{layer}.mlp.down_proj.weight" for layer in range(layers)),
     }
-    said = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    said = json.loads((tmp_path / "out" / "config.json").read_text())[
+        "quantization_config"
+    ]
     assert said["ignore"] == list(ignore)
     assert ignored("model.layers.0.mlp.up_proj", ["re:.*mlp"])
     assert not ignored("model.layers.0.mlp.up_proj", ["mlp", "up_proj"])
@@ -85,8 +123,13 @@ def test_what_is_ignored_stays_and_shards_keep_their_names_with_an_index_of_thei
     quantise(QuantiseConfig(source=cut, method="rtn", scheme="FP8_DYNAMIC"), out)
     whole = tmp_path / "whole"
     quantise(QuantiseConfig(source=source, method="rtn", scheme="FP8_DYNAMIC"), whole)
-    assert len(list(out.glob("*.safetensors"))) == len(list(cut.glob("*.safetensors"))) > 1
-    assert inspect_checkpoint(out).weights_digest == inspect_checkpoint(whole).weights_digest
+    assert (
+        len(list(out.glob("*.safetensors"))) == len(list(cut.glob("*.safetensors"))) > 1
+    )
+    assert (
+        inspect_checkpoint(out).weights_digest
+        == inspect_checkpoint(whole).weights_digest
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,6 +139,12 @@ def test_what_is_ignored_stays_and_shards_keep_their_names_with_an_index_of_thei
         ({"scheme": "W8A8", "ignore": ("re:.*",)}, "leaves no matrix to quantise"),
     ],
 )
-def test_what_cannot_be_rounded_is_one_line_and_leaves_nothing(source, tmp_path, changes, part):
-    assert part in refused(quantise, QuantiseConfig(source=source, method="rtn", **changes), tmp_path / "out")
+def test_what_cannot_be_rounded_is_one_line_and_leaves_nothing(
+    source, tmp_path, changes, part
+):
+    assert part in refused(
+        quantise,
+        QuantiseConfig(source=source, method="rtn", **changes),
+        tmp_path / "out",
+    )
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,5 @@
-"""What a step computes on a GPU, which CUDA graphs vLLM is asked for, and what vLLM makes of it, without a GPU."""
+"""What a step computes on a GPU, which CUDA graphs vLLM is asked for, and what vLLM
+makes of it, without a GPU."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -29,23 +30,39 @@ def test_graphs_are_the_default_padded_by_an_eighth_at_most_and_compiling_is_not
     assert arguments(None)["compilation_config"]["mode"] == 0
     assert arguments(False) == {"enforce_eager": True}
     # vLLM's own, with graphs of its pieces
-    assert arguments(None, compile=True) == {"enforce_eager": False, "compilation_config": {}}
-    assert arguments(False, compile=True)["compilation_config"] == {"cudagraph_mode": "NONE"}
+    assert arguments(None, compile=True) == {
+        "enforce_eager": False,
+        "compilation_config": {},
+    }
+    assert arguments(False, compile=True)["compilation_config"] == {
+        "cudagraph_mode": "NONE"
+    }
     sizes = capture_sizes(2048, 256)
     assert len(sizes) == 51
     assert sizes[0] == 1
     assert sizes[-1] == 2048
     for smaller, larger in pairwise(sizes):
         assert larger - smaller <= max(8, smaller // 8)
-    # FlashAttention 3 schedules a graph of one token otherwise, so steps that compute prompts have none
-    least = {kind: arguments(kind)["compilation_config"]["cudagraph_capture_sizes"][0] for kind in KINDS}
+    # FlashAttention 3 schedules a graph of one token otherwise, so steps that compute
+    # prompts have none
+    least = {
+        kind: arguments(kind)["compilation_config"]["cudagraph_capture_sizes"][0]
+        for kind in KINDS
+    }
     assert least == {"full": 2, "piecewise": 1, "decode": 1}
     assert arguments("full", requests=1, tokens=1) == {"enforce_eager": True}
     for kind in KINDS:
-        assert arguments(kind, requests=3000)["compilation_config"]["cudagraph_capture_sizes"][-1] == 3000
+        assert (
+            arguments(kind, requests=3000)["compilation_config"][
+                "cudagraph_capture_sizes"
+            ][-1]
+            == 3000
+        )
 
 
-@pytest.mark.parametrize(("most", "requests"), [(2048, 200), (60, 60), (1000, 7), (8, 3), (1, 1)])
+@pytest.mark.parametrize(
+    ("most", "requests"), [(2048, 200), (60, 60), (1000, 7), (8, 3), (1, 1)]
+)
 def test_a_full_batch_and_the_largest_step_have_graphs(most, requests):
     sizes = capture_sizes(most, requests)
     assert {most, requests} <= set(sizes)
@@ -74,8 +91,9 @@ MODELS = {
     ("model", "gib", "length", "workers", "expected"),
     [
         ("8B", 79, 1088, 1, (16_384, 256)),
-        # A token takes 2 * (3 * 4096 + 3 * 12288) = 98,304 bytes: 5 % of 24 GiB hold 13,107 of them. The cache has
-        # 21.6 - 15.3 - 1.5 = 4.8 GiB, and half a request of 147,456 bytes a token takes 76 MiB.
+        # A token takes 2 * (3 * 4096 + 3 * 12288) = 98,304 bytes: 5 % of 24 GiB hold
+        # 13,107 of them. The cache has 21.6 - 15.3 - 1.5 = 4.8 GiB, and half a request
+        # of 147,456 bytes a token takes 76 MiB.
         ("8B", 24, 1088, 1, (8_192, 64)),
         ("0.6B", 16, 1088, 1, (16_384, 128)),
         ("8B", 40, 1088, 1, (16_384, 128)),
@@ -87,15 +105,33 @@ def test_steps_are_as_large_as_there_is_room(model, gib, length, workers, expect
     config, weights = MODELS[model]
     spare = int(0.9 * gib * GIB) - int(weights * 1e9 / workers)
     for own in (config, {"model_type": "gemma3", "text_config": config}):
-        assert step_size(own, memory=gib * GIB, spare=spare, max_model_len=length, width=2, workers=workers) == expected
+        assert (
+            step_size(
+                own,
+                memory=gib * GIB,
+                spare=spare,
+                max_model_len=length,
+                width=2,
+                workers=workers,
+            )
+            == expected
+        )
 
 
 def test_a_token_leaves_keys_and_values_in_layers_of_attention_only():
     config, _ = MODELS["8B"]
     assert cached_values(config) == 2 * 36 * 8 * 128
     assert cached_values(config, workers=2) == 2 * 36 * 4 * 128
-    kinds = ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 9
-    assert cached_values({"text_config": config | {"layer_types": kinds}}) == 2 * 9 * 8 * 128
+    kinds = [
+        "linear_attention",
+        "linear_attention",
+        "linear_attention",
+        "full_attention",
+    ] * 9
+    assert (
+        cached_values({"text_config": config | {"layer_types": kinds}})
+        == 2 * 9 * 8 * 128
+    )
 
 
 def test_a_cpus_cache_holds_whole_blocks_of_tokens():
@@ -108,9 +144,15 @@ def test_a_cpus_cache_holds_whole_blocks_of_tokens():
         ("bfloat16", "float32", 2),
     ):
         config = EngineConfig(kv_cache=cache)
-        assert cache_tokens(config, blueprint, dtype, 3 * GIB) == 3 * GIB // (width * per_token) // 32 * 32
+        assert (
+            cache_tokens(config, blueprint, dtype, 3 * GIB)
+            == 3 * GIB // (width * per_token) // 32 * 32
+        )
     latent = SimpleNamespace(config={"num_hidden_layers": 27, "kv_lora_rank": 512})
-    assert cache_tokens(EngineConfig(), latent, "bfloat16", GIB) == GIB // (2 * 27 * 512) // 32 * 32
+    assert (
+        cache_tokens(EngineConfig(), latent, "bfloat16", GIB)
+        == GIB // (2 * 27 * 512) // 32 * 32
+    )
 
 
 class TestInstalledVllm:
@@ -126,9 +168,16 @@ class TestInstalledVllm:
             chosen = EngineArgs(model=str(tmp_path), **asked)
             assert chosen.enforce_eager is False
             assert chosen.compilation_config.mode == CompilationMode.NONE
-            assert sized(kind).cudagraph_capture_sizes == asked["compilation_config"]["cudagraph_capture_sizes"]
+            assert (
+                sized(kind).cudagraph_capture_sizes
+                == asked["compilation_config"]["cudagraph_capture_sizes"]
+            )
             modes[kind] = chosen.compilation_config.cudagraph_mode.name
-        assert modes == {"full": "FULL", "piecewise": "FULL_AND_PIECEWISE", "decode": "FULL_DECODE_ONLY"}
+        assert modes == {
+            "full": "FULL",
+            "piecewise": "FULL_AND_PIECEWISE",
+            "decode": "FULL_DECODE_ONLY",
+        }
         assert set(FASTER_DECODE) == {modes["piecewise"], modes["decode"]}
         for name in FASTER_DECODE:
             assert type(sized("full").cudagraph_mode)[name].separate_routine()
@@ -143,7 +192,9 @@ def sized(kind):
         SimpleNamespace(
             model_config=SimpleNamespace(enforce_eager=False),
             compilation_config=config,
-            scheduler_config=SimpleNamespace(max_num_batched_tokens=TOKENS, max_num_seqs=REQUESTS),
+            scheduler_config=SimpleNamespace(
+                max_num_batched_tokens=TOKENS, max_num_seqs=REQUESTS
+            ),
             uniform_decode_query_len=1,
             performance_mode="balanced",
             parallel_config=SimpleNamespace(tensor_parallel_size=1),

@@ -1,4 +1,5 @@
-"""Where the time of an engine goes, with clocks and a GPU's events whose times the test sets."""
+"""Where the time of an engine goes, with clocks and a GPU's events whose times the
+test sets."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from evaluator.engine.vllm.counters import Counters, DeviceClock, device_clock
 
 
 class Gpu:
-    """A stream: an event is reached when all before it has been computed, at a time in milliseconds."""
+    """A stream: an event is reached when all before it has been computed, at a time
+    in milliseconds."""
 
     def __init__(self) -> None:
         self.time = 0.0  # at which everything launched so far will have been computed
@@ -103,8 +105,12 @@ def test_busy_is_what_the_gpu_took_and_the_rest_was_waited(gpu, monkeypatch):
         gpu.now += 5  # responses are handled
     stats = counters.stats()
     assert stats.steps == 3
-    assert (stats.busy_seconds, stats.idle_seconds) == (pytest.approx(0.009), pytest.approx(0.005))
-    assert stats.waiting_seconds == pytest.approx(0.103 - 0.005 - 0.009)  # of 3 x 31 ms and 2 x 5
+    assert (stats.busy_seconds, stats.idle_seconds) == (
+        pytest.approx(0.009),
+        pytest.approx(0.005),
+    )
+    # of 3 x 31 ms and 2 x 5
+    assert stats.waiting_seconds == pytest.approx(0.103 - 0.005 - 0.009)
 
 
 @pytest.mark.parametrize(
@@ -120,24 +126,45 @@ def test_what_other_processes_launch_has_no_known_time(workers, engine_core):
     with counters.step(was_empty=False):
         pass
     stats = counters.stats()
-    assert (stats.steps, stats.busy_seconds, stats.waiting_seconds, stats.idle_seconds) == (1, None, None, None)
+    assert (
+        stats.steps,
+        stats.busy_seconds,
+        stats.waiting_seconds,
+        stats.idle_seconds,
+    ) == (1, None, None, None)
     assert stats.shares() == {"idle_share": None, "waiting_share": None}
 
 
-def test_the_worker_of_this_process_is_watched_and_the_v2_runner_says_when_inputs_are_there(gpu, monkeypatch):
+def test_the_worker_of_this_process_is_watched_and_the_v2_runner_says_when_inputs_are_there(
+    gpu, monkeypatch
+):
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: gpu.event())
-    worker, core = SimpleNamespace(model_runner=V2Runner(gpu)), SimpleNamespace(engine_core="in this process")
-    clock = device_clock(SimpleNamespace(engine_core=core, collective_rpc=lambda call: [call(worker)]), workers=1)
+    worker, core = (
+        SimpleNamespace(model_runner=V2Runner(gpu)),
+        SimpleNamespace(engine_core="in this process"),
+    )
+    clock = device_clock(
+        SimpleNamespace(engine_core=core, collective_rpc=lambda call: [call(worker)]),
+        workers=1,
+    )
     worker.model_runner.execute_model("a step")
     worker.model_runner.sample_tokens(None)
     gpu.now = 100
     assert clock.seconds() == pytest.approx(0.003)
     package = find_spec("vllm")
-    runner = Path(str(package and package.origin)).with_name("v1") / "worker" / "gpu" / "model_runner.py"
+    runner = (
+        Path(str(package and package.origin)).with_name("v1")
+        / "worker"
+        / "gpu"
+        / "model_runner.py"
+    )
     if not runner.is_file():
         pytest.skip("vLLM is not installed, or has no V2 runner")
     source = runner.read_text()
-    execute, sample = source.index("def execute_model("), source.index("def sample_tokens(")
+    execute, sample = (
+        source.index("def execute_model("),
+        source.index("def sample_tokens("),
+    )
     assert execute < source.index("self.step_timing.forward_start()") < sample
 
 
@@ -153,20 +180,29 @@ def clock(monkeypatch):
     return at
 
 
-def _step(counters: Counters, clock, begin: float, end: float, *, was_empty: bool = False) -> None:
+def _step(
+    counters: Counters, clock, begin: float, end: float, *, was_empty: bool = False
+) -> None:
     clock(begin)
     with counters.step(was_empty=was_empty):
         clock(end)
 
 
-def test_time_between_steps_of_a_run_is_waiting_or_idle_and_a_failed_step_is_none(clock):
+def test_time_between_steps_of_a_run_is_waiting_or_idle_and_a_failed_step_is_none(
+    clock,
+):
     counters = Counters()
     counters.begin_run()
     _step(counters, clock, 10, 11)
     _step(counters, clock, 13, 14)
     _step(counters, clock, 18, 20, was_empty=True)
     stats = counters.stats()
-    assert (stats.steps, stats.busy_seconds, stats.waiting_seconds, stats.idle_seconds) == (3, 4, 2, 4)
+    assert (
+        stats.steps,
+        stats.busy_seconds,
+        stats.waiting_seconds,
+        stats.idle_seconds,
+    ) == (3, 4, 2, 4)
     assert stats.shares() == {"idle_share": 0.4, "waiting_share": 0.2}
     counters.begin_run()  # nothing counts between two runs
     _step(counters, clock, 50, 51)

@@ -1,4 +1,5 @@
-"""Which parts of cache blocks are taken over, with requests and blocks that stand in for vLLM's."""
+"""Which parts of cache blocks are taken over, with requests and blocks that stand in
+for vLLM's."""
 
 from types import SimpleNamespace
 
@@ -11,7 +12,10 @@ SIZE = 4
 
 
 def request(tokens, computed, preemptions=0):
-    hashes = [bytes(str(tokens[: end + SIZE]), "ascii") for end in range(0, len(tokens) - SIZE + 1, SIZE)]
+    hashes = [
+        bytes(str(tokens[: end + SIZE]), "ascii")
+        for end in range(0, len(tokens) - SIZE + 1, SIZE)
+    ]
     counts = {"num_computed_tokens": computed, "num_preemptions": preemptions}
     return SimpleNamespace(all_token_ids=tokens, block_hashes=hashes, **counts)
 
@@ -33,7 +37,8 @@ def test_tokens_that_begin_alike_are_taken_over_and_others_are_not():
     assert found(blocks, [1, 2, 3, 4, 5, 6, 7, 8]) == (3, 11)
     assert found(blocks, [1, 2, 3, 4, 5, 6, 7, 8], most=5) == (1, 11)
     assert found(blocks, [1, 2, 3, 4, 9, 6]) == (0, None)
-    assert found(blocks, [1, 2, 3, 9, 5, 6]) == (0, None)  # the tokens before the block differ
+    # the tokens before the block differ
+    assert found(blocks, [1, 2, 3, 9, 5, 6]) == (0, None)
     assert found(blocks, [1, 2, 9], tokens=0) == (2, 10)
     blocks = known(request([1, 2, 3, 4, 5, 6, 7], 5), 10, 11)
     assert found(blocks, [1, 2, 3, 4, 5, 6, 7]) == (1, 11)
@@ -73,9 +78,14 @@ class TestConnector:
         return made
 
     def begin(self, connector, name, tokens, *, whole=False):
-        """`whole`: all prompt log-probabilities of the request are wanted, so no cache may be read."""
+        """`whole`: all prompt log-probabilities of the request are wanted, so no
+        cache may be read."""
         each = request(tokens, len(tokens))
-        each.request_id, each.num_tokens, each.skip_reading_prefix_cache = name, len(tokens), whole
+        each.request_id, each.num_tokens, each.skip_reading_prefix_cache = (
+            name,
+            len(tokens),
+            whole,
+        )
         each.sampling_params = SimpleNamespace(extra_args=None)
         matched = connector.get_num_new_matched_tokens(each, 0)
         blocks = SimpleNamespace(get_block_ids=lambda: ([len(connector._running)],))
@@ -86,6 +96,9 @@ class TestConnector:
     def test_only_a_request_that_may_read_the_cache_takes_over_a_block(self, connector):
         assert self.begin(connector, "first", [5, 6, 7]) == (0, False)
         assert self.begin(connector, "second", [5, 6, 8]) == (2, False)
-        assert self.begin(connector, "prompt log-probabilities", [5, 6, 9], whole=True) == (0, False)
+        assert self.begin(
+            connector, "prompt log-probabilities", [5, 6, 9], whole=True
+        ) == (0, False)
         assert connector._copies.sources == [0]
-        assert self.begin(connector, "third", [5, 6, 9, 1]) == (3, False)  # what that one computed is shared
+        # what that one computed is shared
+        assert self.begin(connector, "third", [5, 6, 9, 1]) == (3, False)

@@ -1,5 +1,7 @@
-"""`VLLMEngine.run` against a core without a model that schedules steps ahead, as vLLM does on a GPU: when a run ends,
-a step that computed its last requests once more is still under way, and its outputs arrive during the next run."""
+"""`VLLMEngine.run` against a core without a model that schedules steps ahead, as vLLM
+does on a GPU: when a run ends, a step that computed its last requests once more is
+still under way, and its outputs arrive during the next run.
+"""
 
 import dataclasses
 import gc
@@ -21,21 +23,29 @@ from tests.support.engines import needs_vllm, opened
 pytestmark = needs_vllm
 
 STALE = 9  # the token that a step under way generates for a request that has ended
-ASKED = [Generate(request_id=str(n), prompt_ids=(n + 1,), max_tokens=2 + n, temperature=1.0) for n in range(4)]
+ASKED = [
+    Generate(request_id=str(n), prompt_ids=(n + 1,), max_tokens=2 + n, temperature=1.0)
+    for n in range(4)
+]
 
 
 class LateCore:
-    """Generates a request's first prompt token until it has enough, and then STALE, one step too late."""
+    """Generates a request's first prompt token until it has enough, and then STALE,
+    one step too late."""
 
     def __init__(self):
         self.ids: list[str] = []  # of all requests, in the order of their arrival
         self.aborted: list[str] = []
-        self._left: dict[str, tuple[int, int]] = {}  # id -> (token, how many are still to come)
+        # id -> (token, how many are still to come)
+        self._left: dict[str, tuple[int, int]] = {}
         self._under_way: list[str] = []
 
     def add_request(self, request):
         self.ids.append(request.request_id)
-        self._left[request.request_id] = (request.prompt_token_ids[0], request.sampling_params.max_tokens)
+        self._left[request.request_id] = (
+            request.prompt_token_ids[0],
+            request.sampling_params.max_tokens,
+        )
 
     def abort_requests(self, request_ids):
         self.aborted += request_ids
@@ -54,9 +64,16 @@ class LateCore:
 
     @staticmethod
     def _output(request_id, token, *, last):
-        nothing = dict.fromkeys(("new_logprobs", "new_prompt_logprobs_tensors", "prefill_stats"))
+        nothing = dict.fromkeys(
+            ("new_logprobs", "new_prompt_logprobs_tensors", "prefill_stats")
+        )
         reason = "length" if last else None
-        return SimpleNamespace(request_id=request_id, new_token_ids=[token], finish_reason=reason, **nothing)
+        return SimpleNamespace(
+            request_id=request_id,
+            new_token_ids=[token],
+            finish_reason=reason,
+            **nothing,
+        )
 
 
 @pytest.fixture
@@ -71,9 +88,13 @@ def engine(core):
     engine = VLLMEngine(EngineConfig())
     llm = SimpleNamespace(engine_core=core, collective_rpc=lambda *_, **__: [None])
     sizes = {"max_model_len": 64, "positions": 64, "max_num_seqs": 2}
-    engine._started = Started(llm=llm, dialect=Dialect(v2=True), dtype="bfloat16", scoring="forced", **sizes)
+    engine._started = Started(
+        llm=llm, dialect=Dialect(v2=True), dtype="bfloat16", scoring="forced", **sizes
+    )
     of_files = {"config": {}, "tensors": {}, "files": (), "bytes": 0}
-    engine._blueprint = Blueprint(dtype="bfloat16", vocabulary=64, longest=None, **of_files)
+    engine._blueprint = Blueprint(
+        dtype="bfloat16", vocabulary=64, longest=None, **of_files
+    )
     yield engine
     engine._started = None
 
@@ -100,17 +121,25 @@ def test_a_run_gets_nothing_that_is_left_of_the_one_before(engine, core, abandon
 
 
 class Follow:
-    """Each answer brings another request, until there are enough; notes how many each `take` could have."""
+    """Each answer brings another request, until there are enough; notes how many
+    each `take` could have."""
 
     def __init__(self, first, following, cancelled=None):
         self.limits: list[int] = []
-        self._ready: list[Generate | Cancel] = [self._next(number) for number in range(first)]
+        self._ready: list[Generate | Cancel] = [
+            self._next(number) for number in range(first)
+        ]
         self._numbers = iter(range(first, first + following))
         self._cancelled = cancelled
 
     @staticmethod
     def _next(number):
-        return Generate(request_id=str(number), prompt_ids=(1,), max_tokens=2 + number % 5, temperature=1.0)
+        return Generate(
+            request_id=str(number),
+            prompt_ids=(1,),
+            max_tokens=2 + number % 5,
+            temperature=1.0,
+        )
 
     def take(self, limit):
         self.limits.append(limit)
@@ -120,7 +149,9 @@ class Follow:
         return taken
 
     def answered(self):
-        self._ready += [self._next(number) for number in itertools.islice(self._numbers, 1)]
+        self._ready += [
+            self._next(number) for number in itertools.islice(self._numbers, 1)
+        ]
 
 
 def follow(engine, source):
@@ -132,17 +163,23 @@ def follow(engine, source):
 
 
 def in_bursts(engine, rows):
-    engine._started = dataclasses.replace(engine._started, max_num_seqs=rows, graphs="FULL_DECODE_ONLY")
+    engine._started = dataclasses.replace(
+        engine._started, max_num_seqs=rows, graphs="FULL_DECODE_ONLY"
+    )
 
 
 @pytest.mark.parametrize(("first", "following"), [(1, 0), (1, 20), (3, 50), (40, 200)])
 @pytest.mark.parametrize("bursts", [True, False])
-def test_an_engine_never_stalls_however_few_requests_there_are(engine, first, following, bursts):
+def test_an_engine_never_stalls_however_few_requests_there_are(
+    engine, first, following, bursts
+):
     """Without bursts, as on a CPU, which has no graphs, a short queue is kept full."""
     if bursts:
         in_bursts(engine, 32)
     source = Follow(first, following)
-    assert follow(engine, source) == [str(number) for number in range(first + following)]
+    assert follow(engine, source) == [
+        str(number) for number in range(first + following)
+    ]
     assert all(limit == 0 or limit >= 4 for limit in source.limits) or not bursts
     assert source.limits[0] == (32 if bursts else 10)
 
@@ -160,14 +197,24 @@ def test_cancels_are_taken_while_a_burst_is_waited_for(engine, core):
 def test_scores_that_fill_the_engine_are_refused_by_prompts_only_where_the_model_ends_there(
     engine, scoring, positions, refused
 ):
-    engine._started = dataclasses.replace(engine._started, positions=positions, scoring=scoring)
+    engine._started = dataclasses.replace(
+        engine._started, positions=positions, scoring=scoring
+    )
     batch = batch_of(engine)
     for name, n in (("fits", 59), ("fills", 60), ("exceeds", 61)):
-        batch.submit([Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8))])
+        batch.submit(
+            [Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8))]
+        )
     errors = {each.request_id: each.error for each in batch.ready}
-    assert errors.pop("exceeds") == "61 prompt tokens and 4 more do not fit the engine's 64 (max_model_len)"
+    assert (
+        errors.pop("exceeds")
+        == "61 prompt tokens and 4 more do not fit the engine's 64 (max_model_len)"
+    )
     assert list(errors) == (refused if scoring == "prompt_logprobs" else [])
-    assert all("its 64 tokens fill the model's 64 positions" in error for error in errors.values())
+    assert all(
+        "its 64 tokens fill the model's 64 positions" in error
+        for error in errors.values()
+    )
 
 
 def batch_of(engine, **settings):
@@ -183,18 +230,28 @@ def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine,
 
     given: list[Any] = []
     llm = SimpleNamespace(engine_core=SimpleNamespace(add_request=given.append))
-    engine._started = dataclasses.replace(engine._started, llm=llm, scoring="prompt_logprobs")
+    engine._started = dataclasses.replace(
+        engine._started, llm=llm, scoring="prompt_logprobs"
+    )
     batch = batch_of(engine, whole=whole)
     batch.submit([Score(request_id="s", prompt_ids=(7, 8), continuation_ids=(1, 2))])
     assert given[0].sampling_params.prompt_logprobs == (-1 if whole else 1)
     columns = 3 if whole else 1
     ids = torch.tensor([[token, *(2, 1, 0)[:columns]] for token in (8, 1, 2)])
-    logprobs = torch.tensor([[-3.0 + token, *(-1.0, -2.0, -3.0)[:columns]] for token in (0, 1, 2)])
+    logprobs = torch.tensor(
+        [[-3.0 + token, *(-1.0, -2.0, -3.0)[:columns]] for token in (0, 1, 2)]
+    )
     output = LateCore._output("0", 0, last=True)
-    output.new_prompt_logprobs_tensors = LogprobsTensors(ids, logprobs, torch.tensor([5, 2, 1]))
+    output.new_prompt_logprobs_tensors = LogprobsTensors(
+        ids, logprobs, torch.tensor([5, 2, 1])
+    )
     batch.receive([output])
     (answer,) = batch.ready
-    assert (answer.logprobs, answer.ranks, answer.divergences) == ((-2.0, -1.0), (2, 1), ())
+    assert (answer.logprobs, answer.ranks, answer.divergences) == (
+        (-2.0, -1.0),
+        (2, 1),
+        (),
+    )
     assert answer.top_ids == ((2, 1, 0)[:columns],) * 2
     assert answer.top_logprobs == ((-1.0, -2.0, -3.0)[:columns],) * 2
 
@@ -204,17 +261,26 @@ def table(rows, width, seed):
     from vllm.v1.outputs import LogprobsLists
 
     rng = np.random.default_rng(seed)
-    top = -np.sort(rng.integers(0, 6 if seed % 2 else 2**20, (rows, width)) / 2, axis=1).astype(np.float32)
-    logprobs = np.concatenate([rng.normal(size=(rows, 1)).astype(np.float32), top], axis=1)
-    return LogprobsLists(rng.integers(0, 1000, (rows, width + 1)), logprobs, np.arange(1, rows + 1))
+    top = -np.sort(
+        rng.integers(0, 6 if seed % 2 else 2**20, (rows, width)) / 2, axis=1
+    ).astype(np.float32)
+    logprobs = np.concatenate(
+        [rng.normal(size=(rows, 1)).astype(np.float32), top], axis=1
+    )
+    return LogprobsLists(
+        rng.integers(0, 1000, (rows, width + 1)), logprobs, np.arange(1, rows + 1)
+    )
 
 
 def outputs(lists, *, apart):
-    """vLLM's outputs of a step. An engine core in another process (`apart`) sends tables of one row."""
+    """vLLM's outputs of a step. An engine core in another process (`apart`) sends
+    tables of one row."""
     from evaluator.engine.vllm.step_logprobs import StepTable
 
     table = lists if apart else StepTable.of(lists)
-    found = [LateCore._output(str(row), 0, last=False) for row in range(len(lists.logprobs))]
+    found = [
+        LateCore._output(str(row), 0, last=False) for row in range(len(lists.logprobs))
+    ]
     for row, output in enumerate(found):
         output.new_logprobs = table.slice_request(row, 1)
     return found
@@ -222,13 +288,21 @@ def outputs(lists, *, apart):
 
 def slowly(lists, row, wanted):
     own, ids = lists.logprobs[row].tolist(), lists.logprob_token_ids[row].tolist()
-    best = sorted((-logprob, token) for logprob, token in zip(own[1:], ids[1:], strict=True))[:wanted]
-    return (ids[0], *[token for _, token in best]), (own[0], *[-negated for negated, _ in best])
+    best = sorted(
+        (-logprob, token) for logprob, token in zip(own[1:], ids[1:], strict=True)
+    )[:wanted]
+    return (ids[0], *[token for _, token in best]), (
+        own[0],
+        *[-negated for negated, _ in best],
+    )
 
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("rows", [0, 3, 7])
-@pytest.mark.parametrize(("width", "wanted"), [(6, [6]), (6, [1, 6]), (6, [4]), (1, [1]), (0, [0]), (6, [0, 6])])
+@pytest.mark.parametrize(
+    ("width", "wanted"),
+    [(6, [6]), (6, [1, 6]), (6, [4]), (1, [1]), (0, [0]), (6, [0, 6])],
+)
 def test_rows_are_those_of_the_tables(engine, apart, rows, width, wanted):
     from evaluator.engine.vllm.requests import InFlight
 
@@ -236,11 +310,19 @@ def test_rows_are_those_of_the_tables(engine, apart, rows, width, wanted):
         batch, lists = batch_of(engine), table(rows, width, seed)
         tops = [wanted[row % len(wanted)] for row in range(rows)]
         for row, top in enumerate(tops):
-            asked = Generate(request_id=str(row), prompt_ids=(1,), max_tokens=9, top_logprobs=top)
-            batch.in_flight[str(row)] = InFlight(asked, 1, top, rows=[], ranks=[[], None][row % 2])
+            asked = Generate(
+                request_id=str(row), prompt_ids=(1,), max_tokens=9, top_logprobs=top
+            )
+            batch.in_flight[str(row)] = InFlight(
+                asked, 1, top, rows=[], ranks=[[], None][row % 2]
+            )
         batch.receive(outputs(lists, apart=apart))
-        for row, (each, top) in enumerate(zip(batch.in_flight.values(), tops, strict=True)):
-            assert [opened(found, top) for found in each.rows] == [slowly(lists, row, top)]
+        for row, (each, top) in enumerate(
+            zip(batch.in_flight.values(), tops, strict=True)
+        ):
+            assert [opened(found, top) for found in each.rows] == [
+                slowly(lists, row, top)
+            ]
             assert type(each.rows[0][0].ids[0]) is int
             assert each.ranks == [[row + 1], None][row % 2]
 
@@ -251,7 +333,13 @@ def test_a_stream_ends_before_a_token_whose_log_probability_is_no_number(engine,
 
     batch, streams = batch_of(engine), [[], []]
     for row, stream in enumerate(streams):
-        asked = Generate(request_id=str(row), prompt_ids=(1,), max_tokens=9, top_logprobs=2, stream=stream)
+        asked = Generate(
+            request_id=str(row),
+            prompt_ids=(1,),
+            max_tokens=9,
+            top_logprobs=2,
+            stream=stream,
+        )
         batch.in_flight[str(row)] = InFlight(asked, 1, 2, rows=stream)
     for step in range(3):
         lists = table(2, 2, step)

@@ -1,4 +1,5 @@
-"""Sampling parameters that are copied from a template are those that vLLM makes and checks one by one."""
+"""Sampling parameters that are copied from a template are those that vLLM makes and
+checks one by one."""
 
 import pytest
 
@@ -10,10 +11,23 @@ pytestmark = needs_vllm
 SCORE = Score(request_id="s", prompt_ids=(1, 2, 9), continuation_ids=(3, 4))
 ASKED = {
     "greedy": Generate(request_id="g", prompt_ids=(1,), max_tokens=5),
-    "beam": Generate(request_id="g", prompt_ids=(1,), max_tokens=7, top_logprobs=6, stream=[]),
-    "sample": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=1.0, top_p=0.9, seed=12),
-    "whole": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5, seed=2**62),
-    "unseeded": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5),
+    "beam": Generate(
+        request_id="g", prompt_ids=(1,), max_tokens=7, top_logprobs=6, stream=[]
+    ),
+    "sample": Generate(
+        request_id="g",
+        prompt_ids=(1,),
+        max_tokens=5,
+        temperature=1.0,
+        top_p=0.9,
+        seed=12,
+    ),
+    "whole": Generate(
+        request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5, seed=2**62
+    ),
+    "unseeded": Generate(
+        request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5
+    ),
 }
 VOCABULARY, EOS = 100, [2, 1]
 
@@ -31,11 +45,17 @@ def test_scores(v2):
     from evaluator.engine.vllm.prompt_scores import FORCED, SCORED_FROM
     from evaluator.engine.vllm.sampling import Dialect
 
-    forced = {"trace_decode_token_ids": [3, 4]} if v2 else {"extra_args": {FORCED: [3, 4]}}
+    forced = (
+        {"trace_decode_token_ids": [3, 4]} if v2 else {"extra_args": {FORCED: [3, 4]}}
+    )
     for _ in range(2):  # what one request has of its own does not stay in the template
-        expected = slowly(temperature=0.0, max_tokens=2, logprobs=1, ignore_eos=True, **forced)
+        expected = slowly(
+            temperature=0.0, max_tokens=2, logprobs=1, ignore_eos=True, **forced
+        )
         assert Dialect(v2=v2).score(SCORE) == expected
-        other = Dialect(v2=v2).score(Score(request_id="o", prompt_ids=(1,), continuation_ids=(7,)))
+        other = Dialect(v2=v2).score(
+            Score(request_id="o", prompt_ids=(1,), continuation_ids=(7,))
+        )
         assert other.max_tokens == 1
     last = {"trace_decode_token_ids": [4]} if v2 else {"prompt_logprobs": 1}
     assert Dialect(v2=v2, one_step=True).score(SCORE, in_prompt=True) == slowly(

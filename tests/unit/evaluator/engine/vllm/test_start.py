@@ -1,4 +1,5 @@
-"""What vLLM's engine is asked for on a GPU, without one; it waits for the memory of a process that has ended."""
+"""What vLLM's engine is asked for on a GPU, without one; it waits for the memory of
+a process that has ended."""
 
 import builtins
 import dataclasses
@@ -20,7 +21,12 @@ from tests.support.sweeps import refused
 
 
 def blueprint(dtype: str = "bfloat16") -> Blueprint:
-    model = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32}
+    model = {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+    }
     sizes = {"bytes": 16 * 10**9, "vocabulary": 151_936, "longest": 40_960}
     return Blueprint(config=model, tensors={}, files=(), dtype=dtype, **sizes)
 
@@ -29,26 +35,40 @@ def blueprint(dtype: str = "bfloat16") -> Blueprint:
 def asked(monkeypatch, tmp_path):
     """The arguments of an engine, as if vLLM were installed beside a GPU of 79 GiB."""
     platforms = ModuleType("vllm.platforms")
-    platforms.current_platform = SimpleNamespace(get_device_total_memory=lambda: 79 * 2**30, is_cpu=lambda: False)
+    platforms.current_platform = SimpleNamespace(
+        get_device_total_memory=lambda: 79 * 2**30, is_cpu=lambda: False
+    )
     monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
 
     def arguments_of(config, dtype="bfloat16", **changes):
-        own, positions = dataclasses.replace(blueprint(dtype), **changes), config.max_model_len
-        chosen = arguments.of_device(config, tmp_path, tmp_path, own, positions, on_cpu=False)
-        return chosen | arguments.of_runner(config, own, chosen["dtype"], positions, v2=True)
+        own, positions = (
+            dataclasses.replace(blueprint(dtype), **changes),
+            config.max_model_len,
+        )
+        chosen = arguments.of_device(
+            config, tmp_path, tmp_path, own, positions, on_cpu=False
+        )
+        return chosen | arguments.of_runner(
+            config, own, chosen["dtype"], positions, v2=True
+        )
 
     return arguments_of
 
 
-def test_a_checkpoint_is_computed_in_its_own_dtype_of_the_files_that_were_checked(asked):
-    assert asked(EngineConfig(), "float32")["dtype"] == "float32"  # vLLM's "auto" would be bfloat16
+def test_a_checkpoint_is_computed_in_its_own_dtype_of_the_files_that_were_checked(
+    asked,
+):
+    # vLLM's "auto" would be bfloat16
+    assert asked(EngineConfig(), "float32")["dtype"] == "float32"
     assert asked(EngineConfig(), "bfloat16")["dtype"] == "bfloat16"
     assert asked(EngineConfig(), "float16")["dtype"] == "float16"
-    assert asked(EngineConfig(), "float8_e4m3fn")["dtype"] == "auto"  # vLLM knows how such are computed
+    # vLLM knows how such are computed
+    assert asked(EngineConfig(), "float8_e4m3fn")["dtype"] == "auto"
     assert asked(EngineConfig(dtype="bfloat16"), "float32")["dtype"] == "bfloat16"
     given = asked(EngineConfig())
-    assert given["load_format"] == "safetensors"  # else consolidated*.safetensors come first, then *.bin and *.pt
+    # else consolidated*.safetensors come first, then *.bin and *.pt
+    assert given["load_format"] == "safetensors"
     assert given["config_format"] == "hf"  # else params.json comes first
     assert given["trust_remote_code"] is False
 
@@ -66,7 +86,10 @@ def test_steps_are_large_unless_the_user_says_otherwise_and_no_smaller_than_a_gr
     asked, settings, tokens, requests, largest_graph
 ):
     chosen = asked(EngineConfig(**settings))
-    assert (chosen["max_num_batched_tokens"], chosen["max_num_seqs"]) == (tokens, requests)
+    assert (chosen["max_num_batched_tokens"], chosen["max_num_seqs"]) == (
+        tokens,
+        requests,
+    )
     assert chosen["compilation_config"]["cudagraph_capture_sizes"][-1] == largest_graph
 
 
@@ -80,25 +103,48 @@ WEIGHTS = 16 * 10**9 / 2**30
         ({"kv_cache_gib": 4}, 79, 4),
         ({"kv_cache_gib": 4, "shared_gpu": True}, 79, 4),
         # 80 % of what the weights leave of this engine's part
-        ({"gpu_memory_utilization": 0.5, "shared_gpu": True}, 79, 0.8 * (39.5 - WEIGHTS)),
-        ({"gpu_memory_utilization": 0.5, "shared_gpu": True, "tensor_parallel": 2}, 79, 0.8 * (39.5 - WEIGHTS / 2)),
-        ({"gpu_memory_utilization": 0.1, "shared_gpu": True}, 79, None),  # no room: vLLM says so
+        (
+            {"gpu_memory_utilization": 0.5, "shared_gpu": True},
+            79,
+            0.8 * (39.5 - WEIGHTS),
+        ),
+        (
+            {"gpu_memory_utilization": 0.5, "shared_gpu": True, "tensor_parallel": 2},
+            79,
+            0.8 * (39.5 - WEIGHTS / 2),
+        ),
+        # no room: vLLM says so
+        ({"gpu_memory_utilization": 0.1, "shared_gpu": True}, 79, None),
         ({"kv_cache_gib": 4}, None, None),  # vLLM reads its environment
         ({"shared_gpu": True}, None, None),
     ],
 )
 def test_cache_of_given_size(settings, gib, expected):
-    """A token takes 576 KiB (36 layers of 32 heads of 128): 1 GiB holds 1,820, of which 1,792 are whole blocks."""
-    given = arguments.of_cache(EngineConfig(**settings), blueprint(), "bfloat16", 4096, gib and gib << 30)
+    """A token takes 576 KiB (36 layers of 32 heads of 128): 1 GiB holds 1,820, of
+    which 1,792 are whole blocks."""
+    given = arguments.of_cache(
+        EngineConfig(**settings), blueprint(), "bfloat16", 4096, gib and gib << 30
+    )
     size = given.pop("kv_cache_memory_bytes", None)
     assert (size and size / 2**30) == (expected and pytest.approx(expected))
-    assert given == {"max_model_len": 1792 if settings == {"shared_gpu": True} else 4096}
+    assert given == {
+        "max_model_len": 1792 if settings == {"shared_gpu": True} else 4096
+    }
 
 
-BUFFER = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"  # vLLM gives it another value in each process
-PLAIN = {"LD_LIBRARY_PATH": "/lib", "VLLM_API_KEY": "secret", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_DIST_IDENT": "17"}
+# vLLM gives it another value in each process
+BUFFER = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"
+PLAIN = {
+    "LD_LIBRARY_PATH": "/lib",
+    "VLLM_API_KEY": "secret",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_DIST_IDENT": "17",
+}
 PLAIN |= {BUFFER: "VLLM_OBJECT_STORAGE_SHM_BUFFER_4711"}
-KNOWN = PLAIN.keys() - {"VLLM_DIST_IDENT"} | {"VLLM_DISABLED_KERNELS", "NVIDIA_TF32_OVERRIDE"}
+KNOWN = PLAIN.keys() - {"VLLM_DIST_IDENT"} | {
+    "VLLM_DISABLED_KERNELS",
+    "NVIDIA_TF32_OVERRIDE",
+}
 CUDA = {"is_cpu": False, "is_cuda": True}
 
 
@@ -126,7 +172,8 @@ def test_the_user_s_own_settings_of_vllm_stay(environment, name):
     environment[name] = environment["VLLM_CPU_KVCACHE_SPACE"] = "3"
     start._prepare_environment(EngineConfig())
     assert environment[name] == environment["VLLM_CPU_KVCACHE_SPACE"] == "3"
-    start._prepare_environment(EngineConfig(kv_cache_gib=2))  # that of the run comes first
+    # that of the run comes first
+    start._prepare_environment(EngineConfig(kv_cache_gib=2))
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "2"
 
 
@@ -135,11 +182,19 @@ def test_the_user_s_own_settings_of_vllm_stay(environment, name):
     [
         ("no kernel\nand pages more", "no kernel"),
         ("\n", "no message"),
-        ("None can do it. Reasons: \nA: too small\nB: too old", "None can do it. Reasons: A: too small B: too old"),
-        ("1 validation error for X\n  Value error, no [type=value_error]", "1 validation error for X Value error, no"),
+        (
+            "None can do it. Reasons: \nA: too small\nB: too old",
+            "None can do it. Reasons: A: too small B: too old",
+        ),
+        (
+            "1 validation error for X\n  Value error, no [type=value_error]",
+            "1 validation error for X Value error, no",
+        ),
     ],
 )
-def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(text, said):
+def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(
+    text, said
+):
     assert start.named(ValueError(text)) == f"ValueError: {said}"
 
 
@@ -158,24 +213,37 @@ def test_what_vllm_reads_when_it_is_imported_is_set_before_and_not_after(
 ):
     monkeypatch.setattr(start, "serves_cpus", lambda: on_cpu)
     start._prepare_environment(EngineConfig(**settings))
-    assert {BATCH_INVARIANT, BREAKABLE} & {*environment} == ({variable} if variable else set())
+    assert {BATCH_INVARIANT, BREAKABLE} & {*environment} == (
+        {variable} if variable else set()
+    )
     start._prepare_environment(EngineConfig(**settings))
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     if variable:
         start._prepare_environment(EngineConfig(**settings))
         del environment[variable]
-        with pytest.raises(InputError, match=f"engine: {next(iter(settings))}: .*vLLM is running in this process"):
+        with pytest.raises(
+            InputError,
+            match=f"engine: {next(iter(settings))}: .*vLLM is running in this process",
+        ):
             start._prepare_environment(EngineConfig(**settings))
 
 
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        (platform(is_cpu=True), "no batch-invariant mode on a CPU; engine torch computes one request at a time"),
+        (
+            platform(is_cpu=True),
+            (
+                "no batch-invariant mode on a CPU; engine torch computes one request at"
+                " a time"
+            ),
+        ),
         (platform(75, **CUDA), "needs a GPU of compute capability 8.0 or more"),
     ],
 )
-def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, answers, reason):
+def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(
+    environment, answers, reason
+):
     environment[BATCH_INVARIANT] = "1"
     with pytest.raises(InputError, match=f"^engine: deterministic: .*{reason}"):
         start._check_deterministic(answers)
@@ -194,10 +262,16 @@ def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch)
     for name in ("vllm", "vllm.model_executor", "vllm.model_executor.models"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, registry.__name__, registry)
-    error = ValueError("Model architectures ['Qwen3_5ForCausalLM'] failed to be inspected. Please check the logs")
+    error = ValueError(
+        "Model architectures ['Qwen3_5ForCausalLM'] failed to be inspected. Please"
+        " check the logs"
+    )
     why = start.not_imported(error)
     assert why is not None
-    assert why.startswith("its code of Qwen3_5ForCausalLM cannot be imported (No module named 'torchvision')")
+    assert why.startswith(
+        "its code of Qwen3_5ForCausalLM cannot be imported (No module named"
+        " 'torchvision')"
+    )
     assert start.not_imported(ValueError("no space left")) is None
 
 
@@ -207,15 +281,26 @@ def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch)
         ("bfloat16", {}, {}, True),  # tied to the embeddings
         ("float16", {"language_model.lm_head.weight": "F16"}, {}, True),
         ("float32", {}, {}, False),  # they are anyway
-        ("bfloat16", {}, {"deterministic": True}, False),  # batch-invariant kernels would be passed by
-        ("bfloat16", {"lm_head.weight": "F8_E4M3", "lm_head.weight_scale": "BF16"}, {}, False),
-        ("bfloat16", {}, {"quantised": True}, False),  # tied: it may be quantised while it is loaded
+        # batch-invariant kernels would be passed by
+        ("bfloat16", {}, {"deterministic": True}, False),
+        (
+            "bfloat16",
+            {"lm_head.weight": "F8_E4M3", "lm_head.weight_scale": "BF16"},
+            {},
+            False,
+        ),
+        # tied: it may be quantised while it is loaded
+        ("bfloat16", {}, {"quantised": True}, False),
         ("bfloat16", {"lm_head.weight": "BF16"}, {"quantised": True}, True),
     ],
 )
-def test_half_precision_models_with_a_plain_head_have_float32_logits(asked, dtype, head, settings, exact):
+def test_half_precision_models_with_a_plain_head_have_float32_logits(
+    asked, dtype, head, settings, exact
+):
     settings = dict(settings)
-    tensors = {name: (stored, (8, 8)) for name, stored in head.items()} | {"model.norm.weight": ("BF16", (8,))}
+    tensors = {name: (stored, (8, 8)) for name, stored in head.items()} | {
+        "model.norm.weight": ("BF16", (8,))
+    }
     layout: Any = SimpleNamespace() if settings.pop("quantised", False) else None
     given = asked(EngineConfig(**settings), dtype, tensors=tensors, quantisation=layout)
     assert given.get("hf_overrides") == ({"head_dtype": "float32"} if exact else None)
@@ -223,39 +308,60 @@ def test_half_precision_models_with_a_plain_head_have_float32_logits(asked, dtyp
 
 def test_variables_that_choose_kernels_make_another_combination_and_others_do_not():
     assert environment_in_words(PLAIN, KNOWN) == "nothing set"
-    one, other = (environment_in_words(PLAIN | {"VLLM_DISABLED_KERNELS": value}, KNOWN) for value in ("a", "b"))
+    one, other = (
+        environment_in_words(PLAIN | {"VLLM_DISABLED_KERNELS": value}, KNOWN)
+        for value in ("a", "b")
+    )
     assert one != other
     assert one.startswith("VLLM_DISABLED_KERNELS (")
-    assert environment_in_words({"NVIDIA_TF32_OVERRIDE": "0"}, KNOWN).startswith("NVIDIA_TF32_OVERRIDE (")
+    assert environment_in_words({"NVIDIA_TF32_OVERRIDE": "0"}, KNOWN).startswith(
+        "NVIDIA_TF32_OVERRIDE ("
+    )
 
 
 @pytest.mark.parametrize(
     ("installed", "served"),
-    [("0.32.0", True), ("0.32.1.dev7+gabc", True), ("0.32.0+cpu", True), ("0.31.2", False), ("0.320.0", False)],
+    [
+        ("0.32.0", True),
+        ("0.32.1.dev7+gabc", True),
+        ("0.32.0+cpu", True),
+        ("0.31.2", False),
+        ("0.320.0", False),
+    ],
 )
 def test_other_versions_are_refused(monkeypatch, installed, served):
-    """The versions that pip does not pin are one line, before anything of vLLM is imported."""
+    """The versions that pip does not pin are one line, before anything of vLLM is
+    imported."""
     monkeypatch.setattr(start, "installed_version", lambda: installed)
     if served:
         start.check_here(EngineConfig())
     else:
-        wanted = f"engine 'vllm': vLLM {installed} is installed, but Resurface needs vLLM 0.32"
+        wanted = (
+            f"engine 'vllm': vLLM {installed} is installed, but Resurface needs vLLM"
+            " 0.32"
+        )
         assert refused(start.check_here, EngineConfig()) == wanted
 
 
 def test_missing_library_is_one_line(monkeypatch):
-    """A library of the GPU's driver is missing: vLLM's import fails with a text of several lines."""
+    """A library of the GPU's driver is missing: vLLM's import fails with a text of
+    several lines."""
 
     def broken(name, *_):
         if name.startswith("vllm"):
-            raise ImportError("libcudart.so.13: cannot open shared object file\nNo such file or directory")
+            raise ImportError(
+                "libcudart.so.13: cannot open shared object file\nNo such file or"
+                " directory"
+            )
         return real(name, *_)
 
     real = builtins.__import__
     monkeypatch.setattr(start, "installed_version", lambda: "0.32.0")
     monkeypatch.setattr(builtins, "__import__", broken)
     error = refused(start._start, EngineConfig(), Path(), None, Path())
-    assert error.startswith("engine 'vllm': vLLM 0.32.0 cannot be imported: libcudart.so.13: cannot open")
+    assert error.startswith(
+        "engine 'vllm': vLLM 0.32.0 cannot be imported: libcudart.so.13: cannot open"
+    )
 
 
 class TestRunner:
@@ -277,8 +383,13 @@ class TestRunner:
     def test_vllm_chooses_and_what_it_refuses_is_one_line(self, monkeypatch):
         assert self.chosen(monkeypatch, True, on_cpu=False)
         assert not self.chosen(monkeypatch, False, on_cpu=True)
-        with pytest.raises(InputError, match=r"cannot run its V2 model runner .*: Model Runner V2 requires"):
-            self.chosen(monkeypatch, ValueError("Model Runner V2 requires Triton."), on_cpu=True)
+        with pytest.raises(
+            InputError,
+            match=r"cannot run its V2 model runner .*: Model Runner V2 requires",
+        ):
+            self.chosen(
+                monkeypatch, ValueError("Model Runner V2 requires Triton."), on_cpu=True
+            )
         with pytest.raises(ValueError, match="no such model"):
             self.chosen(monkeypatch, ValueError("no such model"), on_cpu=True)
 
@@ -289,20 +400,34 @@ class TestRunner:
         monkeypatch.setattr(start, "_is_there", lambda module: True)
         start.check_here(EngineConfig())
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-        assert "do not set VLLM_USE_V2_MODEL_RUNNER=0" in refused(start.check_here, EngineConfig())
+        assert "do not set VLLM_USE_V2_MODEL_RUNNER=0" in refused(
+            start.check_here, EngineConfig()
+        )
         monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER")
         monkeypatch.setattr(start, "_is_there", lambda module: False)
-        assert "would run its V1 model runner" in refused(start.check_here, EngineConfig())
+        assert "would run its V1 model runner" in refused(
+            start.check_here, EngineConfig()
+        )
 
     @pytest.mark.parametrize(
         ("there", "interpreted", "missing"),
         [
             ((), False, "triton is not installed"),
-            (("triton", "triton.runtime.interpreter"), False, r"needs Triton's interpreter \(TRITON_INTERPRET=1\)"),
-            (("triton", "triton.runtime.interpreter"), True, "this Triton has no backend named cpu"),
+            (
+                ("triton", "triton.runtime.interpreter"),
+                False,
+                r"needs Triton's interpreter \(TRITON_INTERPRET=1\)",
+            ),
+            (
+                ("triton", "triton.runtime.interpreter"),
+                True,
+                "this Triton has no backend named cpu",
+            ),
         ],
     )
-    def test_a_cpu_needs_triton_its_interpreter_and_a_backend(self, monkeypatch, there, interpreted, missing):
+    def test_a_cpu_needs_triton_its_interpreter_and_a_backend(
+        self, monkeypatch, there, interpreted, missing
+    ):
         backends = SimpleNamespace(backends={"nvidia": None})
         monkeypatch.setattr(start, "serves_cpus", lambda: True)
         monkeypatch.setattr(start, "_is_there", lambda module: module in there)
@@ -322,9 +447,13 @@ class TestRunner:
         told = refused(start.check_here, EngineConfig())
         assert "VLLM_USE_V2_MODEL_RUNNER= in the environment: it must be 0 or 1" in told
 
-    def test_a_package_that_cannot_be_imported_is_not_there(self, monkeypatch, tmp_path):
+    def test_a_package_that_cannot_be_imported_is_not_there(
+        self, monkeypatch, tmp_path
+    ):
         (tmp_path / "broken").mkdir()
-        (tmp_path / "broken" / "__init__.py").write_text("raise ImportError('libbroken.so')")
+        (tmp_path / "broken" / "__init__.py").write_text(
+            "raise ImportError('libbroken.so')"
+        )
         monkeypatch.syspath_prepend(tmp_path)
         assert not start._is_there("broken.part")
         assert not start._is_there("nowhere.part")
@@ -347,14 +476,17 @@ def _free(monkeypatch, seen):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (next(seen) * GIB, 80 * GIB))
 
 
-def test_it_goes_on_once_there_is_enough_and_after_a_minute_at_the_latest(monkeypatch, waited):
+def test_it_goes_on_once_there_is_enough_and_after_a_minute_at_the_latest(
+    monkeypatch, waited
+):
     seen = iter([4, 40, 71, 72, 80])
     _free(monkeypatch, seen)
     wait_for_memory(0.9)
     assert len(waited) == 3
     assert list(seen) == [80]  # 72 of 80 are enough
     _free(monkeypatch, iter([8, 44, 80]))
-    wait_for_memory(0.45)  # beside an engine of the same share: one that has ended has not freed its part yet
+    # beside an engine of the same share: one that has ended has not freed its part yet
+    wait_for_memory(0.45)
     assert len(waited) == 4
     before = sum(waited)
     _free(monkeypatch, iter(lambda: 40, None))  # somebody else's: vLLM refuses it
@@ -364,7 +496,8 @@ def test_it_goes_on_once_there_is_enough_and_after_a_minute_at_the_latest(monkey
 
 @pytest.fixture
 def nvidia_smi(tmp_path, monkeypatch):
-    """A program of that name, which prints a line of `answers` for each GPU and call and notes what it was asked."""
+    """A program of that name, which prints a line of `answers` for each GPU and call
+    and notes what it was asked."""
     answers, program = tmp_path / "answers", tmp_path / "nvidia-smi"
     program.write_text(
         f"""#!/bin/sh
@@ -376,13 +509,20 @@ sed -i 1,2d {answers}
     )
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: pytest.fail("it takes memory"))
+    monkeypatch.setattr(
+        "torch.cuda.mem_get_info", lambda: pytest.fail("it takes memory")
+    )
     return answers
 
 
-def test_workers_of_their_own_wait_until_every_gpu_is_free_if_somebody_tells(nvidia_smi, monkeypatch, waited):
+def test_workers_of_their_own_wait_until_every_gpu_is_free_if_somebody_tells(
+    nvidia_smi, monkeypatch, waited
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7b,5")
-    nvidia_smi.write_text("80000, 81559\n4, 81559\n80000, 81559\n70000, 81559\n80000, 81559\n73404, 81559\n")
+    nvidia_smi.write_text(
+        "80000, 81559\n4, 81559\n80000, 81559\n70000, 81559\n80000, 81559\n73404,"
+        " 81559\n"
+    )
     wait_for_memory(0.9, gpus=2)
     assert len(waited) == 2
     asked = nvidia_smi.with_name("asked").read_text().splitlines()

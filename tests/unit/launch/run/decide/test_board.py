@@ -1,4 +1,5 @@
-"""The board's decisions, and that no shard is ever lost or done twice whatever engines do."""
+"""The board's decisions, and that no shard is ever lost or done twice whatever
+engines do."""
 
 import random
 import threading
@@ -21,33 +22,60 @@ def _names(assignment: Assignment) -> list[str]:
     return [shard.name for shard in assignment.shards]
 
 
-def test_the_same_checkpoint_comes_first_then_the_same_architecture_then_a_base_that_others_wait_for() -> None:
+def test_the_same_checkpoint_comes_first_then_the_same_architecture_then_a_base_that_others_wait_for() -> (
+    None
+):
     board = Board()
-    board.add([make_assignment("other", 1, "mistral"), make_assignment("sibling", 1), make_assignment("held", 1)])
-    assert board.upcoming(0, "digest of held", "qwen3").name == "sibling"  # which stays on the board
-    assert [finish(board, 0, "digest of held").part[0] for _ in range(3)] == ["held", "sibling", "other"]
+    board.add(
+        [
+            make_assignment("other", 1, "mistral"),
+            make_assignment("sibling", 1),
+            make_assignment("held", 1),
+        ]
+    )
+    # which stays on the board
+    assert board.upcoming(0, "digest of held", "qwen3").name == "sibling"
+    assert [finish(board, 0, "digest of held").part[0] for _ in range(3)] == [
+        "held",
+        "sibling",
+        "other",
+    ]
     assert board.take(0, "digest of other", "mistral") is None
     assert board.upcoming(0, "digest of held", "qwen3") is None
     board = Board()
-    board.add([make_assignment("alone", 1), make_assignment("wanda", 1, base="dense"), make_assignment("dense", 1)])
+    board.add(
+        [
+            make_assignment("alone", 1),
+            make_assignment("wanda", 1, base="dense"),
+            make_assignment("dense", 1),
+        ]
+    )
     assert [finish(board).part[0] for _ in range(3)] == ["dense", "alone", "wanda"]
 
 
-def _waiting(board: Board, engine: int = 0, held: str | None = None) -> tuple[threading.Thread, list[Assignment]]:
+def _waiting(
+    board: Board, engine: int = 0, held: str | None = None
+) -> tuple[threading.Thread, list[Assignment]]:
     taken: list[Assignment] = []
-    thread = threading.Thread(target=lambda: taken.append(board.take(engine, held, "qwen3")))
+    thread = threading.Thread(
+        target=lambda: taken.append(board.take(engine, held, "qwen3"))
+    )
     thread.start()
     return thread, taken
 
 
 @pytest.mark.parametrize("shards", [0, 2])
-def test_an_engine_waits_for_what_is_expected_even_if_nothing_is_left_of_it(shards: int) -> None:
+def test_an_engine_waits_for_what_is_expected_even_if_nothing_is_left_of_it(
+    shards: int,
+) -> None:
     board = Board()
     board.expected += 1
     thread, taken = _waiting(board)
     board.add([make_assignment("wanda", shards)], expected=1)
     thread.join()
-    assert [each and _names(each) for each in taken] == [["wanda-0", "wanda-1"] if shards else None]
+    assert [each and _names(each) for each in taken] == [
+        ["wanda-0", "wanda-1"] if shards else None
+    ]
 
 
 def test_stop_ends_the_waiting() -> None:
@@ -60,7 +88,9 @@ def test_stop_ends_the_waiting() -> None:
     assert [*taken, board.take(0, None, None)] == [None, None]
 
 
-def test_an_engine_that_has_long_had_nothing_to_do_ends_or_gives_way_to_the_prune_jobs(monkeypatch) -> None:
+def test_an_engine_that_has_long_had_nothing_to_do_ends_or_gives_way_to_the_prune_jobs(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
     board = Board()
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
@@ -86,7 +116,8 @@ def test_an_engine_that_has_long_had_nothing_to_do_ends_or_gives_way_to_the_prun
 
 
 def test_idle_engine_ends_after_a_minute(monkeypatch) -> None:
-    """An engine without work looks each second, and ends when it has waited for more than 60."""
+    """An engine without work looks each second, and ends when it has waited for more
+    than 60."""
     clock = [0.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
     board = Board()
@@ -97,7 +128,9 @@ def test_idle_engine_ends_after_a_minute(monkeypatch) -> None:
     assert clock == list(range(62))
 
 
-def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_begun() -> None:
+def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_begun() -> (
+    None
+):
     board = Board()
     board.add([make_assignment("small", 2), make_assignment("large", 8)])
     asked: list[int] = []
@@ -105,12 +138,19 @@ def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_b
     assert _names(board.take(0, None, None)) == ["small-0", "small-1"]
     assert len(_names(board.take(1, None, None))) == 8
     board.begin(0, no_spare)
-    board.begin(1, lambda count: asked.append(count) or large[-2:])  # it had begun the others meanwhile
+    # it had begun the others meanwhile
+    board.begin(1, lambda count: asked.append(count) or large[-2:])
     assert _names(board.take(2, None, None)) == ["large-6", "large-7"]
     assert asked == [4]
     board = Board()
     board.expected += 1
-    board.add([make_assignment("dense", 4), make_assignment("large", 9), make_assignment("wanda", 1, base="dense")])
+    board.add(
+        [
+            make_assignment("dense", 4),
+            make_assignment("large", 9),
+            make_assignment("wanda", 1, base="dense"),
+        ]
+    )
     dense, large = board.take(0, None, None), board.take(1, None, None)
     assert (len(_names(dense)), len(_names(large))) == (4, 9)
     asked: list[str] = []
@@ -120,7 +160,9 @@ def test_the_busiest_engine_or_the_base_is_relieved_of_half_of_what_it_has_not_b
     assert asked == ["dense"]
 
 
-def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_that_still_loads() -> None:
+def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_that_still_loads() -> (
+    None
+):
     board = Board()
     board.add([make_assignment("dense", 4)])
     board.take(0, None, None)
@@ -137,13 +179,18 @@ def test_an_engine_with_nothing_to_give_is_not_asked_all_the_time_nor_is_one_tha
     board.add([make_assignment("dense", 5)])
     assert len(_names(board.take(0, None, None))) == 5
     assert _names(board.take(1, None, None)) == ["dense-3", "dense-4"]
-    assert [shard.name for shard in board.begin(0, no_spare)] == ["dense-0", "dense-1", "dense-2"]
+    assert [shard.name for shard in board.begin(0, no_spare)] == [
+        "dense-0",
+        "dense-1",
+        "dense-2",
+    ]
 
 
 def test_a_checkpoint_waits_for_the_same_task_of_its_own_base_alone() -> None:
     board = Board()
     board.add([make_assignment("wanda", 2, base="dense"), make_assignment("dense", 3)])
-    first = board.take(0, "digest of wanda", "qwen3")  # holding its weights already is no reason
+    # holding its weights already is no reason
+    first = board.take(0, "digest of wanda", "qwen3")
     assert first.part == ("dense", "gazetteer")
     board.begin(0, no_spare)
     thread, taken = _waiting(board, 1, "digest of wanda")
@@ -158,24 +205,36 @@ def test_a_checkpoint_waits_for_the_same_task_of_its_own_base_alone() -> None:
             make_assignment("dense", 2),
             make_assignment("dense", 2, task="xquad"),
             make_assignment("wanda", 1, base="dense"),
-            make_assignment("other", 1, base="second"),  # whose base has its records from an earlier call
-            make_assignment("wanda", 1, task="other"),  # with no probe that reads the base
+            # whose base has its records from an earlier call
+            make_assignment("other", 1, base="second"),
+            # with no probe that reads the base
+            make_assignment("wanda", 1, task="other"),
         ]
     )
     held = "digest of dense"
     done = [finish(board, 0, held).part]
-    assert board.take(1, "digest of wanda", "qwen3") is not None  # ready, though dense is not done with xquad
+    # ready, though dense is not done with xquad
+    assert board.take(1, "digest of wanda", "qwen3") is not None
     board.end(1)
     while board.has_work:
         done.append(finish(board, 0, held).part)
     assert done[:2] == [("dense", "gazetteer"), ("dense", "xquad")]
-    assert set(done[2:]) == {("wanda", "gazetteer"), ("wanda", "other"), ("other", "gazetteer")}
+    assert set(done[2:]) == {
+        ("wanda", "gazetteer"),
+        ("wanda", "other"),
+        ("other", "gazetteer"),
+    }
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3])
 @settings(max_examples=25, deadline=None)
-@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4), seed=st.integers(0, 2**16))
-def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[int], seed: int) -> None:
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    seed=st.integers(0, 2**16),
+)
+def test_every_shard_is_done_once_whatever_engines_do(
+    engines: int, sizes: list[int], seed: int
+) -> None:
     board = Board()
     board.expected += len(sizes)
     done: Counter[str] = Counter()
@@ -189,7 +248,9 @@ def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[
             queue: list[Shard] = []
             guard = threading.Lock()
 
-            def give_up(count: int, queue: list[Shard] = queue, guard: threading.Lock = guard) -> Sequence[Shard]:
+            def give_up(
+                count: int, queue: list[Shard] = queue, guard: threading.Lock = guard
+            ) -> Sequence[Shard]:
                 with guard:
                     return [queue.pop() for _ in range(min(count, len(queue)))]
 
@@ -209,11 +270,19 @@ def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[
             finally:
                 board.end(number)
 
-    threads = [threading.Thread(target=serve, args=(number,)) for number in range(engines)]
+    threads = [
+        threading.Thread(target=serve, args=(number,)) for number in range(engines)
+    ]
     for thread in threads:
         thread.start()
     for number, size in enumerate(sizes):
         board.add([make_assignment(f"checkpoint{number}", size)], expected=1)
     for thread in threads:
         thread.join()
-    assert done == Counter({f"checkpoint{number}-{i}": 1 for number, size in enumerate(sizes) for i in range(size)})
+    assert done == Counter(
+        {
+            f"checkpoint{number}-{i}": 1
+            for number, size in enumerate(sizes)
+            for i in range(size)
+        }
+    )

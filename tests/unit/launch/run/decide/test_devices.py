@@ -1,4 +1,5 @@
-"""A base and its compressed checkpoints on one type of device: who may take what, and what happens without one."""
+"""A base and its compressed checkpoints on one type of device: who may take what,
+and what happens without one."""
 
 import pytest
 
@@ -11,7 +12,8 @@ FAMILY = ("dense", "wanda", "gptq")
 
 
 def _board(*devices: str, attempts: int = 3, **bound: str) -> Board:
-    """With an engine of each device, two families, and records of those that are `bound`."""
+    """With an engine of each device, two families, and records of those that are
+    `bound`."""
     board = Board(Ledger(attempts=attempts))
     for engine, device in enumerate(devices):
         board.join(engine, device)
@@ -23,7 +25,8 @@ def _board(*devices: str, attempts: int = 3, **bound: str) -> Board:
 
 
 def _take(board: Board, engine: int) -> str | None:
-    """The checkpoint that an engine is given, which it then finishes; None: there is nothing that it may take."""
+    """The checkpoint that an engine is given, which it then finishes; None: there is
+    nothing that it may take."""
     assignment = board._nearest(engine, None, None)
     if assignment is None:
         return None
@@ -33,9 +36,17 @@ def _take(board: Board, engine: int) -> str | None:
     return taken.checkpoint.name
 
 
-def test_what_is_begun_on_one_type_goes_on_there_and_other_engines_take_over_nothing() -> None:
+def test_what_is_begun_on_one_type_goes_on_there_and_other_engines_take_over_nothing() -> (
+    None
+):
     board = _board("A100", "H100", "A100")
-    assert [_take(board, engine) for engine in (0, 1, 1, 2, 0)] == ["dense", "other", None, "wanda", "gptq"]
+    assert [_take(board, engine) for engine in (0, 1, 1, 2, 0)] == [
+        "dense",
+        "other",
+        None,
+        "wanda",
+        "gptq",
+    ]
     assert board.over
     board = Board()
     for engine, device in enumerate(("A100", "H100", "A100")):
@@ -48,27 +59,43 @@ def test_what_is_begun_on_one_type_goes_on_there_and_other_engines_take_over_not
 
 
 def test_records_of_two_types_are_refused() -> None:
-    with pytest.raises(InputError, match=r"same_device: 'dense' and its .* of 'A100' and, 'gptq', of 'H100'; set it"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"same_device: 'dense' and its .* of 'A100' and, 'gptq', of 'H100'; set it"
+        ),
+    ):
         _board(wanda="A100", gptq="H100")
 
 
 def test_a_failure_is_tried_again_on_an_engine_of_the_same_type() -> None:
-    """One of another type is none: where no other is left, the same engine tries again."""
+    """One of another type is none: where no other is left, the same engine tries
+    again."""
     board = _board("A100", "H100", "A100", dense="A100")
     assert board.take(0, None, None).checkpoint.name == "dense"
     board.failed(0, Trouble(stage="load", reason="bad"))
     assert "dense" in {each.checkpoint.name for each in board._waiting}
-    assert [board.ledger.may_take(engine, "dense") for engine in (0, 1, 2)] == [False, False, True]
+    assert [board.ledger.may_take(engine, "dense") for engine in (0, 1, 2)] == [
+        False,
+        False,
+        True,
+    ]
     board.leave(2)
-    assert [board.ledger.may_take(engine, "dense") for engine in (0, 1)] == [True, False]
+    assert [board.ledger.may_take(engine, "dense") for engine in (0, 1)] == [
+        True,
+        False,
+    ]
 
 
-def test_records_say_which_type_and_one_on_which_nothing_came_about_binds_nobody() -> None:
+def test_records_say_which_type_and_one_on_which_nothing_came_about_binds_nobody() -> (
+    None
+):
     board = _board("A100", "H100", "A100")
     for engine in (0, 2):
         board.take(engine, None, None)
     board.failed(0, Trouble(stage="load", reason="out of memory"))
-    assert board.ledger.devices.wanted("dense") == "A100"  # the other one is still at it
+    # the other one is still at it
+    assert board.ledger.devices.wanted("dense") == "A100"
     board.end(2)
     assert board.ledger.devices.wanted("dense") is None
     assert [_take(board, 1) for _ in FAMILY] == ["wanda", "gptq", "other"]
@@ -82,7 +109,9 @@ def test_records_say_which_type_and_one_on_which_nothing_came_about_binds_nobody
     assert [_take(board, 1) for _ in FAMILY] == list(FAMILY)
 
 
-def test_an_engine_that_has_left_is_given_nothing_and_work_that_none_fits_is_told() -> None:
+def test_an_engine_that_has_left_is_given_nothing_and_work_that_none_fits_is_told() -> (
+    None
+):
     board = _board("A100")
     board.leave(0, for_good=True)
     board.expected += 1

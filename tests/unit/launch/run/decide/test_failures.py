@@ -1,4 +1,5 @@
-"""Who is at fault, the checkpoint, the engine or one item; what is tried again and where, and what is set aside."""
+"""Who is at fault, the checkpoint, the engine or one item; what is tried again and
+where, and what is set aside."""
 
 import random
 from collections import Counter
@@ -27,14 +28,20 @@ def _ledger(engines: int, attempts: int = 3) -> Ledger:
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3, 5])
-def test_a_checkpoint_is_set_aside_after_so_many_failures_to_load(attempts: int) -> None:
+def test_a_checkpoint_is_set_aside_after_so_many_failures_to_load(
+    attempts: int,
+) -> None:
     ledger = _ledger(1, attempts)
-    assert [ledger.failed(0, "a", LOAD) for _ in range(attempts)] == [False] * (attempts - 1) + [True]
+    assert [ledger.failed(0, "a", LOAD) for _ in range(attempts)] == [False] * (
+        attempts - 1
+    ) + [True]
     setback = ledger.setback("a", "load", "no")
     assert (setback.engines, setback.attempts) == ((0,), attempts)
 
 
-def test_failures_in_a_row_count_deaths_less_wrong_input_once_and_deadly_items_eight_times() -> None:
+def test_failures_in_a_row_count_deaths_less_wrong_input_once_and_deadly_items_eight_times() -> (
+    None
+):
     ledger = _ledger(1)
     for _ in range(10):
         assert not ledger.failed(0, "a", LOAD)
@@ -54,10 +61,16 @@ def test_failures_in_a_row_count_deaths_less_wrong_input_once_and_deadly_items_e
     assert not ledger.lost_item("b")
 
 
-def test_an_engine_leaves_what_it_failed_with_to_another_until_that_is_gone_or_succeeds_or_fails() -> None:
+def test_an_engine_leaves_what_it_failed_with_to_another_until_that_is_gone_or_succeeds_or_fails() -> (
+    None
+):
     ledger = _ledger(2)
     ledger.failed(0, "a", LOAD)
-    assert (ledger.may_take(0, "a"), ledger.may_take(1, "a"), ledger.may_take(0, "b")) == (False, True, True)
+    assert (
+        ledger.may_take(0, "a"),
+        ledger.may_take(1, "a"),
+        ledger.may_take(0, "b"),
+    ) == (False, True, True)
     del ledger.devices.engines[1]
     assert ledger.may_take(0, "a")
     ledger.devices.engines[1] = ""
@@ -77,7 +90,9 @@ def test_an_engine_leaves_what_it_failed_with_to_another_until_that_is_gone_or_s
     assert takes == [(True, True), (True, True), (False, True)]
 
 
-def test_an_engine_that_fails_with_different_checkpoints_has_to_load_a_known_one() -> None:
+def test_an_engine_that_fails_with_different_checkpoints_has_to_load_a_known_one() -> (
+    None
+):
     ledger = _ledger(1)
     for name in "abc":
         ledger.failed(0, name, LOAD)
@@ -95,7 +110,9 @@ def test_an_engine_that_fails_with_different_checkpoints_has_to_load_a_known_one
     assert ledger.remedy(0) == "go on"
 
 
-def test_one_checkpoint_alone_never_retires_an_engine_but_a_process_that_does_not_start_does() -> None:
+def test_one_checkpoint_alone_never_retires_an_engine_but_a_process_that_does_not_start_does() -> (
+    None
+):
     for attempts in (1, 3):
         ledger = _ledger(1, attempts)
         for _ in range(20):
@@ -110,18 +127,25 @@ def test_one_checkpoint_alone_never_retires_an_engine_but_a_process_that_does_no
 
 @pytest.mark.parametrize("attempts", [1, 2, 3, 5])
 def test_suspects_after_all_deaths_but_one(attempts: int) -> None:
-    """All shards in flight are suspects after attempts - 1 deaths. One alone is halved then, and an item has one more.
+    """All shards in flight are suspects after attempts - 1 deaths. One alone is halved
+    then, and an item has one more.
 
-    A guilty half is halved at its first death. An item is guilty after `attempts` deaths, those of its half included.
+    A guilty half is halved at its first death. An item is guilty after `attempts`
+    deaths, those of its half included.
     """
     part, patience = ("a", "task"), max(1, attempts - 1)
-    ledger, shards = _ledger(1, attempts), tuple(shard_of((start, start + 1)) for start in (0, 2, 4))
+    ledger, shards = (
+        _ledger(1, attempts),
+        tuple(shard_of((start, start + 1)) for start in (0, 2, 4)),
+    )
     deaths = [ledger.examine(part, shards, 2) for _ in range(patience)]
     assert deaths == [("unknown", ())] * (patience - 1) + [("unknown", shards[:2])]
     ledger = _ledger(1, attempts)
     whole = shard_of((0, 1, 2, 3))
     deaths = [ledger.examine(part, (whole,), 2) for _ in range(patience)]
-    assert deaths == [("unknown", ())] * (patience - 1) + [("a shard", (shards[0], shards[1]))]
+    assert deaths == [("unknown", ())] * (patience - 1) + [
+        ("a shard", (shards[0], shards[1]))
+    ]
     item = shard_of((0,))
     assert ledger.examine(part, shards[:1], 2) == ("a shard", (item, shard_of((1,))))
     more = attempts - patience  # deaths that an item has more than its half
@@ -133,7 +157,9 @@ def test_suspects_after_all_deaths_but_one(attempts: int) -> None:
 
 
 def _assignment(name: str, items: int, size: int = 20, **more: str) -> Assignment:
-    cuts = [tuple(range(start, min(items, start + size))) for start in range(0, items, size)]
+    cuts = [
+        tuple(range(start, min(items, start + size))) for start in range(0, items, size)
+    ]
     return replace(make_assignment(name, 0, **more), shards=tuple(map(shard_of, cuts)))
 
 
@@ -150,7 +176,13 @@ def _board(engines: int = 1, attempts: int = 3) -> Board:
 
 def test_a_checkpoint_that_does_not_load_is_tried_last_and_then_set_aside() -> None:
     board = _board()
-    board.add([make_assignment("broken", 2), make_assignment("broken", 1, task="xquad"), make_assignment("good", 1)])
+    board.add(
+        [
+            make_assignment("broken", 2),
+            make_assignment("broken", 1, task="xquad"),
+            make_assignment("good", 1),
+        ]
+    )
     assert _take(board).checkpoint.name == "broken"
     assert board.failed(0, LOAD) == "go on"
     assert finish(board).checkpoint.name == "good"
@@ -159,12 +191,18 @@ def test_a_checkpoint_that_does_not_load_is_tried_last_and_then_set_aside() -> N
         board.failed(0, LOAD)
     (setback,) = board.setbacks
     assert (setback.checkpoint, setback.stage, setback.task) == ("broken", "load", "")
-    assert (setback.reason, setback.engines, setback.attempts) == ("ValueError: head_dim", (0,), 3)
+    assert (setback.reason, setback.engines, setback.attempts) == (
+        "ValueError: head_dim",
+        (0,),
+        3,
+    )
     assert board.over
     assert board.take(0, None, None) is None
 
 
-def test_what_reads_the_answers_of_a_base_that_was_set_aside_goes_with_it_and_the_rest_stays() -> None:
+def test_what_reads_the_answers_of_a_base_that_was_set_aside_goes_with_it_and_the_rest_stays() -> (
+    None
+):
     board = _board(attempts=1)
     board.expected += 1
     board.add(
@@ -179,8 +217,16 @@ def test_what_reads_the_answers_of_a_base_that_was_set_aside_goes_with_it_and_th
     assert _take(board).checkpoint.name == "dense"
     board.failed(0, LOAD)
     assert len(board.setbacks) == 3
-    board.add([make_assignment("late", 1, base="dense"), make_assignment("late", 1, task="xquad")], expected=1)
-    told = [(each.checkpoint, each.stage, each.task, each.reason) for each in board.setbacks]
+    board.add(
+        [
+            make_assignment("late", 1, base="dense"),
+            make_assignment("late", 1, task="xquad"),
+        ],
+        expected=1,
+    )
+    told = [
+        (each.checkpoint, each.stage, each.task, each.reason) for each in board.setbacks
+    ]
     assert told == [
         ("dense", "load", "", "ValueError: head_dim"),
         ("wanda", "evaluate", "gazetteer", "its base 'dense' was set aside"),
@@ -192,7 +238,9 @@ def test_what_reads_the_answers_of_a_base_that_was_set_aside_goes_with_it_and_th
     assert board.over
 
 
-def test_a_base_that_has_its_records_may_fail_and_what_another_engine_is_at_is_waited_for() -> None:
+def test_a_base_that_has_its_records_may_fail_and_what_another_engine_is_at_is_waited_for() -> (
+    None
+):
     board = _board(attempts=1)
     board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
     assert finish(board).checkpoint.name == "dense"
@@ -212,7 +260,9 @@ def test_a_base_that_has_its_records_may_fail_and_what_another_engine_is_at_is_w
     assert board.setbacks == []
 
 
-def test_answers_that_all_fail_are_believed_when_two_engines_say_so_or_the_only_one() -> None:
+def test_answers_that_all_fail_are_believed_when_two_engines_say_so_or_the_only_one() -> (
+    None
+):
     board = _board(2)
     board.add([make_assignment("nan", 3), make_assignment("reads", 1, base="nan")])
     first = _take(board, 0)
@@ -229,7 +279,9 @@ def test_answers_that_all_fail_are_believed_when_two_engines_say_so_or_the_only_
         assert not board.doubts(0, shard)
         board.finished(0, shard, "NaN")
     board.end(0)
-    told = [(each.checkpoint, each.stage, each.task, each.reason) for each in board.setbacks]
+    told = [
+        (each.checkpoint, each.stage, each.task, each.reason) for each in board.setbacks
+    ]
     assert told == [
         ("nan", "evaluate", "gazetteer", "NaN"),
         ("reads", "evaluate", "gazetteer", "its base 'nan' was set aside"),
@@ -247,21 +299,34 @@ def test_answers_that_all_fail_are_believed_when_two_engines_say_so_or_the_only_
     assert board.setbacks == []
 
 
-def _evaluate(board: Board, engine: int, deadly: set[tuple[str, int]], done: dict, luck: random.Random) -> int:
+def _evaluate(
+    board: Board,
+    engine: int,
+    deadly: set[tuple[str, int]],
+    done: dict,
+    luck: random.Random,
+) -> int:
     """Work until there is none, dying of deadly items; how many engines it took."""
     deaths = 0
     while (assignment := board.take(engine, None, None)) is not None:
         name, refusal = assignment.checkpoint.name, assignment.refusal
         queue = list(board.begin(engine, no_spare))
         for number, shard in enumerate(queue):
-            begun = queue[number : number + luck.randint(1, 4)]  # others are in flight beside it
-            if refusal is None and any((name, question) in deadly for each in begun for question in each.questions):
+            # others are in flight beside it
+            begun = queue[number : number + luck.randint(1, 4)]
+            if refusal is None and any(
+                (name, question) in deadly
+                for each in begun
+                for question in each.questions
+            ):
                 deaths += 1
                 board.failed(engine, DEATH)
                 break
             for question in shard.questions:
                 done.setdefault((name, question), []).append(refusal or "ok")
-            measured = any(said == ["ok"] for (of, _), said in list(done.items()) if of == name)
+            measured = any(
+                said == ["ok"] for (of, _), said in list(done.items()) if of == name
+            )
             board.finished(engine, shard, None if measured else refusal)
         board.end(engine)
     return deaths
@@ -269,15 +334,24 @@ def _evaluate(board: Board, engine: int, deadly: set[tuple[str, int]], done: dic
 
 @pytest.mark.parametrize("killer", [0, 7, 19, 20, 55, 99])
 @pytest.mark.parametrize("attempts", [1, 3])
-def test_the_item_that_kills_engines_is_found_and_all_others_are_done(killer: int, attempts: int) -> None:
+def test_the_item_that_kills_engines_is_found_and_all_others_are_done(
+    killer: int, attempts: int
+) -> None:
     board = _board(attempts=attempts)
     board.add([_assignment("a", 100), _assignment("b", 30)])
     done: dict[tuple[str, int], list[str]] = {}
     deaths = _evaluate(board, 0, {("a", killer)}, done, random.Random(killer))
-    assert {item: said for item, said in done.items() if said != ["ok"]} == {("a", killer): ["SIGSEGV"]}
+    assert {item: said for item, said in done.items() if said != ["ok"]} == {
+        ("a", killer): ["SIGSEGV"]
+    }
     assert len(done) == 130
     (setback,) = board.setbacks
-    assert (setback.checkpoint, setback.stage, setback.task, setback.question) == ("a", "item", "gazetteer", killer)
+    assert (setback.checkpoint, setback.stage, setback.task, setback.question) == (
+        "a",
+        "item",
+        "gazetteer",
+        killer,
+    )
     assert deaths <= 12
 
 
@@ -289,9 +363,17 @@ def test_the_item_that_kills_engines_is_found_and_all_others_are_done(killer: in
     deadly=st.sets(st.integers(0, 129), max_size=3),
     seed=st.integers(0, 2**16),
 )
-def test_whatever_kills_every_item_is_done_or_refused_or_its_checkpoint_set_aside(items, size, engines, deadly, seed):
+def test_whatever_kills_every_item_is_done_or_refused_or_its_checkpoint_set_aside(
+    items, size, engines, deadly, seed
+):
     board = _board(engines)
-    board.add([_assignment("a", items, size), _assignment("b", items, size), _assignment("c", items, size, base="a")])
+    board.add(
+        [
+            _assignment("a", items, size),
+            _assignment("b", items, size),
+            _assignment("c", items, size, base="a"),
+        ]
+    )
     done: dict[tuple[str, int], list[str]] = {}
     killers = {("a", question) for question in deadly if question < items}
 
@@ -302,10 +384,13 @@ def test_whatever_kills_every_item_is_done_or_refused_or_its_checkpoint_set_asid
         list(pool.map(work, range(engines)))
     assert board.over
     assert all(len(said) == 1 for said in done.values())
-    assert {(name, question) for name, question in done if name == "b"} == {("b", q) for q in range(items)}
+    assert {(name, question) for name, question in done if name == "b"} == {
+        ("b", q) for q in range(items)
+    }
     assert {item for item, said in done.items() if said != ["ok"]} <= killers
     order = [name for name, _ in done]
-    assert "c" not in order or "a" not in order[order.index("c") :]  # a base is complete before it is read
+    # a base is complete before it is read
+    assert "c" not in order or "a" not in order[order.index("c") :]
     counts = Counter(order)
     lost = {each.checkpoint for each in board.setbacks if each.stage != "item"}
     for name in ("a", "c"):

@@ -1,4 +1,5 @@
-"""Engines where the nodes are: they come, go, end when there is nothing to do, and come back."""
+"""Engines where the nodes are: they come, go, end when there is nothing to do, and
+come back."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -34,17 +35,30 @@ class Worker:
 
 def _nodes(sharing: int = 1, **gpus: int) -> list[Node]:
     return [
-        Node(node_id=name, name=name, cpus=4, gpus=count, driver=name == "a", sharing=sharing)
+        Node(
+            node_id=name,
+            name=name,
+            cpus=4,
+            gpus=count,
+            driver=name == "a",
+            sharing=sharing,
+        )
         for name, count in gpus.items()
     ]
 
 
 def _fleet(
-    work: bool = True, wanted: int | None = None, held: str | None = "", sharing: int = 1, **gpus: int
+    work: bool = True,
+    wanted: int | None = None,
+    held: str | None = "",
+    sharing: int = 1,
+    **gpus: int,
 ) -> tuple[Any, Any]:
     """Prune jobs have a GPU of each node in `held`; None: no engine is started yet."""
     board = SimpleNamespace(has_work=work, lacks=None, over=False)
-    fleet: Any = Fleet(_nodes(sharing, **gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
+    fleet: Any = Fleet(
+        _nodes(sharing, **gpus), board, Worker, tensor_parallel=1, wanted=wanted
+    )  # type: ignore[arg-type]
     assert all(fleet.free.take(node_id, 1) for node_id in held or "")
     if held is not None:
         fleet.start()
@@ -52,7 +66,9 @@ def _fleet(
 
 
 def _stand(fleet: Any) -> str:
-    return "".join(f"{worker.number}{worker.node_id}" for worker in fleet.workers if worker.alive)
+    return "".join(
+        f"{worker.number}{worker.node_id}" for worker in fleet.workers if worker.alive
+    )
 
 
 def _look(fleet: Any, **gpus: int) -> str:
@@ -76,7 +92,8 @@ def _waits(fleet: Any, message: str, **more: bool) -> None:
 def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
     fleet, _ = _fleet(a=0, b=0)
     assert _stand(fleet) == "0a1b"
-    assert [worker.place.threads for worker in fleet.workers] == [4 - 1, 4]  # the driver keeps a core
+    # the driver keeps a core
+    assert [worker.place.threads for worker in fleet.workers] == [4 - 1, 4]
     assert _look(fleet, a=0) == "0a"
     assert fleet.workers[1].lost
     assert [node.name for node in fleet.follow(_nodes(a=0, c=0))] == ["c"]
@@ -101,7 +118,8 @@ def test_engines_that_ended_for_lack_of_work_come_back_with_work() -> None:
     board.has_work = True
     assert _look(fleet, a=2) == "0a2a"
     assert not fleet.free.take("a", 1)
-    # Its work is there again between two looks at the nodes: an engine takes the place of the one that ended.
+    # Its work is there again between two looks at the nodes: an engine takes the place
+    # of the one that ended.
     fleet, board = _fleet(work=False, a=2)
     fleet.workers[0].alive = False
     fleet.follow(_nodes(a=2))
@@ -112,7 +130,9 @@ def test_engines_that_ended_for_lack_of_work_come_back_with_work() -> None:
     assert _stand(fleet) == "2a"
 
 
-def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten_and_its_number_is_not_used_again() -> None:
+def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten_and_its_number_is_not_used_again() -> (
+    None
+):
     fleet, _ = _fleet(held="b", a=1, b=1)
     assert fleet.working
     fleet.follow(_nodes(a=1))
@@ -138,7 +158,9 @@ def test_what_ends_the_run() -> None:
     board.has_work = True
     fleet.workers[0].retired = "engine 0: it failed"
     fleet.follow(_nodes(a=1))
-    with pytest.raises(EngineError, match="no working engine is left: engine 0: it failed"):
+    with pytest.raises(
+        EngineError, match="no working engine is left: engine 0: it failed"
+    ):
         fleet.check(3600.0)
     fleet.workers[0].failure = ValueError("a probe")
     with pytest.raises(ValueError, match="a probe"):
@@ -161,7 +183,9 @@ def test_what_ends_the_run() -> None:
     _waits(other, "no node has had room for an engine for 3601 s")
 
 
-@pytest.mark.parametrize(("gpus", "needs"), [(1, "1 free GPU on one node"), (0, "a process")])
+@pytest.mark.parametrize(
+    ("gpus", "needs"), [(1, "1 free GPU on one node"), (0, "a process")]
+)
 def test_engines_of_which_none_finds_a_place_end_the_run(gpus: int, needs: str) -> None:
     fleet, board = _fleet(a=gpus, b=gpus)
     for worker in fleet.workers:
@@ -169,8 +193,11 @@ def test_engines_of_which_none_finds_a_place_end_the_run(gpus: int, needs: str) 
     fleet.check(3600.0)
     fleet.workers[1].where = "there"
     fleet.check(0.0)
-    fleet.workers[1].where = None  # only the time in which no engine has a process counts
-    _waits(fleet, rf"no engine has found {needs} for 3601 s .*: others hold them, or nodes")
+    # only the time in which no engine has a process counts
+    fleet.workers[1].where = None
+    _waits(
+        fleet, rf"no engine has found {needs} for 3601 s .*: others hold them, or nodes"
+    )
     board.over = True
     fleet.check(0.0)
 
@@ -197,7 +224,9 @@ def test_an_engine_that_ray_put_elsewhere_is_counted_there_also_a_retired_one() 
     assert _look(fleet, a=1, c=1) == "0a2c"
 
 
-def test_a_node_whose_engines_were_all_retired_gets_no_other_but_where_no_other_has_room() -> None:
+def test_a_node_whose_engines_were_all_retired_gets_no_other_but_where_no_other_has_room() -> (
+    None
+):
     fleet, _ = _fleet(wanted=2, a=4, b=1)
     assert _stand(fleet) == "0a1b"
     _retire(fleet, 0)
@@ -207,7 +236,12 @@ def test_a_node_whose_engines_were_all_retired_gets_no_other_but_where_no_other_
     assert _look(fleet, a=4, b=1, c=1) == "1b3c"
     fleet, _ = _fleet(wanted=3, a=7, b=1)
     assert _stand(fleet) == "0a1b2a"
-    for retired, stand in (((0,), "1b2a3a"), ((2,), "1b3a4a"), ((3, 4), "1b"), ((1,), "5a6a7a")):
+    for retired, stand in (
+        ((0,), "1b2a3a"),
+        ((2,), "1b3a4a"),
+        ((3, 4), "1b"),
+        ((1,), "5a6a7a"),
+    ):
         for number in retired:
             _retire(fleet, number)
         assert _look(fleet, a=7, b=1) == stand

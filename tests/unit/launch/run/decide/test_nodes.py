@@ -19,8 +19,17 @@ from tests.support.sweeps import refused
 
 def _nodes(*gpus: int, cpus: int = 8, sharing: int = 1) -> list[Node]:
     return [
-        Node(node_id=name, name=f"host-{name}", cpus=cpus, gpus=count, driver=not number, sharing=sharing)
-        for number, (name, count) in enumerate(zip("abcdefghijklmnop", gpus, strict=False))
+        Node(
+            node_id=name,
+            name=f"host-{name}",
+            cpus=cpus,
+            gpus=count,
+            driver=not number,
+            sharing=sharing,
+        )
+        for number, (name, count) in enumerate(
+            zip("abcdefghijklmnop", gpus, strict=False)
+        )
     ]
 
 
@@ -37,7 +46,9 @@ def _nodes(*gpus: int, cpus: int = 8, sharing: int = 1) -> list[Node]:
         ((0, 0), 1, 3, "aba"),
     ],
 )
-def test_engines_are_counted_for_each_node(gpus, tensor_parallel, wanted, stand) -> None:
+def test_engines_are_counted_for_each_node(
+    gpus, tensor_parallel, wanted, stand
+) -> None:
     places = place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
     assert {place.gpus for place in places} == {tensor_parallel if any(gpus) else 0}
     assert "".join(place.node_id for place in places) == stand
@@ -46,14 +57,42 @@ def test_engines_are_counted_for_each_node(gpus, tensor_parallel, wanted, stand)
 @pytest.mark.parametrize(
     ("gpus", "tensor_parallel", "wanted", "message"),
     [
-        ((0, 0), 1, 65, "resources.engines: 65: at most 4 for each core, and there are 16 cores"),
-        ((4,), 2, 3, "resources.engines: 3 of tensor_parallel 2: 2 fit: 2 in 4 GPUs on host-a"),
-        ((1, 0), 1, 2, "resources.engines: 2: 1 fits: 1 in 1 GPU on host-a, 0 in 0 GPUs on host-b"),
-        ((1, 2), 4, None, "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on host-a, 2 GPUs on host-b"),
+        (
+            (0, 0),
+            1,
+            65,
+            "resources.engines: 65: at most 4 for each core, and there are 16 cores",
+        ),
+        (
+            (4,),
+            2,
+            3,
+            "resources.engines: 3 of tensor_parallel 2: 2 fit: 2 in 4 GPUs on host-a",
+        ),
+        (
+            (1, 0),
+            1,
+            2,
+            "resources.engines: 2: 1 fits: 1 in 1 GPU on host-a, 0 in 0 GPUs on host-b",
+        ),
+        (
+            (1, 2),
+            4,
+            None,
+            (
+                "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on"
+                " host-a, 2 GPUs on host-b"
+            ),
+        ),
     ],
 )
-def test_more_engines_than_fit_are_refused_in_one_line(gpus, tensor_parallel, wanted, message) -> None:
-    assert refused(place_engines, _nodes(*gpus), tensor_parallel, wanted, spare=1) == message
+def test_more_engines_than_fit_are_refused_in_one_line(
+    gpus, tensor_parallel, wanted, message
+) -> None:
+    assert (
+        refused(place_engines, _nodes(*gpus), tensor_parallel, wanted, spare=1)
+        == message
+    )
 
 
 def test_an_error_does_not_list_every_node_of_a_large_cluster() -> None:
@@ -63,17 +102,28 @@ def test_an_error_does_not_list_every_node_of_a_large_cluster() -> None:
 
 def test_without_gpus_engines_share_the_cores_and_a_run_stays_on_cpus_or_gpus() -> None:
     nodes = _nodes(0, 0)
-    assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]  # the driver's core is spared
+    # the driver's core is spared
+    assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]
     assert [place.threads for place in place_engines(nodes, 1, 2, spare=0)] == [8, 8]
-    assert [place.threads for place in place_engines(nodes[:1], 1, 20, spare=1)] == [1] * 20
+    assert [place.threads for place in place_engines(nodes[:1], 1, 20, spare=1)] == [
+        1
+    ] * 20
     # A node without CPUs gets an engine only where there is no other.
-    head, other = Node(node_id="a", name="a", cpus=0, gpus=0, driver=True), _nodes(0, 0)[1]
-    assert [place.node_id for place in place_engines([head, other], 1, 2, spare=1)] == ["b", "b"]
+    head, other = (
+        Node(node_id="a", name="a", cpus=0, gpus=0, driver=True),
+        _nodes(0, 0)[1],
+    )
+    assert [place.node_id for place in place_engines([head, other], 1, 2, spare=1)] == [
+        "b",
+        "b",
+    ]
     assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
     # Four engines to a core, and to a node without one.
     for node, cores in ((head, "0 cores"), (_nodes(0, cpus=1)[0], "1 core")):
         assert len(place_engines([node], 1, 4, spare=1)) == 4
-        assert refused(place_engines, [node], 1, 5, spare=1).endswith(f"for each core, and there are {cores}")
+        assert refused(place_engines, [node], 1, 5, spare=1).endswith(
+            f"for each core, and there are {cores}"
+        )
     (on_cpu,) = place_engines(_nodes(0), 1, None, spare=1)
     found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None, spare=1)
     assert [(each.node_id, each.gpus, each.threads) for each in found] == [("b", 0, 8)]
@@ -102,18 +152,30 @@ def test_engines_and_prune_tasks_share_gpus() -> None:
     nodes = _nodes(2, 0, 1, sharing=3)
     places = place_engines(nodes, 1, None, spare=1)
     assert "".join(place.node_id for place in places) == "acacacaaa"
-    assert {(place.gpus, place.needs) for place in places} == {(1, "a free 1/3 of a GPU")}
-    assert Place(node_id="a", gpus=1, threads=None, sharing=2).needs == "a free 1/2 of a GPU"
+    assert {(place.gpus, place.needs) for place in places} == {
+        (1, "a free 1/3 of a GPU")
+    }
+    assert (
+        Place(node_id="a", gpus=1, threads=None, sharing=2).needs
+        == "a free 1/2 of a GPU"
+    )
     assert Place(node_id="a", gpus=2, threads=None).needs == "2 free GPUs on one node"
-    found = missing_places(nodes, Counter("aaaac"), Counter("c"), places[0], None, spare=1)
+    found = missing_places(
+        nodes, Counter("aaaac"), Counter("c"), places[0], None, spare=1
+    )
     assert sorted(each.node_id for each in found) == ["a", "a", "c"]
     assert {each.sharing for each in found} == {3}
     free = FreeGpus(nodes)
     assert [free.take_one() for _ in range(4)] == ["c", "c", "c", "a"]
     assert free.take("a", 5)
     assert free.take_one() is None
-    told = "resources.engines: 10, engines_per_gpu 3: 9 fit: 6 in 2 GPUs on host-a, 0 in 0 GPUs on host-b, "
-    assert refused(place_engines, nodes, 1, 10, spare=1) == f"{told}3 in 1 GPU on host-c"
+    told = (
+        "resources.engines: 10, engines_per_gpu 3: 9 fit: 6 in 2 GPUs on host-a, 0 in 0"
+        " GPUs on host-b, "
+    )
+    assert (
+        refused(place_engines, nodes, 1, 10, spare=1) == f"{told}3 in 1 GPU on host-c"
+    )
     for sharing in range(1, 17):  # as Ray counts: all fit, and not one more
         parts = round(10_000 * part_of_gpu(sharing))
         assert sharing * parts <= 10_000 < (sharing + 1) * parts
@@ -141,9 +203,13 @@ def test_engines_and_prune_tasks_share_gpus() -> None:
         ([2], "aaa", "", 1, None, ""),  # more than fit
     ],
 )
-def test_engines_that_are_missing(gpus, standing, retired, tensor_parallel, wanted, missing) -> None:
+def test_engines_that_are_missing(
+    gpus, standing, retired, tensor_parallel, wanted, missing
+) -> None:
     first = place_engines(_nodes(8, 8), tensor_parallel, None, spare=1)[0]
-    found = missing_places(_nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1)
+    found = missing_places(
+        _nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1
+    )
     assert "".join(each.node_id for each in found) == missing
 
 
@@ -161,7 +227,9 @@ def test_gpus_of_nodes_that_come_and_go_and_gpus_that_were_found_elsewhere() -> 
     assert free.take("a", 1)
     assert free.take("b", 2)
     free.give_back("a")
-    free.give_back("b", -1)  # somebody else holds one of a's, and none of b's: there is one fewer than was thought
+    # somebody else holds one of a's, and none of b's: there is one fewer than was
+    # thought
+    free.give_back("b", -1)
     assert free.take_one() == "a"
     assert free.take_one() == "a"
     assert free.take_one() is None

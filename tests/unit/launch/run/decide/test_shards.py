@@ -1,4 +1,5 @@
-"""A task's shards: what is left is cut, what comes back is put together, and what the base answered is found."""
+"""A task's shards: what is left is cut, what comes back is put together, and what
+the base answered is found."""
 
 from dataclasses import replace
 from itertools import islice
@@ -33,33 +34,60 @@ from tests.support.stamps import stamped
 
 def _task(count: int, thought: int = 0) -> Any:
     keys = [(f"language{number % 3}", f"item{number}") for number in range(count)]
-    items = [SimpleNamespace(language=language, item_id=item_id) for language, item_id in keys]
+    items = [
+        SimpleNamespace(language=language, item_id=item_id)
+        for language, item_id in keys
+    ]
     config = SimpleNamespace(max_new_tokens=32, expected_thought=thought)
-    return SimpleNamespace(questions=[SimpleNamespace(item=item) for item in items], config=config)
+    return SimpleNamespace(
+        questions=[SimpleNamespace(item=item) for item in items], config=config
+    )
 
 
-@given(count=st.integers(0, 60), finished=st.sets(st.integers(0, 70)), size=st.integers(1, 70))
-def test_shards_hold_what_is_not_finished_once_and_in_order(count: int, finished: set[int], size: int) -> None:
+@given(
+    count=st.integers(0, 60),
+    finished=st.sets(st.integers(0, 70)),
+    size=st.integers(1, 70),
+)
+def test_shards_hold_what_is_not_finished_once_and_in_order(
+    count: int, finished: set[int], size: int
+) -> None:
     task = _task(count)
-    done = {key_of(task.questions[position].item) for position in finished if position < count}
+    done = {
+        key_of(task.questions[position].item)
+        for position in finished
+        if position < count
+    }
     shards = shards_of(task, done, size)
     positions = [position for shard in shards for position in shard.questions]
-    assert positions == [position for position in range(count) if position not in finished]
+    assert positions == [
+        position for position in range(count) if position not in finished
+    ]
     assert all(1 <= len(shard.questions) <= size for shard in shards)
 
 
 def test_shards_of_long_answers_hold_fewer_items():
-    sizes = {thought: len(shards_of(_task(40, thought), (), 20)[0].questions) for thought in (0, 32, 288, 1000)}
+    sizes = {
+        thought: len(shards_of(_task(40, thought), (), 20)[0].questions)
+        for thought in (0, 32, 288, 1000)
+    }
     assert sizes == {0: 20, 32: 10, 288: 2, 1000: 1}
     task = _task(40)
     task.config.max_new_tokens = 8  # shorter than a short answer: no more of them
-    assert [shard.name for shard in shards_of(task, (), 20)] == ["000000-20", "000020-20"]
+    assert [shard.name for shard in shards_of(task, (), 20)] == [
+        "000000-20",
+        "000020-20",
+    ]
 
 
 def test_shards_that_may_have_begun():
-    """The first has one item left, the items behind it fill the flight: of shards of 2, 4 are items 1 to 4."""
+    """The first has one item left, the items behind it fill the flight: of shards of
+    2, 4 are items 1 to 4."""
     for items, size, count in ((4, 2, 3), (5, 3, 3)):
-        shards = [shard_of(tuple(range(start, start + size))) for start in range(0, 5 * size, size)]
+        shards = [
+            shard_of(tuple(range(start, start + size)))
+            for start in range(0, 5 * size, size)
+        ]
         large = shard_of(tuple(range(100, 140)))
         assert begun([*shards, large], items) == tuple(shards[:count])
 
@@ -67,16 +95,31 @@ def test_shards_that_may_have_begun():
 def test_distance_and_base_of_an_assignment():
     dense = make_assignment("dense", 1)
     held = dense.checkpoint.engine_keys
-    keys = (held, ("other", "qwen3"), ("other", None), (None, None), ("other", "mistral"))
+    keys = (
+        held,
+        ("other", "qwen3"),
+        ("other", None),
+        (None, None),
+        ("other", "mistral"),
+    )
     assert [distance(dense.checkpoint, *each) for each in keys] == [0, 1, 1, 1, 2]
     assert make_assignment("int4", 1, base="dense").after == dense.part
     assert replace(dense, base=BaseSource(missing=NO_BASE)).after is None
-    assert origin_of(dense.checkpoint.with_cache("fp8", "fp8"), "dense").kv_cache == "fp8"
+    assert (
+        origin_of(dense.checkpoint.with_cache("fp8", "fp8"), "dense").kv_cache == "fp8"
+    )
 
 
-@given(count=st.integers(1, 60), sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4), data=st.data())
-def test_parts_of_earlier_runs_are_never_written_over(count: int, sizes: list[int], data: st.DataObject) -> None:
-    """A run that is resumed again and again, each time with another shard size, gives each part its own name."""
+@given(
+    count=st.integers(1, 60),
+    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4),
+    data=st.data(),
+)
+def test_parts_of_earlier_runs_are_never_written_over(
+    count: int, sizes: list[int], data: st.DataObject
+) -> None:
+    """A run that is resumed again and again, each time with another shard size,
+    gives each part its own name."""
     task = _task(count)
     done: set[tuple[str, str]] = set()
     names: list[str] = []
@@ -84,16 +127,25 @@ def test_parts_of_earlier_runs_are_never_written_over(count: int, sizes: list[in
         shards = shards_of(task, done, size)
         kept = [shard for shard in shards if data.draw(st.booleans())]
         names += [shard.name for shard in kept]
-        done |= {key_of(task.questions[position].item) for shard in kept for position in shard.questions}
+        done |= {
+            key_of(task.questions[position].item)
+            for shard in kept
+            for position in shard.questions
+        }
     assert len(set(names)) == len(names)
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
-def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(sizes, data) -> None:
+def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
+    sizes, data
+) -> None:
     task = _task(sum(sizes))
     items = [question.item for question in task.questions]
     positions = iter(range(len(items)))
-    shards = [Shard(name=str(number), questions=(*islice(positions, size),)) for number, size in enumerate(sizes)]
+    shards = [
+        Shard(name=str(number), questions=(*islice(positions, size),))
+        for number, size in enumerate(sizes)
+    ]
     collector = ShardCollector()
     for shard in shards:
         collector.begin(shard, [items[position] for position in shard.questions])
@@ -101,14 +153,21 @@ def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
     left = set(range(len(items)))
     for position in data.draw(st.permutations(range(len(items)))):
         left.discard(position)
-        done = collector.add(items[position], [f"{position} greedy", f"{position} beam"])
+        done = collector.add(
+            items[position], [f"{position} greedy", f"{position} beam"]
+        )
         assert (done is not None) == any(
-            position in shard.questions and left.isdisjoint(shard.questions) for shard in shards
+            position in shard.questions and left.isdisjoint(shard.questions)
+            for shard in shards
         )
         if done is not None:
             complete[done[0].name] = done[1]
     assert complete == {
-        shard.name: [f"{position} {probe}" for position in shard.questions for probe in ("greedy", "beam")]
+        shard.name: [
+            f"{position} {probe}"
+            for position in shard.questions
+            for probe in ("greedy", "beam")
+        ]
         for shard in shards
     }
 
@@ -118,7 +177,9 @@ def test_what_the_base_did_not_answer_is_missing_with_a_reason(tmp_path: Path) -
     assert store.greedy_answers("dense", "toy").num_rows == 0
     first, second, third, fourth = letter_items(4)
 
-    def record(item: Item, probe: str = "greedy", format: Format = "open", **columns: Any) -> Record:
+    def record(
+        item: Item, probe: str = "greedy", format: Format = "open", **columns: Any
+    ) -> Record:
         return stamped(item, probe, format, checkpoint="dense", **columns)
 
     records = [
@@ -130,11 +191,16 @@ def test_what_the_base_did_not_answer_is_missing_with_a_reason(tmp_path: Path) -
         record(fourth, status="excluded"),
     ]
     store.append("dense", "toy", "000000-4", to_table(records))
-    answers = BaseAnswers(BaseSource(name="dense"), store.greedy_answers("dense", "toy"))
+    answers = BaseAnswers(
+        BaseSource(name="dense"), store.greedy_answers("dense", "toy")
+    )
     assert answers.of(first) == BaseAnswer(
         token_ids=(5, 1, 0), thought=Thought(state="closed", token_ids=(4, 4), text="")
     )
     assert answers.of(second).missing == "the engine failed on its base's greedy answer"
     for item in (third, fourth):
-        assert answers.of(item).missing == "its base has no greedy answer to the open prompt in this run"
+        assert (
+            answers.of(item).missing
+            == "its base has no greedy answer to the open prompt in this run"
+        )
     assert BaseAnswers(BaseSource(missing=NO_BASE), None).of(first).missing == NO_BASE

@@ -22,7 +22,13 @@ from evaluator.core.errors import InputError
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store.files import need_unfenced, write_atomically
 from launch.run.directory import lock
-from launch.run.directory.lock import FOLDER, LeaseLost, RunLock, latest_claim, need_place
+from launch.run.directory.lock import (
+    FOLDER,
+    LeaseLost,
+    RunLock,
+    latest_claim,
+    need_place,
+)
 from tests.support.sweeps import refused
 
 PACE = Pace(beat_seconds=0.02, missed=10, look_seconds=0.01)
@@ -34,9 +40,14 @@ def _lock(run: Path, pace: Pace = PACE) -> RunLock:
     return RunLock(run, pace=pace)
 
 
-def _claimed(run: Path, number: int, owner: Owner, *, released: bool = False, locked: bool = True) -> Path:
-    """What a driver leaves that claimed a directory and was killed; where it made its files."""
-    claim = LeaseClaim(number=number, token="ab", owner=owner, locked=locked, released=released)
+def _claimed(
+    run: Path, number: int, owner: Owner, *, released: bool = False, locked: bool = True
+) -> Path:
+    """What a driver leaves that claimed a directory and was killed; where it made
+    its files."""
+    claim = LeaseClaim(
+        number=number, token="ab", owner=owner, locked=locked, released=released
+    )
     folder = run / FOLDER / f"{number:06d}-ab"
     folder.mkdir(parents=True)
     (run / FOLDER / f"{number:06d}.json").write_text(json.dumps(asdict(claim)))
@@ -56,7 +67,10 @@ def _names(run: Path) -> list[str]:
 def test_a_directory_is_given_back_and_taken_again(tmp_path: Path) -> None:
     first = _lock(tmp_path, QUIET)
     write_atomically(tmp_path / "tables" / "a.csv", b"a")
-    assert f"another resurface process is writing this run directory: process {os.getpid()}" in refused(_lock, tmp_path)
+    assert (
+        "another resurface process is writing this run directory: process"
+        f" {os.getpid()}" in refused(_lock, tmp_path)
+    )
     first.release()
     first.release()
     assert _names(tmp_path) == ["000001.json"]
@@ -79,7 +93,9 @@ def test_a_dead_process_of_this_machine_is_replaced_at_once(tmp_path: Path) -> N
     held.release()
 
 
-def test_a_claim_that_is_no_file_is_taken_for_one_that_nobody_can_read(tmp_path: Path) -> None:
+def test_a_claim_that_is_no_file_is_taken_for_one_that_nobody_can_read(
+    tmp_path: Path,
+) -> None:
     (tmp_path / FOLDER / "000007.json").mkdir(parents=True)
     held = RunLock(tmp_path, pace=PACE)
     assert held.folder.name.startswith("000008-")
@@ -89,7 +105,8 @@ def test_a_claim_that_is_no_file_is_taken_for_one_that_nobody_can_read(tmp_path:
 
 @pytest.fixture
 def jumping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock jumps by a day, forwards or backwards, whenever somebody looks at it."""
+    """The clock jumps by a day, forwards or backwards, whenever somebody looks at
+    it."""
     real, jumps = time.time, itertools.cycle((0.0, 86400.0, -86400.0))
     monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
 
@@ -102,14 +119,20 @@ def _touched(file: Path, hours: int) -> None:
 
 @pytest.mark.usefixtures("jumping")
 @pytest.mark.parametrize("hours", [-24, 24])
-def test_a_living_driver_keeps_its_run_whatever_the_clocks_say(tmp_path: Path, monkeypatch, hours: int) -> None:
+def test_a_living_driver_keeps_its_run_whatever_the_clocks_say(
+    tmp_path: Path, monkeypatch, hours: int
+) -> None:
     """Another one that sees its files alone, not its process, finds its beats."""
     held = _lock(tmp_path)
     monkeypatch.setattr(lock, "sight", lambda owner: "elsewhere")
     beat = tmp_path / FOLDER / "000001.beat"
     for _ in range(3):
         with pytest.raises(InputError, match="another resurface process is writing"):
-            RunLock(tmp_path, tell=lambda text: _touched(beat, hours), pace=replace(PACE, missed=10_000))
+            RunLock(
+                tmp_path,
+                tell=lambda text: _touched(beat, hours),
+                pace=replace(PACE, missed=10_000),
+            )
         held.check()
         write_atomically(tmp_path / "records" / "a.parquet", b"a")
     held.release()
@@ -117,8 +140,11 @@ def test_a_living_driver_keeps_its_run_whatever_the_clocks_say(tmp_path: Path, m
 
 @pytest.mark.usefixtures("jumping")
 @pytest.mark.parametrize("hours", [-24, 24])
-def test_a_silent_driver_is_replaced_whatever_the_clocks_say(tmp_path: Path, hours: int) -> None:
-    """Its last beat looks as if it came tomorrow, or yesterday; and it may write nothing more."""
+def test_a_silent_driver_is_replaced_whatever_the_clocks_say(
+    tmp_path: Path, hours: int
+) -> None:
+    """Its last beat looks as if it came tomorrow, or yesterday; and it may write
+    nothing more."""
     old = _lock(tmp_path, QUIET)
     folder, beat = old.folder, tmp_path / FOLDER / "000001.beat"
     claim = replace(latest_claim(tmp_path), owner=ELSEWHERE)
@@ -139,14 +165,17 @@ def test_whoever_waits_takes_over_what_is_given_back_meanwhile(tmp_path: Path) -
 
     def give_back(text: str) -> None:
         claim = replace(latest_claim(tmp_path), released=True)
-        write_atomically(tmp_path / FOLDER / "000007.json", json.dumps(asdict(claim)).encode())
+        write_atomically(
+            tmp_path / FOLDER / "000007.json", json.dumps(asdict(claim)).encode()
+        )
 
     held = RunLock(tmp_path, tell=give_back, pace=Pace(look_seconds=0.01))
     held.release()
 
 
 def test_a_driver_that_was_paused_writes_nothing_any_more(tmp_path: Path) -> None:
-    """Taken over between any two of its steps: before it writes, and after it has written but not renamed."""
+    """Taken over between any two of its steps: before it writes, and after it has
+    written but not renamed."""
     old = _lock(tmp_path, QUIET)
     part = tmp_path / "records" / "a.parquet"
     write_atomically(part, b"old")
@@ -155,8 +184,16 @@ def test_a_driver_that_was_paused_writes_nothing_any_more(tmp_path: Path) -> Non
         _, paused = _take_over(tmp_path), half.name
     with pytest.raises(FileNotFoundError):
         os.replace(paused, part)
-    for write in (lambda: write_atomically(part, b"new"), lambda: need_unfenced(part), old.check, old.need_unlost):
-        with pytest.raises(LeaseLost, match=r"node-b has taken over: this process .* writes nothing more"):
+    for write in (
+        lambda: write_atomically(part, b"new"),
+        lambda: need_unfenced(part),
+        old.check,
+        old.need_unlost,
+    ):
+        with pytest.raises(
+            LeaseLost,
+            match=r"node-b has taken over: this process .* writes nothing more",
+        ):
             write()
     assert part.read_bytes() == b"old"
     old.release()
@@ -171,8 +208,11 @@ def _take_over(run: Path) -> None:
     _claimed(run, last.number + 1, ELSEWHERE)
 
 
-def test_a_folder_that_is_gone_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network file system may still show the old claim, and the folder, to the machine that was cut off."""
+def test_a_folder_that_is_gone_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system may still show the old claim, and the folder, to the
+    machine that was cut off."""
     old = _lock(tmp_path, QUIET)
     claim = latest_claim(tmp_path)
     _take_over(tmp_path)
@@ -183,7 +223,8 @@ def test_a_folder_that_is_gone_is_enough(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_stopped_process_of_this_machine_loses_its_lease(tmp_path: Path) -> None:
-    """It keeps the file lock meanwhile, which must be in nobody's way: neither its successor's nor the next one's."""
+    """It keeps the file lock meanwhile, which must be in nobody's way: neither its
+    successor's nor the next one's."""
     code = f"""
 import time
 from pathlib import Path
@@ -195,11 +236,18 @@ while True:
     held.need_unlost()
     time.sleep(0.01)
 """
-    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert owner.stdout.readline() == "held\n"
     assert f"process {owner.pid} on" in refused(_lock, tmp_path)
     owner.send_signal(signal.SIGSTOP)
-    while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+    while (
+        Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+    ):
         time.sleep(0.01)
     second = _lock(tmp_path)
     assert f"process {os.getpid()} on" in refused(_lock, tmp_path)
@@ -216,22 +264,31 @@ while True:
 def test_an_older_version_that_writes_is_respected(tmp_path: Path) -> None:
     with (tmp_path / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert refused(_lock, tmp_path).endswith("another resurface process is writing this run directory")
+        assert refused(_lock, tmp_path).endswith(
+            "another resurface process is writing this run directory"
+        )
     _lock(tmp_path).release()
 
 
-def test_a_file_system_without_locks_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_and_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module, name in ((fcntl, "flock"), (os, "link")):
-        monkeypatch.setattr(module, name, Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported")))
+        monkeypatch.setattr(
+            module, name, Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported"))
+        )
     held = _lock(tmp_path, QUIET)
     assert "another resurface process" in refused(_lock, tmp_path)
     held.release()
     _claimed(tmp_path, 2, ELSEWHERE)
-    (tmp_path / FOLDER / "000002.json").write_text("")  # its writer was killed between name and content
+    # its writer was killed between name and content
+    (tmp_path / FOLDER / "000002.json").write_text("")
     _lock(tmp_path).release()
 
 
-def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_that_come_at_once_one_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the file lock, in every order in which threads may come."""
     monkeypatch.setattr(lock, "_locked", lambda file: None)
     _claimed(tmp_path, 3, _dead())
@@ -250,7 +307,9 @@ def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path, monkeypatch: pyte
     got.release()
 
 
-def test_a_link_to_another_file_system_is_written_to_after_a_check(tmp_path: Path, monkeypatch) -> None:
+def test_a_link_to_another_file_system_is_written_to_after_a_check(
+    tmp_path: Path, monkeypatch
+) -> None:
     held = _lock(tmp_path, QUIET)
     rename = Path.replace
 
@@ -273,14 +332,19 @@ def test_a_link_to_another_file_system_is_written_to_after_a_check(tmp_path: Pat
 def test_places_of_any_length(tmp_path: Path) -> None:
     """A name has at most 255 bytes, a path of such names has no limit of its own."""
     need_place(tmp_path.joinpath(*["d" * 255] * 4))
-    assert refused(need_place, tmp_path / ("d" * 256)).endswith("--out: File name too long")
+    assert refused(need_place, tmp_path / ("d" * 256)).endswith(
+        "--out: File name too long"
+    )
 
 
-def test_a_driver_that_ended_before_it_wrote_anything_leaves_a_place_for_the_next(tmp_path: Path) -> None:
+def test_a_driver_that_ended_before_it_wrote_anything_leaves_a_place_for_the_next(
+    tmp_path: Path,
+) -> None:
     _lock(tmp_path).release()
     need_place(tmp_path)
     folder = tmp_path / "records" / "dense" / "xquad"
-    folder.mkdir(parents=True)  # as where somebody removed the run while an engine's answers were written
+    # as where somebody removed the run while an engine's answers were written
+    folder.mkdir(parents=True)
     need_place(tmp_path)
     for mine in (folder / "notes.txt", tmp_path / "notes"):
         mine.symlink_to(tmp_path / "records")

@@ -1,4 +1,5 @@
-"""Where bases keep their distributions, who keeps any, how much place they take, and what cannot have them."""
+"""Where bases keep their distributions, who keeps any, how much place they take, and
+what cannot have them."""
 
 from pathlib import Path
 
@@ -18,7 +19,13 @@ from launch.sweep.preflight import prepare
 from launch.sweep.tasks import PreparedTask
 from tests.support.fake import FakeEngine, FakeLM
 
-TASK = EvalConfig(task="gazetteer", languages=("english",), items=4, probes=("greedy", "fidelity"), max_new_tokens=11)
+TASK = EvalConfig(
+    task="gazetteer",
+    languages=("english",),
+    items=4,
+    probes=("greedy", "fidelity"),
+    max_new_tokens=11,
+)
 POSITIONS = 4 * (11 + 9)  # greedy answers at their cap, and gold answers
 BUNDLED_VOCABULARY = 3072
 
@@ -31,13 +38,23 @@ def prepared(config: EvalConfig = TASK) -> PreparedTask:
     return PreparedTask(name="gazetteer", key="k", config=config, questions=())
 
 
-def test_a_base_keeps_what_others_compare_with_until_it_is_dropped_with_everything_in_it(tmp_path):
-    jobs = [job("dense"), job("middle", "dense"), job("last", "middle"), job("lost", "absent")]
+def test_a_base_keeps_what_others_compare_with_until_it_is_dropped_with_everything_in_it(
+    tmp_path,
+):
+    jobs = [
+        job("dense"),
+        job("middle", "dense"),
+        job("last", "middle"),
+        job("lost", "absent"),
+    ]
     folder = str(tmp_path / "references" / "dense" / "t")
     dense = references_of(tmp_path, jobs[0], "t", None, jobs)
     assert (dense.keep, dense.compare, dense.missing) == (folder, folder, None)
     middle = references_of(tmp_path, jobs[1], "t", BaseSource(name="dense"), jobs)
-    assert (middle.keep, middle.compare) == (str(tmp_path / "references" / "middle" / "t"), folder)
+    assert (middle.keep, middle.compare) == (
+        str(tmp_path / "references" / "middle" / "t"),
+        folder,
+    )
     last = references_of(tmp_path, jobs[2], "t", BaseSource(name="middle"), jobs)
     assert (last.keep, last.compare) == ("", middle.keep)
     lost = references_of(tmp_path, jobs[3], "t", BaseSource(missing=NO_BASE), jobs)
@@ -69,17 +86,32 @@ def test_their_size(top, dtype, bytes_each):
 def test_a_dry_run_and_preflight_count_them_and_some_engines_keep_none(tmp_path):
     without = TASK.model_copy(update={"probes": ("greedy",)})
     sweeps = [
-        SweepConfig(models={"dense": "bundled"}, prune=({"method": "magnitude", "sparsity": 0.5},), tasks=(each,))
+        SweepConfig(
+            models={"dense": "bundled"},
+            prune=({"method": "magnitude", "sparsity": 0.5},),
+            tasks=(each,),
+        )
         for each in (TASK, without)
     ]
     of_base, of_pruned = estimate(sweeps[0])
-    assert (of_base.references, of_pruned.references) == (POSITIONS * BUNDLED_VOCABULARY * 4, 0)
+    assert (of_base.references, of_pruned.references) == (
+        POSITIONS * BUNDLED_VOCABULARY * 4,
+        0,
+    )
     assert [each.references for each in estimate(sweeps[1])] == [0, 0]
     disk = [prepare(sweep, tmp_path).disk_bytes for sweep in sweeps]
     assert disk[0] - disk[1] == POSITIONS * BUNDLED_VOCABULARY * 4
-    blind = EngineKind(name="blind", help="", build=lambda _: FakeEngine(FakeLM().answer))
+    blind = EngineKind(
+        name="blind", help="", build=lambda _: FakeEngine(FakeLM().answer)
+    )
     with ENGINES.temporarily(blind):
-        with pytest.raises(InputError, match=r"'blind' cannot compare distributions.*fidelity.*use vllm or torch"):
+        with pytest.raises(
+            InputError,
+            match=r"'blind' cannot compare distributions.*fidelity.*use vllm or torch",
+        ):
             check_references(EngineConfig(kind="blind"), [prepared()])
-        check_references(EngineConfig(kind="blind"), [prepared(TASK.model_copy(update={"probes": ("greedy",)}))])
+        check_references(
+            EngineConfig(kind="blind"),
+            [prepared(TASK.model_copy(update={"probes": ("greedy",)}))],
+        )
     check_references(EngineConfig(kind="torch"), [prepared()])

@@ -1,4 +1,5 @@
-"""Whom a run directory belongs to, what is said when it is somebody else's, and which damaged parts are asked again."""
+"""Whom a run directory belongs to, what is said when it is somebody else's, and
+which damaged parts are asked again."""
 
 import json
 import shutil
@@ -18,14 +19,20 @@ from evaluator.judging.matcher import Verdict
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS
 from evaluator.store.verdicts import ControlStore, VerdictStore
-from launch.run.directory.rundir import RunDirectory, set_damaged_aside, set_verdicts_aside
+from launch.run.directory.rundir import (
+    RunDirectory,
+    set_damaged_aside,
+    set_verdicts_aside,
+)
 from tests.support.run_directories import opened
 from tests.support.stamps import make_item, stamped
 from tests.support.sweeps import refused
 
 IDENTITY = {
     "models": {"dense": "9f3c"},
-    "checkpoints": [{"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.5}}],
+    "checkpoints": [
+        {"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.5}}
+    ],
     "tasks": {"gazetteer": "k1"},
 }
 
@@ -34,7 +41,9 @@ def _document(path: Path) -> dict[str, Any]:
     return json.loads((path / "run.json").read_text())
 
 
-def _open(path: Path, identity: Any = IDENTITY, needed: int = 0) -> AbstractContextManager[RunDirectory]:
+def _open(
+    path: Path, identity: Any = IDENTITY, needed: int = 0
+) -> AbstractContextManager[RunDirectory]:
     return opened(path, identity, {"seed": 0}, needed)
 
 
@@ -42,7 +51,9 @@ def _changed(**changes: Any) -> dict[str, Any]:
     return json.loads(json.dumps(IDENTITY)) | changes
 
 
-def test_a_new_directory_is_made_reopened_and_keeps_what_earlier_calls_said(tmp_path: Path) -> None:
+def test_a_new_directory_is_made_reopened_and_keeps_what_earlier_calls_said(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a" / "run"
     with _open(path) as directory:
         directory.mark("running")
@@ -60,7 +71,9 @@ def test_a_new_directory_is_made_reopened_and_keeps_what_earlier_calls_said(tmp_
     ):
         with _open(path) as directory:
             directory.mark("running")
-            assert _document(path)["engine_stats"] == [each for each in told if each not in said]
+            assert _document(path)["engine_stats"] == [
+                each for each in told if each not in said
+            ]
             directory.mark(state, engine_stats=said)
             directory.mark(state)  # which forgets nothing
         assert _document(path)["engine_stats"] == told
@@ -68,9 +81,16 @@ def test_a_new_directory_is_made_reopened_and_keeps_what_earlier_calls_said(tmp_
 
 @pytest.mark.parametrize(
     ("settings", "kept"),
-    [({}, True), ({"screen": {"items": 50}}, False), ({"gate": {"max_drop": 1}}, False), ({"screen": None}, False)],
+    [
+        ({}, True),
+        ({"screen": {"items": 50}}, False),
+        ({"gate": {"max_drop": 1}}, False),
+        ({"screen": None}, False),
+    ],
 )
-def test_what_screening_decided_is_kept_until_it_is_decided_again(tmp_path: Path, settings, kept) -> None:
+def test_what_screening_decided_is_kept_until_it_is_decided_again(
+    tmp_path: Path, settings, kept
+) -> None:
     usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
     row = {"checkpoint": "wanda-0.5", "task": "t", "out": True}
     with opened(tmp_path, IDENTITY, usual, 0) as directory:
@@ -86,7 +106,9 @@ def test_what_screening_decided_is_kept_until_it_is_decided_again(tmp_path: Path
 def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> None:
     with _open(tmp_path) as directory:
         directory.mark("finished")
-    (tmp_path / "run.json").write_text(json.dumps(_document(tmp_path) | {"engine_stats": stats}))
+    (tmp_path / "run.json").write_text(
+        json.dumps(_document(tmp_path) | {"engine_stats": stats})
+    )
     with _open(tmp_path) as again:
         again.mark("finished")
     assert _document(tmp_path)["engine_stats"] == []
@@ -95,21 +117,39 @@ def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> N
 @pytest.mark.parametrize(
     ("identity", "difference"),
     [
-        (_changed(models={"dense": "1111"}), 'models.dense is "9f3c" there, "1111" here'),
-        (_changed(models={"dense": "9f3c", "b": "2"}), 'models.b is null there, "2" here'),
         (
-            _changed(checkpoints=[{"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.6}}]),
+            _changed(models={"dense": "1111"}),
+            'models.dense is "9f3c" there, "1111" here',
+        ),
+        (
+            _changed(models={"dense": "9f3c", "b": "2"}),
+            'models.b is null there, "2" here',
+        ),
+        (
+            _changed(
+                checkpoints=[
+                    {"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.6}}
+                ]
+            ),
             "checkpoints.0.prune.sparsity is 0.5 there, 0.6 here",
         ),
         (_changed(checkpoints=[]), "checkpoints is ["),
-        (_changed(tasks={"gazetteer": "k2"}), 'tasks.gazetteer, its questions, is "k1" there, "k2" here'),
+        (
+            _changed(tasks={"gazetteer": "k2"}),
+            'tasks.gazetteer, its questions, is "k1" there, "k2" here',
+        ),
     ],
 )
-def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identity: Any, difference: str) -> None:
+def test_the_first_difference_from_another_sweep_is_named(
+    tmp_path: Path, identity: Any, difference: str
+) -> None:
     with _open(tmp_path) as directory:
         directory.mark("finished")
     told = refused(opened(tmp_path, identity, {}, 0).__enter__)
-    assert f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep" in told
+    assert (
+        f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep"
+        in told
+    )
     assert difference in told
 
 
@@ -117,19 +157,26 @@ def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identi
     ("content", "message"),
     [
         ("{", "not a readable run file: Invalid JSON"),
-        ('{"digest": "d", "schema_version": 99}', "schema_version: 99 was written by another version of Resurface"),
+        (
+            '{"digest": "d", "schema_version": 99}',
+            "schema_version: 99 was written by another version of Resurface",
+        ),
         ("[]", "digest: missing; this is not a run directory of Resurface"),
         ("{}", "digest: missing; this is not a run directory of Resurface"),
         ('{"digest": "d", "identity": 3}', "identity: Input should be an object"),
     ],
 )
-def test_what_is_no_run_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_what_is_no_run_file_is_refused(
+    tmp_path: Path, content: str, message: str
+) -> None:
     (tmp_path / "run.json").write_text(content)
     told = refused(opened(tmp_path, IDENTITY, {}, 0).__enter__)
     assert told.startswith(f"{tmp_path / 'run.json'}: {message}")
 
 
-def test_space_is_asked_for_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_is_asked_for_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5 * 2**20))
     told = refused(opened(tmp_path / "run", IDENTITY, {}, 10 * 2**20).__enter__)
@@ -145,14 +192,26 @@ def _ended(path: Path, *failures: dict[str, Any]) -> None:
         directory.mark("finished_with_failures", failures=list(failures))
 
 
-def _again(path: Path, *, measured: bool = False, **more: Any) -> AbstractContextManager[RunDirectory]:
-    return opened(path, _changed(models={"dense": "1111"}, **more), {}, 0, measured=lambda name: measured)
+def _again(
+    path: Path, *, measured: bool = False, **more: Any
+) -> AbstractContextManager[RunDirectory]:
+    return opened(
+        path,
+        _changed(models={"dense": "1111"}, **more),
+        {},
+        0,
+        measured=lambda name: measured,
+    )
 
 
-def test_what_an_earlier_call_could_not_do_is_read_back_and_may_come_with_other_weights(tmp_path: Path) -> None:
+def test_what_an_earlier_call_could_not_do_is_read_back_and_may_come_with_other_weights(
+    tmp_path: Path,
+) -> None:
     _ended(tmp_path, FAILED, {"reason": "of nothing"})
     with _open(tmp_path) as directory:
-        assert [(each.checkpoint, each.reason) for each in directory.earlier_failures] == [("dense", "no")]
+        assert [
+            (each.checkpoint, each.reason) for each in directory.earlier_failures
+        ] == [("dense", "no")]
         assert directory.was_ended
         assert directory.mended == ()
         directory.mark("interrupted", failures=[FAILED])
@@ -176,7 +235,9 @@ def test_what_an_earlier_call_could_not_do_is_read_back_and_may_come_with_other_
         ([FAILED], False, {"tasks": {"gazetteer": "k2"}}, "tasks.gazetteer"),
     ],
 )
-def test_any_other_checkpoint_may_not_and_nothing_else_may_change_with_it(tmp_path, failures, measured, more, told):
+def test_any_other_checkpoint_may_not_and_nothing_else_may_change_with_it(
+    tmp_path, failures, measured, more, told
+):
     _ended(tmp_path, *failures)
     assert told in refused(_again(tmp_path, measured=measured, **more).__enter__)
 
@@ -195,15 +256,23 @@ def _two(*names: str, **more: Any) -> dict[str, Any]:
 def _without_a(path: Path) -> None:
     lost = ("a", "a-wanda")
     with opened(path, _two("b"), {}, 0, unusable=lost) as directory:
-        directory.mark("finished_with_failures", failures=[FAILED | {"checkpoint": name} for name in lost])
+        directory.mark(
+            "finished_with_failures",
+            failures=[FAILED | {"checkpoint": name} for name in lost],
+        )
 
 
-def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there_and_stays_known(tmp_path: Path) -> None:
+def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there_and_stays_known(
+    tmp_path: Path,
+) -> None:
     _without_a(tmp_path)
     for _ in range(2):  # the second time, nobody has failed any more
-        with opened(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False) as directory:
+        with opened(
+            tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False
+        ) as directory:
             directory.mark("finished", failures=[])
-    with pytest.raises(InputError, match=r"bases\.c.* is null there"):  # nobody said that it could not be used
+    # nobody said that it could not be used
+    with pytest.raises(InputError, match=r"bases\.c.* is null there"):
         opened(tmp_path, _two("a", "b", "c"), {}, 0).__enter__()
     with opened(tmp_path, _two("a", "b"), {}, 0) as directory:
         directory.mark("finished")
@@ -227,30 +296,51 @@ WHOLE = {f"{name} {task}": 2 for name in BASES for task in TASKS}  # parts
 def store(tmp_path: Path) -> RecordStore:
     made = RecordStore(tmp_path)
     for name, task, number in product(BASES, TASKS, range(2)):
-        record = stamped(replace(make_item(number), task=task), "greedy", checkpoint=name, text="a")
+        record = stamped(
+            replace(make_item(number), task=task), "greedy", checkpoint=name, text="a"
+        )
         made.append(name, task, f"{number:06d}-1", to_table([record]))
     return made
 
 
 def _prepared() -> Any:
-    tasks = [SimpleNamespace(name=name, config=SimpleNamespace(references=name == "compared")) for name in TASKS]
+    tasks = [
+        SimpleNamespace(
+            name=name, config=SimpleNamespace(references=name == "compared")
+        )
+        for name in TASKS
+    ]
     jobs = [SimpleNamespace(name=name, base=base) for name, base in BASES.items()]
     return SimpleNamespace(jobs=jobs, asked=dict.fromkeys(BASES, tasks))
 
 
 def _left(store: RecordStore) -> dict[str, int]:
-    return {f"{name} {task}": len(store.parts(name, task)) for name in BASES for task in TASKS}
+    return {
+        f"{name} {task}": len(store.parts(name, task))
+        for name in BASES
+        for task in TASKS
+    }
 
 
 @pytest.mark.parametrize(
     ("damaged", "begins", "ends"),
     [
         ({}, "", ""),
-        ({"wanda": 1}, "1 part is damaged, and moved to ", "); its items are evaluated again"),
-        ({"dense": 2, "merged": 2}, "4 parts are damaged", ", and 1 more; their items are evaluated again"),
+        (
+            {"wanda": 1},
+            "1 part is damaged, and moved to ",
+            "); its items are evaluated again",
+        ),
+        (
+            {"dense": 2, "merged": 2},
+            "4 parts are damaged",
+            ", and 1 more; their items are evaluated again",
+        ),
     ],
 )
-def test_damaged_parts_alone_are_made_again_and_told_in_one_line(store, tmp_path, damaged, begins, ends) -> None:
+def test_damaged_parts_alone_are_made_again_and_told_in_one_line(
+    store, tmp_path, damaged, begins, ends
+) -> None:
     for name, count in damaged.items():
         for part in store.parts(name, "plain")[:count]:
             part.write_bytes(b"PAR1")
@@ -258,23 +348,34 @@ def test_damaged_parts_alone_are_made_again_and_told_in_one_line(store, tmp_path
     set_damaged_aside(_prepared(), store, tmp_path, told.append)
     assert len(told) == (tmp_path / "damaged").exists() == bool(damaged)
     assert all(line.startswith(begins) and line.endswith(ends) for line in told)
-    assert _left(store) == WHOLE | {f"{name} plain": 2 - count for name, count in damaged.items()}
+    assert _left(store) == WHOLE | {
+        f"{name} plain": 2 - count for name, count in damaged.items()
+    }
 
 
-def test_a_base_whose_distributions_are_gone_keeps_them_again(store: RecordStore, tmp_path: Path) -> None:
+def test_a_base_whose_distributions_are_gone_keeps_them_again(
+    store: RecordStore, tmp_path: Path
+) -> None:
     """And its own base, with which it is compared; what is not compared stays."""
     store.parts("wanda", "compared")[0].write_bytes(b"")
     told: list[str] = []
     set_damaged_aside(_prepared(), store, tmp_path, told.append)
     assert told[0].endswith(
-        "its items are evaluated again; all of compared on dense too, whose distributions are gone; "
-        "all of compared on merged too, whose distributions are gone"
+        "its items are evaluated again; all of compared on dense too, whose"
+        " distributions are gone; all of compared on merged too, whose distributions"
+        " are gone"
     )
-    assert _left(store) == WHOLE | {"wanda compared": 1, "merged compared": 0, "dense compared": 0}
+    assert _left(store) == WHOLE | {
+        "wanda compared": 1,
+        "merged compared": 0,
+        "dense compared": 0,
+    }
     assert len(list((tmp_path / "damaged").rglob("*.parquet"))) == 5
 
 
-def test_a_base_whose_distributions_are_there_is_asked_nothing_again(store: RecordStore, tmp_path: Path) -> None:
+def test_a_base_whose_distributions_are_there_is_asked_nothing_again(
+    store: RecordStore, tmp_path: Path
+) -> None:
     (tmp_path / "references" / "merged" / "compared").mkdir(parents=True)
     store.parts("wanda", "compared")[0].write_bytes(b"")
     store.parts("dense", "compared")[1].write_bytes(b"")
@@ -286,15 +387,26 @@ def test_a_base_whose_distributions_are_there_is_asked_nothing_again(store: Reco
 def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> None:
     """The file of another matcher, and one that is whole, stay."""
     yes = Verdict(verdict=True, probability=0.9, status="ok")
-    judged = {tuple(0 if pa.types.is_integer(VERDICTS.field(name).type) else name for name in KEY): yes}
+    judged = {
+        tuple(
+            0 if pa.types.is_integer(VERDICTS.field(name).type) else name
+            for name in KEY
+        ): yes
+    }
     pairs = {("english", "i0", "gold", "a"): yes}
 
     def written(matcher: str, task: str) -> Path:
         if kind == "verdicts":
-            return VerdictStore(tmp_path, matcher, "digest").write(("dense", task), judged)
+            return VerdictStore(tmp_path, matcher, "digest").write(
+                ("dense", task), judged
+            )
         return ControlStore(tmp_path, matcher, "digest").write((task,), pairs)
 
-    cut, whole, others = written("judge", "cut"), written("judge", "whole"), written("other", "cut")
+    cut, whole, others = (
+        written("judge", "cut"),
+        written("judge", "whole"),
+        written("other", "cut"),
+    )
     for path in (cut, others):
         path.write_bytes(path.read_bytes()[:-9])
     told: list[str] = []
@@ -303,4 +415,9 @@ def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> No
     moved = tmp_path / "damaged" / cut.relative_to(tmp_path)
     assert line.startswith(f"{cut} is damaged (")
     assert line.endswith(f"), and moved to {moved}; this command judges again")
-    assert [path.is_file() for path in (moved, cut, whole, others)] == [True, False, True, True]
+    assert [path.is_file() for path in (moved, cut, whole, others)] == [
+        True,
+        False,
+        True,
+        True,
+    ]

@@ -26,15 +26,25 @@ def _setup(gpus: int = 0, log: Path = Path("log"), sharing: int = 1) -> EngineSe
 def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     options: dict[str, Any] = {}
     started = SimpleNamespace(remote=lambda setup: None)
-    monkeypatch.setattr(actors.ray, "remote", lambda **said: options.update(said) or (lambda actor: started))
+    monkeypatch.setattr(
+        actors.ray,
+        "remote",
+        lambda **said: options.update(said) or (lambda actor: started),
+    )
     return options
 
 
-@pytest.mark.parametrize(("gpus", "sharing", "asked"), [(0, 1, 0), (2, 1, 2), (1, 6, 0.1666), (0, 2, 0)])
-def test_an_engine_sees_the_gpus_that_ray_gives_it(given: dict[str, Any], gpus, sharing, asked) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "sharing", "asked"), [(0, 1, 0), (2, 1, 2), (1, 6, 0.1666), (0, 2, 0)]
+)
+def test_an_engine_sees_the_gpus_that_ray_gives_it(
+    given: dict[str, Any], gpus, sharing, asked
+) -> None:
     start_actor(EngineActor, _setup(gpus=gpus, sharing=sharing))
     assert given["num_gpus"] == asked
-    assert given.get("runtime_env") == (None if gpus else {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}})
+    assert given.get("runtime_env") == (
+        None if gpus else {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
+    )
 
 
 @pytest.fixture
@@ -47,7 +57,9 @@ def process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("WARNING", "WARNING")])
-def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(chosen: str | None, level: str) -> None:
+def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(
+    chosen: str | None, level: str
+) -> None:
     if chosen is not None:
         os.environ["VLLM_LOGGING_LEVEL"] = chosen
     enter_engine_process(_setup())
@@ -56,30 +68,47 @@ def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(chosen: s
 
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize("share", [None, "0.4500"])
-def test_a_prune_task_takes_no_more_of_a_shared_gpu_than_its_part(monkeypatch, tmp_path: Path, share) -> None:
+def test_a_prune_task_takes_no_more_of_a_shared_gpu_than_its_part(
+    monkeypatch, tmp_path: Path, share
+) -> None:
     done: list[object] = []
     monkeypatch.setattr(actors, "showing_life", contextlib.nullcontext)
     monkeypatch.setattr("pruning.run.prune", lambda *_, **__: done.append("pruned"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", done.append)
     os.environ |= {} if share is None else {GPU_SHARE: share}
-    actors.make_checkpoint(SimpleNamespace(), tmp_path, {}, {}, tmp_path / "log", tmp_path / "pulse")
+    actors.make_checkpoint(
+        SimpleNamespace(), tmp_path, {}, {}, tmp_path / "log", tmp_path / "pulse"
+    )
     assert done == [*([] if share is None else [0.45]), "pruned"]
 
 
 @pytest.mark.usefixtures("process")
-def test_an_engine_that_is_called_on_another_thread_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_called_on_another_thread_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loaded: list[Path] = []
-    engine = SimpleNamespace(load=lambda path: loaded.append(path) or SimpleNamespace(kv_scales=None))
+    engine = SimpleNamespace(
+        load=lambda path: loaded.append(path) or SimpleNamespace(kv_scales=None)
+    )
     monkeypatch.setattr(actors, "build_engine", lambda config: engine)
     monkeypatch.setattr(actors, "recognise", lambda checkpoint, trust_remote_code: None)
     monkeypatch.setattr(actors, "file_states", lambda path: None)
     monkeypatch.setattr(actors, "changed_file", lambda before, after: None)
-    actor, checkpoint = EngineActor(_setup()), SimpleNamespace(path=Path("dense"), kv_cache="auto")
+    actor, checkpoint = (
+        EngineActor(_setup()),
+        SimpleNamespace(path=Path("dense"), kv_cache="auto"),
+    )
     actor.load(checkpoint)
     actor.load(checkpoint)
     with ThreadPoolExecutor(1) as elsewhere:
-        for call in (lambda: actor.load(checkpoint), lambda: next(actor.evaluate(None, [], None))):
-            with pytest.raises(EngineError, match=r"^Ray .* calls an engine's load and evaluate on different"):
+        for call in (
+            lambda: actor.load(checkpoint),
+            lambda: next(actor.evaluate(None, [], None)),
+        ):
+            with pytest.raises(
+                EngineError,
+                match=r"^Ray .* calls an engine's load and evaluate on different",
+            ):
                 elsewhere.submit(call).result()
     assert len(loaded) == 2

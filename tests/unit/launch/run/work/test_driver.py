@@ -1,4 +1,5 @@
-"""When engines start beside prune jobs, what run.json says of them, and that all paths which are sent are absolute."""
+"""When engines start beside prune jobs, what run.json says of them, and that all
+paths which are sent are absolute."""
 
 import dataclasses
 import json
@@ -31,7 +32,8 @@ from tests.support.run_directories import opened
 
 
 class Pruning:
-    """Takes the place of the prune tasks: a job ends when the driver has looked twice."""
+    """Takes the place of the prune tasks: a job ends when the driver has looked
+    twice."""
 
     def __init__(self, jobs: list[str], *, free: FreeGpus | None, **_: object) -> None:
         self._waiting, self._running, self._free = list(jobs), [], free
@@ -52,9 +54,13 @@ class Pruning:
         return self._free is not None and bool(self._waiting)
 
     def start(self, cpus: int) -> None:
-        while self._waiting and (self._free is None or (node_id := self._free.take_one()) is not None):
+        while self._waiting and (
+            self._free is None or (node_id := self._free.take_one()) is not None
+        ):
             job = self._waiting.pop(0)
-            self._running.append((job, None if self._free is None else node_id, iter(range(1))))
+            self._running.append(
+                (job, None if self._free is None else node_id, iter(range(1)))
+            )
             EVENTS.append(f"prune {job}")
 
     def done(self, seconds: float) -> list[str]:
@@ -72,7 +78,9 @@ class Worker:
     failure = retired = None
     where = "there"
 
-    def __init__(self, number: int, setup: EngineSetup, *, board: Board, **_: object) -> None:
+    def __init__(
+        self, number: int, setup: EngineSetup, *, board: Board, **_: object
+    ) -> None:
         self._board = board
         self.number, self.place, self.stats, self._left = number, setup.place, {}, 2
         self.node_id = setup.place.node_id
@@ -107,9 +115,13 @@ class Inspected(list[str]):
 EVENTS: list[str] = []
 
 
-def _events(monkeypatch, jobs, gpus, tensor_parallel=1, dense=False, to_evaluate=False) -> tuple[str, list[Setback]]:
-    """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`, and what was set aside.
-    `dense`: there is something to evaluate from the beginning; `to_evaluate`: what is pruned is evaluated."""
+def _events(
+    monkeypatch, jobs, gpus, tensor_parallel=1, dense=False, to_evaluate=False
+) -> tuple[str, list[Setback]]:
+    """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`,
+    and what was set aside. `dense`: there is something to evaluate from the beginning;
+    `to_evaluate`: what is pruned is evaluated.
+    """
     EVENTS.clear()
     run = _faked(monkeypatch, tensor_parallel)
 
@@ -119,23 +131,41 @@ def _events(monkeypatch, jobs, gpus, tensor_parallel=1, dense=False, to_evaluate
     monkeypatch.setattr(run, "_add", add)
     if dense:
         run._board.add([make_assignment("dense", 1)])
-    nodes = [Node(node_id=name, name=name, cpus=2, gpus=count) for name, count in gpus.items()]
+    nodes = [
+        Node(node_id=name, name=name, cpus=2, gpus=count)
+        for name, count in gpus.items()
+    ]
     run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs, Inspected())
     return ", ".join(EVENTS), run._board.setbacks
 
 
 def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver._Run:
-    for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
+    for name, fake in (
+        ("PruneTasks", Pruning),
+        ("EngineWorker", Worker),
+        ("ray", SimpleNamespace(put=lambda it: it)),
+    ):
         monkeypatch.setattr(driver, name, fake)
     unheard = SimpleNamespace(look=lambda stats: None, on=lambda event: None)
-    engine = SimpleNamespace(tensor_parallel=tensor_parallel, gpu_memory_utilization=0.9)
-    config = SimpleNamespace(engine=engine, resources=Resources(), screen=None, gate=None)
-    prepared = SimpleNamespace(config=config, jobs=(), tasks=(), engine=None, held_out={})
-    directory, log = SimpleNamespace(path=Path("run"), check=lambda: None), SimpleNamespace(look=lambda *_: None)
+    engine = SimpleNamespace(
+        tensor_parallel=tensor_parallel, gpu_memory_utilization=0.9
+    )
+    config = SimpleNamespace(
+        engine=engine, resources=Resources(), screen=None, gate=None
+    )
+    prepared = SimpleNamespace(
+        config=config, jobs=(), tasks=(), engine=None, held_out={}
+    )
+    directory, log = (
+        SimpleNamespace(path=Path("run"), check=lambda: None),
+        SimpleNamespace(look=lambda *_: None),
+    )
     return driver._Run(prepared, directory, None, unheard.on, log, unheard)
 
 
-def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_engine_fails_after_the_last_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = _faked(monkeypatch)
     monkeypatch.setattr(driver, "_NODES_SECONDS", -1.0)
     nodes = [Node(node_id="a", name="a", cpus=2, gpus=0)]
@@ -162,7 +192,8 @@ def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPat
         ("xy", {"a": 2, "b": 2}, {"tensor_parallel": 2},
          "prune x, prune y, engine on b, pruned x, pruned y, engine on a"),
         ("x", {"a": 0, "b": 0}, {}, "prune x, engine on a, engine on b, pruned x"),
-        # If there is something to evaluate, one engine starts before the jobs, unless it would take all GPUs.
+        # If there is something to evaluate, one engine starts before the jobs, unless
+        # it would take all GPUs.
         ("xyz", {"a": 2}, {"dense": True}, "engine on a, prune x, eval dense, pruned x, prune y, "),
         ("xy", {"a": 1}, {"dense": True}, "prune x, pruned x, prune y, pruned y, engine on a, eval dense"),
         # A pruned checkpoint is evaluated while others are being pruned.
@@ -175,7 +206,9 @@ def test_when_jobs_and_engines_start(monkeypatch, jobs, gpus, more, happened) ->
     assert found.startswith(happened) if happened.endswith(", ") else found == happened
 
 
-def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lost = Setback(checkpoint="y", stage="prune", reason="no such file", mendable=True)
     done, told = Pruning.done, []
 
@@ -184,32 +217,67 @@ def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(monkeypatch:
         told.extend(found)
         return found
 
-    monkeypatch.setattr(Pruning, "done", lambda *given: [job for job in done(*given) if job != "y"])
+    monkeypatch.setattr(
+        Pruning, "done", lambda *given: [job for job in done(*given) if job != "y"]
+    )
     monkeypatch.setattr(Pruning, "given_up", given_up)
-    happened, (setback,) = _events(monkeypatch, ["x", "y", "z"], {"a": 1}, to_evaluate=True)
-    assert happened == "prune x, pruned x, prune y, pruned y, prune z, pruned z, engine on a, eval x, eval z"
-    assert (setback.checkpoint, setback.stage, setback.reason) == ("y", "prune", "no such file")
+    happened, (setback,) = _events(
+        monkeypatch, ["x", "y", "z"], {"a": 1}, to_evaluate=True
+    )
+    assert (
+        happened
+        == "prune x, pruned x, prune y, pruned y, prune z, pruned z, engine on a, eval"
+        " x, eval z"
+    )
+    assert (setback.checkpoint, setback.stage, setback.reason) == (
+        "y",
+        "prune",
+        "no such file",
+    )
     assert (setback.attempts, setback.mendable) == (1, True)
 
 
 @pytest.mark.parametrize("same_device", [False, True])
-def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_device: bool, tmp_path: Path) -> None:
-    config = SimpleNamespace(resources=Resources(same_device=same_device), screen=None, gate=None)
-    prepared = SimpleNamespace(config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()})
+def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(
+    same_device: bool, tmp_path: Path
+) -> None:
+    config = SimpleNamespace(
+        resources=Resources(same_device=same_device), screen=None, gate=None
+    )
+    prepared = SimpleNamespace(
+        config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()}
+    )
     store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
     run = driver._Run(
-        prepared, SimpleNamespace(path=tmp_path), store, print, SimpleNamespace(), SimpleNamespace(plan=Plan())
+        prepared,
+        SimpleNamespace(path=tmp_path),
+        store,
+        print,
+        SimpleNamespace(),
+        SimpleNamespace(plan=Plan()),
     )
     for name, base in (("dense", None), ("wanda", "dense")):
-        assert run._left(SimpleNamespace(name=name, base=base), make_assignment(name, 1).checkpoint) == []
+        assert (
+            run._left(
+                SimpleNamespace(name=name, base=base),
+                make_assignment(name, 1).checkpoint,
+            )
+            == []
+        )
     run._board.add([make_assignment("dense", 1)])
     run._board.join(0, "H100")
     assert run._board.lacks == ("A100" if same_device else None)
 
 
-def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that fell back to the slow way to score, and one that is as it was asked for."""
-    fake = SimpleNamespace(wait=lambda pending, timeout: (pending, []), get=lambda answer, timeout=None: answer)
+def test_what_an_engine_says_of_its_loads_is_in_run_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that fell back to the slow way to score, and one that is as it was asked
+    for."""
+    fake = SimpleNamespace(
+        wait=lambda pending, timeout: (pending, []),
+        get=lambda answer, timeout=None: answer,
+    )
     monkeypatch.setattr(workers, "ray", fake)
     fallen = LoadReport(
         checkpoint=tmp_path, swapped=False, tensors=1, seconds=0.5, scoring="prompt_logprobs",
@@ -217,24 +285,49 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeyp
     )  # fmt: skip
     sound = LoadReport(checkpoint=tmp_path, swapped=True, tensors=1, seconds=0.1)
     events: list[Event] = []
-    setup = EngineSetup(config=None, log_path=tmp_path / "log", place=Place(node_id="a", gpus=1, threads=None))
+    setup = EngineSetup(
+        config=None,
+        log_path=tmp_path / "log",
+        place=Place(node_id="a", gpus=1, threads=None),
+    )
     worker = EngineWorker(
-        3, setup, board=Board(), store=None, questions={}, report=events.append, resources=Resources()
+        3,
+        setup,
+        board=Board(),
+        store=None,
+        questions={},
+        report=events.append,
+        resources=Resources(),
     )
     worker.where = Where(node="a", node_id="a", device="a GPU")
     for name, report in (("dense", fallen), ("wanda-0.5", sound)):
-        worker._actor = SimpleNamespace(load=SimpleNamespace(remote=lambda _, report=report: report))
+        worker._actor = SimpleNamespace(
+            load=SimpleNamespace(remote=lambda _, report=report: report)
+        )
         worker._hold(make_assignment(name, 1).checkpoint)
         worker.stats[worker._loads, name] = worker.where, EngineStats(requests=7), 2
-    with opened(tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0) as directory:
+    with opened(
+        tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0
+    ) as directory:
         directory.mark("finished", engine_stats=driver._stats([worker]))
     rows = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
-    said = [(row["engine"], row["checkpoint"], row["scoring"], row["notes"], row["setup"]) for row in rows]
+    said = [
+        (row["engine"], row["checkpoint"], row["scoring"], row["notes"], row["setup"])
+        for row in rows
+    ]
     assert said == [
-        (3, "dense", "prompt_logprobs", ["forced scores are wrong here"], {"self-check": "failed"}),
+        (
+            3,
+            "dense",
+            "prompt_logprobs",
+            ["forced scores are wrong here"],
+            {"self-check": "failed"},
+        ),
         (3, "wanda-0.5", "forced", [], {}),
     ]
-    assert [each.text for each in events if each.kind == "warned"] == ["dense: forced scores are wrong here"]
+    assert [each.text for each in events if each.kind == "warned"] == [
+        "dense: forced scores are wrong here"
+    ]
 
 
 # ---- what is sent to other processes, which are in other directories
@@ -245,7 +338,9 @@ class Sent:
         self.arguments: list[object] = []
 
     def remote(self, **_: object) -> Any:
-        return lambda function: SimpleNamespace(remote=self.put, options=lambda **_: SimpleNamespace(remote=self.put))
+        return lambda function: SimpleNamespace(
+            remote=self.put, options=lambda **_: SimpleNamespace(remote=self.put)
+        )
 
     def put(self, *arguments: object) -> object:
         self.arguments += arguments
@@ -254,7 +349,10 @@ class Sent:
 
 def _paths(value: object) -> Iterator[Path]:
     if isinstance(value, BaseModel):
-        value = [*(getattr(value, name) for name in type(value).model_fields), *getattr(value, "files", ())]
+        value = [
+            *(getattr(value, name) for name in type(value).model_fields),
+            *getattr(value, "files", ()),
+        ]
     elif dataclasses.is_dataclass(value):
         value = [getattr(value, each.name) for each in dataclasses.fields(value)]
     elif isinstance(value, dict):
@@ -281,33 +379,60 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
     prepared = prepare(load_sweep(Path("sweep.yaml")), Path("run"))
     directory = SimpleNamespace(path=Path("run"), check=lambda: None)
     return driver._Run(
-        prepared, directory, RecordStore(Path("run")), print, SimpleNamespace(), SimpleNamespace(plan=Plan())
+        prepared,
+        directory,
+        RecordStore(Path("run")),
+        print,
+        SimpleNamespace(),
+        SimpleNamespace(plan=Plan()),
     )
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_prune_task(
+    run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     sent = Sent()
     monkeypatch.setattr(prune_tasks, "ray", sent)
     to_prune = [job for job in run._prepared.jobs if job.prune is not None]
-    free = FreeGpus([Node(node_id="0f" * 28, name="n", cpus=1, gpus=gpus)]) if gpus else None
+    free = (
+        FreeGpus([Node(node_id="0f" * 28, name="n", cpus=1, gpus=gpus)])
+        if gpus
+        else None
+    )
     logs, held_out, resources = Path("run/logs"), run._prepared.held_out, Resources()
-    given = {"free": free, "options": prune_options(gpu=bool(gpus)), "resources": resources}
+    given = {
+        "free": free,
+        "options": prune_options(gpu=bool(gpus)),
+        "resources": resources,
+    }
     tasks = PruneTasks(to_prune, log_dir=logs, held_out=held_out, report=print, **given)
     tasks.start(1)
     found = set(_paths(sent.arguments))
-    assert {tmp_path / "model", tmp_path / "text.txt", tmp_path / "run" / "checkpoints" / "wanda-0.5"} <= found
-    assert {tmp_path / "run" / "logs" / f"prune-wanda-0.5.{kind}" for kind in ("log", "pulse")} <= found
+    assert {
+        tmp_path / "model",
+        tmp_path / "text.txt",
+        tmp_path / "run" / "checkpoints" / "wanda-0.5",
+    } <= found
+    assert {
+        tmp_path / "run" / "logs" / f"prune-wanda-0.5.{kind}"
+        for kind in ("log", "pulse")
+    } <= found
     assert all(path.is_absolute() for path in found)
 
 
-def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_engine_and_its_jobs(
+    run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(driver, "ray", Sent())
     dense = next(job for job in run._prepared.jobs if job.prune is None)
     with Inspections(trust=False) as inspected:
         run._add(dense, inspected)
     worker = run._worker(0, Place(node_id="n", gpus=1, threads=1, sharing=2), {})
-    shared, alone = worker._setup.config, run._worker(1, Place(node_id="n", gpus=1, threads=1), {})._setup.config
+    shared, alone = (
+        worker._setup.config,
+        run._worker(1, Place(node_id="n", gpus=1, threads=1), {})._setup.config,
+    )
     assert (shared.gpu_memory_utilization, shared.shared_gpu) == (0.45, True)
     assert (alone.gpu_memory_utilization, alone.shared_gpu) == (0.9, False)
     assignment = run._board.take(0, None, None)

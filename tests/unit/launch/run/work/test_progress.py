@@ -20,13 +20,34 @@ def _run(progress: Progress) -> None:
     progress.on(Event(kind="made", items=0, total=2))
     progress.on(Event(kind="made", items=2, total=2))
     progress.on(Event(kind="loading", engine=0, checkpoint="dense"))
-    progress.on(Event(kind="loaded", engine=0, checkpoint="dense", swapped=False, seconds=3.2))
-    progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))
+    progress.on(
+        Event(kind="loaded", engine=0, checkpoint="dense", swapped=False, seconds=3.2)
+    )
+    progress.on(
+        Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40)
+    )
     progress.on(Event(kind="advanced", engine=0, items=20))
     progress.on(Event(kind="advanced", engine=0, items=20))
-    progress.on(Event(kind="ended", engine=0, checkpoint="dense", task="gazetteer", items=40, seconds=2.0))
-    progress.on(Event(kind="loaded", engine=0, checkpoint="wanda-0.5", swapped=True, seconds=0.02))
-    progress.on(Event(kind="began", engine=0, checkpoint="wanda-0.5", task="gazetteer", items=40))
+    progress.on(
+        Event(
+            kind="ended",
+            engine=0,
+            checkpoint="dense",
+            task="gazetteer",
+            items=40,
+            seconds=2.0,
+        )
+    )
+    progress.on(
+        Event(
+            kind="loaded", engine=0, checkpoint="wanda-0.5", swapped=True, seconds=0.02
+        )
+    )
+    progress.on(
+        Event(
+            kind="began", engine=0, checkpoint="wanda-0.5", task="gazetteer", items=40
+        )
+    )
     progress.on(Event(kind="ended", engine=0))
     progress.stage("wanda-0.6 gazetteer: 40 items already done")
     progress.on(Event(kind="loading", engine=0, checkpoint="wanda-0.7"))
@@ -58,8 +79,24 @@ def test_a_live_line_shows_names_as_they_are_and_nothing_after_the_end() -> None
     with Progress(console) as progress:
         progress.on(Event(kind="loading", engine=0, checkpoint="[bold]dense"))
         progress._bars.refresh()
-        progress.on(Event(kind="loaded", engine=0, checkpoint="[bold]dense", swapped=False, seconds=1.0))
-        progress.on(Event(kind="began", engine=0, checkpoint="[bold]dense", task="gazetteer", items=40))
+        progress.on(
+            Event(
+                kind="loaded",
+                engine=0,
+                checkpoint="[bold]dense",
+                swapped=False,
+                seconds=1.0,
+            )
+        )
+        progress.on(
+            Event(
+                kind="began",
+                engine=0,
+                checkpoint="[bold]dense",
+                task="gazetteer",
+                items=40,
+            )
+        )
         progress.on(Event(kind="advanced", engine=0, items=20))
         progress._bars.refresh()
         progress.on(Event(kind="died", engine=0, text="[/red]"))
@@ -72,7 +109,11 @@ def test_a_live_line_shows_names_as_they_are_and_nothing_after_the_end() -> None
     assert re.search(r"[\d.]+ items/s, 0:00:0\d left", text)
     written = io.StringIO()
     with Progress(Console(file=written, width=100)) as progress:
-        progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))
+        progress.on(
+            Event(
+                kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40
+            )
+        )
         progress.on(Event(kind="advanced", engine=0, items=20))
     progress.on(Event(kind="ended", engine=0))
     progress.on(Event(kind="died", engine=0, text="ActorDiedError"))
@@ -94,7 +135,12 @@ def test_what_libraries_write_goes_to_the_log_and_the_terminal_comes_back(
     console.print("and this")
     shown = capfd.readouterr()
     assert (shown.out, shown.err) == ("for the user\nafterwards\nand this\n", "")
-    assert log.read_text().splitlines() == ["from Python", "a warning", "from C++", "an error from C++"]
+    assert log.read_text().splitlines() == [
+        "from Python",
+        "a warning",
+        "from C++",
+        "an error from C++",
+    ]
     console = Console(width=100)
     with pytest.raises(KeyboardInterrupt), captured(console, tmp_path / "driver.log"):
         raise KeyboardInterrupt
@@ -104,7 +150,8 @@ def test_what_libraries_write_goes_to_the_log_and_the_terminal_comes_back(
 
 
 def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
-    """As when the `tee` or `head` that it was piped into has ended. An engine's thread is often what speaks next."""
+    """As when the `tee` or `head` that it was piped into has ended. An engine's
+    thread is often what speaks next."""
     log = tmp_path / "driver.log"
     program = f"""
 from pathlib import Path
@@ -121,6 +168,11 @@ with any_output():
     end, pipe = os.pipe()
     os.close(end)
     with os.fdopen(pipe, "wb") as output:
-        done = subprocess.run([sys.executable, "-c", program], stdout=output, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
     assert (done.returncode, done.stderr) == (0, b"")
     assert log.read_text() == "for the log\n"

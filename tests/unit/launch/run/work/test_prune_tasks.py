@@ -1,4 +1,5 @@
-"""Prune jobs: how they wait for GPUs, what becomes of those that fail, and of those that hang."""
+"""Prune jobs: how they wait for GPUs, what becomes of those that fail, and of those
+that hang."""
 
 import dataclasses
 import json
@@ -30,8 +31,10 @@ def failed(cause: Exception) -> RayTaskError:
 
 
 class Ray:
-    """Takes Ray's place and its processes': a task ends as the next of its job's outcomes says; None: well. An outcome
-    may be a function, which is called when the task begins, and then it goes on until `end` is called."""
+    """Takes Ray's place and its processes': a task ends as the next of its job's
+    outcomes says; None: well. An outcome may be a function, which is called when the
+    task begins, and then it goes on until `end` is called.
+    """
 
     def __init__(self, outcomes: dict[str, list[Any]]) -> None:
         self.outcomes = outcomes
@@ -41,9 +44,13 @@ class Ray:
 
     def remote(self, **_: object) -> Any:
         def with_options(scheduling_strategy: Any = None) -> Any:
-            return SimpleNamespace(remote=lambda *arguments: self._begin(scheduling_strategy, *arguments))
+            return SimpleNamespace(
+                remote=lambda *arguments: self._begin(scheduling_strategy, *arguments)
+            )
 
-        return lambda function: SimpleNamespace(remote=with_options().remote, options=with_options)
+        return lambda function: SimpleNamespace(
+            remote=with_options().remote, options=with_options
+        )
 
     def _begin(self, strategy: Any, config: str, out: Path, *_: object) -> int:
         self.begun.append((out.name, getattr(strategy, "node_id", strategy)))
@@ -95,10 +102,20 @@ class Desk:
 
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    def make(outcomes: dict[str, list[Any]], *, after: dict[str, str] | None = None, gpus: Sequence[str] = ()) -> Desk:
+    def make(
+        outcomes: dict[str, list[Any]],
+        *,
+        after: dict[str, str] | None = None,
+        gpus: Sequence[str] = (),
+    ) -> Desk:
         found = Desk(Ray(outcomes), SimpleNamespace(), [], [], [])
         clock = SimpleNamespace(monotonic=lambda: found.now, sleep=found.slept.append)
-        fakes = {"ray": found.ray, "time": clock, "end_process": found.ended.append, "provenance": lambda: None}
+        fakes = {
+            "ray": found.ray,
+            "time": clock,
+            "end_process": found.ended.append,
+            "provenance": lambda: None,
+        }
         for name, fake in fakes.items():
             monkeypatch.setattr(prune_tasks, name, fake)
         nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
@@ -106,7 +123,11 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         found.tasks = PruneTasks(
             [
                 SimpleNamespace(
-                    name=name, path=tmp_path / name, after=(after or {}).get(name), prune=config, quantise=None
+                    name=name,
+                    path=tmp_path / name,
+                    after=(after or {}).get(name),
+                    prune=config,
+                    quantise=None,
                 )
                 for name in outcomes
             ],
@@ -115,7 +136,9 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             free=FreeGpus(nodes) if gpus else None,
             options={},
             resources=Resources(attempts=3, stall_seconds=60, load_seconds=300),
-            report=lambda event: found.warned.append(event.text) if event.kind == "retried" else None,
+            report=lambda event: (
+                found.warned.append(event.text) if event.kind == "retried" else None
+            ),
         )
         return found
 
@@ -131,7 +154,9 @@ def test_while_none_runs_the_driver_sleeps(desk) -> None:
 
 
 @pytest.mark.parametrize(("cpus", "at_once"), [(1, 1), (2, 1), (3, 2), (9, 3)])
-def test_one_cpu_is_left_for_an_engine_that_starts(desk, cpus: int, at_once: int) -> None:
+def test_one_cpu_is_left_for_an_engine_that_starts(
+    desk, cpus: int, at_once: int
+) -> None:
     at = desk({name: [None] for name in "xyz"})
     assert at.turn(cpus=cpus) == ["x"]
     assert [name for name, _ in at.ray.begun] == list("xyz")[:at_once]
@@ -143,7 +168,8 @@ def test_one_that_fails_is_tried_again_elsewhere_or_given_up(desk) -> None:
     first, second, third = [node for _, node in at.ray.begun]
     assert {first, second} == {A, B}
     assert third == first
-    assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}  # every one of them was given back
+    # every one of them was given back
+    assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}
     without_gpus = desk({"x": [DIED, None]})
     assert [without_gpus.turn() for _ in range(2)] == [[], ["x"]]
     assert [strategy for _, strategy in without_gpus.ray.begun] == [None, "SPREAD"]
@@ -152,19 +178,34 @@ def test_one_that_fails_is_tried_again_elsewhere_or_given_up(desk) -> None:
     assert done == ["good"]
     assert [name for name, _ in at.ray.begun].count("bad") == 3
     (lost,) = at.tasks.given_up()
-    assert (lost.checkpoint, lost.reason, lost.attempts, lost.mendable) == ("bad", "KeyError: 'x'", 3, False)
+    assert (lost.checkpoint, lost.reason, lost.attempts, lost.mendable) == (
+        "bad",
+        "KeyError: 'x'",
+        3,
+        False,
+    )
     assert at.warned == ["bad could not be made (KeyError: 'x'); trying it again"] * 2
     assert at.tasks.left == 0
     assert at.tasks.given_up() == []
     at = desk({"x": [failed(InputError("model.safetensors: no such file"))]})
     at.turn()
     (lost,) = at.tasks.given_up()
-    assert (lost.reason, lost.attempts, lost.mendable) == ("model.safetensors: no such file", 1, True)
+    assert (lost.reason, lost.attempts, lost.mendable) == (
+        "model.safetensors: no such file",
+        1,
+        True,
+    )
     assert (at.warned, at.tasks.left) == ([], 0)
 
 
 def test_what_is_made_of_it_falls_with_it(desk) -> None:
-    outcomes = {"x": [failed(InputError("bad"))], "x-rtn": [], "x-rtn-2": [], "y": [None], "y-rtn": [None]}
+    outcomes = {
+        "x": [failed(InputError("bad"))],
+        "x-rtn": [],
+        "x-rtn-2": [],
+        "y": [None],
+        "y-rtn": [None],
+    }
     at = desk(outcomes, after={"x-rtn": "x", "x-rtn-2": "x-rtn", "y-rtn": "y"})
     assert [name for _ in range(3) for name in at.turn()] == ["y", "y-rtn"]
     lost = at.tasks.given_up()
@@ -185,10 +226,15 @@ PROCESS = Where(node="a", node_id=A, device="", pid=7)
 
 def alive(pulse: Path, beats: int, where: Where = PROCESS) -> None:
     """What a task's process writes."""
-    pulse.write_text(json.dumps({"where": dataclasses.asdict(where), "beats": beats}), encoding="utf-8")
+    pulse.write_text(
+        json.dumps({"where": dataclasses.asdict(where), "beats": beats}),
+        encoding="utf-8",
+    )
 
 
-def test_one_that_hangs_is_ended_and_tried_again_or_does_not_keep_the_run(desk, tmp_path) -> None:
+def test_one_that_hangs_is_ended_and_tried_again_or_does_not_keep_the_run(
+    desk, tmp_path
+) -> None:
     at = desk({"x": [lambda _, pulse: alive(pulse, 1), None]})
     pulse = tmp_path / "prune-x.pulse"
     at.turn()
@@ -203,7 +249,9 @@ def test_one_that_hangs_is_ended_and_tried_again_or_does_not_keep_the_run(desk, 
     assert len(at.ray.begun) == 1
     at.ray.end("x", TaskCancelledError())
     assert [at.turn(), at.turn()] == [[], ["x"]]
-    assert at.warned == ["x could not be made (no sign of progress for 62 s); trying it again"]
+    assert at.warned == [
+        "x could not be made (no sign of progress for 62 s); trying it again"
+    ]
     assert not pulse.exists()
     at = desk({"x": [lambda _, pulse: alive(pulse, 1)] * 3, "y": [None]}, gpus=[A, B])
     assert [name for _ in range(3) for name in at.turn()] == ["y"]
@@ -211,12 +259,18 @@ def test_one_that_hangs_is_ended_and_tried_again_or_does_not_keep_the_run(desk, 
         at.turn(100.0)
     assert len(at.ended) == 3
     (lost,) = at.tasks.given_up()
-    assert (lost.checkpoint, lost.attempts, lost.reason) == ("x", 3, "no sign of progress for 400 s")
+    assert (lost.checkpoint, lost.attempts, lost.reason) == (
+        "x",
+        3,
+        "no sign of progress for 400 s",
+    )
     assert (at.tasks.left, at.tasks.running) == (0, {})
     assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}
 
 
-def test_it_has_the_time_of_a_load_before_its_first_step_and_after_a_long_pause_again(desk, tmp_path) -> None:
+def test_it_has_the_time_of_a_load_before_its_first_step_and_after_a_long_pause_again(
+    desk, tmp_path
+) -> None:
     at = desk({"x": [lambda *_: None]})
     at.turn(3000.0)
     at.turn(3000.0)  # Ray has no CPU for it
@@ -230,7 +284,8 @@ def test_it_has_the_time_of_a_load_before_its_first_step_and_after_a_long_pause_
     at = desk({"x": [lambda _, pulse: alive(pulse, 1)]})
     pulse = tmp_path / "prune-x.pulse"
     at.turn()
-    for beats, seconds in enumerate((200.0, 50.0), start=2):  # a load, and the step of a large model
+    # a load, and the step of a large model
+    for beats, seconds in enumerate((200.0, 50.0), start=2):
         alive(pulse, beats)
         at.turn(seconds)
     pulse.write_text("{", encoding="utf-8")  # it is just being written
@@ -243,12 +298,16 @@ def test_it_has_the_time_of_a_load_before_its_first_step_and_after_a_long_pause_
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(get_node_id=lambda: "0f")
-    monkeypatch.setattr(actors, "ray", SimpleNamespace(get_runtime_context=lambda: context))
+    monkeypatch.setattr(
+        actors, "ray", SimpleNamespace(get_runtime_context=lambda: context)
+    )
     monkeypatch.setattr(actors, "_BEAT_SECONDS", 0.001)
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_driver_sees_that_work_gets_on_and_which_process_does_it(tmp_path: Path) -> None:
+def test_the_driver_sees_that_work_gets_on_and_which_process_does_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "prune-x.pulse"
     path.write_text("of a process that was killed", encoding="utf-8")
     watch = TaskWatch(path, load_seconds=100, stall_seconds=10)

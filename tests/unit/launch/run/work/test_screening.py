@@ -1,4 +1,5 @@
-"""A screened sweep without Ray and engines: which items each checkpoint gets, and the same after every interruption."""
+"""A screened sweep without Ray and engines: which items each checkpoint gets, and
+the same after every interruption."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,9 +23,15 @@ from tests.support.board import make_assignment, no_spare
 from tests.support.records import Seen, records
 from tests.support.stamps import ORIGIN, make_item
 
-ITEMS = [make_item(number, language=language) for language in ("english", "swahili") for number in range(100)]
+ITEMS = [
+    make_item(number, language=language)
+    for language in ("english", "swahili")
+    for number in range(100)
+]
 SHORT = SimpleNamespace(max_new_tokens=32, expected_thought=0)
-TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS], config=SHORT)
+TASK: Any = SimpleNamespace(
+    name="t", questions=[SimpleNamespace(item=item) for item in ITEMS], config=SHORT
+)
 RULE = Screen(items=40)
 BRIEF = Screen(items=140)  # three looks
 WHOLE = Screen(items=200)  # one look at everything
@@ -32,20 +39,27 @@ DIRECTORY: Any = SimpleNamespace(mark=lambda state, **more: None)
 GATE = Thresholds(max_drop=15, max_drop_language=40)
 # How many of ten items each checkpoint is right on.
 TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
-DECIDED = {"dense": 200, "copy": 58, "near": 200, "bad": 58}  # contexts hold an item of each language
+# contexts hold an item of each language
+DECIDED = {"dense": 200, "copy": 58, "near": 200, "bad": 58}
 BRIEFLY = {"dense": 200, "copy": 140, "near": 200, "bad": 140}
 
 
 class Run:
     """One call of a sweep: the driver's loop and one engine, one after the other."""
 
-    def __init__(self, folder: Path, rule: Screen = BRIEF, truth: Mapping[str, int] = TRUTH) -> None:
-        config = SimpleNamespace(screen=rule, gate=GATE, resources=SimpleNamespace(shard_items=10))
+    def __init__(
+        self, folder: Path, rule: Screen = BRIEF, truth: Mapping[str, int] = TRUTH
+    ) -> None:
+        config = SimpleNamespace(
+            screen=rule, gate=GATE, resources=SimpleNamespace(shard_items=10)
+        )
         jobs = [_job(name) for name in truth]
         self.store, self.board, self.truth = RecordStore(folder), Board(), truth
         self.told: list[Event] = []
         prepared: Any = SimpleNamespace(config=config, jobs=jobs)
-        self.screening = Screening(prepared, self.store, self.board, self.told.append, DIRECTORY)
+        self.screening = Screening(
+            prepared, self.store, self.board, self.told.append, DIRECTORY
+        )
         self.asked: list[tuple[str, int]] = []  # in this call: checkpoint, items
 
     def add(self, *names: str, expected: int = 0) -> None:
@@ -69,10 +83,23 @@ class Run:
         return self
 
     def _answer(self, name: str, shard: Shard) -> None:
-        right, items = self.truth[name], [ITEMS[position] for position in shard.questions]
-        seen = {f"{each.language}/{each.item_id}": Seen(greedy=int(each.item_id[1:]) % 10 < right) for each in items}
+        right, items = (
+            self.truth[name],
+            [ITEMS[position] for position in shard.questions],
+        )
+        seen = {
+            f"{each.language}/{each.item_id}": Seen(
+                greedy=int(each.item_id[1:]) % 10 < right
+            )
+            for each in items
+        }
         frame = records(name, seen, base=None if name == "dense" else "dense")
-        self.store.append(name, "t", shard.name, pa.Table.from_pandas(frame, schema=RECORDS, preserve_index=False))
+        self.store.append(
+            name,
+            "t",
+            shard.name,
+            pa.Table.from_pandas(frame, schema=RECORDS, preserve_index=False),
+        )
         self.asked.append((name, len(items)))
 
     def counts(self) -> dict[str, int]:
@@ -82,7 +109,9 @@ class Run:
 def _job(name: str) -> CheckpointJob:
     task: Any = SimpleNamespace(is_text=False, probes=("greedy",), formats=("open",))
     base = None if name == "dense" else "dense"
-    return CheckpointJob(name=name, path=Path(name), model="dense", base=base, tasks={"t": task})
+    return CheckpointJob(
+        name=name, path=Path(name), model="dense", base=base, tasks={"t": task}
+    )
 
 
 def _assignment(name: str, shards: tuple[Shard, ...]) -> Assignment:
@@ -108,7 +137,9 @@ def test_each_look_has_more_items_until_the_gate_is_sure(whole):
     spoken = [language for language, _ in first]
     assert (spoken.count("english"), spoken.count("swahili")) == (29, 29)
     rows = _rows(run)
-    assert {name: (row.decision, row.asked, row.early) for name, row in rows.items()} == {
+    assert {
+        name: (row.decision, row.asked, row.early) for name, row in rows.items()
+    } == {
         "bad": ("BLOCK", 58, True),
         "copy": ("PASS", 58, True),
         "near": ("WARN", 200, False),
@@ -121,7 +152,12 @@ def test_each_look_has_more_items_until_the_gate_is_sure(whole):
 
 
 @pytest.mark.parametrize(
-    "killed_after", [pytest.param(3, marks=pytest.mark.more), 25, pytest.param(40, marks=pytest.mark.more)]
+    "killed_after",
+    [
+        pytest.param(3, marks=pytest.mark.more),
+        25,
+        pytest.param(40, marks=pytest.mark.more),
+    ],
 )
 def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
     broken = Run(tmp_path / "broken", RULE)
@@ -132,7 +168,9 @@ def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
     again.add(*TRUTH)
     again.go()
     assert (_rows(again), again.counts()) == (_rows(whole), whole.counts())
-    assert again.store.finished("bad", "t", "bad") == whole.store.finished("bad", "t", "bad")
+    assert again.store.finished("bad", "t", "bad") == whole.store.finished(
+        "bad", "t", "bad"
+    )
     done = Run(tmp_path / "broken", RULE)
     done.add(*TRUTH)
     assert not done.go().asked
@@ -160,7 +198,9 @@ def test_what_is_set_aside_is_not_waited_for(tmp_path):
     run = Run(tmp_path, RULE)
     run.add(*TRUTH)
     run.screening.look()
-    run.board.setbacks.append(Setback(checkpoint="copy", stage="load", reason="it does not load"))
+    run.board.setbacks.append(
+        Setback(checkpoint="copy", stage="load", reason="it does not load")
+    )
     run.go()
     assert run.counts() == DECIDED | {"copy": 40}  # the first look, which the board had
     assert run.board.over
@@ -168,9 +208,13 @@ def test_what_is_set_aside_is_not_waited_for(tmp_path):
 
 def test_without_a_base_everything_is_evaluated(tmp_path):
     run = Run(tmp_path)
-    run.board.setbacks.append(Setback(checkpoint="dense", stage="load", reason="it does not load"))
+    run.board.setbacks.append(
+        Setback(checkpoint="dense", stage="load", reason="it does not load")
+    )
     run.add("copy", "bad")
-    run.board.abandon(Setback(checkpoint="near", stage="prune", reason="no memory", attempts=3))
+    run.board.abandon(
+        Setback(checkpoint="near", stage="prune", reason="no memory", attempts=3)
+    )
     run.go()
     assert run.counts() == {"dense": 0, "copy": 200, "near": 0, "bad": 200}
     assert not run.screening.rows
@@ -180,8 +224,13 @@ def test_without_a_base_everything_is_evaluated(tmp_path):
 
 def test_a_base_whose_answers_failed_decides_nothing(tmp_path):
     run = Run(tmp_path)
-    seen = {f"{each.language}/{each.item_id}": Seen(greedy=True, status="engine_error") for each in ITEMS}
-    failed = pa.Table.from_pandas(records("dense", seen), schema=RECORDS, preserve_index=False)
+    seen = {
+        f"{each.language}/{each.item_id}": Seen(greedy=True, status="engine_error")
+        for each in ITEMS
+    }
+    failed = pa.Table.from_pandas(
+        records("dense", seen), schema=RECORDS, preserve_index=False
+    )
     run.store.append("dense", "t", "000000-200", failed)
     run.add("copy", "near", "bad")
     run.go()
@@ -206,8 +255,12 @@ def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
     screened.add(*TRUTH)
     assert screened.go().counts() == BRIEFLY
     run = Run(tmp_path)
-    config = SimpleNamespace(screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10))
-    run.screening = Screening(SimpleNamespace(config=config, jobs=[]), run.store, run.board, print, DIRECTORY)
+    config = SimpleNamespace(
+        screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10)
+    )
+    run.screening = Screening(
+        SimpleNamespace(config=config, jobs=[]), run.store, run.board, print, DIRECTORY
+    )
     run.add(*TRUTH)
     assert run.go().counts() == dict.fromkeys(TRUTH, 200)
     assert sum(count for _, count in run.asked) == 120

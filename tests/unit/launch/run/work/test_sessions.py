@@ -1,4 +1,5 @@
-"""Which folders of Ray's sessions are removed: those of dead drivers of ours, and nobody else's."""
+"""Which folders of Ray's sessions are removed: those of dead drivers of ours, and
+nobody else's."""
 
 import json
 import os
@@ -22,7 +23,9 @@ def _session(folder: Path, second: int, pid: int, owner: Owner | None = None) ->
     return made
 
 
-def test_only_sessions_of_dead_drivers_of_ours_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_sessions_of_dead_drivers_of_ours_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("TMPDIR", "RAY_TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     assert remove_leftovers() == []
@@ -32,12 +35,24 @@ def test_only_sessions_of_dead_drivers_of_ours_are_removed(tmp_path: Path, monke
     own, dead = this_process(), replace(this_process(), pid=ended.pid, started="1")
     living = _session(tmp_path, 1, os.getpid())
     mark(living)
-    gone, used = _session(tmp_path, 2, ended.pid, dead), _session(tmp_path, 3, ended.pid, dead)
+    gone, used = (
+        _session(tmp_path, 2, ended.pid, dead),
+        _session(tmp_path, 3, ended.pid, dead),
+    )
     elsewhere = _session(tmp_path, 4, ended.pid, replace(dead, machine="another"))
     unmarked, latest = _session(tmp_path, 6, ended.pid), tmp_path / "session_latest"
-    kept = [living, used, elsewhere, unmarked, latest, _session(tmp_path, 5, ended.pid, own)]
+    kept = [
+        living,
+        used,
+        elsewhere,
+        unmarked,
+        latest,
+        _session(tmp_path, 5, ended.pid, own),
+    ]
     latest.symlink_to(gone)
-    raylet = subprocess.Popen([sys.executable, "-c", "input()", str(used)], stdin=subprocess.PIPE)
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", "input()", str(used)], stdin=subprocess.PIPE
+    )
     try:
         said = remove_leftovers()
     finally:
@@ -46,5 +61,8 @@ def test_only_sessions_of_dead_drivers_of_ours_are_removed(tmp_path: Path, monke
     assert all(each.is_dir() or each.is_symlink() for each in kept)
     assert said == [
         f"{tmp_path}: removed 1 sessions of killed runs",
-        f"{tmp_path}: 1 sessions without a process stay: they may not be ours ({unmarked.name})",
+        (
+            f"{tmp_path}: 1 sessions without a process stay: they may not be ours"
+            f" ({unmarked.name})"
+        ),
     ]

@@ -1,4 +1,5 @@
-"""Engines whose processes find no place, die or do not answer: the others work meanwhile, and nobody waits forever."""
+"""Engines whose processes find no place, die or do not answer: the others work
+meanwhile, and nobody waits forever."""
 
 import contextlib
 import threading
@@ -32,7 +33,9 @@ class Ray:
         self.free = free
         self.killed = 0
 
-    def wait(self, pending: list[Any], *, timeout: float) -> tuple[list[Any], list[Any]]:
+    def wait(
+        self, pending: list[Any], *, timeout: float
+    ) -> tuple[list[Any], list[Any]]:
         if self.free():
             return pending, []
         time.sleep(0.01)
@@ -59,8 +62,18 @@ def _texts(told: list[Event], kind: str) -> list[str]:
 
 
 def _worker(board, told, log=Path("log"), config=None, gpus=2) -> EngineWorker:
-    setup = EngineSetup(config=config, log_path=log, place=Place(node_id="a", gpus=gpus, threads=None))
-    return EngineWorker(1, setup, board=board, store=None, questions={}, report=told.append, resources=Resources())
+    setup = EngineSetup(
+        config=config, log_path=log, place=Place(node_id="a", gpus=gpus, threads=None)
+    )
+    return EngineWorker(
+        1,
+        setup,
+        board=board,
+        store=None,
+        questions={},
+        report=told.append,
+        resources=Resources(),
+    )
 
 
 @pytest.fixture
@@ -70,7 +83,9 @@ def board() -> Board:
     return made
 
 
-def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(board, told, monkeypatch) -> None:
+def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(
+    board, told, monkeypatch
+) -> None:
     ray = Ray(lambda: False)
     monkeypatch.setattr(workers, "ray", ray)
     worker = _worker(board, told)
@@ -84,7 +99,9 @@ def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(board, to
     board.end(0)
     worker.join()
     assert worker.failure is None
-    assert [(each.engine, each.text) for each in told if each.kind == "unplaced"] == [(1, "2 free GPUs on one node")]
+    assert [(each.engine, each.text) for each in told if each.kind == "unplaced"] == [
+        (1, "2 free GPUs on one node")
+    ]
     assert ray.killed == 1  # Ray would start it when GPUs are free
 
 
@@ -93,7 +110,9 @@ def test_a_place_that_is_found_late_is_taken(board, told, monkeypatch) -> None:
     monkeypatch.setattr(workers, "ray", Ray(freed.is_set))
     worker = _worker(board, told)
     served = []
-    monkeypatch.setattr(worker, "_serve", lambda each: (served.append(each), board.stop()))
+    monkeypatch.setattr(
+        worker, "_serve", lambda each: (served.append(each), board.stop())
+    )
     worker.start()
     while not told:
         time.sleep(0.01)
@@ -104,8 +123,11 @@ def test_a_place_that_is_found_late_is_taken(board, told, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_what_an_engine_has_not_finished_is_there_for_others_without_its_node(board, told, monkeypatch, lives) -> None:
-    """Whether Ray says so of the engine or not; one that Ray has put on another node does what it has."""
+def test_what_an_engine_has_not_finished_is_there_for_others_without_its_node(
+    board, told, monkeypatch, lives
+) -> None:
+    """Whether Ray says so of the engine or not; one that Ray has put on another node
+    does what it has."""
     ray = Ray(lambda: True)
     at_it, ended = threading.Event(), threading.Event()
 
@@ -120,12 +142,18 @@ def test_what_an_engine_has_not_finished_is_there_for_others_without_its_node(bo
     monkeypatch.setattr(workers, "ray", ray)
     monkeypatch.setattr(workers, "lives", lambda node_id: lives)
     actor = SimpleNamespace(
-        where=SimpleNamespace(remote=lambda: "place"), load=SimpleNamespace(remote=lambda path: "load")
+        where=SimpleNamespace(remote=lambda: "place"),
+        load=SimpleNamespace(remote=lambda path: "load"),
     )
     monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
     worker = _worker(board, told)
-    where, report = ray.get("place"), LoadReport(checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0)
-    monkeypatch.setattr(ray, "get", lambda pending: where if pending == "place" else report)
+    where, report = (
+        ray.get("place"),
+        LoadReport(checkpoint=Path("dense"), swapped=False, tensors=1, seconds=0.0),
+    )
+    monkeypatch.setattr(
+        ray, "get", lambda pending: where if pending == "place" else report
+    )
     evaluated = []
     monkeypatch.setattr(worker, "_evaluate", evaluated.append)
     worker.start()
@@ -137,20 +165,25 @@ def test_what_an_engine_has_not_finished_is_there_for_others_without_its_node(bo
     worker.join()
     assert worker.failure is None
     assert len(evaluated) == (1 if lives else 0)
-    assert _texts(told, "warned") == ([] if lives else ["engine 1: its node is gone; others do its work"])
+    assert _texts(told, "warned") == (
+        [] if lives else ["engine 1: its node is gone; others do its work"]
+    )
     assert len(board.take(2, None, None).shards) == 3
 
 
 @pytest.mark.parametrize(
     ("fates", "gone", "blamed"),
     [
-        ([DIED], False, True),  # its process has ended: that may be the checkpoint's fault
+        # its process has ended: that may be the checkpoint's fault
+        ([DIED], False, True),
         ([NodeLost()], True, False),
         ([None, NodeLost()], True, False),  # Ray knew only later
         ([None, None], False, False),  # it answers, or nobody knows
     ],
 )
-def test_who_is_at_fault_when_an_engine_is_out_of_reach(board, told, monkeypatch, fates, gone, blamed) -> None:
+def test_who_is_at_fault_when_an_engine_is_out_of_reach(
+    board, told, monkeypatch, fates, gone, blamed
+) -> None:
     at_once = []
     worker = _worker(board, told)
     monkeypatch.setattr(workers, "lives", lambda node_id: True)
@@ -163,12 +196,19 @@ def test_who_is_at_fault_when_an_engine_is_out_of_reach(board, told, monkeypatch
     board.join(1)
     assignment = board.take(1, None, None)
     failed = []
-    monkeypatch.setattr(board.__class__, "failed", lambda self, engine, trouble: failed.append(trouble) or "go on")
+    monkeypatch.setattr(
+        board.__class__,
+        "failed",
+        lambda self, engine, trouble: failed.append(trouble) or "go on",
+    )
     worker._failed(UNAVAILABLE, assignment)
     assert any(each.stage != "start" for each in failed) == blamed
-    assert at_once == [False, True][: len(at_once)]  # others have the work while the second answer is waited for
+    # others have the work while the second answer is waited for
+    assert at_once == [False, True][: len(at_once)]
     assert worker.gone == gone
-    assert _texts(told, "warned") == (["engine 1: its node is gone; others do its work"] if gone else [])
+    assert _texts(told, "warned") == (
+        ["engine 1: its node is gone; others do its work"] if gone else []
+    )
     assert worker.retired is None
 
 
@@ -190,14 +230,19 @@ def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> Non
 
 @pytest.mark.parametrize(
     ("gpus", "swap", "processes"),
-    [(1, True, 1), (1, False, 2), (0, False, 1)],  # without a GPU the engine itself starts another in its process
+    # without a GPU the engine itself starts another in its process
+    [(1, True, 1), (1, False, 2), (0, False, 1)],
 )
-def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(board, monkeypatch, gpus, swap, processes) -> None:
+def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(
+    board, monkeypatch, gpus, swap, processes
+) -> None:
     ray = Ray(lambda: True)
     monkeypatch.setattr(workers, "ray", ray)
     started = []
     actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
-    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: started.append(actor) or actor)
+    monkeypatch.setattr(
+        workers, "start_actor", lambda *_, **__: started.append(actor) or actor
+    )
     worker = _worker(board, [], config=EngineConfig(swap=swap), gpus=gpus)
 
     def hold(info) -> None:
@@ -211,7 +256,9 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(board, monkeypatch, gp
     assert ray.killed == processes - 1
 
 
-def test_while_an_engine_is_waited_for_its_log_is_kept_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_an_engine_is_waited_for_its_log_is_kept_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "engine-1.log"
     log.write_bytes(b"x" * 2**26)
     worker = _worker(Board(), [], log)
@@ -222,12 +269,15 @@ def test_while_an_engine_is_waited_for_its_log_is_kept_short(tmp_path: Path, mon
 
 
 def test_what_an_engine_counted_is_each_checkpoints_own(board, told) -> None:
-    """Shards are noted as they come. A checkpoint with equal weights is not loaded again, but counted apart."""
+    """Shards are noted as they come. A checkpoint with equal weights is not loaded
+    again, but counted apart."""
     worker = _worker(board, told)
     worker._note("dense", EngineStats(requests=1), 20)  # no process, so nothing to note
     worker.where, worker._loads = Where(node="a", node_id="a", device="cpu"), 1
 
-    def engine(requests: int, busy: float | None, peak: int | None = None) -> EngineStats:
+    def engine(
+        requests: int, busy: float | None, peak: int | None = None
+    ) -> EngineStats:
         return EngineStats(requests=requests, busy_seconds=busy, peak_memory=peak)
 
     for name, stats, items in (
@@ -248,17 +298,29 @@ def test_what_an_engine_counted_is_each_checkpoints_own(board, told) -> None:
     }
 
 
-def _fate(monkeypatch: pytest.MonkeyPatch, answers: Sequence[object], alive: int = 100, over: int = 100) -> Any:
-    """What is said of an actor that answers so (None: not at all), while its node lives for so many looks."""
+def _fate(
+    monkeypatch: pytest.MonkeyPatch,
+    answers: Sequence[object],
+    alive: int = 100,
+    over: int = 100,
+) -> Any:
+    """What is said of an actor that answers so (None: not at all), while its node
+    lives for so many looks."""
     coming = iter(answers)
-    left, looks = iter([True] * alive + [False] * 100), iter([False] * over + [True] * 100)
+    left, looks = (
+        iter([True] * alive + [False] * 100),
+        iter([False] * over + [True] * 100),
+    )
 
     def get(answer: object) -> object:
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    fake = SimpleNamespace(wait=lambda pending, timeout: (pending if pending != [None] else [], []), get=get)
+    fake = SimpleNamespace(
+        wait=lambda pending, timeout: (pending if pending != [None] else [], []),
+        get=get,
+    )
     monkeypatch.setattr(cluster, "ray", fake)
     monkeypatch.setattr(cluster, "lives", lambda node_id: next(left))
     monkeypatch.setattr(cluster, "_PULSE_SECONDS", 0.0)
@@ -266,24 +328,41 @@ def _fate(monkeypatch: pytest.MonkeyPatch, answers: Sequence[object], alive: int
     return fate(actor, "a", 3600.0, lambda: next(looks))
 
 
-def test_what_became_of_an_actor_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process or its node is gone, it answers again, nobody needs it any more, or the time is up."""
+def test_what_became_of_an_actor_that_did_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its process or its node is gone, it answers again, nobody needs it any more,
+    or the time is up."""
     assert _fate(monkeypatch, [UNAVAILABLE, None, DIED]) is DIED
-    assert isinstance(_fate(monkeypatch, [UNAVAILABLE, None, UNAVAILABLE], alive=3), NodeLost)
+    assert isinstance(
+        _fate(monkeypatch, [UNAVAILABLE, None, UNAVAILABLE], alive=3), NodeLost
+    )
     assert _fate(monkeypatch, [UNAVAILABLE, (1, 2)]) is None
     assert _fate(monkeypatch, [None, None], over=2) is None
     assert fate(SimpleNamespace(), "a", -1.0, lambda: False) is None
 
 
-def test_places_of_modules_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_places_of_modules_are_absolute(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    sent = _sent_environment({"RESURFACE_PLUGINS": "riddles", "PYTHONPATH": "mine:/theirs:", "HOME": "/home"})
-    assert sent == {"RESURFACE_PLUGINS": "riddles", "PYTHONPATH": f"{tmp_path}/mine:/theirs:${{PYTHONPATH}}"}
+    sent = _sent_environment(
+        {"RESURFACE_PLUGINS": "riddles", "PYTHONPATH": "mine:/theirs:", "HOME": "/home"}
+    )
+    assert sent == {
+        "RESURFACE_PLUGINS": "riddles",
+        "PYTHONPATH": f"{tmp_path}/mine:/theirs:${{PYTHONPATH}}",
+    }
     assert _sent_environment({"PYTHONPATH": "", "HOME": "/home"}) == {}
 
 
-@pytest.mark.parametrize(("fails", "tries"), [(["node timed out"], 2), (["Timed out"] * 9, 3), (["no room"], 1)])
-def test_a_start_that_times_out_is_tried_again(tmp_path: Path, monkeypatch, fails: list[str], tries: int) -> None:
+@pytest.mark.parametrize(
+    ("fails", "tries"),
+    [(["node timed out"], 2), (["Timed out"] * 9, 3), (["no room"], 1)],
+)
+def test_a_start_that_times_out_is_tried_again(
+    tmp_path: Path, monkeypatch, fails: list[str], tries: int
+) -> None:
     coming, told = iter(fails), []
 
     def start(**_: object) -> Any:
@@ -293,9 +372,16 @@ def test_a_start_that_times_out_is_tried_again(tmp_path: Path, monkeypatch, fail
         return SimpleNamespace(address_info={})
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=start, shutdown=lambda: None))
-    monkeypatch.setattr(cluster, "Cluster", lambda local: SimpleNamespace(lost="", close=lambda: None))
+    monkeypatch.setattr(
+        cluster, "ray", SimpleNamespace(init=start, shutdown=lambda: None)
+    )
+    monkeypatch.setattr(
+        cluster, "Cluster", lambda local: SimpleNamespace(lost="", close=lambda: None)
+    )
     again: list[str] = []
-    with contextlib.suppress(cluster.ClusterError), cluster.cluster(tmp_path / "logs", again.append):
+    with (
+        contextlib.suppress(cluster.ClusterError),
+        cluster.cluster(tmp_path / "logs", again.append),
+    ):
         assert tries == 2
     assert (len(told), len(again)) == (tries, tries - 1)

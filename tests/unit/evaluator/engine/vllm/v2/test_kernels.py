@@ -1,4 +1,5 @@
-"""The V2 runner's kernel for strict ranks, compared with a count in torch, and which top-p kernels are compiled."""
+"""The V2 runner's kernel for strict ranks, compared with a count in torch, and which
+top-p kernels are compiled."""
 
 import os
 import subprocess
@@ -14,7 +15,8 @@ from tests.support.v2 import HOOK
 
 pytestmark = only_v2
 
-# Triton's compiler needs no GPU. vLLM hides Triton where there is none, so a stand-in hands it out.
+# Triton's compiler needs no GPU. vLLM hides Triton where there is none, so a stand-in
+# hands it out.
 _COMPILE = """
 import importlib.util, sys, types
 import triton, triton.language
@@ -40,27 +42,39 @@ def ranks_of(table, tokens):
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     kernels.rank_strictly()
-    wide = torch.empty(table.shape[0], table.shape[1] + 3, dtype=table.dtype, device=device)
+    wide = torch.empty(
+        table.shape[0], table.shape[1] + 3, dtype=table.dtype, device=device
+    )
     given = wide[:, : table.shape[1]].copy_(table)  # rows that do not lie side by side
     return kernels.ranks_in_place(given, tokens.to(device)).tolist()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str
+)
 @pytest.mark.parametrize("vocabulary", [1, 384, 8192, 8193])
 def test_a_rank_is_one_more_than_the_number_of_likelier_tokens(dtype, vocabulary):
     draw = torch.Generator().manual_seed(1)
-    table = torch.randint(-40, 41, (6, vocabulary), generator=draw).div(8).to(dtype)  # most values are tied
+    # most values are tied
+    table = torch.randint(-40, 41, (6, vocabulary), generator=draw).div(8).to(dtype)
     table[0] = 1.0
     table[1, ::2] = float("-inf")
     tokens = torch.randint(vocabulary, (6,), generator=draw)
     tokens[1] = 0
     own = table.gather(1, tokens[:, None])
-    assert ranks_of(table, tokens) == [1 + int((row > value).sum()) for row, value in zip(table, own, strict=True)]
+    assert ranks_of(table, tokens) == [
+        1 + int((row > value).sum()) for row, value in zip(table, own, strict=True)
+    ]
 
 
 def test_bfloat16_is_compared_as_numbers():
     table = torch.tensor([[-1.0, 2.0, -3.0, 2.0]] * 4, dtype=torch.bfloat16)
-    assert ranks_of(table, torch.tensor([0, 1, 2, 3], dtype=torch.int32)) == [3, 1, 4, 1]
+    assert ranks_of(table, torch.tensor([0, 1, 2, 3], dtype=torch.int32)) == [
+        3,
+        1,
+        4,
+        1,
+    ]
 
 
 def test_a_row_without_a_token_or_without_numbers_ranks_first():
@@ -73,31 +87,51 @@ def test_a_row_without_a_token_or_without_numbers_ranks_first():
 def test_the_kernel_compiles_for_a_gpu(tmp_path):
     from evaluator.engine.vllm import v2
 
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"
+    }
     paths = os.pathsep.join(each for each in sys.path if each and each != str(HOOK))
     environment |= {"PYTHONPATH": paths, "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", _COMPILE, str(Path(v2.__file__).with_name("kernels.py"))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        _COMPILE,
+        str(Path(v2.__file__).with_name("kernels.py")),
+    ]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 def warm(most, mask, monkeypatch, device="cuda"):
-    """Warm the top-p of a runner of so many requests. A tensor of the pretended GPU is the CPU's."""
+    """Warm the top-p of a runner of so many requests. A tensor of the pretended GPU
+    is the CPU's."""
     from evaluator.engine.vllm.v2 import kernels
 
     for name in ("zeros", "full"):
         made = getattr(torch, name)
-        monkeypatch.setattr(kernels.torch, name, lambda *size, device, made=made: made(*size))
-    runner = SimpleNamespace(device=SimpleNamespace(type=device), max_num_reqs=most, vocab_size=384)
+        monkeypatch.setattr(
+            kernels.torch, name, lambda *size, device, made=made: made(*size)
+        )
+    runner = SimpleNamespace(
+        device=SimpleNamespace(type=device), max_num_reqs=most, vocab_size=384
+    )
     return kernels.warm_top_p(runner, mask)
 
 
 def test_the_sampler_s_top_p_runs_as_it_will_for_requests(monkeypatch):
     asked: list[tuple[torch.Tensor, None, torch.Tensor]] = []
     assert warm(200, lambda *given: asked.append(given), monkeypatch) == 8
-    assert [tuple(logits.shape) for logits, _, _ in asked] == [(n, 384) for n in (1, 2, 4, 8, 16, 32, 64, 200)]
+    assert [tuple(logits.shape) for logits, _, _ in asked] == [
+        (n, 384) for n in (1, 2, 4, 8, 16, 32, 64, 200)
+    ]
     for logits, top_k, top_p in asked:
-        assert (logits.dtype, top_p.dtype, top_k) == (torch.float32, torch.float32, None)
+        assert (logits.dtype, top_p.dtype, top_k) == (
+            torch.float32,
+            torch.float32,
+            None,
+        )
         assert logits.is_contiguous()
         assert top_p.shape == (len(logits),)
         assert bool((top_p < 1).all())
@@ -119,6 +153,12 @@ def test_no_batch_needs_a_kernel_that_was_not_compiled(units, most):
     from evaluator.engine.vllm.v2.kernels import batches
 
     def kernel(rows):
-        return vllm_s._topp_split_count(rows, units) if rows <= vllm_s._SPLIT_MAX_BATCH else None
+        return (
+            vllm_s._topp_split_count(rows, units)
+            if rows <= vllm_s._SPLIT_MAX_BATCH
+            else None
+        )
 
-    assert {kernel(rows) for rows in range(1, most + 1)} == {kernel(rows) for rows in batches(most)}
+    assert {kernel(rows) for rows in range(1, most + 1)} == {
+        kernel(rows) for rows in batches(most)
+    }

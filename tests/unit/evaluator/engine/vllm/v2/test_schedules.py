@@ -1,4 +1,5 @@
-"""FlashAttention's builder in vLLM gets each step as the graphs were captured; which kernels need it: tests/gpu."""
+"""FlashAttention's builder in vLLM gets each step as the graphs were captured; which
+kernels need it: tests/gpu."""
 
 from types import SimpleNamespace
 
@@ -10,7 +11,8 @@ from evaluator.engine.vllm.v2 import schedules
 
 @pytest.fixture
 def described(monkeypatch):
-    """The lengths that vLLM's own `build` gets for a step of these lengths, after two engines of one process."""
+    """The lengths that vLLM's own `build` gets for a step of these lengths, after
+    two engines of one process."""
     flash_attn = pytest.importorskip("vllm.v1.attention.backends.flash_attn")
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
@@ -25,16 +27,32 @@ def described(monkeypatch):
         builder = SimpleNamespace(
             aot_schedule=scheduled,
             use_full_cuda_graph=mode != "NONE",
-            compilation_config=SimpleNamespace(cudagraph_mode=SimpleNamespace(name=mode)),
+            compilation_config=SimpleNamespace(
+                cudagraph_mode=SimpleNamespace(name=mode)
+            ),
             model_config=SimpleNamespace(max_model_len=1088),
         )
         none = torch.empty(0)
         lengths = {"max_query_len": query, "max_seq_len": context}
-        step = CommonAttentionMetadata(none, none, none, 4, 4, block_table_tensor=none, slot_mapping=none, **lengths)
+        step = CommonAttentionMetadata(
+            none,
+            none,
+            none,
+            4,
+            4,
+            block_table_tensor=none,
+            slot_mapping=none,
+            **lengths,
+        )
         built = flash_attn.FlashAttentionMetadataBuilder.build
         told = built(builder, common_prefix_len=0, common_attn_metadata=step)
-        assert told == built(builder, 0, step, fast_build=True) == built(builder, 0, step, True)
-        assert (step.max_query_len, step.max_seq_len) == (query, context)  # other builders read it too
+        assert (
+            told
+            == built(builder, 0, step, fast_build=True)
+            == built(builder, 0, step, True)
+        )
+        # other builders read it too
+        assert (step.max_query_len, step.max_seq_len) == (query, context)
         return told
 
     return describe

@@ -1,4 +1,5 @@
-"""Scores and references on the V2 runner, in chunks, beside vLLM's own worker for prompt log-probabilities."""
+"""Scores and references on the V2 runner, in chunks, beside vLLM's own worker for
+prompt log-probabilities."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ PROMPT, CONTINUATION = list(range(10)), [11, 7, 30, 44]
 
 
 class Runner:
-    """The parts of a V2 runner that matter here: rows of requests, in slots that are used again."""
+    """The parts of a V2 runner that matter here: rows of requests, in slots that are
+    used again."""
 
     def __init__(self, seed: int) -> None:
         from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
@@ -26,9 +28,12 @@ class Runner:
         from evaluator.engine.vllm.v2.scores import ScoringWorker
 
         generator = torch.Generator().manual_seed(seed)
-        self.prompt_logprobs_worker: Any = ScoringWorker(PromptLogprobsWorker(4, torch.device("cpu")))
+        self.prompt_logprobs_worker: Any = ScoringWorker(
+            PromptLogprobsWorker(4, torch.device("cpu"))
+        )
         self.head_HV = torch.randn(WIDTH, VOCABULARY, generator=generator)
-        self.states_TH = torch.randn(LONGEST, WIDTH, generator=generator)  # a position's, whatever the request
+        # a position's, whatever the request
+        self.states_TH = torch.randn(LONGEST, WIDTH, generator=generator)
         self.tokens_RT = torch.zeros(4, LONGEST, dtype=torch.int32)
         self.lengths_R = np.zeros(4, dtype=np.int32)
         self.slots: dict[str, int] = {}
@@ -40,7 +45,8 @@ class Runner:
         self.prompt_logprobs_worker.add_request(name, slot, parameters)
 
     def step(self, *chunks: tuple[str, int, int]) -> dict[str, Any]:
-        """Compute the positions [start, end) of each request; the rows are overwritten afterwards."""
+        """Compute the positions [start, end) of each request; the rows are
+        overwritten afterwards."""
         ends = np.cumsum([0, *(end - start for _, start, end in chunks)])
         hidden = torch.cat([self.states_TH[start:end] for _, start, end in chunks])
         batch = SimpleNamespace(
@@ -51,7 +57,12 @@ class Runner:
             query_start_loc_np=ends,
         )
         found: dict[str, Any] = self.prompt_logprobs_worker.compute_prompt_logprobs(
-            lambda rows: rows @ self.head_HV, hidden, batch, self.tokens_RT, torch.zeros(4), self.lengths_R
+            lambda rows: rows @ self.head_HV,
+            hidden,
+            batch,
+            self.tokens_RT,
+            torch.zeros(4),
+            self.lengths_R,
         )
         hidden.zero_()
         return found
@@ -63,7 +74,12 @@ class Runner:
 def parameters(reference: Reference | None) -> Any:
     from evaluator.engine.vllm.sampling import Dialect
 
-    score = Score(request_id="one", prompt_ids=PROMPT, continuation_ids=CONTINUATION, reference=reference)
+    score = Score(
+        request_id="one",
+        prompt_ids=PROMPT,
+        continuation_ids=CONTINUATION,
+        reference=reference,
+    )
     return Dialect(v2=True, one_step=True).score(score, in_prompt=True)
 
 
@@ -75,7 +91,12 @@ def sampled() -> Any:
 
 in_chunks = pytest.mark.parametrize(
     "chunks",
-    [[(0, 13)], [(0, 5), (5, 13)], [(0, 9), (9, 10), (10, 12), (12, 13)], [(0, 12), (12, 13)]],
+    [
+        [(0, 13)],
+        [(0, 5), (5, 13)],
+        [(0, 9), (9, 10), (10, 12), (12, 13)],
+        [(0, 12), (12, 13)],
+    ],
     ids=["at once", "in the context", "in the continuation", "the last row alone"],
 )
 
@@ -89,13 +110,20 @@ def test_a_continuation_is_scored_row_by_row(chunks):
     for start, end in chunks:
         found = runner.step(("two", start, end), ("plain", 0, 3), ("one", start, end))
         assert set(found) == ({"one", "two"} if end == 13 else set())
-    rows = runner.logits(len(PROMPT) - 1, len(CONTINUATION) - 1)  # the sampler reports the last token
+    # the sampler reports the last token
+    rows = runner.logits(len(PROMPT) - 1, len(CONTINUATION) - 1)
     chosen = rows.gather(1, torch.tensor(CONTINUATION[:-1])[:, None])
     for table in found.values():
         assert table.logprob_token_ids[:, 0].tolist() == CONTINUATION[:-1]
         assert table.logprob_token_ids[:, 1].tolist() == rows.argmax(1).tolist()
-        assert table.selected_token_ranks.tolist() == (1 + (rows > chosen).sum(1)).tolist()
-        assert torch.allclose(table.logprobs, rows.log_softmax(1).gather(1, table.logprob_token_ids.long()), atol=1e-6)
+        assert (
+            table.selected_token_ranks.tolist() == (1 + (rows > chosen).sum(1)).tolist()
+        )
+        assert torch.allclose(
+            table.logprobs,
+            rows.log_softmax(1).gather(1, table.logprob_token_ids.long()),
+            atol=1e-6,
+        )
 
 
 @in_chunks
@@ -104,7 +132,10 @@ def test_a_kept_continuation_is_compared_row_by_row(chunks, tmp_path):
     kept = Reference(path=str(tmp_path / "one"), keep=True)
     base, other = Runner(1), Runner(2)
     tables = {}
-    for runner, reference in ((base, kept), (other, dataclasses.replace(kept, keep=False))):
+    for runner, reference in (
+        (base, kept),
+        (other, dataclasses.replace(kept, keep=False)),
+    ):
         runner.add("plain", 3, sampled(), [1, 2, 3])
         runner.add("one", 1, parameters(reference), prompt)
         for start, end in chunks:
@@ -118,11 +149,16 @@ def test_a_kept_continuation_is_compared_row_by_row(chunks, tmp_path):
     own = tables[other]
     assert own.logprob_token_ids[:, 0].tolist() == CONTINUATION
     assert own.selected_token_ranks.tolist() == (1 + (rows > chosen).sum(1)).tolist()
-    assert torch.allclose(own.logprobs[:, 0], rows.log_softmax(1).gather(1, torch.tensor(CONTINUATION)[:, None])[:, 0])
+    assert torch.allclose(
+        own.logprobs[:, 0],
+        rows.log_softmax(1).gather(1, torch.tensor(CONTINUATION)[:, None])[:, 0],
+    )
     assert tables[base].logprobs.shape == (4, 2)
     expected = referred(dataclasses.replace(kept, keep=False), rows, CONTINUATION)
     found = divergences_of(own.logprobs[:, 2:].tolist())
-    assert [tuple(each) for each in found] == [pytest.approx(tuple(each)) for each in expected]
+    assert [tuple(each) for each in found] == [
+        pytest.approx(tuple(each)) for each in expected
+    ]
     assert all(divergence.kld > 0.01 for divergence in expected)
 
 
@@ -137,6 +173,8 @@ def test_a_preempted_request_begins_anew_and_a_slot_is_used_again(tmp_path):
     found = runner.step(("next", 0, 2), ("one", 0, 13))
     assert list(found) == ["one"]
     assert len(found["one"].logprobs) == len(CONTINUATION)
-    same = referred(dataclasses.replace(kept, keep=False), runner.logits(9, 4), CONTINUATION)
+    same = referred(
+        dataclasses.replace(kept, keep=False), runner.logits(9, 4), CONTINUATION
+    )
     assert [divergence.kld for divergence in same] == [0.0] * 4
     assert runner.step(("one", 13, 14)) == {}  # its one generated token

@@ -1,4 +1,5 @@
-"""The values that quantised tensors stand for, and whether a layer computes with them: against values made here."""
+"""The values that quantised tensors stand for, and whether a layer computes with
+them: against values made here."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,10 @@ from tests.support.quantised import LAYOUTS, WEIGHTS, quantise
 
 LAYER = "model.layers.0"
 QKV = [f"{LAYER}.self_attn.{name}_proj" for name in "qkv"]
-FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+FUSED = {
+    "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+    "gate_up_proj": ["gate_proj", "up_proj"],
+}
 
 
 def slices(file):
@@ -30,21 +34,29 @@ class Layer(nn.Module):
 
     def __init__(self, weight_OI, **said):
         super().__init__()
-        self.weight_scale = nn.Parameter(torch.ones(len(weight_OI), 1), requires_grad=False)
-        self.quant_method = SimpleNamespace(apply=lambda module, inputs: inputs.float() @ weight_OI.float().T)
+        self.weight_scale = nn.Parameter(
+            torch.ones(len(weight_OI), 1), requires_grad=False
+        )
+        self.quant_method = SimpleNamespace(
+            apply=lambda module, inputs: inputs.float() @ weight_OI.float().T
+        )
         for name, value in said.items():
             setattr(self, name, value)
 
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory):
-    return save_tiny_model(tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16")
+    return save_tiny_model(
+        tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16"
+    )
 
 
 @pytest.fixture(params=LAYOUTS)
 def stored(request, dense, tmp_path):
     quantise(dense, tmp_path / "quantised", request.param, twin=tmp_path / "twin")
-    return slices(tmp_path / "quantised" / WEIGHTS), load_file(tmp_path / "twin" / WEIGHTS)
+    return slices(tmp_path / "quantised" / WEIGHTS), load_file(
+        tmp_path / "twin" / WEIGHTS
+    )
 
 
 def test_any_rows_have_the_values_that_they_stand_for(stored):
@@ -61,10 +73,17 @@ def test_any_rows_have_the_values_that_they_stand_for(stored):
             assert torch.equal(rows, value[first:stop])
 
 
-def test_a_layer_is_compared_with_its_part_of_each_file_and_a_worker_with_its_columns(stored):
+def test_a_layer_is_compared_with_its_part_of_each_file_and_a_worker_with_its_columns(
+    stored,
+):
     tensors, values = stored
     qkv = torch.cat([values[f"{name}.weight"] for name in QKV])
-    said: dict[str, Any] = {"num_heads": 2, "total_num_heads": 2, "num_kv_heads": 1, "total_num_kv_heads": 1}
+    said: dict[str, Any] = {
+        "num_heads": 2,
+        "total_num_heads": 2,
+        "num_kv_heads": 1,
+        "total_num_kv_heads": 1,
+    }
     said |= {"num_kv_head_replicas": 1, "head_size": 32, "tp_rank": 0, "tp_size": 1}
     matrices = quantised_sources(f"{LAYER}.self_attn.qkv_proj", FUSED, tensors)
     assert len(matrices) == 3
@@ -80,7 +99,9 @@ def test_a_layer_is_compared_with_its_part_of_each_file_and_a_worker_with_its_co
     assert computes_with(Layer(down[:, :64], **said), matrices, torch.bfloat16) is False
 
 
-def test_the_worker_counts_quantised_matrices_and_names_those_that_differ(dense, tmp_path):
+def test_the_worker_counts_quantised_matrices_and_names_those_that_differ(
+    dense, tmp_path
+):
     quantise(dense, tmp_path / "quantised", "w8a8", twin=tmp_path / "twin")
     values = load_file(tmp_path / "twin" / WEIGHTS)
     worker = WorkerExtension()
@@ -94,5 +115,11 @@ def test_the_worker_counts_quantised_matrices_and_names_those_that_differ(dense,
     worker.model_runner = SimpleNamespace(get_model=lambda: model, model_config=config)
     files = [str(tmp_path / "quantised" / WEIGHTS)]
     assert worker.compare_weights(files) == (1, [], [])
-    model.model.layers[0].mlp.down_proj = Layer(values[f"{LAYER}.mlp.down_proj.weight"].flip(0))
-    assert worker.compare_weights(files) == (1, [f"the product of {LAYER}.mlp.down_proj"], [])
+    model.model.layers[0].mlp.down_proj = Layer(
+        values[f"{LAYER}.mlp.down_proj.weight"].flip(0)
+    )
+    assert worker.compare_weights(files) == (
+        1,
+        [f"the product of {LAYER}.mlp.down_proj"],
+        [],
+    )

@@ -1,4 +1,5 @@
-"""What a rehearsal is given and what is remembered of it; the engine that it starts is tested in tests/integration."""
+"""What a rehearsal is given and what is remembered of it; the engine that it starts
+is tested in tests/integration."""
 
 import json
 import subprocess
@@ -11,7 +12,12 @@ from safetensors.torch import load_file
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.verify import rehearsal
-from evaluator.engine.vllm.verify.rehearsal import Rehearsal, first_layer, rehearse, shortened
+from evaluator.engine.vllm.verify.rehearsal import (
+    Rehearsal,
+    first_layer,
+    rehearse,
+    shortened,
+)
 from tests.support.checkpoint_files import CONFIG, write
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, WEIGHTS, quantise, with_quantisation
@@ -28,7 +34,8 @@ def checkpoint(tmp_path, monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The dtypes that a process was started for, which finds that only bfloat16 works."""
+    """The dtypes that a process was started for, which finds that only bfloat16
+    works."""
     dtypes: list[str] = []
 
     def in_a_process(_, config):
@@ -39,7 +46,9 @@ def asked(monkeypatch):
     return dtypes
 
 
-def test_what_has_worked_is_remembered_of_its_scheme_and_what_has_not_is_tried_again(checkpoint, asked, tmp_path):
+def test_what_has_worked_is_remembered_of_its_scheme_and_what_has_not_is_tried_again(
+    checkpoint, asked, tmp_path
+):
     for _ in range(2):
         assert rehearse(checkpoint, EngineConfig(dtype="bfloat16")) == GOOD
         assert rehearse(checkpoint, EngineConfig(dtype="float32")) == BAD
@@ -53,16 +62,25 @@ def test_what_has_worked_is_remembered_of_its_scheme_and_what_has_not_is_tried_a
     assert len(asked) == 3 + 2
 
 
-def test_one_layer_is_rehearsed_with_its_own_weights_or_the_whole_if_it_has_other_names(tmp_path):
+def test_one_layer_is_rehearsed_with_its_own_weights_or_the_whole_if_it_has_other_names(
+    tmp_path,
+):
     dense = save_tiny_model(tmp_path / "dense", dtype="bfloat16")
     checkpoint = quantise(dense, tmp_path / "m", "w8a8")
     (tmp_path / "short").mkdir()
     short = first_layer(checkpoint, tmp_path / "short")
     config = json.loads((short / "config.json").read_text())
-    assert (config["num_hidden_layers"], config["layer_types"]) == (1, ["full_attention"])
+    assert (config["num_hidden_layers"], config["layer_types"]) == (
+        1,
+        ["full_attention"],
+    )
     assert config["quantization_config"] == LAYOUTS["w8a8"].config
     whole, kept = load_file(checkpoint / WEIGHTS), load_file(short / WEIGHTS)
-    assert kept.keys() == {name for name in whole if "layers.1." not in name} < whole.keys()
+    assert (
+        kept.keys()
+        == {name for name in whole if "layers.1." not in name}
+        < whole.keys()
+    )
     assert all(torch.equal(tensor, whole[name]) for name, tensor in kept.items())
     assert inspect_checkpoint(short).tensors == len(kept)
     plain = write(tmp_path / "plain")
@@ -73,13 +91,23 @@ def test_one_layer_is_rehearsed_with_its_own_weights_or_the_whole_if_it_has_othe
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGABRT)", "vLLM's process died of SIGABRT when it tried to"),
-        ("print('no space left'); raise SystemExit(3)", "ended with exit code 3 (no space left) when it tried to"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGABRT)",
+            "vLLM's process died of SIGABRT when it tried to",
+        ),
+        (
+            "print('no space left'); raise SystemExit(3)",
+            "ended with exit code 3 (no space left) when it tried to",
+        ),
     ],
 )
 def test_a_process_that_dies_is_an_answer(checkpoint, monkeypatch, program, reason):
     real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **how: real([sys.executable, "-c", program], **how))
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        lambda _, **how: real([sys.executable, "-c", program], **how),
+    )
     found = rehearse(checkpoint, EngineConfig(dtype="bfloat16"))
     assert found.reason is not None
     assert reason in found.reason

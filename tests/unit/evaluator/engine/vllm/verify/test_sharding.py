@@ -1,4 +1,5 @@
-"""Which part of the files each worker holds, on vLLM's own layers. Stand-ins of such layers: test_weights.py."""
+"""Which part of the files each worker holds, on vLLM's own layers. Stand-ins of such
+layers: test_weights.py."""
 
 from types import SimpleNamespace
 
@@ -11,7 +12,9 @@ from tests.support.engines import needs_vllm
 HIDDEN = 8
 
 
-def attention(rank: int, workers: int, heads: int, kv_heads: int, size: int) -> SimpleNamespace:
+def attention(
+    rank: int, workers: int, heads: int, kv_heads: int, size: int
+) -> SimpleNamespace:
     held_kv = max(1, kv_heads // workers)
     return SimpleNamespace(
         tp_rank=rank, tp_size=workers, head_size=size, v_head_size=size,
@@ -29,15 +32,22 @@ def test_what_does_not_fit_the_files_is_not_guessed_at():
     wide = [(8, HIDDEN)]
     assert pieces(vocabulary(0, 64, 70), [(72, HIDDEN)]) is None
     assert pieces(vocabulary(70, 70, 70), [(70, HIDDEN)]) == []  # nothing but padding
-    assert pieces(SimpleNamespace(tp_rank=3, tp_size=2, output_partition_sizes=[4]), wide) is None
-    assert pieces(SimpleNamespace(tp_rank=0, tp_size=2, input_size_per_partition=3), wide) is None
+    assert (
+        pieces(SimpleNamespace(tp_rank=3, tp_size=2, output_partition_sizes=[4]), wide)
+        is None
+    )
+    assert (
+        pieces(SimpleNamespace(tp_rank=0, tp_size=2, input_size_per_partition=3), wide)
+        is None
+    )
     across = [(7, HIDDEN), (5, HIDDEN), (4, HIDDEN)]  # a part across two tensors
     assert pieces(attention(1, 2, heads=4, kv_heads=2, size=2), across) is None
 
 
 @pytest.fixture
 def worker(monkeypatch):
-    """Makes the layers that follow believe that they are built in one worker of several."""
+    """Makes the layers that follow believe that they are built in one worker of
+    several."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor import parameter
     from vllm.model_executor.layers import linear, vocab_parallel_embedding
@@ -45,32 +55,42 @@ def worker(monkeypatch):
     def become(rank, workers):
         for module in (linear, vocab_parallel_embedding, parameter):
             monkeypatch.setattr(module, "get_tensor_model_parallel_rank", lambda: rank)
-            monkeypatch.setattr(module, "get_tensor_model_parallel_world_size", lambda: workers)
+            monkeypatch.setattr(
+                module, "get_tensor_model_parallel_world_size", lambda: workers
+            )
 
     with set_current_vllm_config(VllmConfig()):
         yield become
 
 
 def numbered(rows: int, columns: int, start: int = 0) -> torch.Tensor:
-    return torch.arange(start, start + rows * columns, dtype=torch.float32).reshape(rows, columns)
+    return torch.arange(start, start + rows * columns, dtype=torch.float32).reshape(
+        rows, columns
+    )
 
 
 def assembled(module, tensors: list[torch.Tensor]) -> torch.Tensor:
     found = pieces(module, [tuple(each.shape) for each in tensors])
     assert found
-    return torch.cat([tensors[piece.source][piece.rows, piece.columns] for piece in found])
+    return torch.cat(
+        [tensors[piece.source][piece.rows, piece.columns] for piece in found]
+    )
 
 
 class TestVllmsOwnLayers:
     pytestmark = needs_vllm
 
-    @pytest.mark.parametrize(("workers", "kv_heads"), [(1, 2), (2, 2), (2, 4), (4, 2), (4, 1)])
+    @pytest.mark.parametrize(
+        ("workers", "kv_heads"), [(1, 2), (2, 2), (2, 4), (4, 2), (4, 1)]
+    )
     def test_qkv(self, worker, workers, kv_heads):
         from vllm.model_executor.layers.linear import QKVParallelLinear
 
         heads, size = 4, 2
         rows = [heads * size, kv_heads * size, kv_heads * size]
-        tensors = [numbered(each, HIDDEN, 1000 * index) for index, each in enumerate(rows)]
+        tensors = [
+            numbered(each, HIDDEN, 1000 * index) for index, each in enumerate(rows)
+        ]
         for rank in range(workers):
             worker(rank, workers)
             layer = QKVParallelLinear(HIDDEN, size, heads, kv_heads, bias=False)
@@ -85,14 +105,20 @@ class TestVllmsOwnLayers:
     def test_gate_up_down_and_replicated(self, worker, workers):
         from vllm.model_executor.layers import linear
 
-        gate, up, down = numbered(12, HIDDEN), numbered(12, HIDDEN, 1000), numbered(HIDDEN, 12)
+        gate, up, down = (
+            numbered(12, HIDDEN),
+            numbered(12, HIDDEN, 1000),
+            numbered(HIDDEN, 12),
+        )
         for rank in range(workers):
             worker(rank, workers)
             merged = linear.MergedColumnParallelLinear(HIDDEN, [12, 12], bias=False)
             for index, tensor in enumerate((gate, up)):
                 merged.weight.weight_loader(merged.weight, tensor, index)
             assert torch.equal(assembled(merged, [gate, up]), merged.weight)
-            assert torch.equal(assembled(merged, [torch.cat((gate, up))]), merged.weight)
+            assert torch.equal(
+                assembled(merged, [torch.cat((gate, up))]), merged.weight
+            )
             column = linear.ColumnParallelLinear(HIDDEN, 12, bias=False)
             column.weight.weight_loader(column.weight, gate)
             assert torch.equal(assembled(column, [gate]), column.weight)
@@ -106,7 +132,10 @@ class TestVllmsOwnLayers:
     @pytest.mark.parametrize("size", [64, 70, 128, 300])
     @pytest.mark.parametrize("workers", [1, 2, 4])
     def test_vocabulary(self, worker, workers, size):
-        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+        from vllm.model_executor.layers.vocab_parallel_embedding import (
+            ParallelLMHead,
+            VocabParallelEmbedding,
+        )
 
         tensor = numbered(size, HIDDEN, 1)
         kinds = (VocabParallelEmbedding, ParallelLMHead)
@@ -121,5 +150,6 @@ class TestVllmsOwnLayers:
                 for piece in found:
                     held = layer.weight[piece.start : piece.start + piece.height]
                     assert torch.equal(held, tensor[piece.rows, piece.columns])
-                assert not layer.weight[rows_held(found) :].any()  # vLLM fills its padding with zeros
+                # vLLM fills its padding with zeros
+                assert not layer.weight[rows_held(found) :].any()
         assert set(rows.values()) == {size}

@@ -1,4 +1,5 @@
-"""What is compared after a checkpoint was loaded: fake workers that hold shards of a file's tensors."""
+"""What is compared after a checkpoint was loaded: fake workers that hold shards of a
+file's tensors."""
 
 import subprocess
 import sys
@@ -24,7 +25,8 @@ IN_LAYER = {
 }  # fmt: skip
 SHAPES = {"model.embed_tokens.weight": (WORDS, HIDDEN)}
 SHAPES |= {f"model.layers.0.{name}.weight": shape for name, shape in IN_LAYER.items()}
-MATRICES = 6  # qkv, o, gate_up, down, the embedding, and the output head that is tied to it
+# qkv, o, gate_up, down, the embedding, and the output head that is tied to it
+MATRICES = 6
 
 
 class Layer(nn.Module):
@@ -36,10 +38,14 @@ class Layer(nn.Module):
 
 
 class Worker(WorkerExtension):
-    """One of two workers, holding its shards of `tensors`. There is one key-value head: both have it."""
+    """One of two workers, holding its shards of `tensors`. There is one key-value
+    head: both have it."""
 
     def __init__(self, rank: int, tensors: dict[str, torch.Tensor]) -> None:
-        layer = {name.removeprefix("model.layers.0.").removesuffix(".weight"): each for name, each in tensors.items()}
+        layer = {
+            name.removeprefix("model.layers.0.").removesuffix(".weight"): each
+            for name, each in tensors.items()
+        }
 
         def half(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
             return tensor.chunk(2, dim)[rank]
@@ -51,7 +57,10 @@ class Worker(WorkerExtension):
             num_kv_heads=1, total_num_kv_heads=1, num_kv_head_replicas=2, head_size=SIZE,
         )  # fmt: skip
         o_proj = half(layer["self_attn.o_proj"], 1)
-        columns = {"output_partition_sizes": [HIDDEN], "input_size_per_partition": HEADS * SIZE // 2}
+        columns = {
+            "output_partition_sizes": [HIDDEN],
+            "input_size_per_partition": HEADS * SIZE // 2,
+        }
         attention.o_proj = Layer(o_proj, tp_rank=rank, tp_size=2, **columns)
         mlp = nn.Module()
         mlp.gate_up_proj = Layer(
@@ -65,7 +74,8 @@ class Worker(WorkerExtension):
         decoder = nn.Module()
         decoder.self_attn, decoder.mlp = attention, mlp
         decoder.input_layernorm = Layer(layer["input_layernorm"])
-        # 70 words are padded to 128, of which each worker has 64: 58 rows of the second are padding.
+        # 70 words are padded to 128, of which each worker has 64: 58 rows of the second
+        # are padding.
         first, end = (0, 64) if rank == 0 else (64, WORDS)
         words = torch.zeros(64, HIDDEN)
         words[: end - first] = tensors["model.embed_tokens.weight"][first:end]
@@ -76,7 +86,10 @@ class Worker(WorkerExtension):
         self.model = nn.Module()
         self.model.model = inner
         self.model.lm_head = Layer(words, shard_indices=held, org_vocab_size=WORDS)
-        fused = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+        fused = {
+            "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+            "gate_up_proj": ["gate_proj", "up_proj"],
+        }
         self.model.packed_modules_mapping = fused
         self.model_runner = SimpleNamespace(get_model=lambda: self.model)
 
@@ -101,35 +114,49 @@ def workers(tensors):
     return [Worker(0, tensors), Worker(1, tensors)]
 
 
-def test_every_matrix_of_every_worker_is_compared_and_what_cannot_be_is_named(workers, files, tensors):
+def test_every_matrix_of_every_worker_is_compared_and_what_cannot_be_is_named(
+    workers, files, tensors
+):
     for worker in workers:
         assert worker.compare_weights(files) == (MATRICES, [], [])
     swapped = Worker(0, tensors)
     for name in ("qkv_proj", "o_proj"):
         getattr(swapped.model.model.layers[0].self_attn, name).tp_rank = 1
     _, differing, _ = swapped.compare_weights(files)
-    assert differing == ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.self_attn.o_proj.weight"]
+    assert differing == [
+        "model.layers.0.self_attn.qkv_proj.weight",
+        "model.layers.0.self_attn.o_proj.weight",
+    ]
     down = workers[0].model.model.layers[0].mlp.down_proj
     down.weight = nn.Parameter(down.weight.T.contiguous(), requires_grad=False)
     assert workers[0].compare_weights(files) == (MATRICES, [], [])
     down.weight[0, 0] += 1
-    assert workers[0].compare_weights(files)[1] == ["model.layers.0.mlp.down_proj.weight"]
-    # A quantised weight is the file's only together with its scales; a weight of unknown layout is not guessed at.
+    assert workers[0].compare_weights(files)[1] == [
+        "model.layers.0.mlp.down_proj.weight"
+    ]
+    # A quantised weight is the file's only together with its scales; a weight of
+    # unknown layout is not guessed at.
     layer = workers[0].model.model.layers[0]
-    layer.mlp.down_proj.weight = nn.Parameter(layer.mlp.down_proj.weight.to(torch.float8_e4m3fn).T, requires_grad=False)
+    layer.mlp.down_proj.weight = nn.Parameter(
+        layer.mlp.down_proj.weight.to(torch.float8_e4m3fn).T, requires_grad=False
+    )
     layer.self_attn.o_proj.weight = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
     layer.mlp.experts = Layer(torch.zeros(2, 3))
     assert workers[0].compare_weights(files) == (
         MATRICES - 2,
         [],
-        [f"model.layers.0.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj", "mlp.experts")],
+        [
+            f"model.layers.0.{name}.weight"
+            for name in ("self_attn.o_proj", "mlp.down_proj", "mlp.experts")
+        ],
     )
 
 
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        ("model.layers.0.self_attn.qkv_proj", (HEADS * SIZE // 2, 3)),  # the key head, which both workers hold
+        # the key head, which both workers hold
+        ("model.layers.0.self_attn.qkv_proj", (HEADS * SIZE // 2, 3)),
         ("model.layers.0.self_attn.qkv_proj", (-1, 3)),
         ("model.layers.0.self_attn.o_proj", (0, 3)),
         ("model.layers.0.mlp.gate_up_proj", (-1, 3)),
@@ -150,18 +177,27 @@ def verify(workers: list[Worker], files: list[str]) -> tuple[str, ...]:
 
     engine = VLLMEngine(EngineConfig(tensor_parallel=len(workers)))
     core = SimpleNamespace(shutdown=lambda: None)
-    engine._started = SimpleNamespace(llm=SimpleNamespace(collective_rpc=collective_rpc, engine_core=core))
+    engine._started = SimpleNamespace(
+        llm=SimpleNamespace(collective_rpc=collective_rpc, engine_core=core)
+    )
     return engine._verify(engine._started, Path("model"), files)
 
 
-def test_the_engine_hears_every_worker_and_one_with_nothing_to_compare_is_an_error(workers, files):
+def test_the_engine_hears_every_worker_and_one_with_nothing_to_compare_is_an_error(
+    workers, files
+):
     assert verify(workers, files) == ()
     workers[1].weight("model.layers.0.mlp.gate_up_proj")[5] += 1
-    with pytest.raises(EngineError, match=r"mlp.gate_up_proj.weight in the engine is not .* \(worker 1 of 2\)$"):
+    with pytest.raises(
+        EngineError,
+        match=r"mlp.gate_up_proj.weight in the engine is not .* \(worker 1 of 2\)$",
+    ):
         verify(workers, files)
     for module in workers[1].model.modules():
         if isinstance(module, Layer) and module.weight.ndim == 2:
-            module.weight = nn.Parameter(module.weight.to(torch.float8_e4m3fn), requires_grad=False)
+            module.weight = nn.Parameter(
+                module.weight.to(torch.float8_e4m3fn), requires_grad=False
+            )
     with pytest.raises(EngineError, match=r"nothing to compare \(worker 1 of 2\)$"):
         verify(workers, files)
 
@@ -189,20 +225,31 @@ if __name__ == "__main__":
 def test_a_worker_that_hangs_ends_with_its_engine(tmp_path):
     script = tmp_path / "engine.py"
     script.write_text(ENGINE)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as engine:
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True
+    ) as engine:
         assert engine.stdout.readline() == "ready\n"
         engine.kill()
-        assert engine.stdout.read() == ""  # ends once neither engine nor worker is left to hold the other end
+        # ends once neither engine nor worker is left to hold the other end
+        assert engine.stdout.read() == ""
 
 
-def wrong_rank(vocabulary: int = 384, dtype: torch.dtype = torch.bfloat16) -> str | None:
-    worker, config = WorkerExtension(), SimpleNamespace(get_vocab_size=lambda: vocabulary, dtype=dtype)
-    worker.model_runner = SimpleNamespace(model_config=config, device=torch.device("cpu"))
+def wrong_rank(
+    vocabulary: int = 384, dtype: torch.dtype = torch.bfloat16
+) -> str | None:
+    worker, config = (
+        WorkerExtension(),
+        SimpleNamespace(get_vocab_size=lambda: vocabulary, dtype=dtype),
+    )
+    worker.model_runner = SimpleNamespace(
+        model_config=config, device=torch.device("cpu")
+    )
     return worker.wrong_rank()
 
 
 class TestRanks:
-    """A token's rank is 1 + the number of tokens that are likelier. The V2 runner's kernel: v2/test_kernels.py."""
+    """A token's rank is 1 + the number of tokens that are likelier. The V2 runner's
+    kernel: v2/test_kernels.py."""
 
     pytestmark = needs_vllm
 
@@ -240,7 +287,9 @@ class TestRanks:
 )
 def test_the_source_of_the_scales_of_a_cache(dtype, scale, source):
     held = {"kv_cache_dtype": dtype, "_k_scale_float": 1.0, "_v_scale_float": scale}
-    layers = nn.Sequential(nn.Linear(2, 2), *(Layer(torch.zeros(1), **held) for _ in range(2)))
+    layers = nn.Sequential(
+        nn.Linear(2, 2), *(Layer(torch.zeros(1), **held) for _ in range(2))
+    )
     worker = WorkerExtension()
     worker.model_runner = SimpleNamespace(get_model=lambda: layers)
     assert worker.kv_scales() == source
