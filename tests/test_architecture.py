@@ -307,7 +307,7 @@ def test_no_call_runs_read_code(path: Path) -> None:
             "pd.read_pickle",
         ), place
         # where formulas become texts
-        writes_csv = path == ROOT / "evaluator" / "store" / "files.py"
+        writes_csv = path == ROOT / "evaluator" / "core" / "files.py"
         assert not called.endswith(".to_csv") or writes_csv, place
         assert given.get("shell", "False") == "False", place
         assert given.get("trust_remote_code", "False") != "True", place

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow
 
 # A driver whose silence counts as death after two seconds.
 HASTY = """
-from launch.run.directory import lock
+from evaluator.core import lease
 from evaluator.core.liveness import Pace
-lock.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
+lease.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
 from launch.commands.cli import main
 main()
 """

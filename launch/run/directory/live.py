@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from jinja2 import Environment, FileSystemLoader
 
 from evaluator.core.errors import InputError, json_text, one_line
-from evaluator.store.files import write_atomically
+from evaluator.core.files import write_atomically
 from launch.run.directory.events import State, read_history
 
 if TYPE_CHECKING:

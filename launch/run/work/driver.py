@@ -18,6 +18,7 @@ import ray
 
 from evaluator.checkpoints.info import CheckpointInfo, few_tokens
 from evaluator.core.errors import InputError
+from evaluator.core.lease import Lease, LeaseLost
 from evaluator.store.records import RecordStore
 from launch.process import captured
 from launch.run.decide.assignments import (
@@ -39,7 +40,6 @@ from launch.run.decide.fleet import Fleet
 from launch.run.decide.nodes import Node, Place, prune_options
 from launch.run.directory.events import State
 from launch.run.directory.live import LiveState, Plan
-from launch.run.directory.lock import LeaseLost, RunLock
 from launch.run.directory.rundir import (
     RunDirectory,
     drop_references,
@@ -61,7 +61,7 @@ _NODES_SECONDS = 1.0  # between two checks of the nodes
 _REMEMBER_SECONDS = 15.0  # between two writes of the engines' counters to run.json
 
 
-def open_run(prepared: Prepared, run_dir: Path, lock: RunLock) -> RunDirectory:
+def open_run(prepared: Prepared, run_dir: Path, lock: Lease) -> RunDirectory:
     """The directory of a run, while its `lock` is held. Raises InputError as
     RunDirectory does."""
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
+from evaluator.core.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.core.liveness import Hung
-from evaluator.store.files import csv_bytes, need_unfenced, write_atomically
 from evaluator.store.records import RecordStore
 from evaluator.store.run_json import Failure, failure_frame
 from launch.run.decide.assignments import Event, Listener
